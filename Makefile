@@ -1,0 +1,52 @@
+# `make demo` and `make test` do all set-up themselves on a machine with Python and a C++ compiler.
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+# torch first and alone, pinned, so that pip takes a local CPU build where it is configured with one.
+CONSTRAINTS ?= constraints.txt
+# Ranks share the cores: one intra-op thread each, or they stall one another.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-oldest lint setup bench bench-demo clean help
+
+demo: setup  ## train a real model over an emulated slow network, with and without gradwire
+	$(PY) -m gradwire demo
+
+test: setup  ## all tests
+	$(PY) -m pytest $(ARGS)
+
+lint: setup  ## ruff (lint, format) and mypy --strict
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+bench: setup  ## the tables in benchmarks/: kernels, conductor, lab, the long demo
+	$(PY) -m gradwire bench kernels
+	$(PY) -m gradwire bench conductor
+	$(PY) -m gradwire lab probe
+	$(PY) benchmarks/demo/main.py
+
+setup: $(VENV)/.ready  ## a .venv with pinned packages and gradwire in it, editable, kernels built
+
+$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "gradwire needs Python 3.11 or later; '$(PYTHON)' is not there. Install it, or say make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "gradwire needs Python 3.11 or later; $$($(PYTHON) --version) is older. Say make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) lacks the venv module. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || { \
+	  echo "the kernels need a C++20 compiler; '$${CXX:-c++}' is not there. On Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(PY) -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
+	@touch $@
+
+test-oldest:  ## the tests with the oldest torch that is supported, where a wheel can be had
+	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+clean:  ## remove what the targets above made
+	rm -rf .venv .venv-oldest build dist demo-out
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14

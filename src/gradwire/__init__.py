@@ -1,0 +1,44 @@
+"""gradwire: train neural networks in parallel over networks that are too slow for it.
+
+The public names, resolved when first used, so that importing a part costs only that part.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Handle": "gradwire.training.attach",
+    "Plan": "gradwire.plan",
+    "Strategy": "gradwire.strategy",
+    "Trace": "gradwire.trace",
+    "attach": "gradwire.training.attach",
+    "available": "gradwire.registry",
+    "ddp_kwargs": "gradwire.training.ddp",
+    "lockstep": "gradwire.runtime.lockstep",
+}
+
+__all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - the names are strings
+
+if TYPE_CHECKING:
+    from gradwire.plan import Plan as Plan
+    from gradwire.registry import available as available
+    from gradwire.runtime.lockstep import lockstep as lockstep
+    from gradwire.strategy import Strategy as Strategy
+    from gradwire.trace import Trace as Trace
+    from gradwire.training.attach import Handle as Handle
+    from gradwire.training.attach import attach as attach
+    from gradwire.training.ddp import ddp_kwargs as ddp_kwargs
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'gradwire' has no attribute '{name}'")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,89 @@
+"""Which parameters travel together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What planning needs to know of one parameter. dtype is torch's name, as "float32"."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def elements(self) -> int:
+        count = 1
+        for side in self.shape:
+            count *= side
+        return count
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * _ITEM_BYTES.get(self.dtype, 4)
+
+
+_ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters of one dtype whose gradients travel in one message."""
+
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.parameters)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(p.elements for p in self.parameters)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each parameter begins in the bucket's flat tensor, in elements."""
+        return (0, *accumulate(self.sizes))[:-1]
+
+    @property
+    def dtype(self) -> str:
+        return self.parameters[0].dtype
+
+    @property
+    def elements(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def bytes(self) -> int:
+        return sum(p.bytes for p in self.parameters)
+
+
+def group(parameters: Iterable[Parameter], cap_bytes: int) -> list[Bucket]:
+    """Parameters in the given order, cut where the dtype changes or the cap would be passed.
+
+    A parameter larger than the cap has a bucket of its own.
+    """
+    groups: list[list[Parameter]] = []
+    for p in parameters:
+        last = groups[-1] if groups else []
+        fits = last and sum(q.bytes for q in last) + p.bytes <= cap_bytes
+        if fits and last[0].dtype == p.dtype:
+            last.append(p)
+        else:
+            groups.append([p])
+    return [Bucket(tuple(g)) for g in groups]
+
+
+def digest(*facts: object) -> int:
+    """63 bits that differ when any of the facts does; the same on every machine."""
+    data = repr(facts).encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 1
+
+
+def by_name(parameters: Sequence[Parameter]) -> dict[str, Parameter]:
+    return {p.name: p for p in parameters}

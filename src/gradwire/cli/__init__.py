@@ -1,0 +1,1 @@
+"""One file per command; nothing here loads torch until a command runs."""

@@ -1,0 +1,122 @@
+"""gradwire bench conductor: what a bucket costs beyond its kernels and the wire.
+
+One rank, many small buckets, so that the wire is a loop-back and only our own work is left:
+
+    overhead = time of a step's exchange / buckets - kernels alone - move alone
+
+All three are measured in turn, in one process; the parts alone on the same tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+TARGET_SECONDS = 40e-6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--buckets", type=int, default=64, help="buckets in the step (64)")
+    parser.add_argument("--elements", type=int, default=4096, help="elements of each bucket (4096)")
+    parser.add_argument("--repeats", type=int, default=200, help="steps (200)")
+    parser.add_argument("--strategy", default="dgc(0.01) | allgather")
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        store = dist.FileStore(str(Path(folder) / "store"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            result = measure(
+                arguments.buckets, arguments.elements, arguments.repeats, arguments.strategy
+            )
+        finally:
+            dist.destroy_process_group()
+    print(json.dumps(result, indent=2) if arguments.json else _text(result))
+    return 0
+
+
+def measure(buckets: int, elements: int, repeats: int, strategy: str) -> dict[str, Any]:
+    """Medians and ranges, in seconds per bucket. Needs a process group of one rank."""
+    import torch
+    from torch import nn
+
+    import gradwire
+
+    module = nn.Module()
+    for i in range(buckets):
+        module.register_parameter(f"p{i}", nn.Parameter(torch.zeros(1, elements)))
+    handle = gradwire.attach(module, strategy, bucket_bytes=1)
+    session = handle._session
+    for p in module.parameters():
+        p.grad = torch.randn_like(p)
+    parts = {
+        "exchange": handle.synchronize,
+        "kernels": lambda: _kernels_alone(session),
+        "moves": lambda: _moves_alone(session),
+    }
+    times: dict[str, list[float]] = {name: [] for name in parts}
+    for repeat in range(repeats + 10):
+        for name, part in parts.items():
+            seconds = _time(part)
+            if repeat >= 10:
+                times[name].append(seconds / buckets)
+    handle.detach()
+    overhead = [e - k - m for e, k, m in zip(*times.values())]
+    rows = {name: _range(values) for name, values in [*times.items(), ("overhead", overhead)]}
+    facts = {"buckets": buckets, "elements": elements, "strategy": strategy}
+    return {**facts, "target_seconds": TARGET_SECONDS, "seconds_per_bucket": rows}
+
+
+def _kernels_alone(session: Any) -> None:
+    """Each bucket's encoding and decoding, without the conductor and without a message."""
+    from gradwire.strategy import Key, StepInfo
+
+    info = StepInfo(session.step)
+    for context in session.contexts:
+        for encoder, x, state, sections, name in zip(
+            context._encoders, context.gradients, context._states, context._sections, context._names
+        ):
+            encoder.encode(x, state, sections, info, Key(0, 0, name))
+            context.strategy.compressor.accumulate([sections], x, 1.0)
+
+
+def _moves_alone(session: Any) -> None:
+    from gradwire.moves import AllGather
+
+    performer = session.conductor.performers[0]
+    for context in session.contexts:
+        performer.perform(AllGather(context._buffer), "bench")
+
+
+def _time(part: Callable[[], object]) -> float:
+    began = perf_counter()
+    part()
+    return perf_counter() - began
+
+
+def _range(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = [
+        f"{result['buckets']} buckets of {result['elements']} elements, {result['strategy']}, one "
+        "rank; microseconds per bucket",
+        f"{'':12}{'median':>10}{'min':>10}{'max':>10}",
+    ]
+    for name, row in result["seconds_per_bucket"].items():
+        lines.append(f"{name:12}" + "".join(f"{1e6 * row[k]:10.1f}" for k in row))
+    lines.append(f"target: overhead ≤ {1e6 * result['target_seconds']:.0f}")
+    return "\n".join(lines)

@@ -1,0 +1,60 @@
+"""gradwire: the command line. Commands import what they need when they run."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+
+from gradwire.errors import GradwireError
+
+COMMANDS = {
+    "demo": "train a real model over an emulated slow network, with and without gradwire",
+    "doctor": "what is here: torch, backend, kernels, interfaces, namespaces, the network's speed",
+    "bench": "measure the kernels and the conductor on this machine",
+    "lab": "run a job on a cluster emulated on this machine",
+    "available": "every compressor, feedback and collective, in a line each",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code, or 2 for an error that a better call would avoid."""
+    asked = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser(asked[0] if asked else "")
+    parsed = parser.parse_args(asked)
+    if parsed.command is None:
+        parser.print_help()
+        return 2
+    try:
+        return int(_module(parsed.command).run(parsed))
+    except GradwireError as error:
+        return _fail(error, bool(getattr(parsed, "json", False)))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    """All commands by name and line; the arguments only of the one that is asked for."""
+    import gradwire
+
+    parser = argparse.ArgumentParser(prog="gradwire", description=gradwire.__doc__.split("\n")[0])
+    parser.add_argument("--version", action="version", version=f"gradwire {gradwire.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, line in COMMANDS.items():
+        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        if name == command:
+            _module(name).add_arguments(sub)
+    return parser
+
+
+def _module(command: str):  # type: ignore[no-untyped-def]
+    return importlib.import_module(f"gradwire.cli.{command}")
+
+
+def _fail(error: GradwireError, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+    print(f"gradwire: {error}", file=sys.stderr)
+    return 2

@@ -1,0 +1,22 @@
+"""allreduce: the network adds. One move, 2(n-1)/n · b bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gradwire.moves import AllReduce, Move
+from gradwire.strategy import Collective, Context
+
+
+@dataclass(frozen=True)
+class AllReduceSum(Collective):
+    """Sums in the wire's format and in the backend's order."""
+
+    name: ClassVar[str] = "allreduce"
+    needs: ClassVar[tuple[str, ...]] = ("sums",)
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        total = yield AllReduce(ctx.numbers())
+        ctx.divide(total)

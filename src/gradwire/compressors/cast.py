@@ -1,0 +1,64 @@
+"""none, fp16, bf16: every element is sent, in its own or a shorter float format.
+
+A cast adds up on the wire, so AllReduce may carry it. The sum of fp16 can overflow to infinity,
+which every rank then sees.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.strategy import Claims, Compressor, Key, Sections
+
+
+class Cast(Compressor):
+    """x rounded to nearest even in the wire's format."""
+
+    @abstractmethod
+    def claims(self, n: int, dtype: str = "float32") -> Claims: ...
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> None:
+        kernels.cast(x, sections[0])
+
+    def decode(self, sections: Sections, x: Tensor) -> None:
+        kernels.cast(sections[0], x)
+
+    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+        kernels.accumulate_dense(x, [values for (values,) in payloads], divisor)
+
+
+@dataclass(frozen=True)
+class Identity(Cast):
+    """The gradient in its own dtype: lossless."""
+
+    name: ClassVar[str] = "none"
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        return Claims(((dtype, n),), sums=True, lossless=True, contraction=1.0)
+
+
+@dataclass(frozen=True)
+class Float16(Cast):
+    """2 bytes per element; 11 bits of precision, range 6e-8 to 65504."""
+
+    name: ClassVar[str] = "fp16"
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        return Claims((("float16", n),), sums=True, lossless=dtype == "float16")
+
+
+@dataclass(frozen=True)
+class BFloat16(Cast):
+    """2 bytes per element; 8 bits of precision, the range of fp32."""
+
+    name: ClassVar[str] = "bf16"
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        lossless = dtype == "bfloat16"
+        return Claims((("bfloat16", n),), sums=True, lossless=lossless, contraction=1 - 2.0**-16)

@@ -1,0 +1,138 @@
+"""topk: the k elements of largest magnitude, with their places.
+
+Selection is exact; ties go to the lower index. One pass over memory in the steady state, fused
+with error feedback or DGC's momentum correction (`kernels.update_topk`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.errors import StrategyError
+from gradwire.strategy import (
+    Claims,
+    Compressor,
+    Encoder,
+    Key,
+    Recurrence,
+    Sections,
+    State,
+    StepInfo,
+)
+
+
+@dataclass(frozen=True)
+class TopK(Compressor):
+    """k = ceil(density·n) of each parameter's n elements: 4 bytes of index, 4 of value each.
+
+    Source: Aji and Heafield 2017, "Sparse Communication for Distributed Gradient Descent".
+    """
+
+    density: float
+    name: ClassVar[str] = "topk"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.density, int | float) or not 0 < self.density <= 1:
+            raise StrategyError(
+                f"topk's density is the fraction of elements sent, above 0 and at most 1; got "
+                f"{self.density!r}. Use for example topk(0.01)."
+            )
+
+    def k(self, n: int) -> int:
+        """How many of n elements are sent: at least one, unless there is none."""
+        return min(n, math.ceil(self.density * n))
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        k = self.k(n)
+        return Claims((("int32", k), ("float32", k)), contraction=k / n if n else 1.0)
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> None:
+        indices, values = sections
+        kernels.topk(x, indices.numel(), indices, values)
+
+    def decode(self, sections: Sections, x: Tensor) -> None:
+        self.accumulate([sections], x, 1.0)
+
+    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+        indices, values = [p[0] for p in payloads], [p[1] for p in payloads]
+        kernels.accumulate(x, indices, values, divisor)
+
+    def fuse(self, recurrence: Recurrence | None) -> Encoder:
+        return _Select() if recurrence is None else _UpdateAndSelect(recurrence)
+
+
+@dataclass
+class _Select(Encoder):
+    """Selection without memory; keeps the last threshold, which only saves time."""
+
+    hint: float = 0.0
+
+    def encode(self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key) -> bool:
+        indices, values = sections
+        selected = kernels.topk(x, indices.numel(), indices, values, hint=self.hint)
+        if info.clip_scale != 1.0:
+            values.mul_(info.clip_scale)
+        self.hint = selected.hint
+        return selected.finite
+
+    def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        pass
+
+    def give_back(self, state: State, sections: Sections) -> None:
+        pass
+
+
+@dataclass
+class _UpdateAndSelect(Encoder):
+    """u, v and the selection in one pass; u and v in fp32, in place."""
+
+    recurrence: Recurrence
+    hint: float = 0.0
+    sent_velocity: Tensor | None = field(default=None, repr=False)
+
+    def encode(self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key) -> bool:
+        indices, values = sections
+        self._prepare(x, state, indices.numel())
+        rule = self.recurrence
+        selected = kernels.update_topk(
+            x, state.get("velocity"), state["residual"], indices.numel(), indices, values,
+            self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
+            scale=info.clip_scale, hint=self.hint,
+        )  # fmt: skip
+        self.hint = selected.hint
+        return selected.finite
+
+    def _prepare(self, x: Tensor, state: State, k: int) -> None:
+        def zeros(n: int) -> Tensor:
+            return torch.zeros(n, dtype=torch.float32, device=x.device)
+
+        if "residual" not in state:
+            state["residual"] = zeros(x.numel())
+        if self.recurrence.momentum is not None:
+            if "velocity" not in state:
+                state["velocity"] = zeros(x.numel())
+            if self.sent_velocity is None:
+                self.sent_velocity = zeros(k)
+
+    def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        rule = self.recurrence
+        kernels.undo_topk(
+            x, state.get("velocity"), state["residual"], *sections, self.sent_velocity,
+            momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
+            scale=info.clip_scale,
+        )  # fmt: skip
+        self.hint = 0.0
+
+    def give_back(self, state: State, sections: Sections) -> None:
+        kernels.restore_topk(
+            state.get("velocity"), state["residual"], *sections, self.sent_velocity,
+            mask=self.recurrence.mask,
+        )  # fmt: skip
+        self.hint = 0.0

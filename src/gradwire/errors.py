@@ -1,0 +1,50 @@
+"""Every error gradwire raises on purpose.
+
+    GradwireError
+    ├── StrategyError   a strategy cannot be read, has a value out of range, or is an impossible pair
+    ├── PlanError       a plan does not fit this model, or the ranks hold different plans
+    ├── UsageError      the training loop and the strategy contradict each other
+    ├── PayloadError    a received message is malformed; nothing of it was used
+    ├── MoveError       members of one group asked the network for different things
+    ├── PeerError       a rank died or did not answer within the timeout
+    ├── KernelError     a kernel was given tensors it cannot work on
+    └── LabError        an emulated cluster cannot be built or used here
+
+Every message states the rule, the value that broke it, and the next step.
+"""
+
+
+class GradwireError(Exception):
+    """Base of all errors of gradwire."""
+
+
+class StrategyError(GradwireError, ValueError):
+    """A strategy text or value is wrong."""
+
+
+class PlanError(GradwireError, ValueError):
+    """A plan does not fit the model, or differs between ranks."""
+
+
+class UsageError(GradwireError, RuntimeError):
+    """The training loop does something the strategy forbids."""
+
+
+class PayloadError(GradwireError, ValueError):
+    """A received message fails its checks."""
+
+
+class MoveError(GradwireError, RuntimeError):
+    """Members of one group disagree on the next move."""
+
+
+class PeerError(GradwireError, RuntimeError):
+    """Another rank failed or is silent; names the rank, where known, and the move."""
+
+
+class KernelError(GradwireError, ValueError):
+    """A kernel got tensors of a wrong dtype, size, or layout."""
+
+
+class LabError(GradwireError, RuntimeError):
+    """The lab cannot do what was asked on this machine."""

@@ -1,0 +1,53 @@
+"""dgc: momentum correction, so that what waits a hundred steps is not a hundred steps wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.feedback._momentum import check_momentum
+from gradwire.strategy import Feedback, Recurrence, State, StepInfo
+
+
+@dataclass(frozen=True)
+class MomentumCorrection(Feedback):
+    """u = m·u + g; v = v + u; send C(v); keep the rest. Two fp32 buffers.
+
+    The optimizer must have no momentum of its own. nesterov: u = m·(u + g); v = v + u + g.
+    mask (momentum factor masking): u is zeroed where something was sent; at density 1 this is
+    SGD *without* momentum, without the mask it is SGD with it, exactly.
+
+    Source: Lin et al. 2018, sections 3.1 and 3.2; Nesterov as in the authors' code.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    mask: bool = True
+    name: ClassVar[str] = "dgc"
+
+    def __post_init__(self) -> None:
+        check_momentum(self.name, self.momentum)
+
+    def recurrence(self) -> Recurrence:
+        return Recurrence(self.momentum, self.nesterov, self.mask)
+
+    def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
+        zero = torch.zeros_like(x)
+        u, v = state.get("velocity", zero), state.get("residual", zero)
+        if self.nesterov:
+            u = (u + x) * self.momentum
+            return (v + u) + x, {"velocity": u}
+        u = u * self.momentum + x
+        return v + u, {"velocity": u}
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        u = state["velocity"]
+        if self.mask:
+            u = torch.where(sent != 0, torch.zeros_like(u), u)
+        return {"velocity": u, "residual": x - sent}
+
+    def dense(self) -> str:
+        return f"server_momentum(momentum={self.momentum}, nesterov={self.nesterov})"

@@ -1,0 +1,46 @@
+"""server_momentum: SGD's momentum on the average, for what travels dense beside DGC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.feedback._momentum import check_momentum
+from gradwire.strategy import Feedback, State, StepInfo
+
+
+@dataclass(frozen=True)
+class ServerMomentum(Feedback):
+    """u = m·u + mean; the result is u (nesterov: u = m·(u + mean); the result is u + mean).
+
+    One buffer of the gradient's dtype, equal on every rank. Applied after averaging, where it is
+    the same arithmetic as `torch.optim.SGD(momentum=m)` without dampening.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    name: ClassVar[str] = "server_momentum"
+
+    def __post_init__(self) -> None:
+        check_momentum(self.name, self.momentum)
+
+    def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
+        return x, state
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        return state
+
+    def received(self, mean: Tensor, state: State) -> State:
+        u = state.get("velocity")
+        if u is None:
+            u = torch.zeros_like(mean)
+        if self.nesterov:
+            u = u.add(mean).mul_(self.momentum)
+            mean.add_(u)
+        else:
+            u = u.mul(self.momentum).add_(mean)
+            mean.copy_(u)
+        return {"velocity": u}

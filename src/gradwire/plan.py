@@ -1,0 +1,181 @@
+"""Plan: bucket to strategy, and the fixed order in which buckets are exchanged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradwire.buckets import Bucket, Parameter, by_name, digest, group
+from gradwire.errors import PlanError
+from gradwire.strategy import Strategy
+
+FORMAT = 1
+BUCKET_BYTES = 25 * 2**20
+"""Default cap of a bucket, in bytes of gradient: DDP's own."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which parameters travel together, how, and in which order. All ranks hold the same plan.
+
+    The order of `buckets` is the order of issue; lane i takes buckets i, i + lanes, …
+    """
+
+    buckets: tuple[Bucket, ...]
+    strategies: tuple[Strategy, ...]
+    lanes: int = 1
+
+    def __post_init__(self) -> None:
+        names = [name for bucket in self.buckets for name in bucket.names]
+        twice = sorted({name for name in names if names.count(name) > 1}) if names else []
+        if twice:
+            raise PlanError(
+                f"a parameter is in one bucket; {', '.join(twice[:5])} is in several. "
+                "Remove it from all but one."
+            )
+        if len(self.strategies) != len(self.buckets) or self.lanes < 1:
+            raise PlanError(
+                f"a plan has one strategy per bucket and at least one lane; got "
+                f"{len(self.strategies)} for {len(self.buckets)} buckets, {self.lanes} lanes."
+            )
+
+    @staticmethod
+    def make(
+        parameters: Sequence[Parameter], strategy: Strategy, *, bucket_bytes: int = BUCKET_BYTES,
+        buckets: Iterable[Sequence[str]] | None = None, lanes: int = 1,
+    ) -> Plan:  # fmt: skip
+        """One strategy for a whole model.
+
+        Args:
+            parameters: in the order of registration; gradients become ready in reverse.
+            strategy: how matrices travel. If it cannot simply be added up on the wire,
+                parameters of at most one dimension travel dense, in one bucket, at the end.
+            bucket_bytes: the cap of a bucket. A larger parameter has a bucket of its own.
+            buckets: explicit lists of names; what they leave out is grouped by size.
+            lanes: how many buckets may be under way at once.
+        """
+        chosen = _explicit(parameters, buckets or ())
+        taken = {name for bucket in chosen for name in bucket.names}
+        rest = [p for p in reversed(parameters) if p.name not in taken]
+        adds_up = strategy.compressor.claims(1 << 20).sums
+        small = [] if adds_up else [p for p in rest if len(p.shape) <= 1]
+        large = [p for p in rest if p not in small]
+        compressed = _in_ready_order(parameters, chosen + group(large, bucket_bytes))
+        dense = group(sorted(small, key=lambda p: p.dtype), 1 << 62)
+        strategies = (strategy,) * len(compressed) + (strategy.dense(),) * len(dense)
+        return Plan((*compressed, *dense), strategies, lanes)
+
+    def check(self, parameters: Sequence[Parameter]) -> None:
+        """PlanError, saying which parameters differ, unless the plan fits them exactly."""
+        planned = by_name([p for bucket in self.buckets for p in bucket.parameters])
+        present = by_name(parameters)
+        missing = [name for name in planned if name not in present]
+        unplanned = [name for name in present if name not in planned]
+        changed = [
+            f"{name} {p.dtype}{list(p.shape)} (the model has {q.dtype}{list(q.shape)})"
+            for name, p in planned.items()
+            if (q := present.get(name)) and q != p
+        ]
+        facts = [
+            f"{what}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
+            for what, names in (
+                ("only in the plan", missing),
+                ("only in the model", unplanned),
+                ("different", changed),
+            )
+            if names
+        ]
+        if facts:
+            raise PlanError(
+                "a plan names exactly the model's trainable parameters; "
+                f"{'; '.join(facts)}. Make a new plan for this model."
+            )
+
+    def digest(self) -> int:
+        """63 bits that differ between different plans."""
+        return digest(FORMAT, self.buckets, [str(s.expand()) for s in self.strategies], self.lanes)
+
+    def strategy_of(self, name: str) -> Strategy:
+        """How the parameter of that name travels; KeyError if it is not in the plan."""
+        for bucket, strategy in zip(self.buckets, self.strategies):
+            if name in bucket.names:
+                return strategy
+        raise KeyError(name)
+
+    # -- files -----------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Readable, versioned, and equal when read back."""
+        rows = [
+            {
+                "strategy": str(strategy),
+                "parameters": [
+                    {"name": p.name, "shape": list(p.shape), "dtype": p.dtype}
+                    for p in bucket.parameters
+                ],
+            }
+            for bucket, strategy in zip(self.buckets, self.strategies)
+        ]
+        return json.dumps({"format": FORMAT, "lanes": self.lanes, "buckets": rows}, indent=2)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """PlanError if the text is no plan of a format this version reads."""
+        try:
+            data = json.loads(text)
+            if data.get("format") != FORMAT:
+                raise PlanError(
+                    f"this version reads plans of format {FORMAT}; got {data.get('format')!r}. "
+                    "Write the plan again with this version of gradwire."
+                )
+            buckets = tuple(Bucket(tuple(map(_parameter, b["parameters"]))) for b in data["buckets"])
+            strategies = tuple(Strategy.parse(b["strategy"]) for b in data["buckets"])
+            return Plan(buckets, strategies, int(data["lanes"]))
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise PlanError(
+                f"a plan is a JSON object with format, lanes and buckets; {error!r}. "
+                "Write the plan again with Plan.save()."
+            ) from error
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """PlanError if there is no such file or it holds no plan."""
+        try:
+            return Plan.from_json(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise PlanError(f"a plan's path names a readable file; {error}.") from error
+
+
+def _parameter(row: dict[str, Any]) -> Parameter:
+    return Parameter(row["name"], tuple(row["shape"]), row["dtype"])
+
+
+def _explicit(parameters: Sequence[Parameter], lists: Iterable[Sequence[str]]) -> list[Bucket]:
+    known, buckets = by_name(parameters), []
+    for names in lists:
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            raise PlanError(
+                f"buckets list trainable parameters of the model by name; not among them: "
+                f"{', '.join(unknown) or '(an empty list)'}. See module.named_parameters()."
+            )
+        members = tuple(known[name] for name in names)
+        dtypes = sorted({p.dtype for p in members})
+        if len(dtypes) > 1:
+            raise PlanError(
+                f"a bucket has one dtype; {list(names)[:5]} have {', '.join(dtypes)}. Split it."
+            )
+        buckets.append(Bucket(members))
+    return buckets
+
+
+def _in_ready_order(parameters: Sequence[Parameter], buckets: list[Bucket]) -> list[Bucket]:
+    """By the first-registered parameter, last first: a bucket waits for its slowest member."""
+    place = {p.name: i for i, p in enumerate(parameters)}
+    return sorted(buckets, key=lambda b: -min(place[name] for name in b.names))

@@ -1,0 +1,119 @@
+"""Text to member: the only file that knows every family. It stays a list.
+
+A strategy's text is a small part of Python's own expression grammar, so Python's parser reads it:
+``topk(0.001)+ef | allgather`` is (topk(0.001) + ef) | allgather.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from gradwire import collectives, compressors, feedback
+from gradwire.errors import StrategyError
+from gradwire.strategy import Collective, Compressor, Feedback, Member, Strategy
+
+COMPRESSORS: dict[str, type[Compressor]] = {m.name: m for m in compressors.MEMBERS}
+FEEDBACK: dict[str, type[Feedback]] = {m.name: m for m in feedback.MEMBERS}
+COLLECTIVES: dict[str, type[Collective]] = {m.name: m for m in collectives.MEMBERS}
+
+
+def _dgc(
+    density: float, momentum: float = 0.9, nesterov: bool = False, mask: bool = True
+) -> tuple[Compressor, Feedback]:
+    """Deep Gradient Compression: topk(density)+dgc(momentum, nesterov, mask)."""
+    return compressors.TopK(density), feedback.MomentumCorrection(momentum, nesterov, mask)
+
+
+ALIASES: dict[str, Callable[..., tuple[Compressor, Feedback]]] = {"dgc": _dgc}
+
+
+def available() -> dict[str, dict[str, str]]:
+    """Names and one-line descriptions of every member, by family."""
+    families = {
+        "compressors": COMPRESSORS,
+        "feedback": FEEDBACK,
+        "collectives": COLLECTIVES,
+        "aliases": ALIASES,
+    }
+    return {
+        family: {name: _first_line(member) for name, member in members.items()}
+        for family, members in families.items()
+    }
+
+
+def parse_strategy(text: str) -> Strategy:
+    """See `Strategy.parse`."""
+    tree = _read(text)
+    if not (isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr)):
+        _fail(text, "it needs a collective after '|'", f"'{text.strip()} | allgather'")
+    left, collective = tree.left, _member(text, tree.right, COLLECTIVES, "collective")
+    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):
+        compressor = _member(text, left.left, COMPRESSORS, "compressor")
+        return Strategy(compressor, collective, _member(text, left.right, FEEDBACK, "feedback"))
+    if _name(text, left) in ALIASES:
+        alias = ast.unparse(left).replace("'", '"')
+        short, memory = _member(text, left, ALIASES, "alias")
+        return Strategy(short, collective, memory, alias)
+    return Strategy(_member(text, left, {**COMPRESSORS, **ALIASES}, "compressor"), collective)
+
+
+def _read(text: str) -> ast.expr:
+    if not isinstance(text, str) or not text.strip():
+        _fail(text, "it is a text", "'topk(0.01)+ef | allgather'")
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        _fail(text, "it reads 'compressor[+feedback] | collective'", "'topk(0.01)+ef | allgather'")
+
+
+def _member(text: str, node: ast.expr, family: dict[str, Any], kind: str) -> Any:
+    name = _name(text, node)
+    if name not in family:
+        near = difflib.get_close_matches(name, family, n=1)
+        hint = f"'{near[0]}'" if near else "one of these"
+        known = ", ".join(family)
+        _fail(text, f"'{name}' is no {kind} (there are {known})", hint)
+    positional, named = _arguments(text, node)
+    try:
+        return family[name](*positional, **named)
+    except TypeError as error:
+        reason = str(error).partition(") ")[2] or str(error)
+        _fail(text, f"the parameters of '{name}' do not fit: {reason}", _signature(family[name]))
+
+
+def _name(text: str, node: ast.expr) -> str:
+    target = node.func if isinstance(node, ast.Call) else node
+    if isinstance(target, ast.Name):
+        return target.id
+    _fail(text, f"'{ast.unparse(node)}' is no member", "'topk(0.01)+ef | allgather'")
+
+
+def _arguments(text: str, node: ast.expr) -> tuple[list[Any], dict[str, Any]]:
+    if not isinstance(node, ast.Call):
+        return [], {}
+    try:
+        named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords if k.arg}
+        return [ast.literal_eval(a) for a in node.args], named
+    except ValueError:
+        _fail(text, f"parameters are plain values, in '{ast.unparse(node)}'", "for example 0.01")
+
+
+def _signature(member: Any) -> str:
+    import inspect
+
+    named = inspect.signature(member).parameters.values()
+    inside = ", ".join(
+        p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in named
+    )
+    return f"'{getattr(member, 'name', 'dgc')}({inside})'"
+
+
+def _first_line(member: type[Member] | Callable[..., Any]) -> str:
+    return (member.__doc__ or "").strip().splitlines()[0]
+
+
+def _fail(text: object, rule: str, instead: str) -> NoReturn:
+    raise StrategyError(f"cannot read the strategy {text!r}: {rule}. Use {instead}.")

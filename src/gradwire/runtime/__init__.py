@@ -1,0 +1,1 @@
+"""Who performs moves: ranks in one process (lockstep), or torch.distributed (conductor)."""

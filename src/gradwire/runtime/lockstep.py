@@ -1,0 +1,134 @@
+"""N ranks in one process, move by move: every byte counted, every disagreement named.
+
+    rank 0  ── AllGather(…) ──┐
+    rank 1  ── AllGather(…) ──┼── same kind, same size? ── perform ── everybody goes on
+    rank 2  ── AllGather(…) ──┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import MoveError, UsageError
+from gradwire.moves import AllGather, AllReduce, Move
+from gradwire.runtime.context import BucketContext
+from gradwire.strategy import StepInfo, Strategy
+from gradwire.trace import Span, Trace
+
+Rounds = Generator[Move, Any, None]
+
+
+def lockstep(
+    strategy: Strategy | str, tensors: Sequence[Tensor], *, step: int = 0, seed: int = 0,
+    state: Sequence[MutableMapping[str, Tensor]] | None = None, clip_scale: float = 1.0,
+) -> tuple[list[Tensor], Trace]:  # fmt: skip
+    """What N ranks would compute, in one process.
+
+    Args:
+        strategy: text or `Strategy`.
+        tensors: one per rank, all of one shape and floating dtype; not changed.
+        step: the step number, which messages carry.
+        seed: seed of stochastic compressors.
+        state: one dict per rank, updated in place; pass it again to carry residuals to the next
+            call. Tensors in it ("residual", "velocity") have the input's shape.
+        clip_scale: what every rank multiplies its gradient by first.
+
+    Returns:
+        The mean on each rank, in the input's shape and dtype, and the trace, whose `bytes_sent`
+        counts every rank's bytes by the formulas of DESIGN section 1.
+
+    Raises:
+        UsageError: tensors that differ in shape or dtype, or state of another number of ranks.
+        MoveError: ranks that ask for different moves.
+    """
+    strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
+    states = [dict[str, Tensor]() for _ in tensors] if state is None else list(state)
+    shape = _check(tensors, states)
+    world, trace = len(tensors), Trace(len(tensors))
+    contexts, results = [], []
+    for rank, (x, memory) in enumerate(zip(tensors, states)):
+        results.append(torch.empty(shape, dtype=x.dtype, device=x.device))
+        contexts.append(_context(strategy, x, results[-1], rank, world, memory, seed))
+        gradient = x.detach().contiguous().view(-1)
+        contexts[-1].begin([gradient], [results[-1].view(-1)], StepInfo(step, clip_scale))
+    _drive([strategy.collective.rounds(ctx) for ctx in contexts], trace)
+    for ctx, memory in zip(contexts, states):
+        ctx.end(skipped=False)
+        memory.update({k: v.view(shape) for k, v in memory.items()})
+    return results, trace
+
+
+def _context(
+    strategy: Strategy, x: Tensor, result: Tensor, rank: int, world: int,
+    memory: MutableMapping[str, Tensor], seed: int,
+) -> BucketContext:  # fmt: skip
+    memory.update({k: v.view(-1) for k, v in memory.items()})
+    parameter = Parameter("x", tuple(x.shape), str(x.dtype).removeprefix("torch."))
+    return BucketContext(
+        strategy, Bucket((parameter,)), rank, world, {"x": memory}, device=x.device, seed=seed,
+        exact_undo=True,
+    )  # fmt: skip
+
+
+def _drive(ranks: Sequence[Rounds], trace: Trace) -> None:
+    arrived: list[Any] = [None] * len(ranks)
+    while True:
+        moves = [_next(rank, value) for rank, value in zip(ranks, arrived)]
+        if all(move is None for move in moves):
+            return
+        arrived = _perform(_agreed(moves))
+        for rank, move in enumerate(moves):
+            assert move is not None
+            sent = move.bytes_sent(len(ranks))
+            trace.add(Span(rank, 0, "wire", move.name, bytes=sent))
+
+
+def _next(rank: Rounds, value: Any) -> Move | None:
+    try:
+        return next(rank) if value is None else rank.send(value)
+    except StopIteration:
+        return None
+
+
+def _agreed(moves: Sequence[Move | None]) -> list[Move]:
+    """The moves, if every rank asks for the same kind and size; else an error naming them all."""
+    kinds = {(type(m), m.data.numel(), m.data.dtype) if m else None for m in moves}
+    if len(kinds) > 1:
+        asked = "; ".join(f"rank {r}: {m or 'done'}" for r, m in enumerate(moves))
+        raise MoveError(
+            f"every rank of a group asks for the same move; they ask for {asked}. Let the "
+            "collective's moves depend on sizes and step alone, never on the data."
+        )
+    return [m for m in moves if m is not None]
+
+
+def _perform(moves: Sequence[Move]) -> list[Tensor]:
+    data = [m.data for m in moves]
+    if isinstance(moves[0], AllReduce):
+        total = data[0].clone()
+        for x in data[1:]:
+            total += x
+        return [total.clone() for _ in moves]
+    if isinstance(moves[0], AllGather):
+        return [torch.stack(data) for _ in moves]
+    raise MoveError(f"lockstep performs the moves of gradwire.moves; got {moves[0]}.")
+
+
+def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> torch.Size:
+    kinds = {(tuple(x.shape), x.dtype) for x in tensors}
+    if len(kinds) != 1 or not tensors[0].is_floating_point():
+        raise UsageError(
+            "lockstep takes one floating-point tensor per rank, all of one shape and dtype; got "
+            f"{sorted(map(str, kinds)) or 'none'}. Pass [x0, x1, …]."
+        )
+    if len(states) != len(tensors):
+        raise UsageError(
+            f"lockstep's state is one dict per rank; got {len(states)} for {len(tensors)} ranks. "
+            "Pass state=[{} for _ in tensors] and keep it between calls."
+        )
+    return tensors[0].shape

@@ -1,0 +1,122 @@
+"""Moves performed by torch.distributed: any backend, one process group per lane."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.errors import MoveError, PeerError
+from gradwire.moves import AllGather, AllReduce, Move
+
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
+
+DIRECT_BYTES = 32 * 1024
+"""Gloo: an all-reduce up to this size goes as one direct exchange and a local sum in rank order.
+
+Its ring takes 2(n-1) dependent steps, each with a thread hand-over on both sides; see
+benchmarks/moves.
+"""
+
+
+class Performer:
+    """One lane's way to the network. Blocks the calling thread, never uses futures."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self._gloo = dist.get_backend(group) == "gloo"
+        self._buffers: dict[tuple[int, torch.dtype], Tensor] = {}
+
+    def perform(self, move: Move, label: str) -> Tensor:
+        """What arrives. The memory is reused by the next move of the same size.
+
+        Raises:
+            PeerError: another rank failed or did not answer within the group's timeout.
+        """
+        try:
+            if isinstance(move, AllReduce):
+                return self._all_reduce(move.data)
+            if isinstance(move, AllGather):
+                return self._all_gather(move.data)
+        except (RuntimeError, ConnectionError) as error:
+            raise PeerError(
+                f"every rank must take part in {move} of {label}; "
+                f"{silent_ranks(self.group)} Look at that rank's own log. "
+                f"(The backend says: {str(error).splitlines()[0]})"
+            ) from error
+        raise MoveError(f"torch.distributed performs the moves of gradwire.moves; got {move}.")
+
+    def _all_reduce(self, data: Tensor) -> Tensor:
+        if self._gloo and self.world > 1 and data.numel() * data.element_size() <= DIRECT_BYTES:
+            parts = self._all_gather(data)
+            total = data.copy_(parts[0])
+            for part in parts[1:]:
+                total += part
+            return total
+        dist.all_reduce(data, group=self.group)
+        return data
+
+    def _all_gather(self, data: Tensor) -> Tensor:
+        key = (data.numel(), data.dtype)
+        if key not in self._buffers:
+            self._buffers[key] = data.new_empty((self.world, data.numel()))
+        arrived = self._buffers[key]
+        _all_gather(arrived.view(-1), data, group=self.group)
+        return arrived
+
+
+def make_group(parent: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
+    """A group of the same ranks and backend, for one lane. Collective: all ranks must call."""
+    parent = parent if parent is not None else dist.group.WORLD
+    assert parent is not None
+    options: Any = None
+    group = dist.new_group(
+        dist.get_process_group_ranks(parent),
+        timeout=timedelta(seconds=timeout_seconds),
+        backend=dist.get_backend(parent),
+        pg_options=options,
+    )
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def exchange_text(text: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
+    """Every rank's text, in rank order, cut at 1,000 bytes of UTF-8. Collective."""
+    room = 1000
+    data = text.encode()[:room].ljust(room, b"\0")
+    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    theirs = mine.new_empty(dist.get_world_size(group) * room)
+    _all_gather(theirs, mine, group=group)
+    rows = bytes(theirs.cpu().tolist())
+    texts = (rows[i : i + room] for i in range(0, len(rows), room))
+    return [row.rstrip(b"\0").decode(errors="ignore") for row in texts]
+
+
+def silent_ranks(group: dist.ProcessGroup, patience_seconds: float = 3.0) -> str:
+    """A sentence naming the ranks that did not report the same failure; not collective.
+
+    Every rank that sees a failure says so in the group's store; whoever stays silent is dead or
+    stuck. If the store itself is gone, so is the process that hosts it.
+    """
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    try:
+        store = dist.distributed_c10d._get_process_group_store(group)
+        store.set(f"gradwire/failed/{rank}", "1")
+        missing = [r for r in range(world) if not _reports(store, r, patience_seconds / world)]
+    except Exception:
+        return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
+    if not missing:
+        return "every rank is alive but some did not answer in time."
+    return f"rank {', '.join(map(str, missing))} died or is stuck."
+
+
+def _reports(store: dist.Store, rank: int, patience_seconds: float) -> bool:
+    try:
+        store.wait([f"gradwire/failed/{rank}"], timedelta(seconds=patience_seconds))
+    except dist.DistStoreError:
+        return False
+    return True

@@ -1,0 +1,239 @@
+"""The heart: what is sent, what is remembered, how it travels.
+
+    gradient ──► Feedback.before ──► Compressor.encode ──► Collective.rounds ──► average
+                      ▲                     │
+                      └── Feedback.after ◄──┘  what was not sent waits here for the next step
+
+A `Strategy` joins one member of each family. It is a frozen value that prints and parses like a
+shell pipe: ``topk(0.01)+ef | allgather``. Members are frozen dataclasses; their fields are their
+parameters. This module needs no torch: tensors appear in signatures only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, MutableMapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+
+from gradwire.errors import StrategyError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.moves import Move
+
+Sections: TypeAlias = "Sequence[Tensor]"
+State: TypeAlias = "MutableMapping[str, Tensor]"
+
+
+class Key(NamedTuple):
+    """All that randomness may depend on: never timing, never grouping."""
+
+    seed: int
+    step: int
+    parameter: str
+
+
+class StepInfo(NamedTuple):
+    """What a feedback may know of the step. `clip_scale` multiplies the gradient first."""
+
+    step: int = 0
+    clip_scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a compressor promises for one parameter of n elements; the contract suite measures it.
+
+    sections: (dtype name, element count) of each part of the payload.
+    sums: adding payloads number by number adds the tensors, so AllReduce may carry them.
+    lossless: decode(encode(x)) == x, bit for bit.
+    contraction: the c of |x - decode(encode(x))|² <= (1 - c)·|x|².
+    """
+
+    sections: tuple[tuple[str, int], ...]
+    sums: bool = False
+    lossless: bool = False
+    contraction: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A feedback as data, for compressors that fuse it into their one pass over memory.
+
+    momentum None: v += g.  Otherwise DGC (Lin et al. 2018, section 3.1): u = m·u + g; v += u,
+    or with Nesterov u = m·(u + g); v += u + g.  mask: u is zeroed where v was sent.
+    """
+
+    momentum: float | None = None
+    nesterov: bool = False
+    mask: bool = False
+
+
+class Member(ABC):
+    """One member of a family: a frozen dataclass with a name."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        given = [text for f in fields(self) if (text := _argument(self, f))]  # type: ignore[arg-type]
+        return f"{self.name}({', '.join(given)})" if given else self.name
+
+
+class Compressor(Member):
+    """What is sent of one parameter. Pure and local; x is 1-D and contiguous, of a float dtype."""
+
+    @abstractmethod
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        """The promise for a parameter of n elements of that dtype."""
+
+    @abstractmethod
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> None:
+        """Write x, which is finite, into the sections."""
+
+    @abstractmethod
+    def decode(self, sections: Sections, x: Tensor) -> None:
+        """Overwrite x with what the sections say."""
+
+    @abstractmethod
+    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+        """Overwrite x with the sum of the payloads in order, divided once; PayloadError if bad."""
+
+    def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
+        """Feedback (None: without one) and encoding in one pass, where there is a kernel for it."""
+        return None
+
+
+class Encoder(ABC):
+    """Feedback and compressor at work on one parameter."""
+
+    @abstractmethod
+    def encode(self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key) -> bool:
+        """Update state, write the sections; True if all was finite. x is not changed."""
+
+    @abstractmethod
+    def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        """Make the state what it was before this step's `encode`."""
+
+    @abstractmethod
+    def give_back(self, state: State, sections: Sections) -> None:
+        """Put what this step's `encode` sent back into the state."""
+
+    def release(self) -> None:
+        """The step is over: forget what only `undo` and `give_back` need."""
+
+
+class Feedback(Member):
+    """What is remembered because it was not sent. State is a dict of named tensors."""
+
+    def recurrence(self) -> Recurrence | None:
+        """This feedback as data, for a compressor that can fuse it."""
+        return None
+
+    @abstractmethod
+    def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
+        """What to encode, and the state on the way there. Changes neither input."""
+
+    @abstractmethod
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        """The state once `sent`, of all of x, has left."""
+
+    def received(self, mean: Tensor, state: State) -> State:
+        """A last word on the average, in place; every rank says the same."""
+        return state
+
+    def dense(self) -> str | None:
+        """The feedback, as text, that gives a tensor that travels dense the same dynamics."""
+        return None
+
+
+class Context(ABC):
+    """All local work a collective may ask for, on one bucket's gradients."""
+
+    rank: int
+    world: int
+
+    @abstractmethod
+    def message(self) -> Tensor:
+        """Compress into one checked message: header and sections, 1-D uint8."""
+
+    @abstractmethod
+    def numbers(self) -> Tensor:
+        """Compress into bare numbers whose sum means the sum of the tensors, 1-D."""
+
+    @abstractmethod
+    def accumulate(self, messages: Tensor) -> None:
+        """The result: the messages, (world, bytes), summed in rank order, divided once."""
+
+    @abstractmethod
+    def divide(self, total: Tensor) -> None:
+        """The result: the numbers that every rank's `numbers` add up to, divided once."""
+
+
+class Collective(Member):
+    """How payloads travel and are summed: a generator of moves, all local work through ctx.
+
+    needs: the promises of `Claims` without which the sum would be wrong.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        """Yield moves, receive what arrived, leave the result with ctx."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Compressor, feedback, collective; refused at construction if they cannot work together."""
+
+    compressor: Compressor
+    collective: Collective
+    feedback: Feedback | None = None
+    alias: str | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        claims = self.compressor.claims(1 << 20)
+        for promise in self.collective.needs:
+            if not getattr(claims, promise):
+                raise StrategyError(
+                    f"the collective '{self.collective}' needs a compressor that promises "
+                    f"'{promise}' ({_PROMISES[promise]}); '{self.compressor}' does not. "
+                    f"Use '{self._left()} | allgather'."
+                )
+
+    def _left(self) -> str:
+        long = f"{self.compressor}+{self.feedback}" if self.feedback else str(self.compressor)
+        return self.alias or long
+
+    def __str__(self) -> str:
+        return f"{self._left()} | {self.collective}"
+
+    def expand(self) -> Strategy:
+        """The same strategy without its alias: `dgc(0.01)` becomes `topk(0.01)+dgc`."""
+        return Strategy(self.compressor, self.collective, self.feedback)
+
+    def dense(self) -> Strategy:
+        """How parameters that are not worth compressing travel beside this strategy."""
+        feedback = self.feedback.dense() if self.feedback else None
+        return Strategy.parse(f"none+{feedback} | allreduce" if feedback else "none | allreduce")
+
+    @staticmethod
+    def parse(text: str) -> Strategy:
+        """Read ``compressor[+feedback] | collective``; StrategyError says what is wrong where."""
+        from gradwire.registry import parse_strategy  # the one file that knows every family
+
+        return parse_strategy(text)
+
+
+_PROMISES = {"sums": "adding payloads adds the tensors"}
+
+
+def _argument(member: Any, f: Any) -> str:
+    """One parameter as it is typed: bare if it is required, named if it is not the default."""
+    value = getattr(member, f.name)
+    shown = repr(value).replace("'", '"')
+    if f.default is MISSING:
+        return shown
+    return "" if value == f.default else f"{f.name}={shown}"

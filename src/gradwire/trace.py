@@ -1,0 +1,50 @@
+"""One record of spans, for predicted, simulated and measured runs alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Something that took time on one lane of one rank; or, in lockstep, that only took bytes."""
+
+    rank: int
+    lane: int
+    kind: str  # "encode" | "wire" | "decode" | "wait"
+    label: str  # the bucket, and for wire the move: "b3 all_gather"
+    start_seconds: float = 0.0
+    end_seconds: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.end_seconds - self.start_seconds
+
+
+@dataclass
+class Trace:
+    """Spans of one or more steps, over one or more ranks."""
+
+    world: int
+    spans: list[Span] = field(default_factory=list)
+
+    def add(self, span: Span) -> None:
+        self.spans.append(span)
+
+    def of(self, kind: str) -> Iterable[Span]:
+        """All spans of one kind, in the order they were recorded."""
+        return (span for span in self.spans if span.kind == kind)
+
+    @property
+    def bytes_sent(self) -> list[float]:
+        """Bytes each rank put on the wire, over all moves, headers included."""
+        sent = [0.0] * self.world
+        for span in self.of("wire"):
+            sent[span.rank] += span.bytes
+        return sent
+
+    def seconds(self, kind: str) -> float:
+        """Total time of one kind of span; overlapping spans count twice."""
+        return sum(span.seconds for span in self.of(kind))

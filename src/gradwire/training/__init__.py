@@ -1,0 +1,1 @@
+"""Where it plugs in: plain modules and DistributedDataParallel."""

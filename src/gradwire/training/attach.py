@@ -1,0 +1,211 @@
+"""attach: the one line that changes how a model's gradients travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.errors import GradwireError, PlanError, StrategyError, UsageError
+from gradwire.plan import BUCKET_BYTES, Plan
+from gradwire.runtime.torch_dist import exchange_text, make_group
+from gradwire.strategy import Strategy
+from gradwire.trace import Trace
+from gradwire.training.ddp import DdpFrontend, trainable
+from gradwire.training.module import ModuleFrontend
+from gradwire.training.optimizer_check import OptimizerCheck
+from gradwire.training.session import Session, describe
+
+
+class Handle:
+    """An attached model. Made by `attach`; all ranks hold one."""
+
+    def __init__(self, session: Session, frontend: ModuleFrontend | DdpFrontend) -> None:
+        self._session, self._frontend = session, frontend
+        self._check = OptimizerCheck(session)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in force, the same on every rank."""
+        return self._session.plan
+
+    @property
+    def trace(self) -> Trace:
+        """What the last step did, span by span, on this rank."""
+        return self._session.conductor.trace
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Inside, gradients accumulate and nothing is exchanged. Not collective."""
+        return self._frontend.no_sync()
+
+    def synchronize(self) -> None:
+        """Exchange what `.grad` holds now, without a backward. Collective; plain modules only."""
+        self._frontend.synchronize()
+
+    def stats(self) -> dict[str, float]:
+        """Means per step since attach, of this rank. Not collective.
+
+        steps; bytes_given (of gradient) and bytes_sent; density (fraction of elements sent);
+        encode_seconds, wire_seconds, decode_seconds (in the lanes); exposed_seconds (waited for
+        after backward); overlap (1 - exposed / all three); residual_norm (now).
+        """
+        return self._session.stats.read()
+
+    def state_dict(self) -> dict[str, object]:
+        """This rank's residuals and momenta, by parameter name. Loads with weights_only=True.
+
+        The tensors are the live ones; save them before the next backward. Not collective.
+        """
+        return self._session.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Resume from this rank's `state_dict`. PlanError if it does not fit. Not collective."""
+        self._session.load_state_dict(state)
+
+    def detach(self) -> None:
+        """Stop synchronizing; what waits in residuals is dropped. DDP goes back to its own sum."""
+        self._check.close()
+        self._frontend.close()
+        self._session.conductor.close()
+
+
+def attach(
+    module: nn.Module, plan: str | Strategy | Plan | Path,
+    process_group: dist.ProcessGroup | None = None, *,
+    bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
+    lanes: int = 1, clip_norm: float | None = None, seed: int = 0,
+    timeout_seconds: float = 300.0,
+) -> Handle:  # fmt: skip
+    """Synchronize a model's gradients by a plan, from the next backward on. Collective.
+
+    Args:
+        module: a plain module (its parameters and buffers are broadcast from rank 0, as DDP
+            does) or a `DistributedDataParallel` (whose one comm hook is taken).
+        plan: a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path of a
+            saved plan.
+        process_group: whose ranks average; DDP's own, or the default group.
+        bucket_bytes: cap of a bucket, in bytes of gradient.
+        buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
+        lanes: buckets under way at once; each is a thread with its own process group.
+        clip_norm: clip each rank's gradient so that the average's norm is at most about this;
+            exact, so the exchange then begins after backward.
+        seed: of stochastic compressors.
+        timeout_seconds: how long to wait for a silent peer.
+
+    Returns:
+        The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
+
+    Raises:
+        StrategyError, PlanError: what is asked for is wrong, or differs between ranks (on all
+            ranks). UsageError: this module cannot be attached.
+    """
+    _check_ready(module, timeout_seconds, lanes, clip_norm)
+    ddp = module if isinstance(module, DistributedDataParallel) else None
+    if ddp is not None and process_group is None:
+        process_group = ddp.process_group
+    parameters = trainable(ddp) if ddp else _trainable(module)
+    device = _device(parameters)
+    group = make_group(process_group, timeout_seconds)
+    agreed = _agree(group, device, parameters, plan, bucket_bytes, buckets, lanes)
+    groups = [group, *(make_group(process_group, timeout_seconds) for _ in range(agreed.lanes - 1))]
+    if ddp is None:
+        _broadcast(module, group)
+    session = Session(parameters, agreed, groups, clip_norm=clip_norm, seed=seed)
+    return Handle(session, DdpFrontend(session, ddp) if ddp else ModuleFrontend(session))
+
+
+def _agree(
+    group: dist.ProcessGroup, device: torch.device, parameters: Mapping[str, nn.Parameter],
+    asked: str | Strategy | Plan | Path, bucket_bytes: int,
+    buckets: Iterable[Sequence[str]] | None, lanes: int,
+) -> Plan:  # fmt: skip
+    """The plan, once every rank has made the same one; otherwise an error on every rank."""
+    plan, problem = None, None
+    try:
+        plan = _resolve(asked, parameters, bucket_bytes, buckets, lanes)
+    except GradwireError as error:
+        problem = error
+    mine = f"{plan.digest():x} {plan.strategies[0]}" if plan else f"! {problem}"
+    theirs = exchange_text(mine, group, device)
+    if problem is not None:
+        raise problem
+    assert plan is not None
+    wrong = {rank: text for rank, text in enumerate(theirs) if text != mine[:1000]}
+    if wrong:
+        facts = "; ".join(f"rank {rank}: {text[:200]}" for rank, text in list(wrong.items())[:4])
+        raise PlanError(
+            f"all ranks attach the same plan to the same model; rank {dist.get_rank(group)} has "
+            f"{mine[:200]}, but {facts}. Pass the same plan, and build the same model, everywhere."
+        )
+    return plan
+
+
+def _resolve(
+    asked: str | Strategy | Plan | Path, parameters: Mapping[str, nn.Parameter],
+    bucket_bytes: int, buckets: Iterable[Sequence[str]] | None, lanes: int,
+) -> Plan:  # fmt: skip
+    described = describe(parameters)
+    if isinstance(asked, str) and "|" not in asked and asked.endswith(".json"):
+        asked = Path(asked)
+    if asked == "auto":
+        raise StrategyError(
+            "plan='auto' needs the planner, which this version does not have. Name a strategy, "
+            "for example 'dgc(0.001) | allgather'."
+        )
+    if isinstance(asked, Path):
+        asked = Plan.load(asked)
+    if isinstance(asked, Plan):
+        asked.check(described)
+        return asked
+    strategy = Strategy.parse(asked) if isinstance(asked, str) else asked
+    return Plan.make(
+        described, strategy, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes
+    )
+
+
+def _check_ready(
+    module: nn.Module, timeout_seconds: float, lanes: int, clip_norm: float | None
+) -> None:
+    if not dist.is_available() or not dist.is_initialized():
+        raise UsageError(
+            "attach needs torch.distributed; it is not initialized. Call "
+            "torch.distributed.init_process_group() first and start the job with torchrun."
+        )
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"attach takes an nn.Module; got {type(module).__name__}.")
+    if hasattr(module, "set_requires_gradient_sync"):
+        raise UsageError(
+            "attach takes a plain module or DistributedDataParallel; this one is sharded by "
+            "fully_shard. Attach before sharding."
+        )
+    numbers = {"timeout_seconds": timeout_seconds, "lanes": lanes, "clip_norm": clip_norm}
+    for name, value in numbers.items():
+        if value is not None and not value > 0:
+            raise UsageError(f"{name} is above 0; got {value}. Leave it out for the default.")
+
+
+def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
+    devices = {p.device for p in parameters.values()}
+    if len(devices) != 1:
+        found = ", ".join(map(str, devices)) or "no trainable parameter"
+        raise UsageError(
+            f"an attached model has trainable parameters, all on one device; found {found}. "
+            "Move the module to one device before attaching."
+        )
+    return next(iter(devices))
+
+
+def _broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
+    """Rank 0's parameters and buffers, everywhere, as DDP begins."""
+    source = dist.get_process_group_ranks(group)[0]
+    for tensor in (*module.parameters(), *module.buffers()):
+        dist.broadcast(tensor.detach(), src=source, group=group)

@@ -1,0 +1,122 @@
+# No `from __future__ import annotations` here: DDP inspects the hook's annotations and refuses strings.
+"""DistributedDataParallel: its one communication hook, regrouped by parameter name.
+
+DDP's buckets differ between the first iterations, after a resume, and between its modes; ours are
+the plan's. A DDP bucket's future completes at the end of the step, when all averages are in place.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.errors import UsageError
+from gradwire.plan import Plan
+from gradwire.training.session import Session
+
+
+class DdpFrontend:
+    """Owns the model's only comm hook for good; after `close` it reduces as DDP does.
+
+    A rank that has left a `Join` takes part with zeros and goes on sending its residual.
+    """
+
+    def __init__(self, session: Session, ddp: DistributedDataParallel) -> None:
+        self._session, self._ddp = session, ddp
+        self._names = {id(p): name for name, p in session.parameters.items()}
+        self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
+        self._closed = False
+        session.on_end = self._complete
+        try:
+            ddp.register_comm_hook(None, self._make_hook())
+        except RuntimeError as error:
+            raise UsageError(
+                "DDP has one communication hook for good, and this model's is taken (by a hook, "
+                f"mixed_precision=, or a fused optimizer): {error}. Wrap the module again with "
+                "DistributedDataParallel and attach gradwire only."
+            ) from error
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """DDP's own."""
+        context: AbstractContextManager[None] = self._ddp.no_sync()
+        return context
+
+    def synchronize(self) -> None:
+        raise UsageError(
+            "under DDP every exchange is part of backward(); synchronize() is for plain modules. "
+            "Use torch.distributed.algorithms.Join for uneven inputs."
+        )
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _make_hook(self):  # type: ignore[no-untyped-def]
+        # A plain function whose second parameter is called bucket, without annotations: DDP
+        # accepts nothing else.
+        def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
+            if isinstance(bucket, tuple):
+                raise UsageError(
+                    "gradwire needs DDP's own reducer; torch.compile's python_reducer passes "
+                    "single gradients. Set torch._dynamo.config.optimize_ddp = True."
+                )
+            return self._plain(bucket) if self._closed else self._take(bucket)
+
+        return gradwire_hook
+
+    def _take(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        devices = [self._session.device] if self._session.device.type == "cuda" else None
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
+        if bucket.index() == 0:
+            self._open = []
+            self._session.begin()
+        self._open.append((future, bucket.buffer()))
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            self._session.deliver(self._names[id(parameter)], gradient)
+        if bucket.is_last():
+            self._session.flush(self._absent)
+        return future
+
+    def _complete(self, error: BaseException | None) -> None:
+        opened, self._open = self._open, []
+        for future, buffer in opened:
+            if error is None:
+                future.set_result(buffer)
+            else:
+                future.set_exception(error)
+
+    def _absent(self, name: str) -> Tensor:
+        return torch.zeros_like(self._session.parameters[name])
+
+    def _plain(self, bucket: dist.GradBucket) -> torch.futures.Future[Any]:
+        group, buffer = self._ddp.process_group, bucket.buffer()
+        buffer.div_(dist.get_world_size(group))
+        return (
+            dist.all_reduce(buffer, group=group, async_op=True)
+            .get_future()
+            .then(lambda done: done.value()[0])
+        )
+
+
+def trainable(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
+    """The parameters DDP reduces, by the wrapped module's own names."""
+    ignored = set(getattr(ddp.module, "_ddp_params_and_buffers_to_ignore", ()))
+    named = ddp.module.named_parameters()
+    return {name: p for name, p in named if p.requires_grad and name not in ignored}
+
+
+def ddp_kwargs(plan: Plan) -> dict[str, Any]:
+    """Keyword arguments that give DistributedDataParallel the plan's bucket boundaries.
+
+    They need torch 2.13 (`bucket_cap_mb_list`); before it, and for a plan whose buckets are not
+    runs of parameters in reverse order of registration, DDP's own buckets serve as well: the hook
+    regroups by name.
+    """
+    import inspect
+
+    if "bucket_cap_mb_list" not in inspect.signature(DistributedDataParallel).parameters:
+        return {}
+    mib = 2.0**20
+    return {"bucket_cap_mb_list": [bucket.bytes / mib for bucket in plan.buckets]}

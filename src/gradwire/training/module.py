@@ -1,0 +1,98 @@
+"""Plain modules: a hook per parameter, our own buckets, the wait at the end of backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from gradwire.errors import UsageError
+from gradwire.training.session import Session
+
+
+class ModuleFrontend:
+    """Gradients by post-accumulate-grad hooks, so accumulation and sharing are autograd's.
+
+    One backward outside `no_sync` is one exchange. A parameter that got no gradient takes part
+    with what its `.grad` holds, or with zeros. A rank whose backward reaches no parameter at all
+    must call `Handle.synchronize` instead, or its peers wait until the timeout.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._enabled, self._active = True, False
+        self._written: dict[str, tuple[int, int]] = {}
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._hook(name))
+            for name, p in session.parameters.items()
+        ]
+        has_memory = [s.feedback is not None for s in session.plan.strategies]
+        self._guarded = {
+            name
+            for bucket, guarded in zip(session.plan.buckets, has_memory)
+            if guarded
+            for name in bucket.names
+        }
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, gradients only accumulate."""
+        before, self._enabled = self._enabled, False
+        try:
+            yield
+        finally:
+            self._enabled = before
+
+    def synchronize(self) -> None:
+        """Exchange what `.grad` holds now. Collective."""
+        if not self._active:
+            self._begin()
+        self._finish()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _hook(self, name: str):  # type: ignore[no-untyped-def]
+        def on_gradient(parameter: Tensor) -> None:
+            if self._enabled:
+                self._on_gradient(name, parameter)
+
+        return on_gradient
+
+    def _on_gradient(self, name: str, parameter: Tensor) -> None:
+        gradient = parameter.grad
+        assert gradient is not None
+        if self._written.get(name) == (id(gradient), gradient._version - 1):
+            raise UsageError(
+                f"a strategy with memory takes one backward() per step; '{name}' got a second one "
+                "on top of an average. Call zero_grad() between, or wrap all but the last "
+                "backward() in handle.no_sync()."
+            )
+        if not self._active:
+            self._begin()
+            # Runs once autograd has nothing left to do, in the thread that called backward().
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        self._session.deliver(name, gradient)
+
+    def _begin(self) -> None:
+        self._session.begin()
+        self._active = True
+
+    def _finish(self) -> None:
+        self._active = False
+        self._session.flush(self._absent)
+        self._session.wait()
+        self._written = {
+            name: (id(g), g._version)
+            for name in self._guarded
+            if (g := self._session.parameters[name].grad) is not None
+        }
+
+    def _absent(self, name: str) -> Tensor:
+        parameter: nn.Parameter = self._session.parameters[name]
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        return parameter.grad

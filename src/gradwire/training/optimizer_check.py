@@ -1,0 +1,84 @@
+"""What the optimizer must not do twice, and what must have happened before it steps.
+
+torch tells of every optimizer's step through one global hook; we look at the first step of each
+optimizer that holds an attached parameter.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from gradwire.errors import UsageError
+from gradwire.training.session import Session
+
+_WATCHED: weakref.WeakSet[OptimizerCheck] = weakref.WeakSet()
+_INSTALLED: list[Any] = []
+
+
+class OptimizerCheck:
+    """Watches the optimizers of one attached model."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._own = [
+            s for s in session.plan.strategies if s.feedback and s.feedback.dense() is not None
+        ]
+        self._parameters = {id(p) for p in session.parameters.values()}
+        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._warned = False
+        _WATCHED.add(self)
+        if not _INSTALLED:
+            _INSTALLED.append(register_optimizer_step_pre_hook(_before_step))
+
+    def close(self) -> None:
+        _WATCHED.discard(self)
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """The first step decides; later ones cost one look-up."""
+        if optimizer in self._seen:
+            return
+        groups = [g for g in optimizer.param_groups if self._holds(g)]
+        if not groups:
+            return
+        self._check_momentum(optimizer, groups)
+        self._check_fired()
+        self._seen.add(optimizer)
+
+    def _holds(self, group: dict[str, Any]) -> bool:
+        return any(id(p) in self._parameters for p in group["params"])
+
+    def _check_momentum(
+        self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
+    ) -> None:
+        if not self._own:
+            return
+        for group in groups:
+            momentum = group.get("momentum", 0) or (group.get("betas") or (0,))[0]
+            if momentum:
+                kind = type(optimizer).__name__
+                raise UsageError(
+                    f"'{self._own[0]}' keeps the momentum itself, so the optimizer must have none; "
+                    f"{kind} has {momentum}. Use torch.optim.SGD(momentum=0), or keep {kind} "
+                    "and attach 'topk(0.01)+ef | allgather'."
+                )
+
+    def _check_fired(self) -> None:
+        if self._session.step == 0 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "an optimizer steps an attached model, but gradwire has seen no gradients: they "
+                "are not synchronized. Call backward() on a loss of the attached module, outside "
+                "no_sync().",
+                UserWarning,
+                stacklevel=4,
+            )
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    for check in list(_WATCHED):
+        check.before_step(optimizer)

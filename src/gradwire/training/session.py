@@ -1,0 +1,185 @@
+"""One attached model at work: gradients in, by name; averages out, in place.
+
+A frontend (plain module or DDP) delivers gradients as they become ready. A bucket whose gradients
+are complete goes to the conductor at once, unless clipping must first see them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gradwire.buckets import Parameter
+from gradwire.errors import PlanError, UsageError
+from gradwire.plan import Plan
+from gradwire.runtime.conductor import Conductor
+from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.torch_dist import Performer
+from gradwire.strategy import StepInfo
+from gradwire.training.stats import Stats
+
+FORMAT = 1
+
+
+class Session:
+    """Plan, state and conductor of one model. Frontends call begin, deliver, flush, wait."""
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], plan: Plan,
+        groups: Sequence[dist.ProcessGroup], *, clip_norm: float | None, seed: int,
+    ) -> None:  # fmt: skip
+        self.parameters, self.plan, self.clip_norm = dict(parameters), plan, clip_norm
+        self.rank, self.world = dist.get_rank(groups[0]), dist.get_world_size(groups[0])
+        self.device = next(iter(parameters.values())).device
+        self.memory: Memory = {}
+        self.contexts = [
+            BucketContext(
+                strategy, bucket, self.rank, self.world, self.memory, device=self.device, seed=seed
+            )
+            for bucket, strategy in zip(plan.buckets, plan.strategies)
+        ]
+        self.stats = Stats(self.contexts)
+        self.step = 0
+        self.on_end: Callable[[BaseException | None], None] | None = None
+        self._place = {
+            name: (b, i)
+            for b, bucket in enumerate(plan.buckets)
+            for i, name in enumerate(bucket.names)
+        }
+        self._slots: list[list[Tensor | None]] = [[None] * len(b.names) for b in plan.buckets]
+        self._missing = [0] * len(plan.buckets)
+        self._copied: list[tuple[Tensor, Tensor]] = []
+        performers = [Performer(group) for group in groups]
+        self.conductor = Conductor(self.contexts, performers, self._end, self.device)
+
+    # -- one step --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The first gradient of a step is here."""
+        self.conductor.begin(self.step)
+        for b, slots in enumerate(self._slots):
+            self._slots[b] = [None] * len(slots)
+            self._missing[b] = len(slots)
+
+    def deliver(self, name: str, gradient: Tensor) -> None:
+        """One parameter's gradient, which its average will overwrite."""
+        if gradient.layout != torch.strided:
+            raise UsageError(
+                f"gradwire exchanges dense gradients; that of '{name}' is {gradient.layout}. "
+                "Use sparse=False for this embedding, or exclude the parameter."
+            )
+        b, i = self._place[name]
+        if self._slots[b][i] is not None:
+            raise UsageError(
+                f"each parameter has one gradient per backward(); '{name}' had a second one in "
+                f"step {self.step}, or the backward() before it was aborted. Use non-reentrant "
+                "checkpointing, and attach again after an aborted backward()."
+            )
+        if not gradient.is_contiguous():
+            flat = gradient.contiguous()
+            self._copied.append((gradient, flat))
+            gradient = flat
+        self._slots[b][i] = gradient.view(-1)
+        self._missing[b] -= 1
+        if self._missing[b] == 0 and self.clip_norm is None:
+            self._launch(b, 1.0)
+
+    def delivered(self, name: str) -> bool:
+        b, i = self._place[name]
+        return self._slots[b][i] is not None
+
+    def flush(self, absent: Callable[[str], Tensor]) -> None:
+        """No more gradients will come: `absent` says what stands for each that did not."""
+        self.stats.backward_over()
+        for name in self._place:
+            if not self.delivered(name):
+                self.deliver(name, absent(name))
+        if self.clip_norm is not None:
+            scale = self._clip_scale(self.clip_norm)
+            for b in range(len(self._slots)):
+                self._launch(b, scale)
+
+    def wait(self) -> None:
+        """Block until every average is in place; raise what went wrong, here or in a lane."""
+        self.conductor.wait()
+
+    def _launch(self, b: int, clip_scale: float) -> None:
+        gradients = [g for g in self._slots[b] if g is not None]
+        self.conductor.ready(b, gradients, gradients, StepInfo(self.step, clip_scale))
+
+    def _clip_scale(self, clip_norm: float) -> float:
+        """Local clipping (Lin et al. 2018, section 3.2) for gradients that are averaged.
+
+        The norm of the average of N independent gradients is about 1/√N of theirs, so clipping
+        the average at c means clipping each at √N·c.
+        """
+        gradients = [g for slots in self._slots for g in slots if g is not None]
+        norms = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float32) for g in gradients])
+        norm = float(torch.linalg.vector_norm(norms))
+        limit = clip_norm * math.sqrt(self.world)
+        return limit / norm if math.isfinite(norm) and norm > limit else 1.0
+
+    def _end(self, error: BaseException | None) -> None:
+        for original, flat in self._copied:
+            original.copy_(flat.view_as(original))
+        self._copied.clear()
+        self.stats.record(self.conductor.trace)
+        self.step += 1
+        if self.on_end is not None:
+            self.on_end(error)
+
+    # -- state -----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, object]:
+        """What this rank remembers, by parameter name, in the parameters' shapes."""
+        state = {
+            name: {key: value.view(self.parameters[name].shape) for key, value in values.items()}
+            for name, values in self.memory.items()
+        }
+        return {"format": FORMAT, "step": self.step, "world": self.world, "state": state}
+
+    def load_state_dict(self, saved: Mapping[str, object]) -> None:
+        """Take over what `state_dict` returned; PlanError if it does not fit."""
+        step, state = _checked(saved, self.world, self.parameters)
+        for name, mine in self.memory.items():
+            mine.clear()
+            for key, value in state.get(name, {}).items():
+                mine[key] = value.detach().to(self.device).reshape(-1).clone()
+        self.step = step
+
+
+def describe(parameters: Mapping[str, nn.Parameter]) -> list[Parameter]:
+    """The parameters as planning sees them."""
+    return [
+        Parameter(name, tuple(p.shape), str(p.dtype).removeprefix("torch."))
+        for name, p in parameters.items()
+    ]
+
+
+def _checked(
+    saved: Mapping[str, object], world: int, parameters: Mapping[str, nn.Parameter]
+) -> tuple[int, Mapping[str, Mapping[str, Tensor]]]:
+    step, state = saved.get("step"), saved.get("state")
+    if saved.get("format") != FORMAT or not isinstance(state, Mapping) or not isinstance(step, int):
+        raise PlanError(
+            f"gradwire's state has format {FORMAT}, a step and a state; got format "
+            f"{saved.get('format')!r}. Load what handle.state_dict() returned on this rank."
+        )
+    if saved.get("world") != world:
+        raise PlanError(
+            f"residuals belong to the ranks that kept them; saved with {saved.get('world')} ranks, "
+            f"loaded with {world}. Resume with as many ranks, or start without this state."
+        )
+    for name, values in state.items():
+        shape = tuple(parameters[name].shape) if name in parameters else None
+        wrong = {key: tuple(v.shape) for key, v in values.items() if tuple(v.shape) != shape}
+        if wrong or shape is None:
+            raise PlanError(
+                f"saved state has the model's parameters and shapes; '{name}' has {wrong}, the "
+                f"model has {shape}. Load the state of this very model."
+            )
+    return step, state

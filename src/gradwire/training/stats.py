@@ -1,0 +1,55 @@
+"""What `handle.stats()` tells: plain floats, means per step since attach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from time import perf_counter
+
+from gradwire.runtime.context import BucketContext
+from gradwire.trace import Trace
+
+
+class Stats:
+    """Sums over steps; reads the trace that the lanes wrote."""
+
+    def __init__(self, contexts: Sequence[BucketContext]) -> None:
+        self._contexts = contexts
+        self._steps, self._bytes_sent, self._exposed_seconds = 0, 0.0, 0.0
+        self._waiting_since = perf_counter()
+        self._seconds = {"encode": 0.0, "wire": 0.0, "decode": 0.0}
+        self._bytes_given = float(sum(c.bucket.bytes for c in contexts))
+        elements = sum(c.bucket.elements for c in contexts)
+        self._density = sum(_elements_sent(c) for c in contexts) / max(elements, 1)
+
+    def backward_over(self) -> None:
+        """From here on, the step only waits for the exchange."""
+        self._waiting_since = perf_counter()
+
+    def record(self, trace: Trace) -> None:
+        """Take up one step, which ends now."""
+        self._exposed_seconds += perf_counter() - self._waiting_since
+        self._steps += 1
+        for span in trace.spans:
+            self._seconds[span.kind] += span.seconds
+            self._bytes_sent += span.bytes
+
+    def read(self) -> dict[str, float]:
+        """See `Handle.stats`."""
+        steps = max(self._steps, 1)
+        busy, exposed = sum(self._seconds.values()) / steps, self._exposed_seconds / steps
+        return {
+            "steps": float(self._steps),
+            "bytes_given": self._bytes_given,
+            "bytes_sent": self._bytes_sent / steps,
+            "density": self._density,
+            **{f"{kind}_seconds": total / steps for kind, total in self._seconds.items()},
+            "exposed_seconds": exposed,
+            "overlap": max(0.0, 1.0 - exposed / busy) if busy else 0.0,
+            "residual_norm": math.hypot(*(c.residual_norm() for c in self._contexts)),
+        }
+
+
+def _elements_sent(context: BucketContext) -> int:
+    compressor, bucket = context.strategy.compressor, context.bucket
+    return sum(compressor.claims(n, bucket.dtype).sections[-1][1] for n in bucket.sizes)

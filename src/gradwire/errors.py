@@ -1,7 +1,7 @@
 """Every error gradwire raises on purpose.
 
     GradwireError
-    ├── StrategyError   a strategy cannot be read, has a value out of range, or is an impossible pair
+    ├── StrategyError   a strategy cannot be read, has a value out of range, or cannot work
     ├── PlanError       a plan does not fit this model, or the ranks hold different plans
     ├── UsageError      the training loop and the strategy contradict each other
     ├── PayloadError    a received message is malformed; nothing of it was used

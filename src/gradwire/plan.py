@@ -131,7 +131,9 @@ class Plan:
                     f"this version reads plans of format {FORMAT}; got {data.get('format')!r}. "
                     "Write the plan again with this version of gradwire."
                 )
-            buckets = tuple(Bucket(tuple(map(_parameter, b["parameters"]))) for b in data["buckets"])
+            buckets = tuple(
+                Bucket(tuple(map(_parameter, b["parameters"]))) for b in data["buckets"]
+            )
             strategies = tuple(Strategy.parse(b["strategy"]) for b in data["buckets"])
             return Plan(buckets, strategies, int(data["lanes"]))
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:

@@ -32,7 +32,7 @@ ALIASES: dict[str, Callable[..., tuple[Compressor, Feedback]]] = {"dgc": _dgc}
 
 def available() -> dict[str, dict[str, str]]:
     """Names and one-line descriptions of every member, by family."""
-    families = {
+    families: dict[str, dict[str, Any]] = {
         "compressors": COMPRESSORS,
         "feedback": FEEDBACK,
         "collectives": COLLECTIVES,
@@ -88,7 +88,7 @@ def _name(text: str, node: ast.expr) -> str:
     target = node.func if isinstance(node, ast.Call) else node
     if isinstance(target, ast.Name):
         return target.id
-    _fail(text, f"'{ast.unparse(node)}' is no member", "'topk(0.01)+ef | allgather'")
+    return _fail(text, f"'{ast.unparse(node)}' is no member", "'topk(0.01)+ef | allgather'")
 
 
 def _arguments(text: str, node: ast.expr) -> tuple[list[Any], dict[str, Any]]:

@@ -13,72 +13,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, MutableMapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from gradwire.errors import StrategyError
+from gradwire.member import Claims, Key, Member, Recurrence, StepInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.moves import Move
 
+__all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Feedback", "Key", "Member",
+           "Recurrence", "Sections", "State", "StepInfo", "Strategy"]  # fmt: skip
+
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
-
-
-class Key(NamedTuple):
-    """All that randomness may depend on: never timing, never grouping."""
-
-    seed: int
-    step: int
-    parameter: str
-
-
-class StepInfo(NamedTuple):
-    """What a feedback may know of the step. `clip_scale` multiplies the gradient first."""
-
-    step: int = 0
-    clip_scale: float = 1.0
-
-
-@dataclass(frozen=True)
-class Claims:
-    """What a compressor promises for one parameter of n elements; the contract suite measures it.
-
-    sections: (dtype name, element count) of each part of the payload.
-    sums: adding payloads number by number adds the tensors, so AllReduce may carry them.
-    lossless: decode(encode(x)) == x, bit for bit.
-    contraction: the c of |x - decode(encode(x))|² <= (1 - c)·|x|².
-    """
-
-    sections: tuple[tuple[str, int], ...]
-    sums: bool = False
-    lossless: bool = False
-    contraction: float = 0.0
-
-
-@dataclass(frozen=True)
-class Recurrence:
-    """A feedback as data, for compressors that fuse it into their one pass over memory.
-
-    momentum None: v += g.  Otherwise DGC (Lin et al. 2018, section 3.1): u = m·u + g; v += u,
-    or with Nesterov u = m·(u + g); v += u + g.  mask: u is zeroed where v was sent.
-    """
-
-    momentum: float | None = None
-    nesterov: bool = False
-    mask: bool = False
-
-
-class Member(ABC):
-    """One member of a family: a frozen dataclass with a name."""
-
-    name: ClassVar[str]
-
-    def __str__(self) -> str:
-        given = [text for f in fields(self) if (text := _argument(self, f))]  # type: ignore[arg-type]
-        return f"{self.name}({', '.join(given)})" if given else self.name
 
 
 class Compressor(Member):
@@ -101,7 +51,7 @@ class Compressor(Member):
         """Overwrite x with the sum of the payloads in order, divided once; PayloadError if bad."""
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
-        """Feedback (None: without one) and encoding in one pass, where there is a kernel for it."""
+        """Feedback (None: without) and encoding in one pass, where there is a kernel for it."""
         return None
 
 
@@ -109,7 +59,9 @@ class Encoder(ABC):
     """Feedback and compressor at work on one parameter."""
 
     @abstractmethod
-    def encode(self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key) -> bool:
+    def encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
+    ) -> bool:
         """Update state, write the sections; True if all was finite. x is not changed."""
 
     @abstractmethod
@@ -120,7 +72,7 @@ class Encoder(ABC):
     def give_back(self, state: State, sections: Sections) -> None:
         """Put what this step's `encode` sent back into the state."""
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 - most have nothing to forget
         """The step is over: forget what only `undo` and `give_back` need."""
 
 
@@ -142,6 +94,10 @@ class Feedback(Member):
     def received(self, mean: Tensor, state: State) -> State:
         """A last word on the average, in place; every rank says the same."""
         return state
+
+    def keeps_momentum(self) -> bool:
+        """Whether the optimizer must have none."""
+        return False
 
     def dense(self) -> str | None:
         """The feedback, as text, that gives a tensor that travels dense the same dynamics."""
@@ -228,12 +184,3 @@ class Strategy:
 
 
 _PROMISES = {"sums": "adding payloads adds the tensors"}
-
-
-def _argument(member: Any, f: Any) -> str:
-    """One parameter as it is typed: bare if it is required, named if it is not the default."""
-    value = getattr(member, f.name)
-    shown = repr(value).replace("'", '"')
-    if f.default is MISSING:
-        return shown
-    return "" if value == f.default else f"{f.name}={shown}"

@@ -23,7 +23,9 @@ TARGET_SECONDS = 40e-6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--buckets", type=int, default=64, help="buckets in the step (64)")
-    parser.add_argument("--elements", type=int, default=4096, help="elements of each bucket (4096)")
+    parser.add_argument(
+        "--elements", type=int, default=4096, help="elements of each bucket (4096)"
+    )
     parser.add_argument("--repeats", type=int, default=200, help="steps (200)")
     parser.add_argument("--strategy", default="dgc(0.01) | allgather")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
@@ -35,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        store = dist.FileStore(str(Path(folder) / "store"), 1)
+        store = torch._C._distributed_c10d.FileStore(str(Path(folder) / "store"), 1)
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             result = measure(
@@ -86,7 +88,11 @@ def _kernels_alone(session: Any) -> None:
     info = StepInfo(session.step)
     for context in session.contexts:
         for encoder, x, state, sections, name in zip(
-            context._encoders, context.gradients, context._states, context._sections, context._names
+            context._encoders,
+            context.gradients,
+            context._states,
+            context._sections,
+            context._names,
         ):
             encoder.encode(x, state, sections, info, Key(0, 0, name))
             context.strategy.compressor.accumulate([sections], x, 1.0)

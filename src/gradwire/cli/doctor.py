@@ -93,7 +93,10 @@ def _network(megabytes: float) -> dict[str, Any]:
     dist.init_process_group("nccl" if cuda else "gloo")
     device = torch.device("cuda" if cuda else "cpu")
     world = dist.get_world_size()
-    small, large = torch.ones(1, device=device), torch.ones(int(megabytes * 250_000), device=device)
+    small, large = (
+        torch.ones(1, device=device),
+        torch.ones(int(megabytes * 250_000), device=device),
+    )
     latency_seconds = _time(small, 20)
     seconds = _time(large, 3)
     bits = 2 * (world - 1) / world * large.numel() * 32
@@ -140,5 +143,3 @@ def _number(value: object) -> str:
     if isinstance(value, float):
         return f"{value / 1e6:,.0f} M" if value > 1e6 else f"{value:.6f}"
     return str(value)
-
-

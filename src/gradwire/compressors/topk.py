@@ -74,7 +74,9 @@ class _Select(Encoder):
 
     hint: float = 0.0
 
-    def encode(self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key) -> bool:
+    def encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
+    ) -> bool:
         indices, values = sections
         selected = kernels.topk(x, indices.numel(), indices, values, hint=self.hint)
         if info.clip_scale != 1.0:
@@ -97,7 +99,9 @@ class _UpdateAndSelect(Encoder):
     hint: float = 0.0
     sent_velocity: Tensor | None = field(default=None, repr=False)
 
-    def encode(self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key) -> bool:
+    def encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
+    ) -> bool:
         indices, values = sections
         self._prepare(x, state, indices.numel())
         rule = self.recurrence
@@ -122,17 +126,18 @@ class _UpdateAndSelect(Encoder):
                 self.sent_velocity = zeros(k)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
-        rule = self.recurrence
+        rule, (indices, values) = self.recurrence, sections
         kernels.undo_topk(
-            x, state.get("velocity"), state["residual"], *sections, self.sent_velocity,
+            x, state.get("velocity"), state["residual"], indices, values, self.sent_velocity,
             momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
             scale=info.clip_scale,
         )  # fmt: skip
         self.hint = 0.0
 
     def give_back(self, state: State, sections: Sections) -> None:
+        indices, values = sections
         kernels.restore_topk(
-            state.get("velocity"), state["residual"], *sections, self.sent_velocity,
+            state.get("velocity"), state["residual"], indices, values, self.sent_velocity,
             mask=self.recurrence.mask,
         )  # fmt: skip
         self.hint = 0.0

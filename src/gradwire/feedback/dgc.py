@@ -34,6 +34,9 @@ class MomentumCorrection(Feedback):
     def recurrence(self) -> Recurrence:
         return Recurrence(self.momentum, self.nesterov, self.mask)
 
+    def keeps_momentum(self) -> bool:
+        return self.momentum > 0
+
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         zero = torch.zeros_like(x)
         u, v = state.get("velocity", zero), state.get("residual", zero)

@@ -27,6 +27,9 @@ class ServerMomentum(Feedback):
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum)
 
+    def keeps_momentum(self) -> bool:
+        return self.momentum > 0
+
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         return x, state
 

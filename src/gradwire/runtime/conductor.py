@@ -59,7 +59,8 @@ class Conductor:
         self._done = threading.Event()
         count = len(performers)
         self._lanes = [
-            _Lane(self, i, performer, self.jobs[i::count]) for i, performer in enumerate(performers)
+            _Lane(self, i, performer, self.jobs[i::count])
+            for i, performer in enumerate(performers)
         ]
         for lane in self._lanes:
             lane.start()
@@ -88,7 +89,7 @@ class Conductor:
         job = self.jobs[index]
         job.context.begin(gradients, results, info)
         if self._device.type == "cuda":
-            job.event = torch.cuda.Event()
+            job.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             job.event.record()
         job.ready.set()
 
@@ -148,7 +149,7 @@ class _Lane(threading.Thread):
         self._conductor, self._index, self._jobs = conductor, index, jobs
         self._performer = performer
         cuda = conductor._device.type == "cuda"
-        self.stream = torch.cuda.Stream(conductor._device) if cuda else None
+        self.stream = torch.cuda.Stream(conductor._device) if cuda else None  # type: ignore[no-untyped-call]
 
     def run(self) -> None:
         while self._jobs:

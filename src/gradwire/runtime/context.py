@@ -1,15 +1,16 @@
 """All local work on one bucket: compress, check, sum, average; and take it back if a step fails.
 
-    begin ──► message / numbers ──► (the network) ──► accumulate / divide ──► end
-                 state updated                          results written        skipped: given back
-                                                        or, if a rank saw inf or NaN:
-                                                        NaN everywhere, state undone
+begin ──► message / numbers ──► (the network) ──► accumulate / divide ──► end
+             state updated                          results written        skipped: given back
+                                                    or, if a rank saw inf or NaN:
+                                                    NaN everywhere, state undone
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Layout, read_headers, write_header
 from gradwire.strategy import Context, Key, State, StepInfo, Strategy
 
-Memory = dict[str, dict[str, Tensor]]
+Memory: TypeAlias = "dict[str, State]"
 """State by parameter name, then by the feedback's names; survives regrouping and resume."""
 
 
@@ -40,7 +41,7 @@ class BucketContext(Context):
         self.seed, self.exact_undo = seed, exact_undo
         claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
         self.layout = Layout.of(claims)
-        self._names, self._sizes = bucket.names, bucket.sizes
+        self._names, self._sizes = bucket.names, list(bucket.sizes)
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
         self._states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self._encoders = [make_encoder(strategy.compressor, strategy.feedback) for _ in claims]
@@ -50,7 +51,9 @@ class BucketContext(Context):
         self._snapshots: list[dict[str, Tensor]] = []
         self.finite = True
 
-    def begin(self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo) -> None:
+    def begin(
+        self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
+    ) -> None:
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
         self.finite = True
@@ -76,7 +79,7 @@ class BucketContext(Context):
     def divide(self, total: Tensor) -> None:
         if self.strategy.feedback is not None and not kernels.is_finite(total):
             return self._spoil()
-        parts = total.split(self._sizes)
+        parts = torch.split(total, self._sizes)
         self._write_results([[(part,)] for part in parts])
         return None
 

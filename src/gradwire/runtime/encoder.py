@@ -20,7 +20,9 @@ class ComposedEncoder(Encoder):
     _old: dict[str, Tensor] = field(default_factory=dict)
     _unsent: tuple[Tensor, State] | None = None
 
-    def encode(self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key) -> bool:
+    def encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
+    ) -> bool:
         self._unsent = None
         if not kernels.is_finite(x):
             return False

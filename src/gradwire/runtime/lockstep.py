@@ -1,8 +1,8 @@
 """N ranks in one process, move by move: every byte counted, every disagreement named.
 
-    rank 0  ── AllGather(…) ──┐
-    rank 1  ── AllGather(…) ──┼── same kind, same size? ── perform ── everybody goes on
-    rank 2  ── AllGather(…) ──┘
+rank 0  ── AllGather(…) ──┐
+rank 1  ── AllGather(…) ──┼── same kind, same size? ── perform ── everybody goes on
+rank 2  ── AllGather(…) ──┘
 """
 
 from __future__ import annotations

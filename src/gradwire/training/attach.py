@@ -112,7 +112,10 @@ def attach(
     device = _device(parameters)
     group = make_group(process_group, timeout_seconds)
     agreed = _agree(group, device, parameters, plan, bucket_bytes, buckets, lanes)
-    groups = [group, *(make_group(process_group, timeout_seconds) for _ in range(agreed.lanes - 1))]
+    groups = [
+        group,
+        *(make_group(process_group, timeout_seconds) for _ in range(agreed.lanes - 1)),
+    ]
     if ddp is None:
         _broadcast(module, group)
     session = Session(parameters, agreed, groups, clip_norm=clip_norm, seed=seed)
@@ -163,9 +166,7 @@ def _resolve(
         asked.check(described)
         return asked
     strategy = Strategy.parse(asked) if isinstance(asked, str) else asked
-    return Plan.make(
-        described, strategy, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes
-    )
+    return Plan.make(described, strategy, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes)
 
 
 def _check_ready(

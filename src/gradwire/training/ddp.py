@@ -1,4 +1,4 @@
-# No `from __future__ import annotations` here: DDP inspects the hook's annotations and refuses strings.
+# No `from __future__ import annotations` here: DDP refuses a hook whose annotations are strings.
 """DistributedDataParallel: its one communication hook, regrouped by parameter name.
 
 DDP's buckets differ between the first iterations, after a resume, and between its modes; ours are
@@ -53,7 +53,7 @@ class DdpFrontend:
     def close(self) -> None:
         self._closed = True
 
-    def _make_hook(self):  # type: ignore[no-untyped-def]
+    def _make_hook(self) -> Any:
         # A plain function whose second parameter is called bucket, without annotations: DDP
         # accepts nothing else.
         def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
@@ -66,8 +66,8 @@ class DdpFrontend:
 
         return gradwire_hook
 
-    def _take(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        devices = [self._session.device] if self._session.device.type == "cuda" else None
+    def _take(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        devices: Any = [self._session.device] if self._session.device.type == "cuda" else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         if bucket.index() == 0:
             self._open = []
@@ -85,19 +85,17 @@ class DdpFrontend:
             if error is None:
                 future.set_result(buffer)
             else:
-                future.set_exception(error)
+                future.set_exception(error)  # type: ignore[arg-type] # torch's stub is wrong
 
     def _absent(self, name: str) -> Tensor:
         return torch.zeros_like(self._session.parameters[name])
 
-    def _plain(self, bucket: dist.GradBucket) -> torch.futures.Future[Any]:
+    def _plain(self, bucket: Any) -> torch.futures.Future[Any]:
         group, buffer = self._ddp.process_group, bucket.buffer()
         buffer.div_(dist.get_world_size(group))
-        return (
-            dist.all_reduce(buffer, group=group, async_op=True)
-            .get_future()
-            .then(lambda done: done.value()[0])
-        )
+        work: Any = dist.all_reduce(buffer, group=group, async_op=True)
+        summed: torch.futures.Future[Any] = work.get_future()
+        return summed.then(lambda done: done.value()[0])
 
 
 def trainable(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -25,7 +25,7 @@ class ModuleFrontend:
         self._enabled, self._active = True, False
         self._written: dict[str, tuple[int, int]] = {}
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(name))
+            p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
             for name, p in session.parameters.items()
         ]
         has_memory = [s.feedback is not None for s in session.plan.strategies]
@@ -55,7 +55,7 @@ class ModuleFrontend:
         for hook in self._hooks:
             hook.remove()
 
-    def _hook(self, name: str):  # type: ignore[no-untyped-def]
+    def _hook(self, name: str) -> Callable[[Tensor], None]:
         def on_gradient(parameter: Tensor) -> None:
             if self._enabled:
                 self._on_gradient(name, parameter)

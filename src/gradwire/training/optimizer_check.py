@@ -26,7 +26,7 @@ class OptimizerCheck:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._own = [
-            s for s in session.plan.strategies if s.feedback and s.feedback.dense() is not None
+            s for s in session.plan.strategies if s.feedback and s.feedback.keeps_momentum()
         ]
         self._parameters = {id(p) for p in session.parameters.values()}
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -62,9 +62,9 @@ class OptimizerCheck:
             if momentum:
                 kind = type(optimizer).__name__
                 raise UsageError(
-                    f"'{self._own[0]}' keeps the momentum itself, so the optimizer must have none; "
-                    f"{kind} has {momentum}. Use torch.optim.SGD(momentum=0), or keep {kind} "
-                    "and attach 'topk(0.01)+ef | allgather'."
+                    f"'{self._own[0]}' keeps the momentum itself, so the optimizer must have "
+                    f"none; {kind} has {momentum}. Use torch.optim.SGD(momentum=0), or keep "
+                    f"{kind} and attach 'topk(0.01)+ef | allgather'."
                 )
 
     def _check_fired(self) -> None:

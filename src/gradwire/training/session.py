@@ -164,15 +164,19 @@ def _checked(
     saved: Mapping[str, object], world: int, parameters: Mapping[str, nn.Parameter]
 ) -> tuple[int, Mapping[str, Mapping[str, Tensor]]]:
     step, state = saved.get("step"), saved.get("state")
-    if saved.get("format") != FORMAT or not isinstance(state, Mapping) or not isinstance(step, int):
+    if (
+        saved.get("format") != FORMAT
+        or not isinstance(state, Mapping)
+        or not isinstance(step, int)
+    ):
         raise PlanError(
             f"gradwire's state has format {FORMAT}, a step and a state; got format "
             f"{saved.get('format')!r}. Load what handle.state_dict() returned on this rank."
         )
     if saved.get("world") != world:
         raise PlanError(
-            f"residuals belong to the ranks that kept them; saved with {saved.get('world')} ranks, "
-            f"loaded with {world}. Resume with as many ranks, or start without this state."
+            f"residuals belong to the ranks that kept them; saved with {saved.get('world')} "
+            f"ranks, loaded with {world}. Resume with as many ranks, or start without this state."
         )
     for name, values in state.items():
         shape = tuple(parameters[name].shape) if name in parameters else None

@@ -1,0 +1,146 @@
+"""`gradwire lab`: run a command on an emulated cluster, or measure the cluster's links."""
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from types import FrameType
+
+from gradwire.lab.availability import available
+from gradwire.lab.cluster import Cluster, LabTimeoutError
+from gradwire.lab.rates import format_rate
+
+_TIMED_OUT = 124  # as timeout(1) has it
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the subcommands run and probe."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="run|probe")
+    running = actions.add_parser("run", help="start a command on every host of a cluster")
+    _add_cluster_arguments(running)
+    running.add_argument("--rate", default="1gbit", help="of every link, each way (%(default)s)")
+    running.add_argument("--procs-per-host", type=int, default=1, metavar="N")
+    running.add_argument("--timeout", type=float, metavar="SECONDS", help="end it after so long")
+    running.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …")
+    probing = actions.add_parser("probe", help="measure what the links really deliver")
+    _add_cluster_arguments(probing)
+    probing.add_argument("--rate", nargs="+", default=["1gbit"], help="one or more rates")
+
+
+def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hosts", type=int, default=4, metavar="N", help="(%(default)s)")
+    parser.add_argument(
+        "--loopback",
+        action="store_true",
+        help="no network: all processes on 127.0.0.1, unshaped; works everywhere",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do the subcommand; return its exit code: for `run`, that of the first rank to fail."""
+    with _ending_on_sigterm():
+        try:
+            return _probe(arguments) if arguments.action == "probe" else _run(arguments)
+        except LabTimeoutError as error:
+            if arguments.json:
+                print(json.dumps({"error": type(error).__name__, "message": str(error)}))
+            _say(str(error))
+            return _TIMED_OUT
+        except KeyboardInterrupt:
+            _say("interrupted; all processes have ended")
+            return _INTERRUPTED
+
+
+@contextlib.contextmanager
+def _ending_on_sigterm() -> Iterator[None]:
+    """Leave through the same doors on SIGTERM as on an error, with exit code 143."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    command = arguments.command_line
+    command = command[1:] if command[:1] == ["--"] else command
+    cluster = Cluster(
+        arguments.hosts,
+        arguments.rate,
+        procs_per_host=arguments.procs_per_host,
+        loopback=arguments.loopback,
+    )
+    _announce(cluster)
+    started = time.monotonic()
+    with cluster:
+        code = cluster.run(
+            command,
+            on_line=_to_stderr if arguments.json else None,
+            timeout_seconds=arguments.timeout,
+        )
+    if arguments.json:
+        print(json.dumps(_run_document(cluster, command, code, time.monotonic() - started)))
+    return code
+
+
+def _run_document(
+    cluster: Cluster, command: list[str], code: int, seconds: float
+) -> dict[str, object]:
+    return {
+        **_cluster_document(cluster),
+        "command": command,
+        "exit_code": code,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _cluster_document(cluster: Cluster) -> dict[str, object]:
+    return {
+        "hosts": cluster.hosts,
+        "procs_per_host": cluster.procs_per_host,
+        "bits_per_second": None if cluster.loopback else cluster.bits_per_second,
+        "mode": "loopback" if cluster.loopback else available().mode,
+    }
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    from gradwire.lab.probe import probe
+
+    reports = []
+    for rate in arguments.rate:
+        cluster = Cluster(arguments.hosts, rate, loopback=arguments.loopback)
+        _announce(cluster)
+        with cluster:
+            reports.append(probe(cluster))
+        if not arguments.json:
+            print(reports[-1].as_text(), flush=True)
+    if arguments.json:
+        print(json.dumps({"probes": [report.as_json() for report in reports]}))
+    return 0
+
+
+def _announce(cluster: Cluster) -> None:
+    if cluster.loopback:
+        _say(f"{cluster.ranks} processes on 127.0.0.1, unshaped: --rate has no effect")
+        return
+    _say(
+        f"{cluster.hosts} hosts × {cluster.procs_per_host} on one switch, every link "
+        f"{format_rate(cluster.bits_per_second)}/s each way"
+    )
+
+
+def _say(words: str) -> None:
+    print(f"gradwire lab: {words}", file=sys.stderr, flush=True)
+
+
+def _to_stderr(rank: int, stream: str, line: str) -> None:
+    print(f"[{rank}] {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,213 @@
+"""The guard: the process all of a lab lives under, and dies with.
+
+    lab (your process) ──socket──► guard ──► rank 0, rank 1, …
+
+With namespaces the guard is process 1 of its own process namespace. When it ends, for whatever
+reason, the kernel kills every process in there and then frees the network, bridge and links with
+it: there is nothing to clean up later. It ends when the lab closes the socket or ends.
+In loopback mode it has no namespaces: it adopts the ranks' orphans and kills all of them itself.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from gradwire.errors import LabError
+from gradwire.lab import network, syscalls
+from gradwire.lab.wire import Message, receive, send
+
+
+def main() -> None:
+    """Serve the lab at the other end of the inherited socket given as first argument."""
+    with socket.socket(fileno=int(sys.argv[1])) as channel:
+        settings, lab_process = receive(channel)
+        try:
+            hosts = _settle(settings)
+        except (LabError, OSError) as error:
+            send(channel, {"event": "failed", "reason": str(error)})
+            return
+        guard = _Guard(channel, hosts, lab_process)
+        send(channel, {"event": "ready"})
+        try:
+            guard.serve()
+        finally:
+            guard.kill_all()
+
+
+def _settle(settings: Message) -> list[network.Host]:
+    """Isolate this process as asked, and build the hosts; without namespaces there are none."""
+    if settings["mode"] == "none":
+        syscalls.adopt_orphans()
+        return []
+    _isolate(rootless=settings["mode"] == "rootless")
+    return network.build(settings["hosts"], settings["bits_per_second"])
+
+
+def _isolate(*, rootless: bool) -> None:
+    """Return in a child that is process 1 of fresh namespaces; the caller waits for its end."""
+    kinds = syscalls.NEW_NETWORK | syscalls.NEW_HOST_NAME
+    kinds |= syscalls.NEW_MOUNTS | syscalls.NEW_PROCESSES
+    user, group = os.geteuid(), os.getegid()
+    syscalls.unshare(kinds | (syscalls.NEW_USER if rootless else 0))
+    if rootless:
+        _become_root(user, group)
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    syscalls.die_with_parent()
+    # Our /proc must show our own process numbers; some containers forbid it, and then psutil and
+    # the like see the outer ones: training does not mind.
+    syscalls.keep_mounts_private()
+    with contextlib.suppress(OSError):
+        syscalls.mount_proc()
+
+
+def _become_root(user: int, group: int) -> None:
+    """Map the caller to root of its own user namespace (root only over what it makes there)."""
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+
+
+class _Guard:
+    """Starts ranks, signals them, and tells the lab of their ends."""
+
+    def __init__(
+        self, channel: socket.socket, hosts: list[network.Host], lab_process: list[int]
+    ) -> None:
+        self._channel = channel
+        self._hosts = hosts
+        self._lab_process = lab_process
+        self._ranks: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
+        self._is_process_one = os.getpid() == 1
+        # A child's end must wake select(): Python writes a byte here when SIGCHLD arrives.
+        self._wake, wake_end = os.pipe()
+        os.set_blocking(self._wake, False)
+        os.set_blocking(wake_end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Obey the lab until it hangs up or ends."""
+        watched = [self._channel.fileno(), self._wake, *self._lab_process]
+        while True:
+            ready, _, _ = select.select(watched, [], [])
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                self._report_ends()
+            if any(file in ready for file in self._lab_process):
+                return
+            if self._channel.fileno() in ready:
+                message, descriptors = receive(self._channel)
+                if not message:
+                    return
+                self._obey(message, descriptors)
+
+    def _obey(self, message: Message, descriptors: list[int]) -> None:
+        if message["order"] == "start":
+            self._start(message, descriptors)
+        elif message["order"] == "signal":
+            self._signal(message["signal"])
+        else:
+            self.kill_all()
+            self._report_ends()
+            send(self._channel, {"event": "cleared"})
+
+    def _start(self, message: Message, descriptors: list[int]) -> None:
+        stdout, stderr = descriptors
+        try:
+            process = subprocess.Popen(
+                message["command"],
+                env=message["env"],
+                cwd=message["directory"],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                preexec_fn=lambda: self._enter(message["host"]),
+            )
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            self._refuse(message, error)
+        else:
+            # Kept, or Popen's own bookkeeping would take the exit status before we see it.
+            self._ranks[process.pid] = (message["rank"], process)
+        finally:
+            os.close(stdout)
+            os.close(stderr)
+
+    def _refuse(self, message: Message, error: Exception) -> None:
+        reason = (
+            f"a command must be a program that can be started; {message['command'][0]!r} cannot "
+            f"({error}); check the name and PATH"
+        )
+        send(self._channel, {"event": "refused", "rank": message["rank"], "reason": reason})
+
+    def _enter(self, host: int) -> None:
+        syscalls.die_with_parent()
+        if self._hosts:
+            self._hosts[host].enter()
+
+    def _report_ends(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self._report_end(pid, os.waitstatus_to_exitcode(status))
+
+    def _report_end(self, pid: int, code: int) -> None:
+        rank, process = self._ranks.pop(pid, (None, None))
+        if process is None:
+            return  # an orphan that became ours
+        process.returncode = code
+        # As shells do: 128 + the signal that ended it.
+        shell_code = code if code >= 0 else 128 - code
+        with contextlib.suppress(ConnectionError):
+            send(self._channel, {"event": "ended", "rank": rank, "code": shell_code})
+
+    def _signal(self, number: int) -> None:
+        # A rank leads its own process group, and its number stays its own until we reap it.
+        for pid in self._ranks:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+
+    def kill_all(self) -> None:
+        """Kill every process that any rank started, wherever it hid, and wait for their ends."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                self._kill_visible()
+                pid, status = os.waitpid(-1, 0)
+                self._report_end(pid, os.waitstatus_to_exitcode(status))
+
+    def _kill_visible(self) -> None:
+        # Process 1 may kill all in its namespace at once. Otherwise only our children surely are
+        # ours; when they die, theirs become ours, and the caller comes again.
+        for pid in [-1] if self._is_process_one else _children():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    """Return the processes whose parent we are, ended but unreaped ones included."""
+    return [int(entry) for entry in os.listdir("/proc") if _parent_of(entry) == os.getpid()]
+
+
+def _parent_of(entry: str) -> int | None:
+    if not entry.isdecimal():
+        return None
+    try:
+        stat = Path("/proc", entry, "stat").read_text()
+    except OSError:
+        return None  # it ended meanwhile
+    # The program's name stands in brackets and may hold anything, brackets too.
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+if __name__ == "__main__":
+    main()

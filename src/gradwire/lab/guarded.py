@@ -1,0 +1,131 @@
+"""The lab's side of the guard: starts it, gives it orders, and makes sure it is gone."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from gradwire.errors import LabError
+from gradwire.lab.wire import Message, connection, receive, send
+
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+_START_SECONDS = 60.0
+
+
+def with_package_on_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with this very gradwire importable, installed or not."""
+    rest = environment.get("PYTHONPATH")
+    path = _PACKAGE_ROOT + (os.pathsep + rest if rest else "")
+    return {**environment, "PYTHONPATH": path}
+
+
+class GuardConnection:
+    """A running guard. `close()` ends it and everything that lives under it."""
+
+    def __init__(self, mode: str, hosts: int, bits_per_second: int) -> None:
+        """Start a guard in mode root, rootless or none, and wait until its network stands.
+
+        Raises `LabError` with the guard's reason when it cannot be built.
+        """
+        self.channel, far_end = connection()
+        with far_end:
+            self._process = _launch(far_end)
+        try:
+            settings = {"mode": mode, "hosts": hosts, "bits_per_second": bits_per_second}
+            with _own_process_file() as files:
+                send(self.channel, settings, files)
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _await_ready(self) -> None:
+        self.channel.settimeout(_START_SECONDS)
+        answer = self.receive()
+        self.channel.settimeout(None)
+        if answer["event"] != "ready":
+            raise LabError(answer["reason"])
+
+    def receive(self) -> Message:
+        """Wait for the guard's next message."""
+        message, _ = receive(self.channel)
+        if not message:
+            raise LabError(
+                "the lab's guard process must live as long as the lab; it ended (killed, or out "
+                "of memory?); its last words, if any, are on standard error: start the lab again"
+            )
+        return message
+
+    def start(
+        self,
+        rank: int,
+        host: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        outputs: tuple[int, int],
+    ) -> None:
+        """Start one rank on one host, with its standard output and error going to `outputs`."""
+        order = {
+            "order": "start",
+            "rank": rank,
+            "host": host,
+            "command": list(command),
+            "env": dict(environment),
+            "directory": os.getcwd(),
+        }
+        self._order(order, outputs)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every rank that still runs, and to its process group."""
+        self._order({"order": "signal", "signal": number})
+
+    def clear(self) -> None:
+        """Kill whatever the ranks started; the answer comes as the event "cleared"."""
+        self._order({"order": "clear"})
+
+    def _order(self, message: Message, files: tuple[int, ...] = ()) -> None:
+        with contextlib.suppress(BrokenPipeError):  # receive() tells of a dead guard
+            send(self.channel, message, files)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close()` was called."""
+        return self.channel.fileno() < 0
+
+    def close(self) -> None:
+        """Hang up and wait until guard, ranks and network are gone. May be called twice."""
+        self.channel.close()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def _own_process_file() -> Iterator[tuple[int, ...]]:
+    """Open a file that tells its holder of this process's end.
+
+    The socket alone would not: a child forked from this process keeps a copy of it open.
+    """
+    try:
+        descriptor = os.pidfd_open(os.getpid())
+    except OSError:  # before Linux 5.3: the socket has to do
+        yield ()
+        return
+    try:
+        yield (descriptor,)
+    finally:
+        os.close(descriptor)
+
+
+def _launch(far_end: socket.socket) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        # -P: a file of the user's named like a module of Python's must not be taken for it.
+        [sys.executable, "-P", "-m", "gradwire.lab.guard", str(far_end.fileno())],
+        env=with_package_on_path(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[far_end.fileno()],
+        # Ctrl-C goes to the terminal's whole process group; the lab decides what it means.
+        start_new_session=True,
+    )

@@ -1,0 +1,137 @@
+"""One command on all ranks of a cluster: its output, its end, and the end of the others."""
+
+import contextlib
+import selectors
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from gradwire.errors import LabError
+from gradwire.lab.guarded import GuardConnection
+from gradwire.lab.lines import LineHandler, LinePipe
+
+# After one rank failed: time for the others to fail by themselves and say why; then, after
+# SIGTERM, time to put things in order.
+_GRACE_SECONDS = 2.0
+_TERMINATION_SECONDS = 3.0
+
+
+class LabTimeoutError(LabError, TimeoutError):
+    """A command took longer than its timeout, and its processes were ended."""
+
+
+class Job:
+    """Ranks that run the same command. Leaving it ends all, and their children."""
+
+    def __init__(self, guard: GuardConnection, on_line: LineHandler) -> None:
+        self._guard = guard
+        self._on_line = on_line
+        self._running: set[int] = set()
+        self._first_failure = 0
+        self._refusal: str | None = None
+        self._cleared = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(guard.channel, selectors.EVENT_READ)
+
+    def start(
+        self, rank: int, host: int, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        """Start one rank."""
+        pipes = [LinePipe(rank, stream, self._on_line) for stream in ("stdout", "stderr")]
+        for pipe in pipes:
+            self._selector.register(pipe, selectors.EVENT_READ)
+        self._running.add(rank)
+        try:
+            outputs = (pipes[0].writer, pipes[1].writer)
+            self._guard.start(rank, host, command, environment, outputs)
+        finally:
+            for pipe in pipes:
+                pipe.close_writer()
+
+    def wait(self, timeout_seconds: float | None) -> int:
+        """Wait for all ranks' ends; return the exit code of the first that failed, or 0."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while self._running and not self._failed():
+            self._raise_if_over(deadline, timeout_seconds)
+            self._step(deadline)
+        self._wind_down(_GRACE_SECONDS)
+        if self._refusal is not None:
+            raise LabError(self._refusal)
+        return self._first_failure
+
+    def _failed(self) -> bool:
+        return self._first_failure != 0 or self._refusal is not None
+
+    def _raise_if_over(self, deadline: float | None, timeout_seconds: float | None) -> None:
+        if deadline is None or time.monotonic() < deadline:
+            return
+        raise LabTimeoutError(
+            f"a command ends within its timeout; after {timeout_seconds} seconds rank(s) "
+            f"{sorted(self._running)} still ran and were ended; allow more seconds, or look for "
+            "what they wait for"
+        )
+
+    def _wind_down(self, grace_seconds: float) -> None:
+        """Let the ranks end, then make them end; then read their last lines."""
+        self._step_until(time.monotonic() + grace_seconds)
+        if self._running:
+            self._guard.signal(signal.SIGTERM)
+            self._step_until(time.monotonic() + _TERMINATION_SECONDS)
+        self._guard.clear()
+        while not self._cleared or len(self._selector.get_map()) > 1:
+            self._step(None)
+
+    def _step_until(self, deadline: float) -> None:
+        while self._running and time.monotonic() < deadline:
+            self._step(deadline)
+
+    def _step(self, deadline: float | None) -> None:
+        """Wait for one thing to happen, or the deadline, and deal with it."""
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
+        for key, _ in self._selector.select(seconds):
+            if isinstance(key.fileobj, LinePipe):
+                self._pump(key.fileobj)
+            else:
+                self._take(self._guard.receive())
+
+    def _pump(self, pipe: LinePipe) -> None:
+        if not pipe.pump():
+            self._selector.unregister(pipe)
+            pipe.close()
+
+    def _take(self, message: Mapping[str, object]) -> None:
+        event, rank = message["event"], message.get("rank")
+        if event == "cleared":
+            self._cleared = True
+            return
+        self._running.discard(int(str(rank)))
+        if event == "refused":
+            self._refusal = str(message["reason"])
+        elif not self._failed():
+            self._first_failure = int(str(message["code"]))
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if not self._cleared:
+                # An error of ours (Ctrl-C, a timeout) is on its way: keep that one.
+                with contextlib.suppress(LabError):
+                    self._wind_down(grace_seconds=0.0)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if not self._cleared:  # interrupted again while ending the ranks: end them the hard way
+            self._guard.close()
+        for key in list(self._selector.get_map().values()):
+            if isinstance(key.fileobj, LinePipe):
+                key.fileobj.close()
+        self._selector.close()

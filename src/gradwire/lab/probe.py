@@ -1,0 +1,109 @@
+"""What the emulated links really deliver, measured on them."""
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+
+from gradwire.errors import LabError
+from gradwire.lab.cluster import Cluster
+from gradwire.lab.guarded import with_package_on_path
+from gradwire.lab.rates import format_rate
+
+_TIMEOUT_SECONDS = 180.0
+_WORKER = "gradwire.lab.probe_worker"
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """One cluster's links, measured with TCP alone and with Gloo's all-reduce.
+
+    `all_reduce_bits_per_second` counts 2(n−1)/n bytes per byte reduced, what a ring puts on each
+    link. `incast` is what rank 0 gets when all others send to it at once. `latency_seconds` is
+    half a round trip of one byte. `bytes_sent` and `segments_resent` are over all hosts and all
+    large all-reduces.
+    """
+
+    hosts: int
+    loopback: bool
+    asked_bits_per_second: int
+    latency_seconds: float
+    stream_bits_per_second: float
+    incast_bits_per_second: float
+    small_all_reduce_seconds: float
+    all_reduce_bytes: int
+    all_reduce_seconds: float
+    all_reduce_bits_per_second: float
+    bytes_sent: int
+    segments_resent: int
+
+    @property
+    def delivered_percent(self) -> float | None:
+        """The all-reduce's bandwidth as a percentage of the asked rate; None when unshaped."""
+        if self.loopback:
+            return None
+        return round(100 * self.all_reduce_bits_per_second / self.asked_bits_per_second, 2)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields and the percentage as JSON values."""
+        return {**asdict(self), "delivered_percent": self.delivered_percent}
+
+    def as_text(self) -> str:
+        """Return a few lines for people."""
+        asked = "nothing (unshaped)" if self.loopback else self._rate(self.asked_bits_per_second)
+        percent = "" if self.loopback else f", {self.delivered_percent:.1f} % of what was asked"
+        return "\n".join(
+            [
+                f"{self.hosts} hosts, asked of each link: {asked}",
+                f"  all-reduce   {self._rate(self.all_reduce_bits_per_second)} each way{percent}",
+                f"               {self.all_reduce_bytes / 1e6:.1f} MB in "
+                f"{self.all_reduce_seconds:.3f} s; {self.segments_resent} segments resent",
+                f"  one stream   {self._rate(self.stream_bits_per_second)}",
+                f"  incast       {self._rate(self.incast_bits_per_second)} "
+                f"from {self.hosts - 1} to 1",
+                f"  latency      {self.latency_seconds * 1e6:.0f} µs one way; all-reduce of "
+                f"4 bytes {self.small_all_reduce_seconds * 1e6:.0f} µs",
+            ]
+        )
+
+    @staticmethod
+    def _rate(bits_per_second: float) -> str:
+        return f"{format_rate(bits_per_second)}/s"
+
+
+def probe(cluster: Cluster) -> ProbeReport:
+    """Measure an entered cluster of two or more hosts with one process each; under 30 seconds.
+
+    Raises `LabError` when the cluster is not such, or the measuring program fails.
+    """
+    _check_shape(cluster)
+    printed: list[str] = []
+
+    def collect(rank: int, stream: str, line: str) -> None:
+        if stream == "stdout":
+            printed.append(line)
+        else:
+            print(f"[{rank}] {line}", file=sys.stderr)
+
+    command = [sys.executable, "-P", "-m", _WORKER, str(cluster.bits_per_second)]
+    path = {"PYTHONPATH": with_package_on_path(os.environ)["PYTHONPATH"]}
+    code = cluster.run(command, env=path, on_line=collect, timeout_seconds=_TIMEOUT_SECONDS)
+    if code != 0 or not printed:
+        raise LabError(
+            f"the probe's program must end with exit code 0; it ended with {code}; its own words "
+            "stand above: is torch installed with Gloo?"
+        )
+    return ProbeReport(
+        hosts=cluster.hosts,
+        loopback=cluster.loopback,
+        asked_bits_per_second=cluster.bits_per_second,
+        **json.loads(printed[-1]),
+    )
+
+
+def _check_shape(cluster: Cluster) -> None:
+    if cluster.hosts < 2 or cluster.procs_per_host != 1:
+        raise LabError(
+            "a probe measures between at least 2 hosts with 1 process each; got "
+            f"{cluster.hosts} hosts with {cluster.procs_per_host}; change the numbers"
+        )

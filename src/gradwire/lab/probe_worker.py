@@ -1,0 +1,155 @@
+"""The program that `gradwire lab probe` runs on every host; rank 0 prints one line of JSON.
+
+The only part of the lab that loads torch.
+"""
+
+import json
+import os
+import socket
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+
+import torch
+import torch.distributed as dist
+
+from gradwire.lab.counters import bytes_sent, segments_resent
+
+LARGEST_ALL_REDUCE_BYTES = 100_000_000
+_ALL_REDUCE_SECONDS = 3.0
+_ALL_REDUCE_TIMES = 3
+_STREAM_SECONDS = 1.5
+_SMALL_TIMES = 50
+_CHUNK_BYTES = 1 << 20
+
+
+def main() -> None:
+    """Measure with every other rank; the asked bits per second are the first argument."""
+    bits_per_second = int(sys.argv[1])
+    dist.init_process_group("gloo")
+    measured = {
+        "latency_seconds": _latency_seconds(),
+        "stream_bits_per_second": _stream(1, bits_per_second),
+        "incast_bits_per_second": _stream(dist.get_world_size() - 1, bits_per_second),
+        "small_all_reduce_seconds": _all_reduce_seconds(1, _SMALL_TIMES),
+        **_large_all_reduce(bits_per_second),
+    }
+    if dist.get_rank() == 0:
+        print(json.dumps(measured), flush=True)
+    dist.destroy_process_group()
+
+
+def _large_all_reduce(bits_per_second: int) -> dict[str, float]:
+    """All-reduce 100 MB, or as much as a slow link carries in a few seconds."""
+    share = _ring_share(dist.get_world_size())
+    affordable = int(bits_per_second / 8 * _ALL_REDUCE_SECONDS / share)
+    elements = min(LARGEST_ALL_REDUCE_BYTES, affordable) // 4
+    sent, resent = bytes_sent(), segments_resent()
+    seconds = _all_reduce_seconds(elements, _ALL_REDUCE_TIMES)
+    ended = torch.tensor([bytes_sent() - sent, segments_resent() - resent])
+    dist.all_reduce(ended)
+    return {
+        "all_reduce_bytes": elements * 4,
+        "all_reduce_seconds": seconds,
+        "all_reduce_bits_per_second": 8 * elements * 4 * share / seconds,
+        "bytes_sent": int(ended[0]),
+        "segments_resent": int(ended[1]),
+    }
+
+
+def _ring_share(ranks: int) -> float:
+    """How often each byte crosses a host's link in a ring all-reduce: 2(n−1)/n."""
+    return 2 * (ranks - 1) / ranks
+
+
+def _all_reduce_seconds(elements: int, times: int) -> float:
+    """Return the median of some all-reduces, after one that warms up."""
+    tensor = torch.zeros(elements)
+    dist.all_reduce(tensor)
+    return statistics.median(_timed_all_reduce(tensor) for _ in range(times))
+
+
+def _timed_all_reduce(tensor: torch.Tensor) -> float:
+    dist.barrier()
+    started = time.perf_counter()
+    dist.all_reduce(tensor)
+    return time.perf_counter() - started
+
+
+def _stream(senders: int, bits_per_second: int) -> float:
+    """Let ranks 1 … `senders` send to rank 0 at once; return the payload's bits per second."""
+    size = max(_CHUNK_BYTES, int(bits_per_second / 8 * _STREAM_SECONDS)) // senders
+    with ExitStack() as opened:
+        links = _connect_to_first(senders, opened)
+        dist.barrier()
+        started = time.perf_counter()
+        if dist.get_rank() == 0:
+            _drain(links, size)
+        else:
+            _fill(links, size)
+        dist.barrier()
+        return 8 * size * senders / (time.perf_counter() - started)
+
+
+def _connect_to_first(senders: int, opened: ExitStack) -> list[socket.socket]:
+    """Return rank 0's connections from the senders, or a sender's connection to rank 0."""
+    address = os.environ["MASTER_ADDR"]
+    rank, port = dist.get_rank(), torch.zeros(1, dtype=torch.int64)
+    if rank == 0:
+        listener = opened.enter_context(socket.create_server((address, 0)))
+        port[0] = listener.getsockname()[1]
+    dist.broadcast(port, 0)
+    if rank == 0:
+        return [opened.enter_context(listener.accept()[0]) for _ in range(senders)]
+    if rank <= senders:
+        return [opened.enter_context(socket.create_connection((address, int(port))))]
+    return []
+
+
+def _fill(links: list[socket.socket], size: int) -> None:
+    chunk = bytes(_CHUNK_BYTES)
+    for link in links:
+        left = size
+        while left > 0:
+            link.sendall(chunk[:left] if left < _CHUNK_BYTES else chunk)
+            left -= _CHUNK_BYTES
+
+
+def _drain(links: list[socket.socket], size: int) -> None:
+    """Read `size` bytes from every link; the kernel keeps the others going meanwhile."""
+    import selectors
+
+    buffer = bytearray(_CHUNK_BYTES)
+    with selectors.DefaultSelector() as selector:
+        for link in links:
+            selector.register(link, selectors.EVENT_READ)
+        left = size * len(links)
+        while left > 0:
+            for key, _ in selector.select():
+                left -= key.fileobj.recv_into(buffer)  # type: ignore[union-attr]
+
+
+def _latency_seconds() -> float:
+    """Return half the median round trip of one byte between ranks 0 and 1."""
+    with ExitStack() as opened:
+        links = _connect_to_first(1, opened)
+        trips = [_round_trip(link) for link in links for _ in range(_SMALL_TIMES)]
+    dist.barrier()
+    return statistics.median(trips) / 2 if trips else 0.0
+
+
+def _round_trip(link: socket.socket) -> float:
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    started = time.perf_counter()
+    if dist.get_rank() == 0:
+        link.sendall(b"?")
+        link.recv(1)
+    else:
+        link.recv(1)
+        link.sendall(b"!")
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What the lab refuses before it builds anything, and how it says so."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gradwire.errors import LabError
+from gradwire.lab import Availability, Cluster, available, bytes_sent, cluster, parse_rate
+from gradwire.lab.guarded import with_package_on_path
+from gradwire.lab.network import find_tool
+from gradwire.lab.probe import probe
+
+
+@pytest.mark.parametrize("hosts", [0, -1, 257, 1.5, True, "4"])
+def test_hosts_outside_the_range(hosts):
+    with pytest.raises(LabError, match=r"hosts is a whole number from 1 to 256; got .*; choose"):
+        Cluster(hosts, "1gbit")
+
+
+@pytest.mark.parametrize("count", [0, -2, None])
+def test_processes_per_host_outside_the_range(count):
+    with pytest.raises(LabError, match="procs_per_host is a whole number from 1"):
+        Cluster(1, "1gbit", procs_per_host=count)
+
+
+def test_bad_rate_is_refused_at_once():
+    with pytest.raises(LabError, match="a rate is a number"):
+        Cluster(2, "quick")
+
+
+def test_run_outside_the_with_block():
+    with pytest.raises(LabError, match=r"is not entered.*write: with Cluster"):
+        Cluster(1, "1gbit", loopback=True).run(["true"])
+
+
+@pytest.mark.parametrize("command", [[], (), "true", [1]])
+def test_commands_that_are_no_list_of_words(command):
+    with (
+        Cluster(1, "1gbit", loopback=True) as lab,
+        pytest.raises(LabError, match=r"list of words.*write for example"),
+    ):
+        lab.run(command)
+
+
+def test_where_namespaces_are_impossible_the_reason_and_loopback_are_named(monkeypatch):
+    monkeypatch.setattr(cluster, "available", lambda: Availability("none", "forbidden by test"))
+    with (
+        pytest.raises(LabError, match=r"forbidden by test.*--loopback.*unshaped"),
+        Cluster(2, "1gbit"),
+    ):
+        pass
+
+
+def test_available_says_why():
+    found = available()
+    assert found.mode in ("root", "rootless", "none")
+    assert found.reason
+
+
+def test_bytes_sent_outside_the_lab_says_where_it_belongs(monkeypatch):
+    monkeypatch.setenv("GRADWIRE_LAB_INTERFACE", "gw-missing")
+    with pytest.raises(LabError, match=r"no 'gw-missing'.*gradwire lab run"):
+        bytes_sent()
+
+
+def test_bytes_sent_counts_the_loopback(monkeypatch):
+    monkeypatch.setenv("GRADWIRE_LAB_INTERFACE", "lo")
+    assert bytes_sent() >= 0
+
+
+def test_missing_tool_names_the_package():
+    with pytest.raises(LabError, match="install the package iproute2"):
+        find_tool("gw-no-such-tool")
+
+
+@pytest.mark.parametrize(("hosts", "procs"), [(1, 1), (2, 2)])
+def test_probe_needs_two_hosts_of_one_process(hosts, procs):
+    with pytest.raises(LabError, match="at least 2 hosts with 1 process each"):
+        probe(Cluster(hosts, "1gbit", procs_per_host=procs, loopback=True))
+
+
+def test_the_lab_does_not_load_torch():
+    program = (
+        "import sys, gradwire.lab, gradwire.lab.probe, gradwire.lab.guard, gradwire.cli.lab;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    environment = with_package_on_path({})
+    assert subprocess.run([sys.executable, "-c", program], env=environment).returncode == 0
+
+
+def test_rates_of_other_kinds_are_numbers():
+    assert parse_rate(10**6) == 10**6

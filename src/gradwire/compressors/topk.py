@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from gradwire import kernels
@@ -114,16 +113,13 @@ class _UpdateAndSelect(Encoder):
         return selected.finite
 
     def _prepare(self, x: Tensor, state: State, k: int) -> None:
-        def zeros(n: int) -> Tensor:
-            return torch.zeros(n, dtype=torch.float32, device=x.device)
-
         if "residual" not in state:
-            state["residual"] = zeros(x.numel())
+            state["residual"] = kernels.zeros(x.numel(), x.device)
         if self.recurrence.momentum is not None:
             if "velocity" not in state:
-                state["velocity"] = zeros(x.numel())
+                state["velocity"] = kernels.zeros(x.numel(), x.device)
             if self.sent_velocity is None:
-                self.sent_velocity = zeros(k)
+                self.sent_velocity = kernels.zeros(k, x.device)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         rule, (indices, values) = self.recurrence, sections

@@ -1,0 +1,85 @@
+// What the passes over memory offer, one table of functions per instruction set.
+//
+// A pass is the part of a kernel that touches every element; it is written once, in passes.inl,
+// and compiled three times (plain.cpp, avx2.cpp, avx512.cpp). Everything else is compiled once,
+// for the base machine. No multiply-add is ever fused (-ffp-contract=off), so the three give the
+// same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradwire {
+
+// Element types; the numbers are those that the Python face passes.
+enum class Float : int { fp32 = 0, bf16 = 1, fp16 = 2 };
+
+struct bf16 {
+    std::uint16_t bits;
+};
+struct fp16 {
+    std::uint16_t bits;
+};
+
+// How a gradient enters the residual.
+enum class Mode : int { feedback = 0, momentum = 1, nesterov = 2 };
+
+inline constexpr std::uint32_t magnitude_mask = 0x7fffffffu;
+inline constexpr std::uint32_t infinity_bits = 0x7f800000u;
+inline constexpr std::size_t candidate_slack =
+    128;  // a group may be appended before the count is looked at
+
+// Elements whose magnitude reaches the threshold, by ascending index. Non-negative floats order
+// like their bits, so magnitudes are compared as integers. threshold is in [1, infinity_bits]; the
+// latter collects nothing. When the arrays are full, make_room keeps the largest and raises the
+// threshold to the least of them: what was dropped is smaller than they are, or equal and of a
+// higher index, and so is whatever the threshold rejects later.
+struct Candidates {
+    std::uint32_t* bits;  // of the fp32 value, sign included
+    std::uint32_t* index;
+    std::size_t count;
+    std::size_t capacity;  // the arrays hold candidate_slack more
+    std::uint32_t threshold;
+    std::size_t keep;  // so many by make_room; less than capacity
+    void (*make_room)(Candidates& found);
+};
+
+struct Recurrence {
+    Mode mode;
+    float momentum;
+    float scale;
+};
+
+struct Passes {
+    // Advances u and v by one gradient and collects candidates of the new v. An element that would
+    // become non-finite keeps its u and v. Returns whether none did.
+    bool (*update)(Float type, const void* gradient, float* u, float* v, std::size_t n,
+                   Recurrence how, Candidates& found);
+    // The inverse of update, to rounding; elements that update would leave alone are left alone.
+    void (*undo)(Float type, const void* gradient, float* u, float* v, std::size_t n,
+                 Recurrence how);
+    // Collects candidates of x. Returns whether all of x is finite.
+    bool (*scan)(Float type, const void* x, std::size_t n, Candidates& found);
+    bool (*is_finite)(Float type, const void* x, std::size_t n);
+    // target = source, rounded to nearest even. stream: write around the cache.
+    void (*cast)(Float from, Float to, const void* source, void* target, std::size_t n,
+                 bool stream);
+    // sum += source; sum is fp32.
+    void (*add)(Float type, const void* source, float* sum, std::size_t n);
+    // target = sum / divisor, rounded to the type. stream: write around the cache.
+    void (*divide)(Float type, const float* sum, float divisor, void* target, std::size_t n,
+                   bool stream);
+    // Measures of the machine, for the benchmark: u = m u + g, v = v + u without selecting; and
+    // one read.
+    void (*stream_update)(const float* gradient, float* u, float* v, std::size_t n,
+                          float momentum);
+    std::uint32_t (*stream_read)(const float* x, std::size_t n);
+};
+
+extern const Passes plain_passes;
+#ifdef GRADWIRE_X86
+extern const Passes avx2_passes;
+extern const Passes avx512_passes;
+#endif
+
+}  // namespace gradwire

@@ -1,0 +1,167 @@
+// The Python module gradwire._native: addresses and sizes in, nothing checked here.
+// The face in gradwire/kernels checks dtypes, devices, layouts and sizes, and is the only caller.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <tuple>
+
+#include "kernels.hpp"
+#include "selection.hpp"
+#include "sparse.hpp"
+
+#ifdef GRADWIRE_X86
+#include <cpuid.h>
+#endif
+
+namespace nb = nanobind;
+using namespace gradwire;
+
+namespace {
+
+using Address = std::uintptr_t;
+
+// Numbers of the instruction sets: 0 plain, 1 AVX2, 2 AVX-512.
+int best_instruction_set() {
+#ifdef GRADWIRE_X86
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    __builtin_cpu_init();
+    const bool half = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;  // F16C
+    if (half && __builtin_cpu_supports("avx2")) {
+        const bool wide = __builtin_cpu_supports("avx512f") &&
+                          __builtin_cpu_supports("avx512bw") &&
+                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+        return wide ? 2 : 1;
+    }
+#endif
+    return 0;
+}
+
+const Passes& passes_of(int set) {
+    static const int best = best_instruction_set();
+    if (set < 0 || set > best)
+        throw std::invalid_argument("this machine does not have that instruction set");
+#ifdef GRADWIRE_X86
+    if (set == 2) return avx512_passes;
+    if (set == 1) return avx2_passes;
+#endif
+    return plain_passes;
+}
+
+template <class T>
+T* at(Address address) {
+    return reinterpret_cast<T*>(address);
+}
+
+std::pair<float, bool> topk_at(int set, int type, Address x, std::size_t n, std::size_t k,
+                               Address index, Address value, float hint) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    const Outcome out = topk(passes, static_cast<Float>(type), at<void>(x), n,
+                             {at<std::int32_t>(index), at<float>(value), k, hint});
+    return {out.hint, out.finite};
+}
+
+std::pair<float, bool> update_topk_at(int set, int type, Address gradient, Address u, Address v,
+                                      std::size_t n, int mode, float momentum, float scale,
+                                      bool mask, std::size_t k, Address index, Address value,
+                                      Address velocities, float hint) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    const Outcome out =
+        update_topk(passes, static_cast<Float>(type), at<void>(gradient), at<float>(u),
+                    at<float>(v), n, {static_cast<Mode>(mode), momentum, scale}, mask,
+                    {at<std::int32_t>(index), at<float>(value), k, hint}, at<float>(velocities));
+    return {out.hint, out.finite};
+}
+
+void undo_at(int set, int type, Address gradient, Address u, Address v, std::size_t n, int mode,
+             float momentum, float scale) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    passes.undo(static_cast<Float>(type), at<void>(gradient), at<float>(u), at<float>(v), n,
+                {static_cast<Mode>(mode), momentum, scale});
+}
+
+void restore_at(Address u, Address v, Address index, Address value, Address velocities,
+                std::size_t k) {
+    const nb::gil_scoped_release release;
+    restore(at<float>(u), at<float>(v), at<std::int32_t>(index), at<float>(value),
+            at<float>(velocities), k);
+}
+
+std::size_t first_violation_at(Address index, std::size_t count, std::size_t n) {
+    const nb::gil_scoped_release release;
+    return first_violation(at<std::int32_t>(index), count, n);
+}
+
+void accumulate_at(int set, int type, Address target, std::size_t n,
+                   const std::vector<std::tuple<Address, Address, std::size_t, int>>& payloads,
+                   float divisor) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    std::vector<SparsePayload> list;
+    for (const auto& [index, value, count, kind] : payloads) {
+        list.push_back(
+            {at<std::int32_t>(index), at<void>(value), count, static_cast<Float>(kind)});
+    }
+    accumulate(passes, static_cast<Float>(type), at<void>(target), n, list, divisor);
+}
+
+void accumulate_dense_at(int set, int type, Address target, std::size_t n,
+                         const std::vector<std::pair<Address, int>>& payloads, float divisor) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    std::vector<DensePayload> list;
+    for (const auto& [value, kind] : payloads)
+        list.push_back({at<void>(value), static_cast<Float>(kind)});
+    accumulate_dense(passes, static_cast<Float>(type), at<void>(target), n, list, divisor);
+}
+
+void cast_at(int set, int from, int to, Address source, Address target, std::size_t n,
+             bool stream) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    passes.cast(static_cast<Float>(from), static_cast<Float>(to), at<void>(source),
+                at<void>(target), n, stream);
+}
+
+bool is_finite_at(int set, int type, Address x, std::size_t n) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    return passes.is_finite(static_cast<Float>(type), at<void>(x), n);
+}
+
+void stream_update_at(int set, Address gradient, Address u, Address v, std::size_t n,
+                      float momentum) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    passes.stream_update(at<float>(gradient), at<float>(u), at<float>(v), n, momentum);
+}
+
+std::uint32_t stream_read_at(int set, Address x, std::size_t n) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    return passes.stream_read(at<float>(x), n);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.def("best_instruction_set", &best_instruction_set);
+    m.def("fallbacks", &fallbacks);
+    m.def("topk", &topk_at);
+    m.def("update_topk", &update_topk_at);
+    m.def("undo", &undo_at);
+    m.def("restore", &restore_at);
+    m.def("first_violation", &first_violation_at);
+    m.def("accumulate", &accumulate_at);
+    m.def("accumulate_dense", &accumulate_dense_at);
+    m.def("cast", &cast_at);
+    m.def("is_finite", &is_finite_at);
+    m.def("stream_update", &stream_update_at);
+    m.def("stream_read", &stream_read_at);
+}

@@ -1,0 +1,291 @@
+#include "selection.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <memory>
+
+#include "half.hpp"
+
+namespace gradwire {
+namespace {
+
+std::atomic<std::uint64_t> fallback_count{0};
+
+constexpr std::size_t bins = 4096;
+constexpr std::uint32_t smallest_bits =
+    1;  // of the smallest positive float: every non-zero is a candidate
+
+// Grows, never shrinks, is not initialised: fresh pages cost more than the selection.
+struct Buffer {
+    std::unique_ptr<std::uint32_t[]> data;
+    std::size_t size = 0;
+    std::uint32_t* at_least(std::size_t wanted) {
+        if (wanted > size) {
+            data.reset();
+            size = 0;
+            data.reset(new std::uint32_t[wanted]);
+            size = wanted;
+        }
+        return data.get();
+    }
+};
+
+struct Scratch {
+    Buffer bits, index, work;
+    std::uint32_t histogram[bins];
+};
+
+Scratch& scratch() {
+    thread_local Scratch own;
+    return own;
+}
+
+std::uint32_t magnitude(std::uint32_t bits) { return bits & magnitude_mask; }
+
+// A non-finite element counts as zero.
+template <class T>
+std::uint32_t finite_bits(const T* x, std::size_t i) {
+    const std::uint32_t bits = bits_of(widen(x[i]));
+    return magnitude(bits) < infinity_bits ? bits : 0;
+}
+
+struct Range {
+    std::uint32_t low, high;
+};
+
+Range range_of(const std::uint32_t* bits, std::size_t count) {
+    std::int32_t low = magnitude_mask;
+    std::int32_t high = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto m = static_cast<std::int32_t>(magnitude(bits[i]));
+        low = std::min(low, m);
+        high = std::max(high, m);
+    }
+    return {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(high)};
+}
+
+// Order statistics of magnitudes: one histogram over their range, then the one bin that holds the
+// rank.
+class Ranks {
+  public:
+    Ranks(const std::uint32_t* bits, std::size_t count, Scratch& own)
+        : bits_(bits), count_(count), own_(own) {
+        range_ = range_of(bits, count);
+        while (((range_.high - range_.low) >> shift_) >= bins) ++shift_;
+        std::fill_n(own.histogram, bins, 0u);
+        for (std::size_t i = 0; i < count; ++i) ++own.histogram[bin(bits[i])];
+    }
+
+    // Magnitude bits of the rank-th largest, rank in 1 ... count.
+    std::uint32_t largest(std::size_t rank) const {
+        std::uint32_t where = bins - 1;
+        for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
+        if (shift_ == 0) return range_.low + where;
+        std::uint32_t* const work = own_.work.at_least(count_ + 1);
+        std::size_t held = 0;
+        for (std::size_t i = 0; i < count_; ++i) {
+            work[held] = magnitude(bits_[i]);
+            held += bin(bits_[i]) == where;
+        }
+        std::nth_element(work, work + (held - rank), work + held);
+        return work[held - rank];
+    }
+
+    // A little below it: the lower edge of its bin.
+    std::uint32_t about_largest(std::size_t rank) const {
+        std::uint32_t where = bins - 1;
+        for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
+        return range_.low + (where << shift_);
+    }
+
+    std::uint32_t smallest() const { return range_.low; }
+
+  private:
+    std::uint32_t bin(std::uint32_t bits) const {
+        return (magnitude(bits) - range_.low) >> shift_;
+    }
+
+    const std::uint32_t* bits_;
+    std::size_t count_;
+    Scratch& own_;
+    Range range_;
+    int shift_ = 0;
+};
+
+// Keeps the rank largest candidates, in index order, ties to the lower index. `to` may be `from`
+// itself.
+void keep_largest(const Candidates& from, std::size_t rank, std::uint32_t least,
+                  std::uint32_t* bits, std::uint32_t* index) {
+    std::uint32_t above = 0;
+    std::uint32_t equal = 0;
+    for (std::size_t i = 0; i < from.count; ++i) {
+        above += magnitude(from.bits[i]) > least;
+        equal += magnitude(from.bits[i]) == least;
+    }
+    std::size_t ties = rank - above;
+    std::size_t next = 0;
+    if (ties == equal) {
+        for (std::size_t i = 0; next < rank; ++i) {
+            index[next] = from.index[i];
+            bits[next] = from.bits[i];
+            next += magnitude(bits[next]) >= least;
+        }
+        return;
+    }
+    for (std::size_t i = 0; next < rank; ++i) {
+        const std::uint32_t now = from.bits[i];
+        const std::size_t tie = (magnitude(now) == least) & (ties > 0);
+        index[next] = from.index[i];
+        bits[next] = now;
+        next += (magnitude(now) > least) | tie;
+        ties -= tie;
+    }
+}
+
+void make_room(Candidates& found) {
+    const std::uint32_t least = Ranks(found.bits, found.count, scratch()).largest(found.keep);
+    keep_largest(found, found.keep, least, found.bits, found.index);
+    found.count = found.keep;
+    found.threshold = least;
+}
+
+// The number of candidates aimed at. 2k, because residuals pile up just under the k-th: those that
+// were not sent this time alone fill the next step. A little more for small k, where chance is
+// large.
+std::size_t aim(std::size_t n, std::size_t k) { return std::min(n, 2 * k + 32); }
+
+std::uint32_t threshold_of(float hint) {
+    if (!(hint > 0.0f) || !std::isfinite(hint)) return smallest_bits;
+    return bits_of(hint);
+}
+
+Candidates fresh(Scratch& own, std::size_t n, std::size_t k, std::uint32_t threshold) {
+    const std::size_t capacity = std::min(n, 8 * k + 4096);
+    const std::size_t size = capacity + candidate_slack;
+    return {own.bits.at_least(size),
+            own.index.at_least(size),
+            0,
+            capacity,
+            threshold,
+            aim(n, k),
+            make_room};
+}
+
+// Fewer candidates than aimed at: go down the tail at the rate seen between the k-th and the last.
+float lower_hint(std::uint32_t kth, std::uint32_t last, std::size_t k, std::size_t count,
+                 std::size_t wanted) {
+    const float low = float_of(last);
+    if (count <= k || kth == last) return 0.75f * low;
+    const double rate = std::log(static_cast<double>(wanted) / static_cast<double>(count)) /
+                        std::log(static_cast<double>(count) / static_cast<double>(k));
+    const double drop = (static_cast<double>(float_of(kth)) - low) * rate;
+    return static_cast<float>(std::max(0.5 * low, low - drop));
+}
+
+// Writes the k largest candidates in index order and returns the next hint. count >= k.
+float choose(const Candidates& found, std::size_t n, Selection out, Scratch& own) {
+    const std::size_t wanted = aim(n, out.k);
+    const Ranks ranks(found.bits, found.count, own);
+    const std::uint32_t kth = ranks.largest(out.k);
+    keep_largest(found, out.k, kth, reinterpret_cast<std::uint32_t*>(out.value),
+                 reinterpret_cast<std::uint32_t*>(out.index));
+    const float hint = found.count >= wanted
+                           ? float_of(ranks.about_largest(wanted))
+                           : lower_hint(kth, ranks.smallest(), out.k, found.count, wanted);
+    return std::max(hint, float_of(smallest_bits));
+}
+
+// All candidates and the first zeros between them, by index. count < k.
+template <class T>
+float fill_up(const T* x, const Candidates& found, Selection out) {
+    std::size_t zeros = out.k - found.count;
+    std::size_t seen = 0;
+    std::size_t next = 0;
+    for (std::uint32_t i = 0; next < out.k; ++i) {
+        const bool candidate = seen < found.count && found.index[seen] == i;
+        if (!candidate && zeros == 0) {
+            i = found.index[seen] - 1;
+            continue;
+        }
+        out.index[next] = static_cast<std::int32_t>(i);
+        out.value[next++] = float_of(finite_bits(x, i));
+        candidate ? ++seen : --zeros;
+    }
+    return float_of(smallest_bits);
+}
+
+template <class T>
+void take_all(const T* x, Selection out) {
+    for (std::size_t i = 0; i < out.k; ++i) {
+        out.index[i] = static_cast<std::int32_t>(i);
+        out.value[i] = float_of(finite_bits(x, i));
+    }
+}
+
+// After a pass over x that collected. 0 < k < n. Fewer than k candidates, by a hint that was too
+// high, need another look at x for all non-zeros; fewer than k of those leave room for the first
+// zeros.
+Outcome finish(const Passes& passes, Float type, const void* x, std::size_t n, Selection out,
+               Candidates& found, bool finite, Scratch& own) {
+    if (found.count < out.k && found.threshold != smallest_bits) {
+        fallback_count.fetch_add(1, std::memory_order_relaxed);
+        found.count = 0;
+        found.threshold = smallest_bits;
+        finite &= passes.scan(type, x, n, found);
+    }
+    const float hint =
+        found.count >= out.k
+            ? choose(found, n, out, own)
+            : with_type(type, x, [&](const auto* p) { return fill_up(p, found, out); });
+    return {hint, finite};
+}
+
+// Selected elements lie far apart, each a miss of cache and page table: asked for well ahead.
+void clear_selected(float* u, float* v, bool mask, const Selection& out, float* velocities) {
+    constexpr std::size_t ahead = 24;
+    for (std::size_t j = 0; j < out.k; ++j) {
+        if (j + ahead < out.k) {
+            __builtin_prefetch(v + out.index[j + ahead], 1);
+            if (u != nullptr) __builtin_prefetch(u + out.index[j + ahead], 1);
+        }
+        const std::int32_t i = out.index[j];
+        if (out.value[j] != 0.0f || magnitude(bits_of(v[i])) < infinity_bits) v[i] = 0.0f;
+        if (u == nullptr) continue;
+        velocities[j] = u[i];
+        if (mask) u[i] = 0.0f;
+    }
+}
+
+}  // namespace
+
+std::uint64_t fallbacks() { return fallback_count.load(std::memory_order_relaxed); }
+
+Outcome topk(const Passes& passes, Float type, const void* x, std::size_t n, Selection out) {
+    if (out.k == 0 || out.k == n) {
+        with_type(type, x, [&](const auto* p) { take_all(p, out); });
+        return {out.hint, passes.is_finite(type, x, n)};
+    }
+    Scratch& own = scratch();
+    Candidates found = fresh(own, n, out.k, threshold_of(out.hint));
+    const bool finite = passes.scan(type, x, n, found);
+    return finish(passes, type, x, n, out, found, finite, own);
+}
+
+Outcome update_topk(const Passes& passes, Float type, const void* gradient, float* u, float* v,
+                    std::size_t n, Recurrence how, bool mask, Selection out, float* velocities) {
+    Scratch& own = scratch();
+    const bool trivial = out.k == 0 || out.k == n;
+    Candidates found =
+        fresh(own, n, trivial ? 0 : out.k, trivial ? infinity_bits : threshold_of(out.hint));
+    Outcome outcome{out.hint, passes.update(type, gradient, u, v, n, how, found)};
+    if (trivial) {
+        take_all(v, out);
+    } else {
+        outcome = finish(passes, Float::fp32, v, n, out, found, outcome.finite, own);
+    }
+    clear_selected(u, v, mask, out, velocities);
+    return outcome;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,31 @@
+// Exact top-k by magnitude: ties go to the lower index, zeros of both signs tie, non-finite
+// elements count as zeros.
+#pragma once
+
+#include "kernels.hpp"
+
+namespace gradwire {
+
+struct Selection {
+    std::int32_t* index;  // k, ascending
+    float* value;         // k
+    std::size_t k;
+    float hint;  // candidate threshold; 0: unknown. Changes the time only.
+};
+
+struct Outcome {
+    float hint;  // for the next step on similar data
+    bool finite;
+};
+
+// Times that a hint was given and was of no use, since the process started.
+std::uint64_t fallbacks();
+
+Outcome topk(const Passes& passes, Float type, const void* x, std::size_t n, Selection out);
+
+// Advances u and v by the gradient, selects among |v|, and clears what was selected: v, and u if
+// mask. velocities (k) gets the selected u's; u and velocities are null in Mode::feedback.
+Outcome update_topk(const Passes& passes, Float type, const void* gradient, float* u, float* v,
+                    std::size_t n, Recurrence how, bool mask, Selection out, float* velocities);
+
+}  // namespace gradwire

@@ -1,0 +1,99 @@
+#include "sparse.hpp"
+
+#include <algorithm>
+
+#include "half.hpp"
+
+namespace gradwire {
+namespace {
+
+constexpr std::size_t block = 4096;            // fp32 elements: 16 KiB of first-level cache
+constexpr std::size_t stream_bytes = 4 << 20;  // larger targets are written around the cache
+
+std::size_t width_of(Float type) { return type == Float::fp32 ? 4 : 2; }
+
+char* at(void* data, std::size_t i, Float type) {
+    return static_cast<char*>(data) + i * width_of(type);
+}
+
+const char* at(const void* data, std::size_t i, Float type) {
+    return static_cast<const char*>(data) + i * width_of(type);
+}
+
+// Adds the payload's entries below index `end`, starting from entry `from`; returns where it
+// stopped.
+std::size_t scatter(const SparsePayload& payload, std::size_t from, std::size_t begin,
+                    std::size_t end, float* sum) {
+    return with_type(payload.type, payload.value, [&](const auto* value) {
+        std::size_t j = from;
+        for (; j < payload.count; ++j) {
+            const auto i = static_cast<std::size_t>(payload.index[j]);
+            if (i >= end) break;
+            sum[i - begin] += widen(value[j]);
+        }
+        return j;
+    });
+}
+
+// Calls add(begin, end, sum) for block after block of zeros and writes the quotient.
+template <class Add>
+void by_block(const Passes& passes, Float type, void* target, std::size_t n, float divisor,
+              Add add) {
+    alignas(64) float sum[block];
+    const bool stream = n * width_of(type) >= stream_bytes;
+    for (std::size_t begin = 0; begin < n; begin += block) {
+        const std::size_t end = std::min(n, begin + block);
+        add(begin, end, sum);
+        passes.divide(type, sum, divisor, at(target, begin, type), end - begin, stream);
+    }
+}
+
+}  // namespace
+
+std::size_t first_violation(const std::int32_t* index, std::size_t count, std::size_t n) {
+    std::int64_t before = -1;
+    for (std::size_t j = 0; j < count; ++j) {
+        const std::int64_t now = index[j];
+        if (now <= before || now >= static_cast<std::int64_t>(n)) return j;
+        before = now;
+    }
+    return count;
+}
+
+void accumulate(const Passes& passes, Float type, void* target, std::size_t n,
+                const std::vector<SparsePayload>& payloads, float divisor) {
+    std::vector<std::size_t> cursor(payloads.size(), 0);
+    by_block(passes, type, target, n, divisor,
+             [&](std::size_t begin, std::size_t end, float* sum) {
+                 std::fill_n(sum, block, 0.0f);
+                 for (std::size_t r = 0; r < payloads.size(); ++r) {
+                     cursor[r] = scatter(payloads[r], cursor[r], begin, end, sum);
+                 }
+             });
+}
+
+void accumulate_dense(const Passes& passes, Float type, void* target, std::size_t n,
+                      const std::vector<DensePayload>& payloads, float divisor) {
+    by_block(passes, type, target, n, divisor,
+             [&](std::size_t begin, std::size_t end, float* sum) {
+                 if (payloads.empty()) std::fill_n(sum, block, 0.0f);
+                 for (std::size_t r = 0; r < payloads.size(); ++r) {
+                     const DensePayload& payload = payloads[r];
+                     const char* const value = at(payload.value, begin, payload.type);
+                     if (r == 0) {
+                         passes.cast(payload.type, Float::fp32, value, sum, end - begin, false);
+                     } else {
+                         passes.add(payload.type, value, sum, end - begin);
+                     }
+                 }
+             });
+}
+
+void restore(float* u, float* v, const std::int32_t* index, const float* value,
+             const float* velocities, std::size_t k) {
+    for (std::size_t j = 0; j < k; ++j) v[index[j]] += value[j];
+    if (u == nullptr) return;
+    for (std::size_t j = 0; j < k; ++j) u[index[j]] = velocities[j];
+}
+
+}  // namespace gradwire

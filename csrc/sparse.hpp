@@ -1,0 +1,37 @@
+// Sums of payloads.
+#pragma once
+
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace gradwire {
+
+struct SparsePayload {
+    const std::int32_t*
+        index;  // strictly ascending, in 0 ... n - 1: checked by first_violation, not here
+    const void* value;
+    std::size_t count;
+    Float type;
+};
+
+struct DensePayload {
+    const void* value;
+    Float type;
+};
+
+// Position of the first index that is negative, not below n, or not above the one before it; count
+// if none.
+std::size_t first_violation(const std::int32_t* index, std::size_t count, std::size_t n);
+
+// target = (sum in list order, in fp32, from zero) / divisor, rounded to the type.
+void accumulate(const Passes& passes, Float type, void* target, std::size_t n,
+                const std::vector<SparsePayload>& payloads, float divisor);
+void accumulate_dense(const Passes& passes, Float type, void* target, std::size_t n,
+                      const std::vector<DensePayload>& payloads, float divisor);
+
+// values[index] += what was sent; for u (may be null), values[index] = what was there.
+void restore(float* u, float* v, const std::int32_t* index, const float* value,
+             const float* velocities, std::size_t k);
+
+}  // namespace gradwire

@@ -1,0 +1,69 @@
+"""Conversions between fp32, bf16 and fp16, and the question whether all is finite."""
+
+import torch
+
+from gradwire.errors import KernelError
+from gradwire.kernels.native import (
+    CODES,
+    check_contiguous,
+    check_float,
+    check_same_device,
+    core_for,
+    pointer,
+)
+
+_STREAM_BYTES = 4 << 20  # larger targets are written around the cache
+
+
+def _check(source: torch.Tensor, target: torch.Tensor) -> None:
+    check_float("source", source)
+    check_float("target", target)
+    check_contiguous("target", target)
+    check_same_device(source, target=target)
+    if source.shape != target.shape:
+        raise KernelError(
+            f"target must have the shape of source, {tuple(source.shape)}, "
+            f"not {tuple(target.shape)}; allocate it so"
+        )
+
+
+def cast(source: torch.Tensor, target: torch.Tensor) -> None:
+    """target = source in target's dtype, rounded to nearest even; NaN stays NaN, overflow becomes
+    inf.
+
+    source: (n,) fp32, bf16 or fp16. target: (n,) of one of them, contiguous, written. Raises
+    KernelError.
+    """
+    _check(source, target)
+    found = core_for(source)
+    if found is None:
+        cast_twin(source, target)
+        return
+    core, which = found
+    source = source.contiguous()
+    n = source.numel()
+    around = n * target.element_size() >= _STREAM_BYTES
+    from_, to = CODES[source.dtype], CODES[target.dtype]
+    core.cast(which, from_, to, pointer(source), pointer(target), n, around)
+
+
+def cast_twin(source: torch.Tensor, target: torch.Tensor) -> None:
+    """`cast` in torch."""
+    _check(source, target)
+    target.copy_(source.detach().to(target.dtype))
+
+
+def is_finite(x: torch.Tensor) -> bool:
+    """Whether x, (n,) fp32, bf16 or fp16, has neither inf nor NaN. Raises KernelError."""
+    check_float("x", x)
+    found = core_for(x)
+    if found is None:
+        return is_finite_twin(x)
+    core, which = found
+    x = x.contiguous()
+    return core.is_finite(which, CODES[x.dtype], pointer(x), x.numel())
+
+
+def is_finite_twin(x: torch.Tensor) -> bool:
+    """`is_finite` in torch."""
+    return bool(x.isfinite().all())

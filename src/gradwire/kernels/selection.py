@@ -1,0 +1,92 @@
+"""Exact top-k by magnitude.
+
+Order: larger magnitude first, ties to the lower index; zeros of both signs tie; inf and NaN count
+as zero.
+Source: the top-k of Deep Gradient Compression (Lin et al., ICLR 2018), here exact and in one pass:
+the candidates are the elements above a threshold carried over from the last step, and the k
+largest of them are the k largest of all.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from gradwire.errors import KernelError
+from gradwire.kernels.native import (
+    CODES,
+    check_buffer,
+    check_float,
+    check_same_device,
+    core_for,
+    pointer,
+)
+
+
+class Selected(NamedTuple):
+    """What a selection found out.
+
+    hint: candidate threshold for the next step on similar data; 0: unknown. It changes the time,
+    never the result.
+    finite: False when inf or NaN was met.
+    """
+
+    hint: float
+    finite: bool
+
+
+def fallbacks() -> int:
+    """Selections since the process started whose hint was too high: they read the data again."""
+    found = core_for()
+    return 0 if found is None else found[0].fallbacks()
+
+
+def check_selection(
+    x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor, name: str = "x"
+) -> None:
+    """KernelError unless k of x can be written to indices and values."""
+    check_float(name, x)
+    if not 0 <= k <= x.numel():
+        raise KernelError(
+            f"k must be between 0 and the number of elements, {x.numel()}, not {k}; "
+            "lower the density"
+        )
+    check_buffer("indices", indices, torch.int32, k)
+    check_buffer("values", values, torch.float32, k)
+    check_same_device(x, indices=indices, values=values)
+
+
+def topk(
+    x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor, hint: float = 0.0
+) -> Selected:
+    """Writes the k elements of largest magnitude, by ascending index.
+
+    x: (n,) fp32, bf16 or fp16, not changed. indices: (k,) int32, written. values: (k,) fp32,
+    written.
+    hint: the `hint` of an earlier call on similar data; 0 when there was none.
+    When finite is False there may be places of non-finite elements among the k, with value 0.
+    Raises KernelError.
+    """
+    check_selection(x, k, indices, values)
+    found = core_for(x)
+    if found is None:
+        return topk_twin(x, k, indices, values, hint)
+    core, which = found
+    x = x.contiguous()
+    n, type_ = x.numel(), CODES[x.dtype]
+    return Selected(
+        *core.topk(which, type_, pointer(x), n, k, pointer(indices), pointer(values), hint)
+    )
+
+
+def topk_twin(
+    x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor, hint: float = 0.0
+) -> Selected:
+    """`topk` in torch: a stable sort. The hint is of no use to it and is given back."""
+    x = x.detach().float()
+    finite = x.isfinite()
+    x = torch.where(finite, x, torch.zeros((), device=x.device))
+    order = torch.sort(x.abs(), descending=True, stable=True).indices
+    chosen = order[:k].sort().values
+    indices.copy_(chosen)
+    values.copy_(x[chosen])
+    return Selected(hint, bool(finite.all()))

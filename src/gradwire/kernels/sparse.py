@@ -1,0 +1,168 @@
+"""Sums of payloads, sparse and dense: in list order, in fp32, then one division.
+
+Payloads come from other ranks, so sparse ones are checked before anything is written.
+"""
+
+import torch
+
+from gradwire.errors import KernelError, PayloadError
+from gradwire.kernels.native import (
+    CODES,
+    Core,
+    check_contiguous,
+    check_float,
+    check_same_device,
+    core_for,
+    finite_number,
+    pointer,
+)
+
+
+def _check_target(out: torch.Tensor, divisor: float) -> float:
+    check_float("out", out)
+    check_contiguous("out", out)
+    by = finite_number("divisor", divisor)
+    if by == 0.0:
+        raise KernelError("divisor must not be 0 in float32; pass the number of contributions")
+    return by
+
+
+def _check_layout(payload: int, indices: torch.Tensor, values: torch.Tensor) -> None:
+    if indices.dtype != torch.int32 or indices.dim() != 1:
+        raise PayloadError(
+            f"payload {payload}: indices must be int32 with one dimension, not {indices.dtype} "
+            f"of shape {tuple(indices.shape)}; check the sender's format"
+        )
+    if values.dtype not in CODES or values.shape != indices.shape:
+        raise PayloadError(
+            f"payload {payload}: values must be float32, bfloat16 or float16 with the shape of "
+            f"the indices, {tuple(indices.shape)}, not {values.dtype} of shape "
+            f"{tuple(values.shape)}; check the sender's format"
+        )
+
+
+def _violation_twin(indices: torch.Tensor, n: int) -> int:
+    """Position of the first index that is out of range or not above the one before; k if none."""
+    before = torch.cat([indices.new_full((1,), -1), indices[:-1]])
+    bad = (indices <= before) | (indices >= n)
+    return int(bad.int().argmax()) if bool(bad.any()) else indices.numel()
+
+
+def _check_entries(payload: int, position: int, indices: torch.Tensor, n: int) -> None:
+    if position == indices.numel():
+        return
+    value = int(indices[position])
+    before = f", after {int(indices[position - 1])}" if position else ""
+    raise PayloadError(
+        f"payload {payload}: indices must ascend strictly within 0 ... {n - 1}, but entry "
+        f"{position} is {value}{before} (n = {n}); the message is damaged "
+        "or belongs to another parameter"
+    )
+
+
+def _check_payloads(
+    out: torch.Tensor,
+    indices: list[torch.Tensor],
+    values: list[torch.Tensor],
+    core: Core | None,
+) -> None:
+    if len(indices) != len(values):
+        raise PayloadError(
+            f"each payload has indices and values, but there are {len(indices)} "
+            f"and {len(values)}; pass lists of equal length"
+        )
+    n = out.numel()
+    for number, (index, value) in enumerate(zip(indices, values)):
+        _check_layout(number, index, value)
+        check_same_device(out, indices=index, values=value)
+        if core is None or not index.is_contiguous():
+            position = _violation_twin(index, n)
+        else:
+            position = core.first_violation(pointer(index), index.numel(), n)
+        _check_entries(number, position, index, n)
+
+
+def accumulate(
+    out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float
+) -> None:
+    """out = (sum of the sparse payloads) / divisor; out is overwritten, whatever it held.
+
+    out: (n,) fp32, bf16 or fp16, contiguous. indices: one (k_r,) int32 per payload, strictly
+    ascending, within 0 ... n-1. values: one (k_r,) fp32, bf16 or fp16 per payload. The sum is
+    taken in list order in fp32, from zero.
+    Raises PayloadError, with out untouched, naming the payload and the entry; KernelError for out
+    and divisor.
+    """
+    by = _check_target(out, divisor)
+    found = core_for(out)
+    _check_payloads(out, indices, values, None if found is None else found[0])
+    if found is None:
+        _accumulate_twin(out, indices, values, by)
+        return
+    core, which = found
+    held = [(i.contiguous(), v.contiguous()) for i, v in zip(indices, values)]
+    payloads = [(pointer(i), pointer(v), i.numel(), CODES[v.dtype]) for i, v in held]
+    core.accumulate(which, CODES[out.dtype], pointer(out), out.numel(), payloads, by)
+
+
+def accumulate_twin(
+    out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float
+) -> None:
+    """`accumulate` in torch."""
+    by = _check_target(out, divisor)
+    _check_payloads(out, indices, values, None)
+    _accumulate_twin(out, indices, values, by)
+
+
+def _accumulate_twin(
+    out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float
+) -> None:
+    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+    for index, value in zip(indices, values):
+        total[index.long()] += value.float()
+    out.copy_(_quotient(total, divisor))
+
+
+def _quotient(total: torch.Tensor, divisor: float) -> torch.Tensor:
+    """True division: by a plain number, torch multiplies with the reciprocal on some devices."""
+    return total / torch.tensor(divisor, dtype=torch.float32, device=total.device)
+
+
+def _check_dense(out: torch.Tensor, payloads: list[torch.Tensor]) -> None:
+    for number, payload in enumerate(payloads):
+        if payload.dtype not in CODES or payload.shape != out.shape:
+            raise PayloadError(
+                f"payload {number} must be float32, bfloat16 or float16 of shape "
+                f"{tuple(out.shape)}, not {payload.dtype} of shape {tuple(payload.shape)}; "
+                "check the sender's format"
+            )
+        check_same_device(out, payload=payload)
+
+
+def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: float) -> None:
+    """out = (sum of the dense payloads) / divisor; out is overwritten, whatever it held.
+
+    out: (n,) fp32, bf16 or fp16, contiguous, no payload itself. payloads: (n,) fp32, bf16 or fp16
+    each. The sum is taken in list order in fp32; of no payloads it is zero. Raises PayloadError,
+    with out untouched, or KernelError.
+    """
+    by = _check_target(out, divisor)
+    _check_dense(out, payloads)
+    found = core_for(out)
+    if found is None:
+        accumulate_dense_twin(out, payloads, by)
+        return
+    core, which = found
+    held = [p.contiguous() for p in payloads]
+    pairs = [(pointer(p), CODES[p.dtype]) for p in held]
+    core.accumulate_dense(which, CODES[out.dtype], pointer(out), out.numel(), pairs, by)
+
+
+def accumulate_dense_twin(out: torch.Tensor, payloads: list[torch.Tensor], divisor: float) -> None:
+    """`accumulate_dense` in torch."""
+    by = _check_target(out, divisor)
+    _check_dense(out, payloads)
+    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+    for number, payload in enumerate(payloads):
+        total = total + payload.detach().float() if number else payload.detach().float()
+    out.copy_(_quotient(total, by))

@@ -1,0 +1,319 @@
+"""Accumulate, select, clear: one step of a sparsifying feedback in one pass, and its inverse.
+
+Source: Deep Gradient Compression (Lin et al., ICLR 2018), equation 7 with momentum factor masking;
+the Nesterov form is that of its authors' release; without momentum it is error feedback (gradient
+dropping). With u the velocity, v the residual, m the momentum, s the scale, each operation rounded
+to fp32 on its own, s·g first:
+
+    feedback    v = v + s·g
+    momentum    u = m·u + s·g      v = v + u
+    Nesterov    u = m·(u + s·g)    v = (v + u) + s·g
+"""
+
+import torch
+
+from gradwire.errors import KernelError
+from gradwire.kernels.native import (
+    CODES,
+    check_buffer,
+    check_float,
+    check_same_device,
+    core_for,
+    finite_number,
+    pointer,
+)
+from gradwire.kernels.selection import Selected, check_selection, topk_twin
+
+_FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
+
+
+def _check(
+    gradient: torch.Tensor,
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    velocities: torch.Tensor | None,
+    k: int,
+    momentum: float | None,
+) -> None:
+    n = gradient.numel()
+    check_float("gradient", gradient)
+    check_buffer("residual", residual, torch.float32, n)
+    check_same_device(gradient, residual=residual, velocity=velocity, velocities=velocities)
+    given = (velocity is not None, velocities is not None)
+    if given != (momentum is not None,) * 2:
+        raise KernelError(
+            "velocity and velocities belong to momentum: give all three or none, not "
+            f"momentum={momentum}, velocity given: {given[0]}, velocities given: {given[1]}"
+        )
+    if velocity is not None and velocities is not None:
+        check_buffer("velocity", velocity, torch.float32, n)
+        check_buffer("velocities", velocities, torch.float32, k)
+
+
+def _mode(momentum: float | None, nesterov: bool) -> int:
+    if momentum is None:
+        return _FEEDBACK
+    return _NESTEROV if nesterov else _MOMENTUM
+
+
+def _numbers(momentum: float | None, scale: float) -> tuple[float, float]:
+    m = 0.0 if momentum is None else finite_number("momentum", momentum)
+    return m, 1.0 if scale == 1.0 else finite_number("scale", scale)
+
+
+def update_topk(
+    gradient: torch.Tensor,
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    k: int,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    velocities: torch.Tensor | None,
+    *,
+    momentum: float | None,
+    nesterov: bool = False,
+    mask: bool = True,
+    scale: float = 1.0,
+    hint: float = 0.0,
+) -> Selected:
+    """Adds a gradient to the residual, takes out the k largest entries, and clears them there.
+
+    gradient: (n,) fp32, bf16 or fp16, not changed. residual: (n,) fp32, updated. velocity: (n,)
+    fp32, updated, or None with momentum None (plain error feedback). indices: (k,) int32, values:
+    (k,) fp32 and velocities: (k,) fp32 (None without momentum) are written: place, residual and
+    velocity of what was taken, by ascending index. mask also clears the velocity there. hint: see
+    `Selected`.
+    An element whose new velocity or residual would not be finite keeps both bit for bit, and
+    finite is False.
+    Raises KernelError.
+    """
+    _check(gradient, velocity, residual, velocities, k, momentum)
+    check_selection(residual, k, indices, values, "residual")
+    m, s = _numbers(momentum, scale)
+    found = core_for(gradient)
+    if found is None:
+        return update_topk_twin(
+            gradient,
+            velocity,
+            residual,
+            k,
+            indices,
+            values,
+            velocities,
+            momentum=momentum,
+            nesterov=nesterov,
+            mask=mask,
+            scale=s,
+            hint=hint,
+        )
+    core, which = found
+    gradient = gradient.contiguous()
+    return Selected(
+        *core.update_topk(
+            which,
+            CODES[gradient.dtype],
+            pointer(gradient),
+            pointer(velocity),
+            pointer(residual),
+            gradient.numel(),
+            _mode(momentum, nesterov),
+            m,
+            s,
+            mask,
+            k,
+            pointer(indices),
+            pointer(values),
+            pointer(velocities),
+            hint,
+        )
+    )
+
+
+def _forward(
+    d: torch.Tensor,
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    momentum: float | None,
+    nesterov: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor]:
+    """New velocity and residual; d is the scaled gradient in fp32."""
+    if momentum is None or velocity is None:
+        return None, residual + d
+    if nesterov:
+        u = (velocity + d) * momentum
+        return u, (residual + u) + d
+    u = (velocity * momentum) + d
+    return u, residual + u
+
+
+def update_topk_twin(
+    gradient: torch.Tensor,
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    k: int,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    velocities: torch.Tensor | None,
+    *,
+    momentum: float | None,
+    nesterov: bool = False,
+    mask: bool = True,
+    scale: float = 1.0,
+    hint: float = 0.0,
+) -> Selected:
+    """`update_topk` in torch, term by term."""
+    d = gradient.detach().float() * scale
+    u, v = _forward(d, velocity, residual, momentum, nesterov)
+    good = v.isfinite() if u is None else v.isfinite() & u.isfinite()
+    residual.copy_(torch.where(good, v, residual))
+    if u is not None and velocity is not None:
+        velocity.copy_(torch.where(good, u, velocity))
+    topk_twin(residual, k, indices, values)
+    chosen = indices.long()
+    kept = residual[chosen]
+    residual[chosen] = torch.where(kept.isfinite(), torch.zeros_like(kept), kept)
+    if velocity is not None and velocities is not None:
+        velocities.copy_(velocity[chosen])
+        if mask:
+            velocity[chosen] = 0.0
+    return Selected(hint, bool(good.all()))
+
+
+def undo_topk(
+    gradient: torch.Tensor,
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    velocities: torch.Tensor | None,
+    *,
+    momentum: float | None,
+    nesterov: bool = False,
+    mask: bool = True,
+    scale: float = 1.0,
+) -> None:
+    """Takes an `update_topk` back, to rounding: what was taken returns, then the recurrence is
+    inverted.
+
+    Arguments as they were given to and written by `update_topk`. Elements that it left alone are
+    left alone. With momentum 0 the velocity of before cannot be known and stays as it is. Raises
+    KernelError.
+    """
+    _check(gradient, velocity, residual, velocities, values.numel(), momentum)
+    m, s = _numbers(momentum, scale)
+    restore_topk(velocity, residual, indices, values, velocities, mask=mask)
+    found = core_for(gradient)
+    if found is None:
+        _invert_twin(gradient, velocity, residual, momentum, nesterov, s)
+        return
+    core, which = found
+    gradient = gradient.contiguous()
+    core.undo(
+        which,
+        CODES[gradient.dtype],
+        pointer(gradient),
+        pointer(velocity),
+        pointer(residual),
+        gradient.numel(),
+        _mode(momentum, nesterov),
+        m,
+        s,
+    )
+
+
+def undo_topk_twin(
+    gradient: torch.Tensor,
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    velocities: torch.Tensor | None,
+    *,
+    momentum: float | None,
+    nesterov: bool = False,
+    mask: bool = True,
+    scale: float = 1.0,
+) -> None:
+    """`undo_topk` in torch."""
+    restore_topk_twin(velocity, residual, indices, values, velocities, mask=mask)
+    _invert_twin(gradient, velocity, residual, momentum, nesterov, scale)
+
+
+def _invert_twin(
+    gradient: torch.Tensor,
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    momentum: float | None,
+    nesterov: bool,
+    scale: float,
+) -> None:
+    """An element that would overflow when repeated was kept by the update, so it is kept here."""
+    d = gradient.detach().float() * scale
+    good = _forward(d, velocity, residual, momentum, nesterov)[1].isfinite()
+    if momentum is None or velocity is None:
+        v = residual - d
+    else:
+        m = torch.tensor(momentum, dtype=torch.float32, device=d.device)
+        v = (residual - d) - velocity if nesterov else residual - velocity
+        u = velocity
+        if momentum != 0.0:
+            u = velocity / m - d if nesterov else (velocity - d) / m
+        good &= u.isfinite() & v.isfinite()
+        velocity.copy_(torch.where(good, u, velocity))
+    residual.copy_(torch.where(good & v.isfinite(), v, residual))
+
+
+def restore_topk(
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    velocities: torch.Tensor | None,
+    *,
+    mask: bool = True,
+) -> None:
+    """Gives back what was taken: residual[indices] += values; with mask, velocity[indices] =
+    velocities.
+
+    indices are those that `update_topk` wrote: they are not checked again. Raises KernelError.
+    """
+    n, k = residual.numel(), values.numel()
+    check_buffer("residual", residual, torch.float32, n)
+    check_buffer("indices", indices, torch.int32, k)
+    check_buffer("values", values, torch.float32, k)
+    check_same_device(residual, indices=indices, values=values, velocity=velocity)
+    if not mask:
+        velocity = None
+    if velocity is not None:
+        if velocities is None:
+            raise KernelError("restoring a masked velocity needs velocities; pass what was saved")
+        check_buffer("velocity", velocity, torch.float32, n)
+        check_buffer("velocities", velocities, torch.float32, k)
+    found = core_for(residual)
+    if found is None:
+        restore_topk_twin(velocity, residual, indices, values, velocities, mask=mask)
+        return
+    found[0].restore(
+        pointer(velocity),
+        pointer(residual),
+        pointer(indices),
+        pointer(values),
+        pointer(velocities),
+        k,
+    )
+
+
+def restore_topk_twin(
+    velocity: torch.Tensor | None,
+    residual: torch.Tensor,
+    indices: torch.Tensor,
+    values: torch.Tensor,
+    velocities: torch.Tensor | None,
+    *,
+    mask: bool = True,
+) -> None:
+    """`restore_topk` in torch."""
+    chosen = indices.long()
+    residual[chosen] += values
+    if mask and velocity is not None and velocities is not None:
+        velocity[chosen] = velocities

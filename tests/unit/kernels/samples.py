@@ -1,0 +1,85 @@
+"""Inputs for the kernel tests: adversarial distributions, unaligned views, bit comparisons."""
+
+import torch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _two_valued(n: int, g: torch.Generator) -> torch.Tensor:
+    return torch.where(torch.rand(n, generator=g) < 0.1, 2.0, -0.5)
+
+
+def _signed_zeros(n: int, g: torch.Generator) -> torch.Tensor:
+    return torch.where(torch.rand(n, generator=g) < 0.5, 0.0, -0.0)
+
+
+def _sparse(n: int, g: torch.Generator) -> torch.Tensor:
+    return torch.where(torch.rand(n, generator=g) < 0.05, torch.randn(n, generator=g), 0.0)
+
+
+def _denormal(n: int, g: torch.Generator) -> torch.Tensor:
+    return torch.randint(-9, 10, (n,), generator=g) * 2.0**-149
+
+
+def _spike(n: int, g: torch.Generator) -> torch.Tensor:
+    x = torch.full((n,), 1e-3)
+    x[n // 2 : n // 2 + 1] = -3e4
+    return x
+
+
+def _broken(n: int, g: torch.Generator) -> torch.Tensor:
+    x = torch.randn(n, generator=g)
+    for place, value in enumerate((float("inf"), float("nan"), float("-inf"))):
+        x[place::11] = value
+    return x
+
+
+def _laplace(n: int, g: torch.Generator) -> torch.Tensor:
+    u = torch.rand(n, generator=g) - 0.5
+    return -u.sign() * torch.log1p(-2 * u.abs().clamp(max=0.49999997))
+
+
+DISTRIBUTIONS = {
+    "normal": lambda n, g: torch.randn(n, generator=g),
+    "laplace": _laplace,
+    "ascending": lambda n, g: torch.linspace(0.0, 1.0, n),
+    "descending": lambda n, g: torch.linspace(1.0, 0.0, n),
+    "equal": lambda n, g: torch.full((n,), -1.5),
+    "zeros": lambda n, g: torch.zeros(n),
+    "signed zeros": _signed_zeros,
+    "two values": _two_valued,
+    "sparse": _sparse,
+    "denormal": _denormal,
+    "spike": _spike,
+    "huge": lambda n, g: torch.randn(n, generator=g) * 3e38,
+    "broken": _broken,
+}
+
+
+def draw(
+    kind: str, n: int, seed: int, dtype: torch.dtype = torch.float32, shift: int = 0
+) -> torch.Tensor:
+    """(n,) of the distribution; shift > 0 makes the address unaligned."""
+    generator = torch.Generator().manual_seed(seed)
+    held = torch.empty(n + shift, dtype=dtype)
+    view = held[shift:]
+    view.copy_(DISTRIBUTIONS[kind](n, generator))
+    return view
+
+
+def bits(x: torch.Tensor | None) -> list[int]:
+    """The exact content, where every NaN is the same."""
+    if x is None:
+        return []
+    if x.dtype == torch.int32:
+        return x.tolist()
+    same = torch.where(x.isnan(), torch.full_like(x, float("nan")), x)
+    integers = torch.int32 if x.dtype == torch.float32 else torch.int16
+    return same.contiguous().view(integers).tolist()
+
+
+def same(x: torch.Tensor | None, y: torch.Tensor | None) -> bool:
+    """Equal bit for bit, where every NaN is the same."""
+    if x is None or y is None:
+        return x is y
+    return x.dtype == y.dtype and bits(x) == bits(y)

@@ -1,0 +1,68 @@
+"""The benchmark runs and reports what it says; no time is asserted."""
+
+import argparse
+import json
+
+import pytest
+
+from gradwire.cli import bench_kernels
+from gradwire.kernels import instruction_set, use
+
+native = pytest.mark.skipif(instruction_set() == "twin", reason="needs the native extension")
+
+
+def options(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    bench_kernels.add_arguments(parser)
+    return parser.parse_args(["--elements", "20000", "--repeats", "2", *given])
+
+
+@pytest.fixture
+def _allocator_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in bench_kernels.ALLOCATOR.items():
+        monkeypatch.setenv(name, value)
+
+
+@native
+def test_every_contestant_has_a_row() -> None:
+    rows = {row.kernel: row for row in bench_kernels.measure(elements=20_000, repeats=2)}
+    assert rows["stream update"].fraction_of_memory_limit == 1.0
+    for row in rows.values():
+        assert 0 < row.seconds_least <= row.seconds <= row.seconds_most
+        assert row.bytes_per_second == pytest.approx(row.bytes / row.seconds)
+        for rival, ratio in row.times_faster_than_torch.items():
+            assert ratio == pytest.approx(rows[rival].seconds / row.seconds)
+
+
+@native
+@pytest.mark.usefixtures("_allocator_is_set")
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_kernels.run(options("--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["elements"] == 20000
+    assert {"update_topk", "topk", "stream update"} <= {r["kernel"] for r in document["rows"]}
+
+
+@native
+@pytest.mark.usefixtures("_allocator_is_set")
+def test_a_table_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_kernels.run(options()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| kernel | ms, median | ms, range | GB/s |")
+
+
+@pytest.mark.usefixtures("_allocator_is_set")
+def test_without_native_kernels_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with use("twin"):
+        assert bench_kernels.run(options()) == 1
+    assert "install" in capsys.readouterr().err
+
+
+def test_the_allocator_is_set_by_starting_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr("os.execve", lambda *call: started.append(call) or exit(0))
+    for name in bench_kernels.ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SystemExit):
+        bench_kernels.run(options())
+    assert started[0][2].items() >= bench_kernels.ALLOCATOR.items()

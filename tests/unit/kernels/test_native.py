@@ -1,0 +1,70 @@
+"""Which version runs, and what is said when there is none."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gradwire.errors import KernelError
+from gradwire.kernels import instruction_set, topk, use
+from gradwire.kernels.native import TWIN, VARIABLE, available_sets
+
+ABSENT = "import sys; sys.modules['gradwire._native'] = None\n"
+CALL = """
+import torch
+from gradwire import kernels
+i, v = torch.empty(2, dtype=torch.int32), torch.empty(2)
+for _ in range(3):
+    kernels.topk(torch.tensor([1.0, -5.0, 3.0]), 2, i, v)
+print(kernels.instruction_set(), i.tolist(), v.tolist())
+"""
+
+
+def python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != VARIABLE} | variables
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("name", available_sets())
+def test_use_is_undone(name: str) -> None:
+    before = instruction_set()
+    with use(name):
+        assert instruction_set() == name
+    assert instruction_set() == before
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(KernelError, match="must be one of plain, avx2, avx512, twin, not 'sse'"):
+        use("sse").__enter__()
+
+
+def test_the_variable_chooses() -> None:
+    for name in available_sets():
+        done = python(CALL, **{VARIABLE: name})
+        assert done.stdout.split() == [name, "[1,", "2]", "[-5.0,", "3.0]"], done.stderr
+    done = python(CALL, **{VARIABLE: "fast"})
+    assert f"{VARIABLE} must be one of plain, avx2, avx512, twin, not 'fast'" in done.stderr
+
+
+def test_without_the_extension_the_twin_runs_and_says_so_once() -> None:
+    done = python(ABSENT + CALL)
+    assert done.stdout.split()[0] == TWIN
+    assert done.stderr.count("RuntimeWarning") == 1
+    assert "reinstall" in done.stderr
+    accepted = python(ABSENT + CALL, **{VARIABLE: TWIN})
+    assert "RuntimeWarning" not in accepted.stderr
+
+
+def test_without_the_extension_importing_is_silent() -> None:
+    done = python(ABSENT + "import gradwire.kernels")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_other_devices_take_the_twin() -> None:
+    x = torch.empty(4, device="meta")
+    with pytest.raises(KernelError, match="on one device"):
+        topk(x, 2, torch.empty(2, dtype=torch.int32), torch.empty(2))

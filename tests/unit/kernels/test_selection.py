@@ -1,0 +1,141 @@
+"""topk against its twin and against a sort."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from samples import DISTRIBUTIONS, DTYPES, bits, draw, same
+
+from gradwire.errors import KernelError
+from gradwire.kernels import Selected, check_index_range, fallbacks, topk
+from gradwire.kernels.selection import topk_twin
+
+pytestmark = pytest.mark.usefixtures("instruction_set")
+HINTS = st.sampled_from([0.0, -1.0, 1e-45, 1e-3, 0.5, 1.0, 3.0, 1e30, float("inf"), float("nan")])
+
+
+def select(
+    x: torch.Tensor, k: int, hint: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor, Selected]:
+    indices = torch.full((k,), -7, dtype=torch.int32)
+    values = torch.full((k,), float("nan"))
+    return indices, values, topk(x, k, indices, values, hint)
+
+
+def by_sort(x: torch.Tensor, k: int) -> tuple[list[int], list[float]]:
+    """The definition, in Python: order by (-|x|, index), then by index."""
+    content = [a if a - a == 0.0 else 0.0 for a in x.float().tolist()]
+    order = sorted(range(len(content)), key=lambda i: (-abs(content[i]), i))[:k]
+    return sorted(order), [content[i] for i in sorted(order)]
+
+
+def check_against_twin(x: torch.Tensor, k: int, hint: float) -> None:
+    before = x.clone()
+    indices, values, found = select(x, k, hint)
+    expected = torch.empty(k, dtype=torch.int32), torch.empty(k)
+    wanted = topk_twin(x, k, *expected)
+    assert bits(indices) == bits(expected[0])
+    assert bits(values) == bits(expected[1])
+    assert found.finite == wanted.finite
+    assert same(x, before)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(sorted(DISTRIBUTIONS)),
+    st.integers(0, 300),
+    st.floats(0, 1),
+    st.sampled_from(DTYPES),
+    st.integers(0, 3),
+    HINTS,
+    st.integers(0, 2**20),
+)
+def test_same_bits_as_twin(
+    kind: str, n: int, density: float, dtype: torch.dtype, shift: int, hint: float, seed: int
+) -> None:
+    check_against_twin(draw(kind, n, seed, dtype, shift), int(density * n), hint)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", sorted(DISTRIBUTIONS))
+def test_large_same_bits_as_twin(kind: str, dtype: torch.dtype, instruction_set: str) -> None:
+    if instruction_set == "twin":
+        pytest.skip("compared with itself")
+    x = draw(kind, 100_003, 1, dtype, shift=1)
+    for k in (1, 100, 9_000, 60_000, 100_002):
+        for hint in (0.0, 0.7, 1e9):
+            check_against_twin(x, k, hint)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(width=32), max_size=80), st.floats(0, 1), HINTS)
+def test_is_the_top_by_definition(content: list[float], density: float, hint: float) -> None:
+    x = torch.tensor(content, dtype=torch.float32)
+    k = int(density * len(content))
+    indices, values, found = select(x, k, hint)
+    order, kept = by_sort(x, k)
+    assert indices.tolist() == order
+    assert values.tolist() == kept
+    assert found.finite == bool(x.isfinite().all())
+
+
+def test_ties_go_to_the_lower_index() -> None:
+    x = torch.tensor([1.0, -2.0, 1.0, 2.0, -1.0, 0.5])
+    assert select(x, 4)[0].tolist() == [0, 1, 2, 3]
+    assert select(torch.zeros(50_000), 3)[0].tolist() == [0, 1, 2]
+
+
+def test_too_few_non_zeros_are_filled_up_with_the_first_zeros() -> None:
+    x = torch.zeros(1000)
+    x[[5, 700]] = torch.tensor([1.0, -1.0])
+    indices, values, _ = select(x, 5)
+    assert indices.tolist() == [0, 1, 2, 5, 700]
+    assert values.tolist() == [0, 0, 0, 1, -1]
+
+
+def test_nothing_of_nothing() -> None:
+    assert select(torch.empty(0), 0)[2].finite
+    assert select(torch.ones(5), 0, hint=0.25)[2] == Selected(0.25, True)
+
+
+def test_strided_input_is_read_as_it_is() -> None:
+    x = torch.arange(20.0)[::2]
+    assert select(x, 2)[1].tolist() == [16, 18]
+
+
+def test_a_hint_that_is_too_high_is_counted(instruction_set: str) -> None:
+    if instruction_set == "twin":
+        pytest.skip("the twin has no hints")
+    x = draw("normal", 5000, 0)
+    before = fallbacks()
+    hint = select(x, 50)[2].hint
+    select(x, 50, hint)
+    assert fallbacks() == before
+    select(x, 50, 100.0)
+    assert fallbacks() == before + 1
+
+
+def test_limits_are_stated() -> None:
+    x, indices, values = torch.ones(4), torch.empty(5, dtype=torch.int32), torch.empty(5)
+    with pytest.raises(KernelError, match="k must be between 0 and the number of elements, 4"):
+        topk(x, 5, indices, values)
+    with pytest.raises(KernelError, match="values must have shape"):
+        topk(x, 4, indices[:4], values)
+    with pytest.raises(KernelError, match=r"indices must be torch\.int32"):
+        topk(x, 4, indices[:4].long(), values[:4])
+    with pytest.raises(KernelError, match="contiguous"):
+        topk(x, 2, indices[:4:2], values[:2])
+    with pytest.raises(KernelError, match="float32, bfloat16 or float16"):
+        topk(x.double(), 4, indices[:4], values[:4])
+    with pytest.raises(KernelError, match="one dimension"):
+        topk(x.view(2, 2), 4, indices[:4], values[:4])
+
+
+def test_index_range() -> None:
+    check_index_range(2**31 - 1)
+    with pytest.raises(
+        KernelError, match="2147483647 elements, this one has 2147483648; split it"
+    ):
+        check_index_range(2**31)
+    with pytest.raises(KernelError, match="split it or exclude it"):  # a view, not allocated
+        select(torch.zeros(1).expand(2**31), 0)

@@ -1,0 +1,118 @@
+"""accumulate and accumulate_dense against their twins, and their checks."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from samples import DISTRIBUTIONS, DTYPES, draw, same
+
+from gradwire.errors import KernelError, PayloadError
+from gradwire.kernels import accumulate, accumulate_dense
+from gradwire.kernels.sparse import accumulate_dense_twin, accumulate_twin
+
+pytestmark = pytest.mark.usefixtures("instruction_set")
+DTYPE = st.sampled_from(DTYPES)
+KINDS = st.sampled_from(sorted(DISTRIBUTIONS))
+DIVISORS = st.sampled_from([1.0, 3.0, 4.0, -7.0])
+
+
+def payload(
+    kind: str, n: int, density: float, seed: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    place = (torch.rand(n, generator=generator) < density).nonzero().view(-1).int()
+    return place, draw(kind, place.numel(), seed, dtype)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(DISTRIBUTIONS)), st.floats(0, 1), DTYPE), max_size=5
+    ),
+    st.one_of(st.integers(0, 300), st.integers(4090, 4100), st.just(100_001)),
+    DTYPE,
+    st.integers(0, 3),
+    DIVISORS,
+)
+def test_sparse_same_bits_as_twin(
+    drawn: list[tuple[str, float, torch.dtype]],
+    n: int,
+    dtype: torch.dtype,
+    shift: int,
+    divisor: float,
+) -> None:
+    payloads = [payload(kind, n, share, r, d) for r, (kind, share, d) in enumerate(drawn)]
+    indices, values = [p[0] for p in payloads], [p[1] for p in payloads]
+    out, wanted = draw("broken", n, 0, dtype, shift), torch.empty(n, dtype=dtype)
+    accumulate(out, indices, values, divisor)
+    accumulate_twin(wanted, indices, values, divisor)
+    assert same(out, wanted)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(KINDS, DTYPE), max_size=4),
+    st.one_of(st.integers(0, 300), st.integers(4090, 4100), st.just(100_001)),
+    DTYPE,
+    st.integers(0, 3),
+    DIVISORS,
+)
+def test_dense_same_bits_as_twin(
+    drawn: list[tuple[str, torch.dtype]], n: int, dtype: torch.dtype, shift: int, divisor: float
+) -> None:
+    payloads = [draw(kind, n, r, d, shift) for r, (kind, d) in enumerate(drawn)]
+    out, wanted = draw("broken", n, 0, dtype, shift), torch.empty(n, dtype=dtype)
+    accumulate_dense(out, payloads, divisor)
+    accumulate_dense_twin(wanted, payloads, divisor)
+    assert same(out, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shift", [0, 1])
+def test_targets_written_around_the_cache(dtype: torch.dtype, shift: int) -> None:
+    n = (4 << 20) + 5
+    indices, values = payload("normal", n, 0.001, 1, torch.float32)
+    out, wanted = draw("zeros", n, 0, dtype, shift), torch.empty(n, dtype=dtype)
+    accumulate(out, [indices], [values], 3.0)
+    accumulate_twin(wanted, [indices], [values], 3.0)
+    assert torch.equal(out, wanted)
+
+
+def test_values_by_hand() -> None:
+    out = torch.full((5,), 7.0)
+    first, second = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([3], dtype=torch.int32)
+    accumulate(out, [first, second], [torch.tensor([1.0, 2.0]), torch.tensor([4.0])], 2)
+    assert out.tolist() == [0.5, 0, 0, 3, 0]
+    accumulate(out, [], [], 2)
+    assert out.tolist() == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "entry"), [([0, 5], 1), ([-1, 2], 0), ([2, 2], 1), ([3, 1], 1), ([0, 2**31 - 1], 1)]
+)
+def test_a_bad_index_is_named_and_nothing_is_written(wrong: list[int], entry: int) -> None:
+    out = torch.full((5,), 7.0)
+    good = torch.tensor([0, 4], dtype=torch.int32)
+    bad = torch.tensor(wrong, dtype=torch.int32)
+    values = torch.ones(2)
+    pattern = rf"payload 1: .*0 \.\.\. 4, but entry {entry} is {wrong[entry]}.*\(n = 5\)"
+    with pytest.raises(PayloadError, match=pattern):
+        accumulate(out, [good, bad], [values, values], 2.0)
+    assert out.tolist() == [7.0] * 5
+
+
+def test_bad_layouts_are_refused() -> None:
+    out, place = torch.full((5,), 7.0), torch.tensor([0, 4], dtype=torch.int32)
+    with pytest.raises(PayloadError, match="payload 0: values must be"):
+        accumulate(out, [place], [torch.ones(3)], 1.0)
+    with pytest.raises(PayloadError, match="payload 0: indices must be int32"):
+        accumulate(out, [place.long()], [torch.ones(2)], 1.0)
+    with pytest.raises(PayloadError, match="equal length"):
+        accumulate(out, [place], [], 1.0)
+    with pytest.raises(PayloadError, match="payload 1 must be"):
+        accumulate_dense(out, [torch.ones(5), torch.ones(4)], 1.0)
+    with pytest.raises(KernelError, match="divisor must not be 0"):
+        accumulate(out, [], [], 0.0)
+    with pytest.raises(KernelError, match="contiguous"):
+        accumulate(torch.zeros(10)[::2], [], [], 1.0)
+    assert out.tolist() == [7.0] * 5

@@ -1,0 +1,57 @@
+"""Who competes: one row of the table each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gradwire.strategy import Strategy
+
+Method = Literal["alone", "ddp", "ddp_fp16", "gradwire"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant. `strategy` is empty but for gradwire's rows; `label` is what is printed."""
+
+    label: str
+    method: Method
+    strategy: str = ""
+
+    @property
+    def trains_together(self) -> bool:
+        """Whether its ranks exchange anything at all."""
+        return self.method != "alone"
+
+
+ALONE = Row("no synchronization", "alone")
+DDP = Row("DDP fp32", "ddp")
+DDP_FP16 = Row("DDP fp16 hook", "ddp_fp16")
+
+STRATEGIES = ("none | allreduce", "bf16 | allreduce", "dgc(0.001) | allgather")
+QUICK_STRATEGIES = ("dgc(0.001) | allgather",)
+
+
+def gradwire_row(text: str) -> Row:
+    """Return the row of a strategy, as it prints itself. StrategyError if it cannot be read."""
+    strategy = str(Strategy.parse(text))
+    return Row(strategy, "gradwire", strategy)
+
+
+def contestants(strategies: Sequence[str] = (), *, quick: bool = False) -> list[Row]:
+    """Return the rows in the order in which they run.
+
+    Args:
+        strategies: gradwire's rows, as text; by default those of the documentation.
+        quick: only what shows the effect.
+    """
+    texts = strategies or (QUICK_STRATEGIES if quick else STRATEGIES)
+    dense = [ALONE, DDP] if quick else [ALONE, DDP, DDP_FP16]
+    return list(dict.fromkeys([*dense, *map(gradwire_row, texts)]))
+
+
+def keeps_momentum(strategy: str) -> bool:
+    """Whether a strategy does the optimizer's momentum itself, so that SGD must have none."""
+    feedback = Strategy.parse(strategy).feedback
+    return feedback is not None and feedback.dense() is not None

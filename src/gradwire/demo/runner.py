@@ -1,0 +1,162 @@
+"""All rows, one after the other, on one cluster: the same network for everybody."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gradwire.demo import corpus
+from gradwire.demo.rows import DDP, Row, contestants
+from gradwire.demo.task import Measured, Point, Task
+from gradwire.errors import LabError
+from gradwire.lab import Cluster
+
+
+class Watcher(Protocol):
+    """Is told how the rows get on."""
+
+    def __call__(self, row: Row, point: Point) -> None:
+        """A row has evaluated its loss."""
+
+    def note(self, line: str) -> None:
+        """Rank 0 has written a line on its standard error: a warning, as a rule."""
+
+
+_PARAMETERS = {650: 19_780_400, 325: 8_205_200}
+_GUESSED_COMPUTE_SECONDS = 0.25
+_FEWEST_STEPS = 4
+_LAST_LINES = 15
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is asked for, with the answers' sizes.
+
+    Attributes:
+        hosts, rate, loopback: the cluster, as `gradwire.lab.Cluster` takes them.
+        strategies: gradwire's rows; empty: those of the documentation.
+        lanes: of gradwire's rows.
+        quick: fewer rows, a smaller model.
+        most_steps: of every row; fewer where the network is slow.
+        dense_seconds: about how long a row may train that sends everything.
+        patience: how long the others may take to DDP fp32's loss, as a multiple of its time.
+    """
+
+    hosts: int = 4
+    rate: str = "1gbit"
+    loopback: bool = False
+    strategies: tuple[str, ...] = ()
+    lanes: int = 1
+    quick: bool = False
+    most_steps: int = 30
+    dense_seconds: float = 42.0
+    patience: float = 1.25
+
+    @property
+    def hidden(self) -> int:
+        return 325 if self.quick else 650
+
+    @property
+    def row_count(self) -> int:
+        return len(contestants(self.strategies, quick=self.quick))
+
+    def steps(self, bits_per_second: float | None) -> int:
+        """How many steps every row does: as many as DDP fp32 can in about `dense_seconds`.
+
+        bits_per_second: of the links; None if they are not shaped.
+        """
+        share = 2 * (self.hosts - 1) / self.hosts
+        wire = 32 * _PARAMETERS[self.hidden] * share / bits_per_second if bits_per_second else 0.0
+        affordable = int(self.dense_seconds / (wire + _GUESSED_COMPUTE_SECONDS))
+        return min(self.most_steps, max(_FEWEST_STEPS, affordable))
+
+
+QUICK = Setting(quick=True, most_steps=16, dense_seconds=12.0)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One row and what it did."""
+
+    row: Row
+    measured: Measured
+
+
+def run(setting: Setting, cluster: Cluster, watch: Watcher) -> list[Ran]:
+    """Run every row on an entered cluster. StrategyError for a wrong strategy, before any runs.
+
+    Raises:
+        LabError: a rank failed; with the last it said.
+    """
+    rows = contestants(setting.strategies, quick=setting.quick)
+    with tempfile.TemporaryDirectory(prefix="gradwire-demo-") as folder:
+        task = _task(setting, cluster, Path(folder))
+        ran: list[Ran] = []
+        for row in rows:
+            ran.append(Ran(row, _run_row(row, _limited(task, row, ran, setting), cluster, watch)))
+        return ran
+
+
+def target_loss(ran: Sequence[Ran]) -> float | None:
+    """The loss that DDP fp32 ended with, rounded up to a hundredth; None before it ran."""
+    ended = [each.measured.curve[-1].loss for each in ran if each.row == DDP]
+    return math.ceil(ended[0] * 100) / 100 if ended else None
+
+
+def _task(setting: Setting, cluster: Cluster, folder: Path) -> Task:
+    """What all rows have in common; the text is written to the folder."""
+    steps = setting.steps(None if cluster.loopback else cluster.bits_per_second)
+    task = Task(
+        method="alone",
+        strategy="",
+        tokens=str(folder / "text.pt"),
+        result=str(folder / "result.json"),
+        steps=steps,
+        steps_per_evaluation=max(1, steps // 6),
+        least_seconds=2.0 if setting.quick else 5.0,
+        lanes=setting.lanes,
+        hidden=setting.hidden,
+    )
+    corpus.build(held_out=task.held_out_words).save(Path(task.tokens))
+    return task
+
+
+def _limited(task: Task, row: Row, ran: Sequence[Ran], setting: Setting) -> Task:
+    """A row's own task: after DDP fp32, rows go on to its loss if that takes about its time."""
+    target = target_loss(ran)
+    task = task.of(row)
+    if target is None:
+        return task
+    seconds = next(each.measured.curve[-1].seconds for each in ran if each.row == DDP)
+    return task.until(target, setting.patience * seconds)
+
+
+def _run_row(row: Row, task: Task, cluster: Cluster, watch: Watcher) -> Measured:
+    path = Path(task.result).with_name("task.json")
+    task.save(path)
+    said: list[str] = []
+
+    def on_line(rank: int, stream: str, line: str) -> None:
+        if rank == 0 and stream == "stdout" and line.startswith("{"):
+            watch(row, Point(**json.loads(line)))
+            return
+        said.append(f"[{rank}] {line}")
+        if rank == 0:
+            watch.note(line)
+
+    command = [sys.executable, "-m", "gradwire.demo.worker", str(path)]
+    # torch warns once per connection that hosts of the lab have no name in any DNS.
+    code = cluster.run(command, env={"TORCH_CPP_LOG_LEVEL": "ERROR"}, on_line=on_line)
+    if code != 0:
+        last = "\n".join(said[-_LAST_LINES:])
+        raise LabError(
+            f"every rank of a row ends with exit code 0; one of '{row.label}' ended with {code}. "
+            f"What the ranks said last:\n{last}"
+        )
+    return Measured.load(Path(task.result))

@@ -1,0 +1,150 @@
+"""From what the rows did to what is printed."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from gradwire.demo.rows import DDP
+from gradwire.demo.runner import Ran, target_loss
+from gradwire.demo.task import Measured, Point
+from gradwire.report.table import Table
+
+# The first steps allocate, and DDP arranges its buckets after the first.
+_WARM_UP_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the table.
+
+    Attributes:
+        step_seconds: median over steps of the slowest rank of each step, after the warm-up.
+        rank_step_seconds: the median of the rank whose median is largest; the two differ where
+            ranks do not wait for each other.
+        step_seconds_range: 10th and 90th percentile of the steps behind `step_seconds`.
+        bytes_per_step_and_host: what left a host's interface, headers and acknowledgements too.
+        loss: held out, nats per word, after the step count that all rows have in common.
+        seconds_to_target: of training, until the loss that DDP fp32 ended with; None if not
+            reached in the row's `steps` and `seconds`.
+    """
+
+    label: str
+    strategy: str
+    step_seconds: float
+    rank_step_seconds: float
+    step_seconds_range: tuple[float, float]
+    bytes_per_step_and_host: float
+    loss: float
+    seconds_to_target: float | None
+    steps: int
+    seconds: float
+    curve: list[Point]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All rows, and what they have in common."""
+
+    parameters: int
+    steps: int
+    target_loss: float
+    results: list[Result]
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values for `json.dumps`; times in seconds, bytes in bytes, losses in nats."""
+        return asdict(self)
+
+    def step_seconds(self, label: str) -> float:
+        """A row's step time, by its label. KeyError if there is no such row."""
+        return {result.label: result.step_seconds for result in self.results}[label]
+
+
+def summarize(ran: Sequence[Ran]) -> Summary:
+    """Compare the rows. DDP fp32 is one of them."""
+    target = target_loss(ran)
+    assert target is not None
+    steps = next(each.measured.curve[-1].step for each in ran if each.row == DDP)
+    results = [_result(each, steps, target) for each in ran]
+    return Summary(ran[0].measured.parameters, steps, target, results)
+
+
+def table(summary: Summary) -> Table:
+    """The table that is printed."""
+    baseline = summary.step_seconds(DDP.label)
+    headers = (
+        "", "ms/step", "speed", "MB/step/host",
+        f"loss after {summary.steps}", f"time to loss {summary.target_loss:.2f}",
+    )  # fmt: skip
+    return Table(headers, [_cells(result, baseline) for result in summary.results])
+
+
+def _cells(result: Result, baseline: float) -> tuple[str, ...]:
+    return (
+        result.label,
+        f"{1e3 * result.step_seconds:.0f}",
+        f"{baseline / result.step_seconds:.2f}×",
+        _megabytes(result.bytes_per_step_and_host),
+        f"{result.loss:.2f}",
+        _time_to_target(result),
+    )
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:.1f}" if count >= 10e6 else f"{count / 1e6:.2f}"
+
+
+def _time_to_target(result: Result) -> str:
+    if result.seconds_to_target is not None:
+        return f"{result.seconds_to_target:.1f} s"
+    return f"not in {result.steps} steps, {result.seconds:.0f} s"
+
+
+def _result(ran: Ran, steps: int, target: float) -> Result:
+    measured, last = ran.measured, ran.measured.curve[-1]
+    timed = slowest_rank(measured.step_seconds)
+    return Result(
+        label=ran.row.label,
+        strategy=ran.row.strategy,
+        step_seconds=statistics.median(timed),
+        rank_step_seconds=max(map(statistics.median, map(_timed, measured.step_seconds))),
+        step_seconds_range=_range(timed),
+        bytes_per_step_and_host=bytes_per_step(measured),
+        loss=next(point.loss for point in measured.curve if point.step == steps),
+        seconds_to_target=seconds_to(target, measured.curve),
+        steps=last.step,
+        seconds=last.seconds,
+        curve=measured.curve,
+    )
+
+
+def slowest_rank(step_seconds: Sequence[Sequence[float]]) -> list[float]:
+    """Per step the time of the rank that took longest, without the warm-up."""
+    return _timed([max(step) for step in zip(*step_seconds, strict=True)])
+
+
+def _timed(steps: Sequence[float]) -> list[float]:
+    """Without the warm-up; of very short rows at least half is kept."""
+    return list(steps[min(_WARM_UP_STEPS, len(steps) // 2) :])
+
+
+def bytes_per_step(measured: Measured) -> float:
+    """Bytes per step and host; the first interval is left out if there are others."""
+    intervals = measured.bytes_sent[1:] or measured.bytes_sent
+    return sum(sent for _, sent in intervals) / sum(steps for steps, _ in intervals)
+
+
+def seconds_to(loss: float, curve: Sequence[Point]) -> float | None:
+    """When a curve first was at a loss, linear between its points; None if it never was."""
+    for before, after in itertools.pairwise(curve):
+        if after.loss <= loss:
+            part = (before.loss - loss) / (before.loss - after.loss)
+            return before.seconds + max(0.0, part) * (after.seconds - before.seconds)
+    return None
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]

@@ -1,0 +1,95 @@
+"""What a rank is told to do, and what a row has measured: plain values that live in JSON files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from gradwire.demo.rows import Method, Row
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row's training, the same for all its ranks.
+
+    A row ends after `steps` steps and `least_seconds` of training; with a `target_loss` only once
+    the held-out loss is there, or after `most_seconds`.
+    """
+
+    method: Method
+    strategy: str
+    tokens: str  # a file, as Corpus.save writes it
+    result: str  # a file that rank 0 writes
+    steps: int
+    steps_per_evaluation: int
+    least_seconds: float = 0.0
+    target_loss: float | None = None
+    most_seconds: float = 0.0
+    lanes: int = 1
+    hidden: int = 650
+    words_per_stream: int = 16  # per step, back-propagated through
+    streams_per_rank: int = 8
+    held_out_streams: int = 16
+    held_out_length: int = 101
+    learning_rate: float = 0.3
+    momentum: float = 0.9
+    seed: int = 1
+
+    @property
+    def held_out_words(self) -> int:
+        return self.held_out_streams * self.held_out_length
+
+    def of(self, row: Row) -> Task:
+        """The same training, by another row."""
+        return replace(self, method=row.method, strategy=row.strategy)
+
+    def until(self, loss: float, most_seconds: float) -> Task:
+        """The same training, on to a loss."""
+        return replace(self, target_loss=loss, most_seconds=most_seconds)
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+    @staticmethod
+    def load(path: Path) -> Task:
+        return Task(**json.loads(path.read_text()))
+
+
+class Point(NamedTuple):
+    """The held-out loss (nats per word) after some steps and so many seconds of training."""
+
+    step: int
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one row did. Clocks and counters stand still during evaluations.
+
+    Attributes:
+        step_seconds: (ranks, steps): how long each rank took for each step.
+        bytes_sent: per evaluation interval: what left each host's interface, mean over hosts.
+        curve: the held-out loss, from step 0 on.
+        parameters: of the model.
+    """
+
+    step_seconds: list[list[float]]
+    bytes_sent: list[tuple[int, float]]  # (steps, bytes)
+    curve: list[Point]
+    parameters: int
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @staticmethod
+    def load(path: Path) -> Measured:
+        read = json.loads(path.read_text())
+        return Measured(
+            step_seconds=read["step_seconds"],
+            bytes_sent=[(int(steps), sent) for steps, sent in read["bytes_sent"]],
+            curve=[Point(*point) for point in read["curve"]],
+            parameters=read["parameters"],
+        )

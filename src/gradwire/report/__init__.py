@@ -1,0 +1,1 @@
+"""Tables and plots: what was measured, made readable. Nothing here trains or measures."""

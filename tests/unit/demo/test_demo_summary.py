@@ -1,0 +1,102 @@
+"""From measured runs to the numbers that are printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradwire.demo import summary
+from gradwire.demo.rows import ALONE, DDP, gradwire_row
+from gradwire.demo.runner import Ran, target_loss
+from gradwire.demo.task import Measured, Point
+
+
+def measured(step_seconds: float, losses: list[float], sent: float = 0.0) -> Measured:
+    """Two ranks, an evaluation every five steps; rank 1 is slower by a tenth."""
+    steps = 5 * (len(losses) - 1)
+    ranks = [[step_seconds] * steps, [1.1 * step_seconds] * steps]
+    curve = [Point(5 * i, 5.5 * i * step_seconds, loss) for i, loss in enumerate(losses)]
+    return Measured(ranks, [(5, 5 * sent)] * (len(losses) - 1), curve, 1000)
+
+
+RAN = [
+    Ran(ALONE, measured(0.1, [9.0, 8.0, 7.5])),
+    Ran(DDP, measured(1.0, [9.0, 8.0, 6.991], sent=120e6)),
+    Ran(gradwire_row("dgc(0.001) | allgather"), measured(0.2, [9.0, 8.5, 8.0, 7.0, 6.98], 0.6e6)),
+]
+
+
+@pytest.fixture
+def made() -> summary.Summary:
+    return summary.summarize(RAN)
+
+
+def test_the_target_is_ddps_loss_rounded_up(made: summary.Summary) -> None:
+    assert made.target_loss == pytest.approx(7.0)
+    assert target_loss(RAN[:1]) is None
+
+
+def test_steps_are_those_of_the_slowest_rank(made: summary.Summary) -> None:
+    assert made.step_seconds("DDP fp32") == pytest.approx(1.1)
+    assert made.results[1].rank_step_seconds == pytest.approx(1.1)
+    with pytest.raises(KeyError):
+        made.step_seconds("nobody")
+
+
+def test_the_slowest_rank_may_be_another_at_each_step() -> None:
+    ranks = [[9.0, 9.0, 9.0, 1.0, 2.0, 1.0], [9.0, 9.0, 9.0, 2.0, 1.0, 2.0]]
+    assert summary.slowest_rank(ranks) == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(("steps", "left"), [(1, 1), (2, 1), (4, 2), (6, 3), (30, 27)])
+def test_warm_up_is_left_out_but_never_everything(steps: int, left: int) -> None:
+    assert len(summary.slowest_rank([[1.0] * steps])) == left
+
+
+def test_losses_are_compared_at_the_same_step(made: summary.Summary) -> None:
+    assert made.steps == 10
+    assert [result.loss for result in made.results] == [7.5, 6.991, 8.0]
+
+
+def test_bytes_are_per_step(made: summary.Summary) -> None:
+    assert made.results[1].bytes_per_step_and_host == pytest.approx(120e6)
+
+
+def test_the_first_interval_does_not_count() -> None:
+    first_is_odd = Measured([[1.0] * 15], [(5, 999.0), (5, 50.0), (5, 70.0)], [], 0)
+    assert summary.bytes_per_step(first_is_odd) == pytest.approx(12.0)
+    assert summary.bytes_per_step(Measured([[1.0]], [(5, 50.0)], [], 0)) == pytest.approx(10.0)
+
+
+def test_time_to_a_loss_is_linear_between_points() -> None:
+    curve = [Point(0, 0.0, 9.0), Point(5, 10.0, 8.0), Point(10, 20.0, 7.0)]
+    assert summary.seconds_to(7.25, curve) == pytest.approx(17.5)
+    assert summary.seconds_to(8.0, curve) == pytest.approx(10.0)
+    assert summary.seconds_to(6.9, curve) is None
+    assert summary.seconds_to(9.5, curve) == pytest.approx(0.0)
+
+
+def test_time_to_a_loss_is_the_first_time() -> None:
+    curve = [Point(0, 0.0, 9.0), Point(5, 10.0, 7.0), Point(10, 20.0, 8.0), Point(15, 30.0, 6.0)]
+    assert summary.seconds_to(7.5, curve) == pytest.approx(7.5)
+
+
+def test_the_table_says_all(made: summary.Summary) -> None:
+    text = summary.table(made).as_text()
+    assert "loss after 10" in text
+    assert "time to loss 7.00" in text
+    assert "not in 10 steps" in text.splitlines()[2]
+    assert "5.00×" in text.splitlines()[4]
+    assert "0.60" in text.splitlines()[4]
+
+
+def test_the_summary_is_json(made: summary.Summary) -> None:
+    read = json.loads(json.dumps(made.as_json()))
+    assert read["results"][2]["strategy"] == "dgc(0.001) | allgather"
+    assert read["results"][0]["seconds_to_target"] is None
+
+
+def test_measured_values_survive_a_file(tmp_path: Path) -> None:
+    before = RAN[2].measured
+    before.save(tmp_path / "result.json")
+    assert Measured.load(tmp_path / "result.json") == before

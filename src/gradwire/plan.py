@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.buckets import Bucket, Parameter, by_name, digest, group
-from gradwire.errors import PlanError
+from gradwire.errors import GradwireError, PlanError
 from gradwire.strategy import Strategy
 
 FORMAT = 1
@@ -131,12 +131,12 @@ class Plan:
                     f"this version reads plans of format {FORMAT}; got {data.get('format')!r}. "
                     "Write the plan again with this version of gradwire."
                 )
-            buckets = tuple(
-                Bucket(tuple(map(_parameter, b["parameters"]))) for b in data["buckets"]
-            )
+            buckets = tuple(_bucket(b["parameters"]) for b in data["buckets"])
             strategies = tuple(Strategy.parse(b["strategy"]) for b in data["buckets"])
             return Plan(buckets, strategies, int(data["lanes"]))
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except GradwireError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise PlanError(
                 f"a plan is a JSON object with format, lanes and buckets; {error!r}. "
                 "Write the plan again with Plan.save()."
@@ -150,12 +150,18 @@ class Plan:
         """PlanError if there is no such file or it holds no plan."""
         try:
             return Plan.from_json(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise PlanError(f"a plan's path names a readable file; {error}.") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(
+                f"a plan's path names a readable file; {error}. Write one with Plan.save()."
+            ) from error
 
 
-def _parameter(row: dict[str, Any]) -> Parameter:
-    return Parameter(row["name"], tuple(row["shape"]), row["dtype"])
+def _bucket(rows: Sequence[dict[str, Any]]) -> Bucket:
+    if not rows:
+        raise ValueError("a bucket without parameters")
+    return Bucket(
+        tuple(Parameter(row["name"], tuple(map(int, row["shape"])), row["dtype"]) for row in rows)
+    )
 
 
 def _explicit(parameters: Sequence[Parameter], lists: Iterable[Sequence[str]]) -> list[Bucket]:

@@ -65,7 +65,7 @@ def _read(text: str) -> ast.expr:
         _fail(text, "it is a text", "'topk(0.01)+ef | allgather'")
     try:
         return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: nested too deep
         _fail(text, "it reads 'compressor[+feedback] | collective'", "'topk(0.01)+ef | allgather'")
 
 
@@ -95,10 +95,13 @@ def _arguments(text: str, node: ast.expr) -> tuple[list[Any], dict[str, Any]]:
     if not isinstance(node, ast.Call):
         return [], {}
     try:
-        named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords if k.arg}
+        if any(k.arg is None for k in node.keywords):
+            raise ValueError("** hides the names")
+        named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
         return [ast.literal_eval(a) for a in node.args], named
-    except ValueError:
-        _fail(text, f"parameters are plain values, in '{ast.unparse(node)}'", "for example 0.01")
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        instead = "for example 0.01"
+        return _fail(text, f"parameters are plain values, in '{ast.unparse(node)}'", instead)
 
 
 def _signature(member: Any) -> str:

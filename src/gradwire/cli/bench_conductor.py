@@ -61,11 +61,13 @@ def measure(buckets: int, elements: int, repeats: int, strategy: str) -> dict[st
         module.register_parameter(f"p{i}", nn.Parameter(torch.zeros(1, elements)))
     handle = gradwire.attach(module, strategy, bucket_bytes=1)
     session = handle._session
-    for p in module.parameters():
+    gradients = {}
+    for name, p in module.named_parameters():
         p.grad = torch.randn_like(p)
+        gradients[name] = p.grad.view(-1)
     parts = {
         "exchange": handle.synchronize,
-        "kernels": lambda: _kernels_alone(session),
+        "kernels": lambda: _kernels_alone(session, gradients),
         "moves": lambda: _moves_alone(session),
     }
     times: dict[str, list[float]] = {name: [] for name in parts}
@@ -81,21 +83,16 @@ def measure(buckets: int, elements: int, repeats: int, strategy: str) -> dict[st
     return {**facts, "target_seconds": TARGET_SECONDS, "seconds_per_bucket": rows}
 
 
-def _kernels_alone(session: Any) -> None:
+def _kernels_alone(session: Any, gradients: dict[str, Any]) -> None:
     """Each bucket's encoding and decoding, without the conductor and without a message."""
     from gradwire.strategy import Key, StepInfo
 
     info = StepInfo(session.step)
     for context in session.contexts:
-        for encoder, x, state, sections, name in zip(
-            context._encoders,
-            context.gradients,
-            context._states,
-            context._sections,
-            context._names,
-        ):
-            encoder.encode(x, state, sections, info, Key(0, 0, name))
-            context.strategy.compressor.accumulate([sections], x, 1.0)
+        parts = zip(context._encoders, context._states, context._sections, context._names)
+        for encoder, state, sections, name in parts:
+            encoder.encode(gradients[name], state, sections, info, Key(0, 0, name))
+            context.strategy.compressor.accumulate([sections], gradients[name], 1.0)
 
 
 def _moves_alone(session: Any) -> None:

@@ -1,12 +1,18 @@
-"""What the feedbacks with a momentum share: the check of its range."""
+"""What the feedbacks with a momentum share: the check of their parameters."""
 
 from gradwire.errors import StrategyError
 
 
-def check_momentum(owner: str, momentum: object) -> None:
-    """StrategyError unless 0 <= momentum < 1."""
+def check_momentum(owner: str, momentum: object, **switches: object) -> None:
+    """StrategyError unless 0 <= momentum < 1 and every switch is True or False."""
     if not isinstance(momentum, int | float) or not 0 <= momentum < 1:
         raise StrategyError(
             f"{owner}'s momentum is at least 0 and below 1; got {momentum!r}. "
             f"Use for example {owner}(momentum=0.9)."
         )
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise StrategyError(
+                f"{owner}'s {name} is True or False; got {value!r}. "
+                f"Use for example {owner}(momentum=0.9, {name}=True)."
+            )

@@ -29,7 +29,7 @@ class MomentumCorrection(Feedback):
     name: ClassVar[str] = "dgc"
 
     def __post_init__(self) -> None:
-        check_momentum(self.name, self.momentum)
+        check_momentum(self.name, self.momentum, nesterov=self.nesterov, mask=self.mask)
 
     def recurrence(self) -> Recurrence:
         return Recurrence(self.momentum, self.nesterov, self.mask)

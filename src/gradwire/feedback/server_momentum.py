@@ -25,13 +25,13 @@ class ServerMomentum(Feedback):
     name: ClassVar[str] = "server_momentum"
 
     def __post_init__(self) -> None:
-        check_momentum(self.name, self.momentum)
+        check_momentum(self.name, self.momentum, nesterov=self.nesterov)
 
     def keeps_momentum(self) -> bool:
         return self.momentum > 0
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
-        return x, state
+        return x, dict(state)  # not the state itself, which `received` will change
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
         return state

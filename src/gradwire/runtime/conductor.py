@@ -12,7 +12,9 @@ have this property (benchmarks and horror stories: docs/design/issue-order.md).
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
@@ -62,6 +64,7 @@ class Conductor:
             _Lane(self, i, performer, self.jobs[i::count])
             for i, performer in enumerate(performers)
         ]
+        _AT_WORK.add(self)
         for lane in self._lanes:
             lane.start()
 
@@ -100,14 +103,18 @@ class Conductor:
         if self.error is not None:
             raise self.error
 
-    def close(self) -> None:
+    def close(self, patience_seconds: float = 5.0) -> None:
         """Stop the lanes. Not collective; the conductor is of no use afterwards."""
+        if self._closing:
+            return
         self._closing = True
         for job in self.jobs:
             job.ready.set()
         for lane in self._lanes:
             if lane is not threading.current_thread():
-                lane.join(timeout=5.0)
+                lane.join(timeout=patience_seconds)
+            if not lane.is_alive():
+                lane.performer.close()
 
     # -- the lanes' side -------------------------------------------------------------------
 
@@ -139,6 +146,16 @@ class Conductor:
         return self._closing
 
 
+_AT_WORK: weakref.WeakSet[Conductor] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """An interpreter that ends kills waiting threads, and C++ frames on them abort the process."""
+    for conductor in list(_AT_WORK):
+        conductor.close(patience_seconds=1.0)
+
+
 class _Lane(threading.Thread):
     """Takes its jobs in order, again and again."""
 
@@ -147,7 +164,7 @@ class _Lane(threading.Thread):
     ) -> None:
         super().__init__(name=f"gradwire-lane-{index}", daemon=True)
         self._conductor, self._index, self._jobs = conductor, index, jobs
-        self._performer = performer
+        self.performer = performer
         cuda = conductor._device.type == "cuda"
         self.stream = torch.cuda.Stream(conductor._device) if cuda else None  # type: ignore[no-untyped-call]
 
@@ -185,8 +202,8 @@ class _Lane(threading.Thread):
         move = next(rounds)
         while True:
             began = self._span(kind, job.label, began)
-            arrived = self._performer.perform(move, job.label)
-            sent = move.bytes_sent(self._performer.world)
+            arrived = self.performer.perform(move, job.label)
+            sent = move.bytes_sent(self.performer.world)
             began = self._span("wire", job.label, began, sent)
             kind = "decode"
             try:
@@ -197,6 +214,6 @@ class _Lane(threading.Thread):
 
     def _span(self, kind: str, label: str, began: float, sent: float = 0.0) -> float:
         now = perf_counter()
-        rank = self._performer.rank
+        rank = self.performer.rank
         self._conductor.trace.add(Span(rank, self._index, kind, label, began, now, sent))
         return now

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -17,8 +18,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
+from gradwire.errors import PayloadError
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Layout, read_headers, write_header
+from gradwire.runtime.message import Layout, check_size, read_headers, write_header
 from gradwire.strategy import Context, Key, State, StepInfo, Strategy
 
 Memory: TypeAlias = "dict[str, State]"
@@ -28,7 +30,7 @@ Memory: TypeAlias = "dict[str, State]"
 class BucketContext(Context):
     """The local work of one rank on one bucket, step after step.
 
-    Buffers (one message, and one per rank for what arrives) are made once. `memory` is shared by
+    The message's buffer is made once, when first needed. `memory` is shared by
     all buckets of a model. exact_undo keeps a copy of the state during a step, so that undoing a
     non-finite step is exact to the bit instead of to rounding.
     """
@@ -45,11 +47,20 @@ class BucketContext(Context):
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
         self._states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self._encoders = [make_encoder(strategy.compressor, strategy.feedback) for _ in claims]
-        self._buffer = torch.zeros(self.layout.bytes, dtype=torch.uint8, device=device)
-        self._sections = self.layout.views(self._buffer)
+        self._device = device
+        # What one parameter sends as it is can be summed where it lies, without a copy of it.
+        self._as_it_is = strategy.feedback is None and len(claims) == 1 and claims[0].lossless
         self._arrived: tuple[int, list[list[tuple[Tensor, ...]]]] | None = None
         self._snapshots: list[dict[str, Tensor]] = []
         self.finite = True
+
+    @cached_property
+    def _buffer(self) -> Tensor:
+        return torch.zeros(self.layout.bytes, dtype=torch.uint8, device=self._device)
+
+    @cached_property
+    def _sections(self) -> list[tuple[Tensor, ...]]:
+        return self.layout.views(self._buffer)
 
     def begin(
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
@@ -66,18 +77,21 @@ class BucketContext(Context):
         return self._buffer
 
     def numbers(self) -> Tensor:
+        if self._as_it_is and self.gradients is self.results and self.info.clip_scale == 1.0:
+            return self.gradients[0]
         if not self._encode():
             self.layout.numbers(self._buffer).fill_(math.nan)
         return self.layout.numbers(self._buffer)
 
     def accumulate(self, messages: Tensor) -> None:
+        check_size(messages, self.world, self.layout.bytes)
         if not read_headers(messages, self.digest, self.info.step):
             return self._spoil()
         self._write_results(self._views(messages))
         return None
 
     def divide(self, total: Tensor) -> None:
-        if self.strategy.feedback is not None and not kernels.is_finite(total):
+        if not kernels.is_finite(total):
             return self._spoil()
         parts = torch.split(total, self._sizes)
         self._write_results([[(part,)] for part in parts])
@@ -92,6 +106,7 @@ class BucketContext(Context):
             for encoder, state, sections in zip(self._encoders, self._states, self._sections):
                 encoder.give_back(state, sections)
         self._snapshots = []
+        self.gradients = self.results = ()  # so that zero_grad(set_to_none=True) frees them
         for encoder in self._encoders:
             encoder.release()
 
@@ -114,8 +129,11 @@ class BucketContext(Context):
 
     def _write_results(self, payloads: Sequence[Sequence[tuple[Tensor, ...]]]) -> None:
         accumulate = self.strategy.compressor.accumulate
-        for result, parts in zip(self.results, payloads):
-            accumulate(parts, result, self.world)
+        for name, result, parts in zip(self._names, self.results, payloads):
+            try:
+                accumulate(parts, result, self.world)
+            except PayloadError as error:
+                raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
         feedback = self.strategy.feedback
         if feedback is not None:
             for result, state in zip(self.results, self._states):

@@ -122,13 +122,25 @@ def _perform(moves: Sequence[Move]) -> list[Tensor]:
 def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> torch.Size:
     kinds = {(tuple(x.shape), x.dtype) for x in tensors}
     if len(kinds) != 1 or not tensors[0].is_floating_point():
+        got = "; ".join(
+            f"rank {r}: {str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+            for r, x in enumerate(tensors)
+        )
         raise UsageError(
             "lockstep takes one floating-point tensor per rank, all of one shape and dtype; got "
-            f"{sorted(map(str, kinds)) or 'none'}. Pass [x0, x1, …]."
+            f"{got or 'none'}. Pass [x0, x1, …]."
         )
-    if len(states) != len(tensors):
+    dicts = len({id(memory) for memory in states})
+    if len(states) != len(tensors) or dicts != len(tensors):
         raise UsageError(
-            f"lockstep's state is one dict per rank; got {len(states)} for {len(tensors)} ranks. "
+            f"lockstep's state is one dict per rank; got {dicts} for {len(tensors)} ranks. "
             "Pass state=[{} for _ in tensors] and keep it between calls."
         )
+    for r, memory in enumerate(states):
+        for key, value in memory.items():
+            if value.numel() != tensors[0].numel():
+                raise UsageError(
+                    f"lockstep's state has the input's {tensors[0].numel()} elements; rank {r}'s "
+                    f"'{key}' has {value.numel()} elements. Begin with empty dicts."
+                )
     return tensors[0].shape

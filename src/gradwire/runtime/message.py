@@ -64,6 +64,15 @@ def write_header(message: Tensor, digest: int, step: int, finite: bool) -> None:
     message[:HEADER_BYTES].view(torch.int64).copy_(torch.tensor(facts))
 
 
+def check_size(messages: Tensor, world: int, size: int) -> None:
+    """PayloadError unless there is one message of that many bytes per rank."""
+    if tuple(messages.shape) != (world, size):
+        raise PayloadError(
+            f"{world} ranks send {size} bytes each, by the plan; {tuple(messages.shape)} arrived. "
+            "Attach the same plan everywhere."
+        )
+
+
 def read_headers(messages: Tensor, digest: int, step: int) -> bool:
     """Check the headers of (n, bytes) messages; True if every rank was finite.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -50,6 +53,14 @@ class Performer:
             ) from error
         raise MoveError(f"torch.distributed performs the moves of gradwire.moves; got {move}.")
 
+    def close(self) -> None:
+        """Give the group's threads and sockets back; not collective."""
+        # A smaller group's name would be given again, and its old addresses found in the store.
+        if dist.is_initialized() and self.world == dist.get_world_size():
+            with suppress(ValueError):  # it went with a default group before this one
+                dist.destroy_process_group(self.group)
+        del self.group  # the last reference: sockets close with it
+
     def _all_reduce(self, data: Tensor) -> Tensor:
         if self._gloo and self.world > 1 and data.numel() * data.element_size() <= DIRECT_BYTES:
             parts = self._all_gather(data)
@@ -69,17 +80,36 @@ class Performer:
         return arrived
 
 
+@contextmanager
+def attaching() -> Iterator[None]:
+    """Around what attach asks of the network: a failure there means that a rank is missing."""
+    try:
+        yield
+    except (RuntimeError, ConnectionError) as error:
+        raise PeerError(
+            "every rank must call attach() within the timeout; not all did. Look at the other "
+            f"ranks' own logs. (The backend says: {str(error).splitlines()[0]})"
+        ) from error
+
+
 def make_group(parent: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
-    """A group of the same ranks and backend, for one lane. Collective: all ranks must call."""
+    """A group of the same ranks and backend, for one lane. Collective: its ranks must call.
+
+    torch names a group of some of the world's ranks by how many groups each of them is in: for
+    these it must be equally many, or the call times out.
+    """
     parent = parent if parent is not None else dist.group.WORLD
     assert parent is not None
     options: Any = None
-    group = dist.new_group(
-        dist.get_process_group_ranks(parent),
-        timeout=timedelta(seconds=timeout_seconds),
-        backend=dist.get_backend(parent),
-        pg_options=options,
-    )
+    ranks = dist.get_process_group_ranks(parent)
+    with attaching():
+        group = dist.new_group(
+            ranks,
+            timeout=timedelta(seconds=timeout_seconds),
+            backend=dist.get_backend(parent),
+            pg_options=options,
+            use_local_synchronization=len(ranks) < dist.get_world_size(),
+        )
     assert isinstance(group, dist.ProcessGroup)
     return group
 
@@ -90,7 +120,8 @@ def exchange_text(text: str, group: dist.ProcessGroup, device: torch.device) -> 
     data = text.encode()[:room].ljust(room, b"\0")
     mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
     theirs = mine.new_empty(dist.get_world_size(group) * room)
-    _all_gather(theirs, mine, group=group)
+    with attaching():
+        _all_gather(theirs, mine, group=group)
     rows = bytes(theirs.cpu().tolist())
     texts = (rows[i : i + room] for i in range(0, len(rows), room))
     return [row.rstrip(b"\0").decode(errors="ignore") for row in texts]
@@ -106,7 +137,7 @@ def silent_ranks(group: dist.ProcessGroup, patience_seconds: float = 3.0) -> str
     try:
         store = dist.distributed_c10d._get_process_group_store(group)
         store.set(f"gradwire/failed/{rank}", "1")
-        missing = [r for r in range(world) if not _reports(store, r, patience_seconds / world)]
+        missing = _missing(store, world, patience_seconds)
     except Exception:
         return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
     if not missing:
@@ -114,9 +145,12 @@ def silent_ranks(group: dist.ProcessGroup, patience_seconds: float = 3.0) -> str
     return f"rank {', '.join(map(str, missing))} died or is stuck."
 
 
-def _reports(store: Any, rank: int, patience_seconds: float) -> bool:
-    try:
-        store.wait([f"gradwire/failed/{rank}"], timedelta(seconds=patience_seconds))
-    except dist.DistStoreError:
-        return False
-    return True
+def _missing(store: Any, world: int, patience_seconds: float) -> list[int]:
+    """Asks again and again: waiting with a time limit fails differently in every store."""
+    deadline = monotonic() + patience_seconds
+    missing = list(range(world))
+    while True:
+        missing = [r for r in missing if not store.check([f"gradwire/failed/{r}"])]
+        if not missing or monotonic() > deadline:
+            return missing
+        sleep(0.05)

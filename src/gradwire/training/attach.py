@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakIdKeyDictionary
 
-from gradwire.errors import GradwireError, PlanError, StrategyError, UsageError
+from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.plan import BUCKET_BYTES, Plan
-from gradwire.runtime.torch_dist import exchange_text, make_group
+from gradwire.runtime.torch_dist import Performer, attaching, exchange_text, make_group
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.ddp import DdpFrontend, trainable
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.session import Session, describe
+
+_ATTACHED: Any = WeakIdKeyDictionary()
+"""The parameters of all attached models."""
 
 
 class Handle:
@@ -71,7 +76,9 @@ class Handle:
         """Stop synchronizing; what waits in residuals is dropped. DDP goes back to its own sum."""
         self._check.close()
         self._frontend.close()
-        self._session.conductor.close()
+        self._session.close()
+        for p in self._session.parameters.values():
+            _ATTACHED.pop(p, None)
 
 
 def attach(
@@ -110,8 +117,14 @@ def attach(
         process_group = ddp.process_group
     parameters = trainable(ddp) if ddp else _trainable(module)
     device = _device(parameters)
+    _check_parameters(parameters)
     group = make_group(process_group, timeout_seconds)
-    agreed = _agree(group, device, parameters, plan, bucket_bytes, buckets, lanes)
+    settings = f"clip_norm={clip_norm} seed={seed}"
+    try:
+        agreed = _agree(group, device, parameters, plan, bucket_bytes, buckets, lanes, settings)
+    except Exception:
+        Performer(group).close()
+        raise
     groups = [
         group,
         *(make_group(process_group, timeout_seconds) for _ in range(agreed.lanes - 1)),
@@ -119,21 +132,27 @@ def attach(
     if ddp is None:
         _broadcast(module, group)
     session = Session(parameters, agreed, groups, clip_norm=clip_norm, seed=seed)
-    return Handle(session, DdpFrontend(session, ddp) if ddp else ModuleFrontend(session))
+    try:
+        frontend = DdpFrontend(session, ddp) if ddp else ModuleFrontend(session)
+    except UsageError:
+        session.close()
+        raise
+    _ATTACHED.update(dict.fromkeys(parameters.values(), True))
+    return Handle(session, frontend)
 
 
 def _agree(
     group: dist.ProcessGroup, device: torch.device, parameters: Mapping[str, nn.Parameter],
     asked: str | Strategy | Plan | Path, bucket_bytes: int,
-    buckets: Iterable[Sequence[str]] | None, lanes: int,
+    buckets: Iterable[Sequence[str]] | None, lanes: int, settings: str,
 ) -> Plan:  # fmt: skip
     """The plan, once every rank has made the same one; otherwise an error on every rank."""
     plan, problem = None, None
     try:
         plan = _resolve(asked, parameters, bucket_bytes, buckets, lanes)
-    except GradwireError as error:
+    except Exception as error:  # whatever it is, the others must not wait for us
         problem = error
-    mine = f"{plan.digest():x} {plan.strategies[0]}" if plan else f"! {problem}"
+    mine = f"{plan.digest():x} {plan.strategies[0]} {settings}" if plan else f"! {problem}"
     theirs = exchange_text(mine, group, device)
     if problem is not None:
         raise problem
@@ -166,6 +185,11 @@ def _resolve(
         asked.check(described)
         return asked
     strategy = Strategy.parse(asked) if isinstance(asked, str) else asked
+    if not isinstance(strategy, Strategy):
+        raise UsageError(
+            "a plan is a strategy's text, a Strategy, a Plan or the path of one; got "
+            f"{strategy!r}. Use for example 'topk(0.01)+ef | allgather'."
+        )
     return Plan.make(described, strategy, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes)
 
 
@@ -194,6 +218,20 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
+def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
+    for name, p in parameters.items():
+        if p in _ATTACHED:
+            raise UsageError(
+                f"a parameter is attached once; '{name}' is already. Call detach() on the first "
+                "handle."
+            )
+        if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise UsageError(
+                "gradwire exchanges gradients of float32, bfloat16 and float16; "
+                f"'{name}' is {p.dtype}. Convert it, or freeze it."
+            )
+
+
 def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
     devices = {p.device for p in parameters.values()}
     if len(devices) != 1:
@@ -208,5 +246,6 @@ def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
 def _broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
     """Rank 0's parameters and buffers, everywhere, as DDP begins."""
     source = dist.get_process_group_ranks(group)[0]
-    for tensor in (*module.parameters(), *module.buffers()):
-        dist.broadcast(tensor.detach(), src=source, group=group)
+    with attaching():
+        for tensor in (*module.parameters(), *module.buffers()):
+            dist.broadcast(tensor.detach(), src=source, group=group)

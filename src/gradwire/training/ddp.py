@@ -5,6 +5,7 @@ DDP's buckets differ between the first iterations, after a resume, and between i
 the plan's. A DDP bucket's future completes at the end of the step, when all averages are in place.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -28,7 +29,7 @@ class DdpFrontend:
         self._session, self._ddp = session, ddp
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
-        self._closed = False
+        self._closed = self._raises = False
         session.on_end = self._complete
         try:
             ddp.register_comm_hook(None, self._make_hook())
@@ -72,9 +73,20 @@ class DdpFrontend:
         if bucket.index() == 0:
             self._open = []
             self._session.begin()
-        self._open.append((future, bucket.buffer()))
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            self._session.deliver(self._names[id(parameter)], gradient)
+            self._raises = _at_end_of_backward(self._session.wait)
+        buffer = bucket.buffer()  # of a sparse bucket there are no views
+        self._open.append((future, buffer))
+        gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
+        for parameter, gradient in zip(bucket.parameters(), gradients):
+            name = self._names.get(id(parameter))
+            if name is not None:
+                self._session.deliver(name, _in_its_own_order(parameter, gradient))
+            elif parameter.requires_grad:
+                raise UsageError(
+                    f"what trains is fixed when attached; a parameter of shape "
+                    f"{list(parameter.shape)} was frozen then and is not any more. Wrap the "
+                    "module again with DistributedDataParallel and attach."
+                )
         if bucket.is_last():
             self._session.flush(self._absent)
         return future
@@ -82,7 +94,8 @@ class DdpFrontend:
     def _complete(self, error: BaseException | None) -> None:
         opened, self._open = self._open, []
         for future, buffer in opened:
-            if error is None:
+            # DDP makes of an exception "Unable to cast … to Tensor": `wait` raises it instead.
+            if error is None or self._raises:
                 future.set_result(buffer)
             else:
                 future.set_exception(error)  # type: ignore[arg-type] # torch's stub is wrong
@@ -96,6 +109,28 @@ class DdpFrontend:
         work: Any = dist.all_reduce(buffer, group=group, async_op=True)
         summed: torch.futures.Future[Any] = work.get_future()
         return summed.then(lambda done: done.value()[0])
+
+
+def _in_its_own_order(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """DDP keeps a channels_last gradient as it lies in memory, and shows it as if contiguous."""
+    if parameter.is_contiguous() or gradient.layout != torch.strided:
+        return gradient
+    if not torch.ops.aten.is_non_overlapping_and_dense(parameter):
+        return gradient
+    return gradient.as_strided(parameter.shape, parameter.stride())
+
+
+def _at_end_of_backward(callback: Callable[[], None]) -> bool:
+    """Have it called after DDP's own last word, so that DDP stays usable; False in a Join.
+
+    DDP queues its last word after our first bucket, hence the two steps.
+    """
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    try:
+        queue(lambda: queue(callback))
+    except RuntimeError:
+        return False
+    return True
 
 
 def trainable(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:

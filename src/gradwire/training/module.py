@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -23,18 +24,13 @@ class ModuleFrontend:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._enabled, self._active = True, False
-        self._written: dict[str, tuple[int, int]] = {}
+        self._written: dict[str, tuple[weakref.ref[Tensor], int]] = {}
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
             for name, p in session.parameters.items()
         ]
-        has_memory = [s.feedback is not None for s in session.plan.strategies]
-        self._guarded = {
-            name
-            for bucket, guarded in zip(session.plan.buckets, has_memory)
-            if guarded
-            for name in bucket.names
-        }
+        # All parameters, so that a second backward is refused before it has begun an exchange.
+        self._guarded = any(s.feedback is not None for s in session.plan.strategies)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -65,17 +61,23 @@ class ModuleFrontend:
     def _on_gradient(self, name: str, parameter: Tensor) -> None:
         gradient = parameter.grad
         assert gradient is not None
-        if self._written.get(name) == (id(gradient), gradient._version - 1):
+        if self._is_average(name, gradient):
             raise UsageError(
                 f"a strategy with memory takes one backward() per step; '{name}' got a second one "
                 "on top of an average. Call zero_grad() between, or wrap all but the last "
-                "backward() in handle.no_sync()."
+                "backward() in handle.no_sync(). Reentrant checkpointing counts as several: use "
+                "use_reentrant=False."
             )
         if not self._active:
             self._begin()
             # Runs once autograd has nothing left to do, in the thread that called backward().
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._session.deliver(name, gradient)
+
+    def _is_average(self, name: str, gradient: Tensor) -> bool:
+        """Was it added to our last average? Weakly held: addresses are handed out again."""
+        written, version = self._written.get(name, (None, 0))
+        return written is not None and written() is gradient and gradient._version == version + 1
 
     def _begin(self) -> None:
         self._session.begin()
@@ -85,11 +87,12 @@ class ModuleFrontend:
         self._active = False
         self._session.flush(self._absent)
         self._session.wait()
-        self._written = {
-            name: (id(g), g._version)
-            for name in self._guarded
-            if (g := self._session.parameters[name].grad) is not None
-        }
+        if self._guarded:
+            self._written = {
+                name: (weakref.ref(p.grad), p.grad._version)
+                for name, p in self._session.parameters.items()
+                if p.grad is not None
+            }
 
     def _absent(self, name: str) -> Tensor:
         parameter: nn.Parameter = self._session.parameters[name]

@@ -107,6 +107,10 @@ class Session:
         """Block until every average is in place; raise what went wrong, here or in a lane."""
         self.conductor.wait()
 
+    def close(self) -> None:
+        """Stop the lanes and give their groups back. Not collective."""
+        self.conductor.close()
+
     def _launch(self, b: int, clip_scale: float) -> None:
         gradients = [g for g in self._slots[b] if g is not None]
         self.conductor.ready(b, gradients, gradients, StepInfo(self.step, clip_scale))
@@ -127,6 +131,7 @@ class Session:
         for original, flat in self._copied:
             original.copy_(flat.view_as(original))
         self._copied.clear()
+        self._slots = [[None] * len(slots) for slots in self._slots]
         self.stats.record(self.conductor.trace)
         self.step += 1
         if self.on_end is not None:

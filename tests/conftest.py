@@ -1,0 +1,54 @@
+"""What every test may use: golden files, and hypothesis with drawn but repeatable examples."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# The same examples on every machine and run: a failure in CI is the failure at home.
+hypothesis.settings.register_profile(
+    "gradwire", max_examples=50, deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.load_profile("gradwire")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the golden files anew instead of comparing with them",
+    )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Ranks share the cores, in tests as in jobs."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """golden(name, text): text is what tests/golden/name holds; --update-golden writes it."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text, encoding="utf-8")
+        wanted = path.read_text(encoding="utf-8") if path.exists() else ""
+        lines = difflib.unified_diff(
+            wanted.splitlines(), text.splitlines(), f"golden/{name}", "now", lineterm=""
+        )
+        difference = "\n".join(lines)
+        assert not difference, (
+            f"golden/{name} has changed. If that is meant, and noted for users, run "
+            f"pytest tests/golden --update-golden and commit the file.\n{difference}"
+        )
+
+    return compare

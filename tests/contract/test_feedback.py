@@ -1,0 +1,191 @@
+"""The laws of a feedback, for every member; and that fused encoders are the composed ones."""
+
+from __future__ import annotations
+
+import instances
+import laws
+import pytest
+import torch
+from inputs import FLOATS, normal
+from instances import COMPRESSORS, FEEDBACK
+
+from gradwire.compressors import TopK
+from gradwire.feedback import ErrorFeedback, MomentumCorrection, ServerMomentum
+from gradwire.runtime.encoder import ComposedEncoder, make_encoder
+from gradwire.strategy import Compressor, Encoder, Feedback, StepInfo
+
+every = pytest.mark.parametrize("feedback", FEEDBACK, ids=instances.ids)
+# With a residual: the feedbacks that keep what was not sent.
+KEEPING = [f for f in FEEDBACK if not isinstance(f, ServerMomentum)]
+SPARSE = [c for c in COMPRESSORS if isinstance(c, TopK)]
+
+N = 203
+STEPS = [normal(N, seed) for seed in range(8)]
+
+
+@every
+def test_before_and_after_are_functions(feedback: Feedback) -> None:
+    laws.law_before_changes_no_input(feedback, STEPS)
+
+
+@every
+def test_state_is_flat_and_fp32(feedback: Feedback) -> None:
+    laws.law_state_is_flat_and_fp32(feedback, STEPS[:3])
+
+
+# -- fused is composed -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip_scale", [1.0, 0.37])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("feedback", [None, *KEEPING], ids=instances.ids)
+@pytest.mark.parametrize("compressor", SPARSE, ids=instances.ids)
+def test_fused_is_composed_bit_for_bit(
+    compressor: TopK, feedback: Feedback | None, dtype: torch.dtype, clip_scale: float
+) -> None:
+    fused = make_encoder(compressor, feedback)
+    assert not isinstance(fused, ComposedEncoder)
+    steps = [x.to(dtype) for x in STEPS]
+    laws.law_encoders_agree(
+        fused, ComposedEncoder(compressor, feedback), compressor, steps, clip_scale
+    )
+
+
+@pytest.mark.parametrize("feedback", KEEPING, ids=instances.ids)
+@pytest.mark.parametrize("n", [0, 1, 2, 31])
+def test_fused_is_composed_on_small_parameters(feedback: Feedback, n: int) -> None:
+    compressor = TopK(0.1)
+    fused, composed = make_encoder(compressor, feedback), ComposedEncoder(compressor, feedback)
+    laws.law_encoders_agree(fused, composed, compressor, [normal(n, s) for s in range(5)])
+
+
+def test_members_without_a_kernel_are_composed() -> None:
+    for compressor in COMPRESSORS:
+        for feedback in (None, *FEEDBACK):
+            composed = isinstance(make_encoder(compressor, feedback), ComposedEncoder)
+            can_fuse = isinstance(compressor, TopK) and not isinstance(feedback, ServerMomentum)
+            assert composed == (not can_fuse), f"{compressor}+{feedback}"
+
+
+# -- undo and give_back ------------------------------------------------------------------------
+
+
+def encoders(compressor: Compressor, feedback: Feedback) -> dict[str, tuple[Encoder, float]]:
+    """By name: the encoder, and how exactly it can take a step back."""
+    made = {"composed": (ComposedEncoder(compressor, feedback), 0.0)}
+    if isinstance(compressor, TopK):
+        made["fused"] = (make_encoder(compressor, feedback), 1e-5)
+    return made
+
+
+@pytest.mark.parametrize("clip_scale", [1.0, 0.37])
+@pytest.mark.parametrize("feedback", KEEPING, ids=instances.ids)
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=instances.ids)
+def test_undo_restores(compressor: Compressor, feedback: Feedback, clip_scale: float) -> None:
+    momentum_zero = getattr(feedback, "momentum", None) == 0.0
+    for name, (encoder, tolerance) in encoders(compressor, feedback).items():
+        if name == "fused" and momentum_zero:
+            continue  # the velocity of before cannot be known; it is of no consequence either
+        laws.law_undo_restores(lambda e=encoder: e, compressor, STEPS, tolerance, clip_scale)
+
+
+@pytest.mark.parametrize("feedback", KEEPING, ids=instances.ids)
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=instances.ids)
+def test_give_back_keeps_everything(compressor: Compressor, feedback: Feedback) -> None:
+    for encoder, _ in encoders(compressor, feedback).values():
+        laws.law_give_back_keeps_everything(lambda e=encoder: e, compressor, STEPS, 1e-6)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_give_back_restores_the_masked_velocity(momentum: float, nesterov: bool) -> None:
+    """A step that is given back was sent nowhere, so nothing of its velocity is masked."""
+    compressor, feedback = TopK(0.1), MomentumCorrection(momentum, nesterov, mask=True)
+    unmasked = MomentumCorrection(momentum, nesterov, mask=False)
+    for encoder, _ in encoders(compressor, feedback).values():
+        state, sections = {}, laws.sections_for(compressor, N, "float32")
+        encoder.encode(STEPS[0], state, sections, StepInfo(), laws.KEY)
+        assert not state["velocity"][sections[0].long()].any(), "masked where it was sent"
+        encoder.give_back(state, sections)
+        wanted = unmasked.before(STEPS[0], {}, StepInfo())[1]["velocity"]
+        assert torch.equal(state["velocity"], wanted)
+
+
+def test_after_release_undo_and_give_back_do_nothing() -> None:
+    encoder = ComposedEncoder(TopK(0.1), ErrorFeedback())
+    state, sections = {}, laws.sections_for(TopK(0.1), N, "float32")
+    encoder.encode(STEPS[0], state, sections, StepInfo(), laws.KEY)
+    encoder.release()
+    kept = state["residual"].clone()
+    encoder.undo(STEPS[0], state, sections, StepInfo())
+    encoder.give_back(state, sections)
+    assert torch.equal(state["residual"], kept)
+
+
+# -- each by hand ------------------------------------------------------------------------------
+
+
+def test_error_feedback_by_hand() -> None:
+    state: dict[str, torch.Tensor] = {}
+    encoder = make_encoder(TopK(0.5), ErrorFeedback())
+    sections = laws.sections_for(TopK(0.5), 4, "float32")
+    encoder.encode(torch.tensor([1.0, -3.0, 2.0, 0.5]), state, sections, StepInfo(), laws.KEY)
+    assert sections[1].tolist() == [-3.0, 2.0]
+    assert state["residual"].tolist() == [1.0, 0.0, 0.0, 0.5]
+    encoder.encode(torch.tensor([2.0, 0.0, 0.0, 1.0]), state, sections, StepInfo(), laws.KEY)
+    assert sections[0].tolist() == [0, 3]
+    assert sections[1].tolist() == [3.0, 1.5]
+    assert state["residual"].tolist() == [0.0, 0.0, 0.0, 0.0]
+
+
+# m = 1/2, two of four elements; every number is exact in binary.
+BY_HAND = {
+    # nesterov, mask: (sent, residual, velocity) after the first and after the second gradient
+    (False, True): (
+        ([8.0, -2.0], [0.0, 1.0, 0.0, 0.5], [0.0, 1.0, 0.0, 0.5]),
+        ([3.0, 6.0], [0.0, 0.0, 0.0, 1.5], [0.0, 0.0, 0.0, 1.0]),
+    ),
+    (False, False): (
+        ([8.0, -2.0], [0.0, 1.0, 0.0, 0.5], [8.0, 1.0, -2.0, 0.5]),
+        ([4.0, 5.0], [0.0, 3.0, 0.0, 1.5], [4.0, 2.0, 5.0, 1.0]),
+    ),
+    (True, True): (
+        ([12.0, -3.0], [0.0, 1.5, 0.0, 0.75], [0.0, 0.5, 0.0, 0.25]),
+        ([4.0, 9.0], [0.0, 0.0, 0.0, 2.0], [0.0, 0.0, 0.0, 0.5]),
+    ),
+    (True, False): (
+        ([12.0, -3.0], [0.0, 1.5, 0.0, 0.75], [4.0, 0.5, -1.0, 0.25]),
+        ([4.0, 8.5], [2.0, 0.0, 0.0, 2.0], [2.0, 1.0, 2.5, 0.5]),
+    ),
+}
+
+
+@pytest.mark.parametrize(("nesterov", "mask"), BY_HAND)
+def test_momentum_correction_by_hand(nesterov: bool, mask: bool) -> None:
+    feedback, compressor = MomentumCorrection(0.5, nesterov, mask), TopK(0.5)
+    state, sections = {}, laws.sections_for(compressor, 4, "float32")
+    encoder = make_encoder(compressor, feedback)
+    gradients = torch.tensor([8.0, 1.0, -2.0, 0.5]), torch.tensor([0.0, 1.5, 6.0, 0.75])
+    for gradient, (sent, residual, velocity) in zip(gradients, BY_HAND[nesterov, mask]):
+        encoder.encode(gradient, state, sections, StepInfo(), laws.KEY)
+        assert sections[1].tolist() == sent
+        assert state["residual"].tolist() == residual
+        assert state["velocity"].tolist() == velocity
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_server_momentum_is_sgd(nesterov: bool) -> None:
+    """On the average, and bit for bit what torch.optim.SGD steps by."""
+    feedback, state = ServerMomentum(0.9, nesterov), {}
+    buffer = torch.zeros(N)
+    for x in STEPS:
+        mean = x.clone()
+        state = dict(feedback.received(mean, state))
+        buffer = buffer * 0.9 + x
+        wanted = x + buffer * 0.9 if nesterov else buffer
+        assert torch.equal(mean, wanted)
+
+
+def test_only_momentum_correction_asks_for_other_dense_dynamics() -> None:
+    for feedback in FEEDBACK:
+        assert (feedback.dense() is not None) == isinstance(feedback, MomentumCorrection)

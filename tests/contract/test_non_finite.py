@@ -1,0 +1,201 @@
+"""Inf or NaN on one rank: every rank notices, no residual does."""
+
+from __future__ import annotations
+
+import contextlib
+
+import instances
+import laws
+import pytest
+import torch
+from inputs import FLOATS, ranks
+from instances import strategies
+from torch import Tensor
+
+from gradwire import Strategy, lockstep
+from gradwire.buckets import Bucket, Parameter
+from gradwire.feedback import ServerMomentum
+from gradwire.moves import AllGather, AllReduce
+from gradwire.runtime.context import BucketContext
+from gradwire.strategy import StepInfo
+
+N, WORLD = 53, 3
+BAD = (float("inf"), -float("inf"), float("nan"))
+
+
+def spoiled(xs: list[Tensor], rank: int, value: float, place: int) -> list[Tensor]:
+    changed = [x.clone() for x in xs]
+    changed[rank][place] = value
+    return changed
+
+
+@pytest.mark.parametrize("strategy", strategies(), ids=instances.ids)
+def test_a_bad_step_is_as_if_it_had_never_been(strategy: Strategy) -> None:
+    steps = [ranks(WORLD, N, step) for step in range(3)]
+    bad = [spoiled(ranks(WORLD, N, 7), rank, v, 11 * rank) for rank, v in enumerate(BAD)]
+    laws.law_non_finite_spoils_the_step_and_nothing_else(strategy, steps, bad)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("text", ["topk(0.1)+ef | allgather", "fp16+ef | allreduce"])
+def test_in_every_format(text: str, dtype: torch.dtype) -> None:
+    steps = [ranks(WORLD, N, step, dtype) for step in range(2)]
+    bad = [spoiled(ranks(WORLD, N, 7, dtype), 2, float("inf"), N - 1)]
+    laws.law_non_finite_spoils_the_step_and_nothing_else(Strategy.parse(text), steps, bad)
+
+
+@pytest.mark.parametrize("strategy", strategies(), ids=instances.ids)
+def test_the_whole_result_is_nan_on_every_rank(strategy: Strategy) -> None:
+    """Not only where it was bad: a result that is half good could be stepped by."""
+    for result in lockstep(strategy, spoiled(ranks(WORLD, N), 1, float("inf"), 5))[0]:
+        assert bool(result.isnan().all())
+
+
+@pytest.mark.parametrize("text", ["topk(0.1)+ef | allgather", "dgc(0.1) | allgather"])
+def test_a_residual_that_would_overflow_is_not_kept(text: str) -> None:
+    """Each gradient is finite; their sum in the residual is not."""
+    big = torch.full((20,), 3e38)
+    state: list[dict[str, Tensor]] = [{}, {}]
+    lockstep(text, [big, torch.ones(20)], state=state)
+    before = [{k: v.clone() for k, v in memory.items()} for memory in state]
+    for result in lockstep(text, [big, torch.ones(20)], state=state)[0]:
+        assert not bool(result.isfinite().any())
+    for memory, was in zip(state, before):
+        assert all(torch.equal(memory[key], was[key]) for key in was)
+
+
+def test_fp16_that_overflows_keeps_its_residual() -> None:
+    """70,000 is finite, but not in fp16."""
+    state: list[dict[str, Tensor]] = [{}, {}]
+    x = torch.full((8,), 1.0 + 2.0**-12)
+    lockstep("fp16+ef | allgather", [x, x], state=state)
+    kept = state[0]["residual"].clone()
+    assert bool(kept.any())
+    results, _ = lockstep("fp16+ef | allgather", [x, x * 70_000], state=state)
+    assert bool(results[0].isnan().all())
+    assert torch.equal(state[0]["residual"], kept)
+
+
+# -- a step of two buckets, as training takes it -----------------------------------------------
+
+
+class Model:
+    """One rank's two buckets of one step, driven by hand as the conductor does."""
+
+    def __init__(self, strategies: list[str], rank: int, world: int) -> None:
+        self.memory: dict[str, dict[str, Tensor]] = {}
+        self.contexts = [
+            BucketContext(
+                Strategy.parse(text), Bucket((Parameter(f"p{i}", (N,)),)), rank, world, self.memory
+            )
+            for i, text in enumerate(strategies)
+        ]
+
+    def snapshot(self) -> dict[str, dict[str, Tensor]]:
+        return {n: {k: v.clone() for k, v in s.items()} for n, s in self.memory.items()}
+
+
+def step(models: list[Model], gradients: list[list[Tensor]], number: int) -> list[list[Tensor]]:
+    """One step of every rank; gradients and results by rank, then by bucket."""
+    results = [[torch.empty(N) for _ in model.contexts] for model in models]
+    for b in range(len(models[0].contexts)):
+        generators, moves = [], []
+        for model, mine, out in zip(models, gradients, results):
+            context = model.contexts[b]
+            context.begin([mine[b]], [out[b]], StepInfo(number))
+            generators.append(context.strategy.collective.rounds(context))
+            moves.append(next(generators[-1]))
+        data = torch.stack([move.data for move in moves])
+        assert isinstance(moves[0], AllGather | AllReduce)
+        for generator in generators:
+            arrived = data.clone() if isinstance(moves[0], AllGather) else data.sum(0)
+            with contextlib.suppress(StopIteration):
+                generator.send(arrived)
+    for model in models:
+        skipped = not all(context.finite for context in model.contexts)
+        for context in model.contexts:
+            context.end(skipped)
+    return results
+
+
+WITH_MEMORY = [
+    "topk(0.1)+ef | allgather",
+    "fp16+ef | allreduce",
+    "bf16+ef | allgather",
+    "topk(0.1)+dgc | allgather",
+    "topk(0.1)+dgc(mask=False) | allgather",
+    "topk(0.1)+dgc(nesterov=True) | allgather",
+    "none+server_momentum | allreduce",
+    "none+server_momentum(nesterov=True) | allgather",
+]
+
+
+@pytest.mark.parametrize("other", ["none | allreduce", "none | allgather", *WITH_MEMORY])
+@pytest.mark.parametrize("text", WITH_MEMORY)
+def test_what_the_other_buckets_sent_is_given_back(text: str, other: str) -> None:
+    """The optimizer skips the step for all parameters, so bucket 0 must lose nothing to it."""
+    world = 2
+    models = [Model([text, other], rank, world) for rank in range(world)]
+    step(models, [[xs, xs] for xs in ranks(world, N)], 0)
+    before = [model.snapshot() for model in models]
+    gradients = ranks(world, N, step=1)
+    bad = gradients[1].clone()
+    bad[3] = float("nan")
+    step(models, [[gradients[0], gradients[0]], [gradients[1], bad]], 1)
+    for model, was, g in zip(models, before, gradients):
+        feedback = model.contexts[0].strategy.feedback
+        if isinstance(feedback, ServerMomentum):
+            now = model.memory["p0"]["velocity"]
+            assert torch.equal(now, was["p0"]["velocity"]), "the momentum of a step not taken"
+            continue
+        more = laws.to_be_sent(feedback, g, was["p0"])
+        wanted = was["p0"]["residual"].double() + more
+        assert torch.allclose(model.memory["p0"]["residual"].double(), wanted, atol=1e-5)
+        for key, value in model.memory["p1"].items():
+            assert torch.allclose(value, was["p1"][key], atol=1e-5), f"p1 {key}"
+
+
+def test_a_good_step_gives_nothing_back() -> None:
+    models = [Model(["topk(0.1)+ef | allgather", "none | allreduce"], rank, 2) for rank in (0, 1)]
+    gradients = ranks(2, N)
+    results = step(models, [[g, g] for g in gradients], 0)
+    waiting = sum(model.memory["p0"]["residual"] for model in models)
+    assert torch.allclose(waiting + 2 * results[0][0], gradients[0] + gradients[1], atol=1e-5)
+    assert all(len(model.memory["p0"]["residual"].nonzero()) == N - 6 for model in models)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("text", WITH_MEMORY)
+def test_one_bad_parameter_spoils_its_bucket_alike_on_every_rank(text: str, place: int) -> None:
+    """Parameters of one bucket share a message: all of them are NaN, and undone."""
+    bucket = Bucket((Parameter("a", (N,)), Parameter("b", (7,))))
+    memories: list[dict[str, dict[str, Tensor]]] = [{}, {}]
+    contexts = [
+        BucketContext(Strategy.parse(text), bucket, rank, 2, memory)
+        for rank, memory in enumerate(memories)
+    ]
+    for number in range(2):  # the second one is bad
+        results = [[torch.empty(N), torch.empty(7)] for _ in contexts]
+        data = []
+        before = [
+            {n: {k: v.clone() for k, v in s.items()} for n, s in m.items()} for m in memories
+        ]
+        generators = [c.strategy.collective.rounds(c) for c in contexts]
+        for rank, (context, generator) in enumerate(zip(contexts, generators)):
+            gradients = [ranks(2, N, number)[rank], ranks(2, 7, number)[rank]]
+            if number == 1:
+                gradients[place][0] = float("inf")
+            context.begin(gradients, results[rank], StepInfo(number))
+            move = next(generator)
+            data.append(move.data)
+        stacked = torch.stack(data)
+        for context, generator in zip(contexts, generators):
+            with contextlib.suppress(StopIteration):
+                generator.send(stacked if isinstance(move, AllGather) else stacked.sum(0))
+            context.end(not context.finite)
+    for mine in results:
+        assert all(bool(result.isnan().all()) for result in mine)
+    for memory, was in zip(memories, before):
+        for name, state in was.items():
+            for key, value in state.items():
+                assert torch.allclose(memory[name][key], value, atol=1e-5), f"{name} {key}"

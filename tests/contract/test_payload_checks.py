@@ -1,0 +1,185 @@
+"""A received payload is checked before use: bad data is a clear error on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import laws
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from inputs import normal, ranks
+from torch import Tensor
+
+from gradwire import Strategy, lockstep
+from gradwire.compressors import TopK
+from gradwire.errors import PayloadError
+from gradwire.moves import AllGather, Move
+from gradwire.runtime.context import BucketContext
+from gradwire.strategy import Collective, Context, StepInfo
+
+N, WORLD, BAD = 20, 3, 1
+K = TopK(0.25).k(N)
+EF = Strategy.parse("topk(0.25)+ef | allgather")
+INDICES = slice(32, 32 + 4 * K)
+"""Where the indices lie in a message; the values come after them."""
+
+
+def index(message: Tensor, place: int, value: int) -> None:
+    message[INDICES].view(torch.int32)[place] = value
+
+
+def swap(message: Tensor) -> None:
+    indices = message[INDICES].view(torch.int32)
+    indices[:2] = indices[:2].flip(0).clone()
+
+
+def repeat(message: Tensor) -> None:
+    indices = message[INDICES].view(torch.int32)
+    indices[1] = indices[0]
+
+
+def header(word: int, value: int) -> Callable[[Tensor], None]:
+    def change(message: Tensor) -> None:
+        message[:32].view(torch.int64)[word] = value
+
+    return change
+
+
+DAMAGE: dict[str, tuple[Callable[[Tensor], None], str]] = {
+    "index too large": (lambda m: index(m, K - 1, N), "payload 1: .* within 0 ... 19"),
+    "index far too large": (lambda m: index(m, K - 1, 2**31 - 1), "payload 1: .* 2147483647"),
+    "index negative": (lambda m: index(m, 0, -1), "payload 1: .* is -1"),
+    "index very negative": (lambda m: index(m, 0, -(2**31)), "payload 1: .* is -2147483648"),
+    "indices unsorted": (swap, "payload 1: indices must ascend strictly"),
+    "index twice": (repeat, "payload 1: indices must ascend strictly"),
+    "magic": (header(0, 0x1234), "rank 1's begins with 0x1234"),
+    "flags": (header(1, 2), "rank 1's begins with"),
+    "digest": (header(2, 77), r"rank 1 sent a message of another bucket \(digest 0x4d"),
+    "step": (header(3, 8), "rank 1 is at step 8, this one at 4"),
+}
+
+
+def exchange(
+    strategy: Strategy = EF,
+) -> tuple[list[BucketContext], list[dict[str, Tensor]], Tensor]:
+    """All ranks up to the network: contexts, their state, and what arrives everywhere."""
+    memories: list[dict[str, Tensor]] = [{} for _ in range(WORLD)]
+    contexts = []
+    for rank, x in enumerate(ranks(WORLD, N)):
+        contexts.append(laws.context(strategy, N, rank, WORLD, memories[rank]))
+        contexts[-1].begin([x], [torch.full((N,), 7.0)], StepInfo(4))
+    return contexts, memories, torch.stack([context.message() for context in contexts])
+
+
+def refused(strategy: Strategy, damage: Callable[[Tensor], Tensor], match: str) -> None:
+    """Every rank says so, with its result as it was, and its state whole again after a skip."""
+    contexts, memories, messages = exchange(strategy)
+    damaged = damage(messages)
+    for rank, context in enumerate(contexts):
+        with pytest.raises(PayloadError, match=match):
+            context.accumulate(damaged)
+        assert torch.equal(context.results[0], torch.full((N,), 7.0)), "the result was touched"
+        context.end(skipped=True)
+        if strategy.feedback is not None:
+            assert torch.equal(memories[rank]["residual"], ranks(WORLD, N)[rank])
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_an_error_on_every_rank_that_names_the_sender(name: str) -> None:
+    change, said = DAMAGE[name]
+
+    def damage(messages: Tensor) -> Tensor:
+        change(messages[BAD])
+        return messages
+
+    refused(EF, damage, said)
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda m: m[:, :-8],
+        lambda m: m[:, :-1],
+        lambda m: m[:, :32],
+        lambda m: m[:, :20],
+        lambda m: m[:, :0],
+        lambda m: m[:2],
+        lambda m: torch.cat([m, m]),
+        lambda m: torch.cat([m, m], dim=1),
+    ],
+)
+@pytest.mark.parametrize("text", ["topk(0.25)+ef | allgather", "none | allgather"])
+def test_too_little_or_too_much_is_an_error(text: str, cut: Callable[[Tensor], Tensor]) -> None:
+    refused(Strategy.parse(text), lambda m: cut(m).contiguous(), r"3 ranks send \d+ bytes each")
+
+
+def test_the_parameter_is_named() -> None:
+    contexts, _, messages = exchange()
+    index(messages[BAD], 0, -5)
+    with pytest.raises(PayloadError, match=r"'w' \(payload r came from rank r\): payload 1"):
+        contexts[0].accumulate(messages)
+
+
+@dataclass(frozen=True)
+class Corrupting(Collective):
+    """allgather over a network that flips bytes of one rank's message."""
+
+    place: int
+    value: int
+    name: ClassVar[str] = "corrupting"
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        messages = yield AllGather(ctx.message())
+        messages[BAD, self.place] = self.value
+        ctx.accumulate(messages)
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 0), (16, 0), (24, 99), (35, 0x7F), (35, 0xFF)])
+def test_lockstep_tells_of_damage_on_the_way(place: int, value: int) -> None:
+    with pytest.raises(PayloadError, match=r"rank 1|payload 1"):
+        lockstep(Strategy(TopK(0.25), Corrupting(place, value)), ranks(WORLD, N), step=3)
+
+
+@given(st.integers(0, 32 + 8 * K - 1), st.integers(0, 7))
+def test_a_flipped_bit_is_an_error_or_only_another_number(place: int, bit: int) -> None:
+    """Never a write outside the result: it lies between two canaries."""
+    contexts, _, messages = exchange()
+    messages[BAD, place] ^= 1 << bit
+    room = torch.full((3 * N,), 7.0)
+    contexts[0].results = [room[N : 2 * N]]
+    try:
+        contexts[0].accumulate(messages)
+    except PayloadError:
+        assert bool((room == 7.0).all())
+    assert bool((room[:N] == 7.0).all())
+    assert bool((room[2 * N :] == 7.0).all())
+
+
+@given(st.binary(min_size=8 * K, max_size=8 * K))
+def test_any_bytes_in_a_body_are_an_error_or_a_sum(body: bytes) -> None:
+    contexts, _, messages = exchange()
+    messages[BAD, 32 : 32 + 8 * K] = torch.tensor(list(body), dtype=torch.uint8)
+    indices = messages[BAD, INDICES].view(torch.int32).tolist()
+    valid = indices == sorted(set(indices)) and indices[0] >= 0 and indices[-1] < N
+    try:
+        contexts[0].accumulate(messages)
+    except PayloadError:
+        assert not valid
+    else:
+        assert valid or not contexts[0].finite
+
+
+def test_a_message_of_another_strategy_is_refused() -> None:
+    """Same sizes, another meaning: the digest tells."""
+    x, contexts = normal(N), []
+    for rank, text in enumerate(["topk(0.25)+ef | allgather", "topk(0.25)+dgc | allgather"]):
+        contexts.append(laws.context(Strategy.parse(text), N, rank, 2))
+        contexts[-1].begin([x], [torch.empty(N)], StepInfo())
+    messages = torch.stack([context.message() for context in contexts])
+    for mine, other in ((0, 1), (1, 0)):
+        with pytest.raises(PayloadError, match=f"rank {other} sent a message of another bucket"):
+            contexts[mine].accumulate(messages)

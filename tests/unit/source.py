@@ -1,0 +1,43 @@
+"""The package's own source, read as text and as syntax, for the tests about its shape."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import gradwire
+
+ROOT = Path(gradwire.__file__).parent
+FILES = {
+    ".".join(("gradwire", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+"""Module name to file."""
+
+
+def imports(module: str, path: Path, *, top_level: bool) -> Iterator[str]:
+    """Modules of ours that a file imports; top_level: only what runs when it is imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in _running(tree) if top_level else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] == "gradwire")
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively; ours are absolute"
+            if (node.module or "").split(".")[0] == "gradwire":
+                for alias in node.names:
+                    full = f"{node.module}.{alias.name}"
+                    yield full if full in FILES else str(node.module)
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """All that runs at import: not the bodies of functions, nor what is for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from _running(child)

@@ -1,0 +1,108 @@
+"""The command line's frame: exit codes, errors as text and as JSON, lazy commands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from types import ModuleType
+
+import pytest
+
+import gradwire
+from gradwire.cli import main as cli
+from gradwire.errors import LabError
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | int]:
+    """A command `fake`, which returns or raises what the list holds."""
+    outcome: list[BaseException | int] = [0]
+    module = ModuleType("gradwire.cli.fake")
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true")
+
+    def run(arguments: argparse.Namespace) -> int:
+        if isinstance(outcome[0], BaseException):
+            raise outcome[0]
+        return outcome[0]
+
+    module.add_arguments, module.run = add_arguments, run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gradwire.cli.fake", module)
+    monkeypatch.setitem(cli.COMMANDS, "fake", "a command that is none")
+    return outcome
+
+
+def test_a_command_s_number_is_the_exit_code(command: list[BaseException | int]) -> None:
+    for code in (0, 3):
+        command[0] = code
+        assert cli.main(["fake"]) == code
+
+
+def test_an_error_of_ours_is_told_without_a_traceback(
+    command: list[BaseException | int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command[0] = LabError("the rule; the value. The next step.")
+    assert cli.main(["fake"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "gradwire: the rule; the value. The next step.\n"
+
+
+def test_with_json_standard_output_is_one_document(
+    command: list[BaseException | int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command[0] = LabError("no.")
+    assert cli.main(["fake", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"error": "LabError", "message": "no."}
+    assert "no." in err
+
+
+def test_interrupted_is_130(command: list[BaseException | int]) -> None:
+    command[0] = KeyboardInterrupt()
+    assert cli.main(["fake"]) == 130
+
+
+def test_a_bug_keeps_its_traceback(command: list[BaseException | int]) -> None:
+    command[0] = ZeroDivisionError("ours")
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["fake"])
+
+
+def test_without_a_command_it_shows_all_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    out = capsys.readouterr().out
+    for name, line in cli.COMMANDS.items():
+        assert name in out
+        assert line.split()[0] in out
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["available", "--nope"]])
+def test_what_it_cannot_read_is_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    assert left.value.code == 2
+    assert "usage: gradwire" in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"gradwire {gradwire.__version__}\n"
+
+
+def test_available_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["available", "--json"]) == 0
+    families = json.loads(capsys.readouterr().out)
+    assert families == gradwire.available()
+    assert cli.main(["available"]) == 0
+    text = capsys.readouterr().out
+    for family, members in families.items():
+        assert f"{family}\n" in text
+        for name, line in members.items():
+            assert f"  {name:16} {line}\n" in text

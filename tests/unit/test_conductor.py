@@ -1,0 +1,159 @@
+"""The one owner of issue order, with a network that only writes down what it is asked."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire import Strategy
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import PeerError, UsageError
+from gradwire.moves import AllReduce, Move
+from gradwire.runtime.conductor import Conductor
+from gradwire.runtime.context import BucketContext
+from gradwire.strategy import StepInfo
+
+N = 4
+
+
+class Alone:
+    """A performer for one rank; notes the labels, and fails where it is told to."""
+
+    rank, world = 0, 1
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failing: str | None = None
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def perform(self, move: Move, label: str) -> Tensor:
+        self.asked.append(label.split(" [", maxsplit=1)[0])
+        if self.failing is not None and label.startswith(self.failing):
+            raise PeerError(f"{label} failed on purpose.")
+        return move.data if isinstance(move, AllReduce) else move.data[None]
+
+
+class Stage:
+    """A conductor over `buckets` buckets and `lanes` lanes."""
+
+    def __init__(self, buckets: int, lanes: int, text: str = "none | allreduce") -> None:
+        self.performers = [Alone() for _ in range(lanes)]
+        self.memory: dict[str, Any] = {}
+        contexts = [
+            BucketContext(
+                Strategy.parse(text), Bucket((Parameter(f"p{i}", (N,)),)), 0, 1, self.memory
+            )
+            for i in range(buckets)
+        ]
+        self.ends: list[BaseException | None] = []
+        performers: Any = self.performers
+        device = torch.device("cpu")
+        self.conductor = Conductor(contexts, performers, self.ends.append, device)
+        self.results = [torch.zeros(N) for _ in range(buckets)]
+
+    def step(self, order: list[int], number: int = 0, bad: int | None = None) -> None:
+        """Hand the buckets over in that order, and wait."""
+        self.conductor.begin(number)
+        for b in order:
+            x = torch.full((N,), float("nan") if b == bad else b + 1.0)
+            self.conductor.ready(b, [x], [self.results[b]], StepInfo(number))
+        self.conductor.wait()
+
+
+@pytest.fixture
+def stage():  # type: ignore[no-untyped-def]
+    """Makes stages, and ends their threads."""
+    made: list[Stage] = []
+
+    def make(*arguments: Any) -> Stage:
+        made.append(Stage(*arguments))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.conductor.close()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_whatever_is_ready_first_the_plan_s_order_is_issued(stage, order) -> None:  # type: ignore[no-untyped-def]
+    one = stage(3, 1)
+    one.step(list(order))
+    assert one.performers[0].asked == ["bucket 0", "bucket 1", "bucket 2"]
+    assert [r.tolist() for r in one.results] == [[b + 1.0] * N for b in range(3)]
+    assert one.ends == [None]
+
+
+def test_lane_i_takes_bucket_i_and_every_lanes_th_after_it(stage) -> None:  # type: ignore[no-untyped-def]
+    one = stage(5, 2)
+    for number in range(20):
+        one.step([4, 2, 0, 1, 3], number)
+    assert one.performers[0].asked == ["bucket 0", "bucket 2", "bucket 4"] * 20
+    assert one.performers[1].asked == ["bucket 1", "bucket 3"] * 20
+    assert one.ends == [None] * 20
+
+
+def test_a_bucket_that_is_not_ready_holds_back_those_behind_it(stage) -> None:  # type: ignore[no-untyped-def]
+    one = stage(2, 1)
+    one.conductor.begin(0)
+    one.conductor.ready(1, [torch.ones(N)], [one.results[1]], StepInfo())
+    time.sleep(0.05)
+    assert one.performers[0].asked == []
+    assert one.ends == []
+    one.conductor.ready(0, [torch.ones(N)], [one.results[0]], StepInfo())
+    one.conductor.wait()
+    assert one.performers[0].asked == ["bucket 0", "bucket 1"]
+
+
+def test_the_trace_holds_the_last_step_only(stage) -> None:  # type: ignore[no-untyped-def]
+    one = stage(3, 1)
+    for number in range(2):
+        one.step([0, 1, 2], number)
+    spans = one.conductor.trace.spans
+    assert [s.kind for s in spans] == ["encode", "wire", "decode"] * 3
+    assert [s.label for s in spans[::3]] == [f"bucket {b} [none | allreduce]" for b in range(3)]
+    times = [t for s in spans for t in (s.start_seconds, s.end_seconds)]
+    assert times == sorted(times)
+
+
+def test_a_bad_bucket_skips_the_step_for_all(stage) -> None:  # type: ignore[no-untyped-def]
+    one = stage(2, 1, "topk(0.5)+ef | allgather")
+    one.step([0, 1], bad=1)
+    assert one.results[1].isnan().all()
+    assert one.memory["p0"]["residual"].tolist() == [1.0] * N, "given back"
+    one.step([0, 1], 1)
+    assert one.results[0].tolist() == [2.0, 2.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_an_error_in_a_lane_reaches_the_one_who_waits(stage, lanes: int) -> None:  # type: ignore[no-untyped-def]
+    one = stage(4, lanes)
+    for performer in one.performers:
+        performer.failing = "bucket 1"
+    with pytest.raises(PeerError, match=r"bucket 1 .* failed on purpose"):
+        one.step([0, 1, 2, 3])
+    assert len(one.ends) == 1
+    assert isinstance(one.ends[0], PeerError)
+    if lanes == 1:
+        assert one.performers[0].asked == ["bucket 0", "bucket 1"], "nothing more is issued"
+    with pytest.raises(UsageError, match=r"must be attached again; step 0 failed with: bucket 1"):
+        one.conductor.begin(1)
+
+
+def test_close_ends_the_threads(stage) -> None:  # type: ignore[no-untyped-def]
+    before = threading.active_count()
+    one = stage(2, 2)
+    one.step([0, 1])
+    assert threading.active_count() == before + 2
+    one.conductor.close()
+    assert threading.active_count() == before
+    assert all(performer.closed for performer in one.performers)
+    one.conductor.close()  # once more does no harm

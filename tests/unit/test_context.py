@@ -1,0 +1,177 @@
+"""One rank's local work on a bucket of several parameters, driven by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire import Strategy, lockstep
+from gradwire.buckets import Bucket, Parameter
+from gradwire.moves import AllGather
+from gradwire.runtime.context import BucketContext, Memory
+from gradwire.strategy import StepInfo
+
+PARAMETERS = (Parameter("a", (4, 3)), Parameter("b", (0,)), Parameter("c", (7,)))
+TEXTS = [
+    "none | allreduce",
+    "fp16+ef | allreduce",
+    "bf16+ef | allgather",
+    "topk(0.3) | allgather",
+    "topk(0.3)+ef | allgather",
+    "dgc(0.3) | allgather",
+    "none+server_momentum | allreduce",
+]
+
+
+def gradient(rank: int, step: int, parameter: Parameter) -> Tensor:
+    seed = 1000 * step + 10 * rank + ord(parameter.name[0])
+    return torch.randn(parameter.elements, generator=torch.Generator().manual_seed(seed))
+
+
+class Rank:
+    """Its memory, and one context per bucket."""
+
+    def __init__(self, text: str, buckets: list[tuple[Parameter, ...]], rank: int, world: int):
+        self.rank = rank
+        self.memory: Memory = {}
+        self.contexts = [
+            BucketContext(Strategy.parse(text), Bucket(bucket), rank, world, self.memory)
+            for bucket in buckets
+        ]
+
+
+def run(text: str, buckets: list[tuple[Parameter, ...]], world: int = 2, steps: int = 3,
+        skip: int | None = None) -> tuple[list[Rank], dict[str, Tensor]]:  # fmt: skip
+    """Some steps over all buckets; the ranks, and the last results of rank 0 by name.
+
+    skip: the step that is skipped, because of another bucket.
+    """
+    ranks = [Rank(text, buckets, rank, world) for rank in range(world)]
+    results: dict[str, Tensor] = {}
+    for step in range(steps):
+        for b, bucket in enumerate(buckets):
+            generators, data, move = [], [], None
+            for r in ranks:
+                out = [torch.empty(p.elements) for p in bucket]
+                if r.rank == 0:
+                    results.update(zip((p.name for p in bucket), out))
+                gradients = [gradient(r.rank, step, p) for p in bucket]
+                r.contexts[b].begin(gradients, out, StepInfo(step))
+                generators.append(r.contexts[b].strategy.collective.rounds(r.contexts[b]))
+                move = next(generators[-1])
+                data.append(move.data)
+            stacked = torch.stack(data)
+            for generator in generators:
+                with contextlib.suppress(StopIteration):
+                    generator.send(stacked if isinstance(move, AllGather) else stacked.sum(0))
+        for r in ranks:
+            for context in r.contexts:
+                context.end(skipped=step == skip)
+    return ranks, results
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_grouping_never_changes_the_result(text: str) -> None:
+    a, b, c = PARAMETERS
+    _, alone = run(text, [(a,), (b,), (c,)])
+    for buckets in ([(a, b, c)], [(c, a), (b,)], [(b, a), (c,)]):
+        ranks, together = run(text, buckets)
+        for name, result in alone.items():
+            assert torch.equal(together[name], result), name
+        assert all(set(r.memory) == {"a", "b", "c"} for r in ranks), "state by parameter name"
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_step_after_step_it_is_what_lockstep_says(text: str) -> None:
+    """Wherever the network puts what arrives: at another place in every step here."""
+    _, results = run(text, [PARAMETERS], steps=3)
+    for p in PARAMETERS:
+        state: list[dict[str, Tensor]] = [{}, {}]
+        for step in range(3):
+            xs = [gradient(rank, step, p) for rank in range(2)]
+            wanted, _ = lockstep(text, xs, step=step, state=state)
+        assert torch.equal(results[p.name], wanted[0]), p.name
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_buffers_are_made_once(text: str) -> None:
+    """A step allocates no message: what it sends lies where the last one lay."""
+    context = BucketContext(Strategy.parse(text), Bucket(PARAMETERS), 0, 1, {})
+    places = set()
+    for step in range(3):
+        gradients = [gradient(0, step, p) for p in PARAMETERS]
+        context.begin(gradients, gradients, StepInfo(step))
+        rounds = context.strategy.collective.rounds(context)
+        places.add(next(rounds).data.data_ptr())
+        context.end(skipped=False)
+    assert len(places) == 1
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_gradients_may_be_the_results(text: str) -> None:
+    """In training the average overwrites the gradient."""
+    _, wanted = run(text, [PARAMETERS], world=1, steps=1)
+    context = BucketContext(Strategy.parse(text), Bucket(PARAMETERS), 0, 1, {})
+    gradients = [gradient(0, 0, p) for p in PARAMETERS]
+    context.begin(gradients, gradients, StepInfo(0))
+    rounds = context.strategy.collective.rounds(context)
+    move = next(rounds)
+    with contextlib.suppress(StopIteration):
+        rounds.send(move.data[None] if isinstance(move, AllGather) else move.data)
+    for parameter, result in zip(PARAMETERS, gradients):
+        assert torch.equal(result, wanted[parameter.name])
+
+
+def test_messages_follow_the_gradient_s_order_of_parameters() -> None:
+    ranks, _ = run("none | allgather", [PARAMETERS], steps=1)
+    layout = ranks[0].contexts[0].layout
+    assert [(begin, end) for ((_, begin, end),) in layout.sections] == [
+        (32, 80),
+        (80, 80),
+        (80, 108),
+    ]
+    assert layout.bytes == 112
+
+
+def test_the_digest_tells_buckets_apart() -> None:
+    a, b, c = PARAMETERS
+    texts = ["none | allgather", "fp16 | allgather", "topk(0.1) | allgather", "dgc(0.1)|allgather"]
+    digests = {
+        BucketContext(Strategy.parse(text), Bucket(bucket), 0, world, {}).digest
+        for text in texts
+        for bucket in ((a,), (c,), (a, b), (b, a))
+        for world in (1, 2)
+    }
+    assert len(digests) == len(texts) * 4 * 2
+    one, other = (
+        BucketContext(Strategy.parse(text), Bucket((a,)), rank, 2, {}).digest
+        for rank, text in enumerate(["dgc(0.1) | allgather", "topk(0.1)+dgc | allgather"])
+    )
+    assert one == other, "rank and spelling do not matter"
+
+
+@pytest.mark.parametrize("text", ["topk(0.3)+ef | allgather", "dgc(0.3) | allgather"])
+def test_residual_norm_is_over_all_parameters(text: str) -> None:
+    (rank,), _ = run(text, [PARAMETERS], world=1)
+    squares = sum(float(s["residual"].double().square().sum()) for s in rank.memory.values())
+    assert rank.contexts[0].residual_norm() == pytest.approx(math.sqrt(squares), rel=1e-5)
+    assert squares > 0
+
+
+def test_without_memory_the_norm_is_zero() -> None:
+    (rank,), _ = run("none | allreduce", [PARAMETERS], world=1)
+    assert rank.contexts[0].residual_norm() == 0.0
+
+
+@pytest.mark.parametrize("text", ["topk(0.3)+ef | allgather", "bf16+ef | allgather"])
+def test_a_skipped_step_waits_for_the_next(text: str) -> None:
+    """What the optimizer did not take is in the residual, whole."""
+    (rank,), _ = run(text, [PARAMETERS], world=1, steps=2, skip=1)
+    (before,), _ = run(text, [PARAMETERS], world=1, steps=1)
+    for p in PARAMETERS:
+        wanted = before.memory[p.name]["residual"] + gradient(0, 1, p)
+        assert torch.allclose(rank.memory[p.name]["residual"], wanted, atol=1e-6)

@@ -1,0 +1,128 @@
+"""The layout's import rules (docs: the design, section 3), read from the source.
+
+vocabulary ← kernels ← families ← registry;  runtime ← training;  nobody looks upwards.
+"""
+
+from __future__ import annotations
+
+import pytest
+from source import FILES, ROOT, imports
+
+FAMILIES = ("compressors", "feedback", "collectives")
+VOCABULARY = ("strategy", "member", "moves", "plan", "buckets", "topology", "trace", "errors")
+
+# Who may import what, at any place in the file; "." stands for the package itself.
+ALLOWED = {
+    "kernels": ("errors", "kernels"),
+    "compressors": (*VOCABULARY, "kernels"),
+    "feedback": (*VOCABULARY, "kernels"),
+    "collectives": (*VOCABULARY, "kernels"),
+    "report": (*VOCABULARY, "report"),
+}
+FORBIDDEN = {
+    "runtime": ("training", "planner", "network", "cli", "lab", "report", "demo"),
+    "training": ("planner", "network", "cli", "lab", "report", "demo"),
+    "planner": ("runtime", "training", "cli", "lab", "demo"),
+    "network": ("runtime", "training", "cli", "lab", "demo"),
+    "lab": ("training", "planner", "cli", "report", "demo"),
+    "demo": ("cli",),
+}
+
+
+def part(module: str) -> str:
+    """gradwire.kernels.casts is of the part kernels; gradwire itself of no part."""
+    return module.partition(".")[2].partition(".")[0]
+
+
+def imported(module: str, *, top_level: bool = False) -> set[str]:
+    return set(imports(module, FILES[module], top_level=top_level)) - {module}
+
+
+def of(name: str) -> list[str]:
+    return [module for module in FILES if part(module) == name]
+
+
+def test_the_source_is_found() -> None:
+    assert {"gradwire", "gradwire.strategy", "gradwire.compressors.topk"} <= set(FILES)
+    assert "gradwire.errors" in imported("gradwire.strategy")
+    assert "gradwire.registry" in imported("gradwire.strategy")
+    assert "gradwire.registry" not in imported("gradwire.strategy", top_level=True)
+    assert "gradwire.moves" not in imported("gradwire.strategy", top_level=True), "types only"
+
+
+@pytest.mark.parametrize("name", [v for v in VOCABULARY if f"gradwire.{v}" in FILES])
+def test_vocabulary_imports_only_vocabulary(name: str) -> None:
+    parts = {part(m) for m in imported(f"gradwire.{name}", top_level=True)}
+    assert parts <= set(VOCABULARY)
+
+
+def test_the_package_itself_imports_nothing_of_ours_when_imported() -> None:
+    assert imported("gradwire", top_level=True) == set()
+
+
+@pytest.mark.parametrize("name", [n for n in ALLOWED if of(n)])
+def test_a_part_imports_only_what_it_may(name: str) -> None:
+    for module in of(name):
+        own = {f"gradwire.{name}"} if module == f"gradwire.{name}" else set()
+        wrong = {m for m in imported(module) - own if part(m) not in (*ALLOWED[name], name)}
+        assert not wrong, f"{module} imports {wrong}"
+
+
+@pytest.mark.parametrize("name", [n for n in FORBIDDEN if of(n)])
+def test_a_part_does_not_look_upwards(name: str) -> None:
+    for module in of(name):
+        wrong = {m for m in imported(module) if part(m) in FORBIDDEN[name]}
+        assert not wrong, f"{module} imports {wrong}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_members_of_a_family_never_import_each_other(family: str) -> None:
+    """What they share is a helper whose name begins with _, or the vocabulary."""
+    for module in of(family):
+        if module == f"gradwire.{family}":
+            continue
+        siblings = {m for m in imported(module) if part(m) == family}
+        shared = {m for m in siblings if m.rpartition(".")[2].startswith("_")}
+        assert siblings == shared, f"{module} imports {siblings - shared}"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_does_not_import_another(family: str) -> None:
+    others = set(FAMILIES) - {family}
+    for module in of(family):
+        assert not {part(m) for m in imported(module)} & others, module
+
+
+def test_only_the_registry_imports_every_family() -> None:
+    knows_all = {
+        module for module in FILES if set(FAMILIES) <= {part(m) for m in imported(module)}
+    }
+    assert knows_all == {"gradwire.registry"}
+
+
+def test_members_are_one_file_each_and_beside_their_family() -> None:
+    for family in FAMILIES:
+        files = {p.stem for p in (ROOT / family).glob("*.py") if not p.stem.startswith("_")}
+        exported = {m.rpartition(".")[2] for m in imported(f"gradwire.{family}")}
+        assert files == exported, "a file that exports no member"
+
+
+def test_nothing_of_ours_imports_the_native_extension_but_the_kernels() -> None:
+    users = {m for m, path in FILES.items() if "_native" in path.read_text(encoding="utf-8")}
+    assert {part(m) for m in users} <= {"kernels", "cli"}
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = {module: imported(module, top_level=True) & set(FILES) for module in FILES}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        if module in path:
+            raise AssertionError("cycle: " + " → ".join((*path[path.index(module) :], module)))
+        if module not in done:
+            for target in sorted(graph[module]):
+                visit(target, (*path, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())

@@ -1,0 +1,171 @@
+"""N ranks in one process: what it takes, what it counts, and how it names those who disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire import Strategy, lockstep
+from gradwire.collectives import AllReduceSum
+from gradwire.compressors import Identity
+from gradwire.errors import MoveError, StrategyError, UsageError
+from gradwire.moves import AllGather, AllReduce, Move
+from gradwire.strategy import Collective, Context
+
+
+def some(world: int, n: int = 6) -> list[Tensor]:
+    return [torch.arange(n).float() + rank for rank in range(world)]
+
+
+def test_text_and_value_are_the_same() -> None:
+    text = "topk(0.5)+ef | allgather"
+    one, other = lockstep(text, some(3)), lockstep(Strategy.parse(text), some(3))
+    assert all(torch.equal(a, b) for a, b in zip(one[0], other[0]))
+    assert one[1] == other[1]
+
+
+def test_the_trace_counts_every_rank_and_move() -> None:
+    _, trace = lockstep("none | allreduce", some(4))
+    assert trace.world == 4
+    assert [(s.rank, s.kind, s.label, s.bytes) for s in trace.spans] == [
+        (rank, "wire", "all_reduce", 2 * 3 / 4 * 24) for rank in range(4)
+    ]
+    assert trace.bytes_sent == [36.0] * 4
+    _, trace = lockstep("topk(0.5) | allgather", some(4))
+    assert trace.bytes_sent == [3 * (32 + 3 * 8)] * 4
+
+
+def test_state_carries_the_residual_from_call_to_call() -> None:
+    x = torch.tensor([[4.0, 1.0], [2.0, 3.0]])
+    state: list[dict[str, Tensor]] = [{}]
+    (first,), _ = lockstep("topk(0.5)+ef | allgather", [x], state=state)
+    assert first.tolist() == [[4.0, 0.0], [0.0, 3.0]]
+    assert state[0]["residual"].tolist() == [[0.0, 1.0], [2.0, 0.0]]
+    (second,), _ = lockstep("topk(0.5)+ef | allgather", [x * 0], step=1, state=state)
+    assert second.tolist() == [[0.0, 1.0], [2.0, 0.0]]
+    assert not state[0]["residual"].any()
+
+
+def test_without_state_every_call_begins_anew() -> None:
+    xs = some(2)
+    one, other = (lockstep("topk(0.5)+ef | allgather", xs)[0][0] for _ in range(2))
+    assert torch.equal(one, other)
+
+
+def test_state_survives_a_copy_through_a_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Resume is uninterrupted: save after three steps, load, and go on."""
+    text, generator = "dgc(0.2) | allgather", torch.Generator().manual_seed(1)
+    xs = list(torch.randn(2, 2, 5, generator=generator))
+    state: list[dict[str, Tensor]] = [{}, {}]
+    for step in range(3):
+        lockstep(text, xs, step=step, state=state)
+    torch.save(state, tmp_path / "state.pt")
+    loaded = torch.load(tmp_path / "state.pt", weights_only=True)
+    for step in range(3, 6):
+        one, _ = lockstep(text, xs, step=step, state=state)
+        other, _ = lockstep(text, xs, step=step, state=loaded)
+        assert torch.equal(one[0], other[0])
+
+
+# -- what it does not take ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ([], "got none"),
+        ([torch.zeros(3), torch.zeros(4)], r"rank 0: float32\[3\]; rank 1: float32\[4\]"),
+        ([torch.zeros(3), torch.zeros(3, 1)], r"rank 1: float32\[3, 1\]"),
+        ([torch.zeros(3), torch.zeros(3).half()], r"rank 1: float16\[3\]"),
+        ([torch.zeros(3).int()] * 2, r"rank 0: int32\[3\]"),
+    ],
+)
+def test_tensors_that_differ_are_refused_by_rank(tensors: list[Tensor], said: str) -> None:
+    with pytest.raises(UsageError, match=rf"one floating-point tensor per rank.*{said}.* Pass"):
+        lockstep("none | allreduce", tensors)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_state_of_another_number_of_ranks_is_refused(count: int) -> None:
+    with pytest.raises(UsageError, match=rf"one dict per rank; got {count} for 2 ranks\. Pass"):
+        lockstep("none | allreduce", some(2), state=[{} for _ in range(count)])
+
+
+def test_ranks_that_share_one_state_are_refused() -> None:
+    """[{}] * n is one dict: every rank would add to the same residual."""
+    with pytest.raises(UsageError, match="one dict per rank; got 1 for 3 ranks"):
+        lockstep("topk(0.5)+ef | allgather", some(3), state=[{}] * 3)
+
+
+@pytest.mark.parametrize("text", ["topk(0.5)+ef | allgather", "fp16+ef | allgather"])
+@pytest.mark.parametrize("size", [1, 5, 7])
+def test_state_of_another_length_is_refused_by_rank(text: str, size: int) -> None:
+    state = [{"residual": torch.zeros(6)}, {"residual": torch.zeros(size)}]
+    with pytest.raises(UsageError, match=rf"rank 1's 'residual' has {size} elements"):
+        lockstep(text, some(2), state=state)
+
+
+def test_a_text_that_cannot_be_read_is_a_strategy_error() -> None:
+    with pytest.raises(StrategyError, match="'nope' is no collective"):
+        lockstep("none | nope", some(2))
+
+
+# -- ranks that disagree -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Badly(Collective):
+    """What each rank asks for depends on its own data: rank 1's begins with a one."""
+
+    how: str
+    name: ClassVar[str] = "badly"
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        numbers = ctx.numbers()
+        odd = bool(numbers[0])
+        if self.how == "size":
+            yield AllGather(numbers[: 3 if odd else 6])
+        elif self.how == "kind":
+            yield (AllReduce if odd else AllGather)(numbers)
+        elif self.how == "dtype":
+            yield AllGather(numbers.half() if odd else numbers)
+        elif self.how == "count" and odd:
+            yield AllReduce(numbers)
+        elif self.how == "later":
+            arrived = yield AllReduce(numbers)
+            yield AllReduce(arrived[: 1 + int(ctx.rank == 1)])
+        elif self.how == "unknown":
+            yield Move(numbers)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("size", r"rank 0: all_gather\(6 × float32\); rank 1: all_gather\(3 × float32\)"),
+        ("kind", r"rank 0: all_gather\(6 .*; rank 1: all_reduce\(6 .*; rank 2: all_reduce"),
+        ("dtype", r"rank 0: all_gather\(6 × float32\); rank 1: all_gather\(6 × float16\)"),
+        ("count", r"rank 0: done; rank 1: all_reduce\(6 × float32\); rank 2: all_reduce"),
+        ("later", r"rank 0: all_reduce\(1 .*; rank 1: all_reduce\(2 .*; rank 2: all_reduce\(1"),
+    ],
+)
+def test_ranks_that_disagree_are_named_with_what_they_asked(how: str, said: str) -> None:
+    with pytest.raises(MoveError, match=f"{said}.*depend on sizes and step alone"):
+        lockstep(Strategy(Identity(), Badly(how)), some(3))
+
+
+def test_a_move_that_nobody_can_perform_is_named() -> None:
+    class Nameless(Move):
+        name = "teleport"
+
+    @dataclass(frozen=True)
+    class Teleporting(AllReduceSum):
+        def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+            yield Nameless(ctx.numbers())
+
+    with pytest.raises(MoveError, match=r"got teleport\(6 × float32\)"):
+        lockstep(Strategy(Identity(), Teleporting()), some(2))

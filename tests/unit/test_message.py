@@ -1,0 +1,159 @@
+"""One packed message: where each section lies, and the checks of its header."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.errors import PayloadError
+from gradwire.runtime.message import (
+    HEADER_BYTES,
+    Layout,
+    check_size,
+    read_headers,
+    write_header,
+)
+from gradwire.strategy import Claims
+
+DIGEST, STEP = 2**62 + 5, 7
+
+
+def layout(*parameters: tuple[tuple[str, int], ...]) -> Layout:
+    return Layout.of([Claims(sections) for sections in parameters])
+
+
+# -- layout ------------------------------------------------------------------------------------
+
+
+def test_sections_follow_one_another_after_the_header() -> None:
+    laid = layout((("int32", 3), ("float32", 3)), (("int32", 1), ("float32", 1)))
+    i, f = torch.int32, torch.float32
+    assert laid.sections == (
+        ((i, 32, 44), (f, 44, 56)),
+        ((i, 56, 60), (f, 60, 64)),
+    )
+    assert laid.bytes == 64
+
+
+def test_sections_are_aligned_and_the_message_padded_to_eight() -> None:
+    laid = layout((("uint8", 3), ("float32", 1)), (("float16", 1), ("float64", 1), ("uint8", 1)))
+    assert [[(b, e) for _, b, e in p] for p in laid.sections] == [
+        [(32, 35), (36, 40)],
+        [(40, 42), (48, 56), (56, 57)],
+    ]
+    assert laid.bytes == 64
+
+
+def test_an_empty_parameter_takes_no_room() -> None:
+    laid = layout((("float32", 0),), (("float32", 2),))
+    assert laid.bytes == 40
+    assert [len(v) for (v,) in laid.views(torch.zeros(40, dtype=torch.uint8))] == [0, 2]
+
+
+DTYPES = ["uint8", "float16", "bfloat16", "int32", "float32", "int64"]
+SECTIONS = st.lists(
+    st.lists(st.tuples(st.sampled_from(DTYPES), st.integers(0, 9)), min_size=1, max_size=3),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(SECTIONS)
+def test_any_layout_is_aligned_disjoint_and_within(rows: list[list[tuple[str, int]]]) -> None:
+    laid = layout(*(tuple(row) for row in rows))
+    assert laid.bytes % 8 == 0
+    at = HEADER_BYTES
+    for row, sections in zip(rows, laid.sections):
+        for (name, count), (dtype, begin, end) in zip(row, sections):
+            assert dtype == getattr(torch, name)
+            assert begin % dtype.itemsize == 0
+            assert begin >= at
+            assert begin - at < dtype.itemsize, "no more padding than alignment needs"
+            assert end - begin == count * dtype.itemsize
+            at = end
+    assert 0 <= laid.bytes - at < 8
+
+
+@given(SECTIONS)
+def test_views_share_the_memory_and_do_not_overlap(rows: list[list[tuple[str, int]]]) -> None:
+    laid = layout(*(tuple(row) for row in rows))
+    message = torch.zeros(laid.bytes, dtype=torch.uint8)
+    for sections in laid.views(message):
+        for section in sections:
+            raw = section.view(torch.uint8)
+            assert not raw.any(), "two sections overlap"
+            raw.fill_(1)
+    wanted = sum(end - begin for sections in laid.sections for _, begin, end in sections)
+    assert int(message.sum()) == wanted
+    assert not message[:HEADER_BYTES].any()
+
+
+def test_numbers_are_all_values_without_the_header() -> None:
+    laid = layout((("float16", 3),), (("float16", 0),), (("float16", 2),))
+    message = torch.zeros(laid.bytes, dtype=torch.uint8)
+    a, _, b = (sections[0] for sections in laid.views(message))
+    a.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    b.copy_(torch.tensor([4.0, 5.0]))
+    numbers = laid.numbers(message)
+    assert numbers.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert numbers.dtype == torch.float16
+    numbers.zero_()
+    assert not a.any(), "the same memory"
+
+
+# -- header ------------------------------------------------------------------------------------
+
+
+def stamped(finite: bool = True, digest: int = DIGEST, step: int = STEP) -> torch.Tensor:
+    message = torch.full((48,), 0xEE, dtype=torch.uint8)
+    write_header(message, digest, step, finite)
+    return message
+
+
+def test_the_header_is_four_little_endian_words_and_nothing_more() -> None:
+    message = stamped(finite=False)
+    raw = bytes(message.tolist())
+    assert raw[:8] == b"GRDWIRE1"
+    assert struct.unpack("<qqqq", raw[:32])[1:] == (1, DIGEST, STEP)
+    assert raw[32:] == b"\xee" * 16
+
+
+def test_reading_tells_whether_every_rank_was_finite() -> None:
+    good, bad = stamped(), stamped(finite=False)
+    assert read_headers(torch.stack([good, good, good]), DIGEST, STEP) is True
+    for place in range(3):
+        messages = [good] * 3
+        messages[place] = bad
+        assert read_headers(torch.stack(messages), DIGEST, STEP) is False
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    ("word", "value", "said"),
+    [
+        (0, 0, r"begins with gradwire's header; rank {r}'s begins with 0x0, 0x0\. .*doctor"),
+        (1, 2, r"rank {r}'s begins with 0x\w+, 0x2\. "),
+        (1, -1, r"rank {r}'s begins with 0x\w+, -0x1\. "),
+        (2, 1, r"rank {r} sent a message of another bucket .*digest 0x1, .*Attach the same plan"),
+        (3, 9, r"rank {r} is at step 9, this one at 7\. Call backward\(\) equally often"),
+    ],
+)
+def test_a_wrong_word_is_refused_and_names_the_rank(
+    rank: int, word: int, value: int, said: str
+) -> None:
+    messages = torch.stack([stamped()] * 3)
+    messages[rank, :32].view(torch.int64)[word] = value
+    with pytest.raises(PayloadError, match=said.format(r=rank)):
+        read_headers(messages, DIGEST, STEP)
+
+
+def test_the_size_is_checked() -> None:
+    messages = torch.stack([stamped()] * 3)
+    check_size(messages, 3, 48)
+    for world, size in ((2, 48), (4, 48), (3, 40), (3, 56)):
+        with pytest.raises(PayloadError, match=rf"{world} ranks send {size} bytes .*\(3, 48\)"):
+            check_size(messages, world, size)

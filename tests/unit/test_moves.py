@@ -1,0 +1,48 @@
+"""What a move costs on the wire, by the formulas of the design."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.moves import AllGather, AllReduce, Move
+
+WORLDS = [1, 2, 3, 5, 8]
+
+
+@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize(("dtype", "item"), [(torch.float32, 4), (torch.float16, 2)])
+def test_all_reduce_sends_twice_all_but_its_own_share(
+    n: int, dtype: torch.dtype, item: int
+) -> None:
+    move = AllReduce(torch.zeros(10, dtype=dtype))
+    assert move.bytes == 10 * item
+    assert move.bytes_sent(n) == pytest.approx(2 * (n - 1) / n * 10 * item)
+
+
+@pytest.mark.parametrize("n", WORLDS)
+def test_all_gather_sends_everything_to_everybody_else(n: int) -> None:
+    move = AllGather(torch.zeros(33, dtype=torch.uint8))
+    assert move.bytes == 33
+    assert move.bytes_sent(n) == (n - 1) * 33
+
+
+def test_one_rank_sends_nothing() -> None:
+    for kind in (AllReduce, AllGather):
+        assert kind(torch.zeros(4)).bytes_sent(1) == 0
+
+
+def test_moves_print_for_error_messages() -> None:
+    assert str(AllReduce(torch.zeros(4))) == "all_reduce(4 × float32)"
+    assert str(AllGather(torch.zeros(40, dtype=torch.uint8))) == "all_gather(40 × uint8)"
+
+
+def test_moves_compare_by_identity() -> None:
+    """Equality of tensors is no yes or no."""
+    data = torch.zeros(2)
+    assert AllReduce(data) != AllReduce(data)
+
+
+def test_a_move_of_no_kind_has_no_price() -> None:
+    with pytest.raises(NotImplementedError):
+        Move(torch.zeros(1)).bytes_sent(2)

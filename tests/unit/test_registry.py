@@ -1,0 +1,59 @@
+"""The registry knows every exported member by its name, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+import gradwire
+from gradwire import collectives, compressors, feedback, registry
+from gradwire.strategy import Collective, Compressor, Feedback
+
+FAMILIES: dict[str, tuple[Any, dict[str, Any], type]] = {
+    "compressors": (compressors, registry.COMPRESSORS, Compressor),
+    "feedback": (feedback, registry.FEEDBACK, Feedback),
+    "collectives": (collectives, registry.COLLECTIVES, Collective),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_exported_member_is_registered_under_its_name(family: str) -> None:
+    module, registered, base = FAMILIES[family]
+    assert [m.name for m in module.MEMBERS] == list(registered)
+    assert list(registered.values()) == list(module.MEMBERS), "two members share a name"
+    for name, member in registered.items():
+        assert name.isidentifier()
+        assert issubclass(member, base)
+        assert getattr(module, member.__name__) is member
+        assert member.__name__ in module.__all__
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_members_are_frozen_comparable_and_hashable(family: str) -> None:
+    for member in FAMILIES[family][1].values():
+        parameters = member.__dataclass_params__
+        assert parameters.frozen
+        assert parameters.eq
+        required = [f for f in dataclasses.fields(member) if f.default is dataclasses.MISSING]
+        one, other = (member(*[0.5] * len(required)) for _ in range(2))
+        assert one == other
+        assert hash(one) == hash(other)
+
+
+def test_aliases_hide_no_compressor() -> None:
+    assert not set(registry.ALIASES) & set(registry.COMPRESSORS)
+
+
+def test_available_names_every_member_with_a_line() -> None:
+    shown = gradwire.available()
+    assert list(shown) == ["compressors", "feedback", "collectives", "aliases"]
+    for family, (_, registered, _) in FAMILIES.items():
+        assert list(shown[family]) == list(registered)
+    assert list(shown["aliases"]) == list(registry.ALIASES)
+    for lines in shown.values():
+        for name, line in lines.items():
+            assert 10 < len(line) < 99, name
+            assert "\n" not in line
+            assert not line.startswith("Abstract")

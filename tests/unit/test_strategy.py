@@ -1,0 +1,185 @@
+"""A strategy is a value: it prints, parses, compares and hashes like one."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire import Strategy
+from gradwire.collectives import AllGatherSum, AllReduceSum
+from gradwire.compressors import Float16, Identity, TopK
+from gradwire.errors import StrategyError
+from gradwire.feedback import ErrorFeedback, MomentumCorrection, ServerMomentum
+from gradwire.registry import ALIASES, COLLECTIVES, COMPRESSORS, FEEDBACK
+
+# How to draw each parameter that a member has. A new parameter without a line here fails below.
+DRAWN: dict[str, st.SearchStrategy[Any]] = {
+    "density": st.floats(0, 1, exclude_min=True) | st.just(1),
+    "momentum": st.floats(0, 1, exclude_max=True) | st.just(0),
+    "nesterov": st.booleans(),
+    "mask": st.booleans(),
+}
+
+
+def members(family: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Any member with any valid parameters, defaults left out or given."""
+
+    def draw(member: Any) -> st.SearchStrategy[Any]:
+        required, optional = {}, {}
+        for f in dataclasses.fields(member):
+            target = required if f.default is dataclasses.MISSING else optional
+            target[f.name] = DRAWN[f.name]
+        return st.fixed_dictionaries(required, optional=optional).map(lambda kw: member(**kw))
+
+    return st.sampled_from(sorted(family)).flatmap(lambda name: draw(family[name]))
+
+
+@st.composite
+def written(draw: st.DrawFn) -> Strategy:
+    """A strategy whose members can work together."""
+    compressor, collective = draw(members(COMPRESSORS)), draw(members(COLLECTIVES))
+    claims = compressor.claims(100)
+    if not all(getattr(claims, promise) for promise in collective.needs):
+        collective = AllGatherSum()
+    return Strategy(compressor, collective, draw(st.none() | members(FEEDBACK)))
+
+
+def test_every_parameter_of_every_member_can_be_drawn() -> None:
+    families = itertools.chain(COMPRESSORS.values(), FEEDBACK.values(), COLLECTIVES.values())
+    names = {f.name for member in families for f in dataclasses.fields(member)}
+    assert names == set(DRAWN)
+
+
+@given(written())
+def test_parse_of_print_is_the_same_strategy(strategy: Strategy) -> None:
+    again = Strategy.parse(str(strategy))
+    assert again == strategy
+    assert str(again) == str(strategy)
+    assert hash(again) == hash(strategy)
+    assert str(strategy.expand()) == str(strategy)
+
+
+@given(DRAWN["density"], DRAWN["momentum"], st.booleans(), st.booleans())
+def test_the_alias_is_its_long_form(
+    density: float, momentum: float, nesterov: bool, mask: bool
+) -> None:
+    text = f"dgc({density!r}, momentum={momentum!r}, nesterov={nesterov}, mask={mask}) | allgather"
+    strategy = Strategy.parse(text)
+    long = Strategy(TopK(density), AllGatherSum(), MomentumCorrection(momentum, nesterov, mask))
+    assert str(strategy) == text
+    assert strategy == long == Strategy.parse(str(strategy)) == Strategy.parse(str(long))
+    assert hash(strategy) == hash(long)
+    assert str(strategy.expand()) == str(long)
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy", "printed"),
+    [
+        ("none|allreduce", Strategy(Identity(), AllReduceSum()), "none | allreduce"),
+        ("  none()  |  allreduce() ", Strategy(Identity(), AllReduceSum()), "none | allreduce"),
+        ("fp16 | allgather", Strategy(Float16(), AllGatherSum()), "fp16 | allgather"),
+        (
+            "topk(density=1e-2) + ef | allgather",
+            Strategy(TopK(0.01), AllGatherSum(), ErrorFeedback()),
+            "topk(0.01)+ef | allgather",
+        ),
+        (
+            "topk(0.01)+dgc(0.9, False, True) | allgather",
+            Strategy(TopK(0.01), AllGatherSum(), MomentumCorrection()),
+            "topk(0.01)+dgc | allgather",
+        ),
+        (
+            "topk(0.01)+dgc(0.8, nesterov=True) | allgather",
+            Strategy(TopK(0.01), AllGatherSum(), MomentumCorrection(0.8, True)),
+            "topk(0.01)+dgc(momentum=0.8, nesterov=True) | allgather",
+        ),
+        (
+            "none+server_momentum | allreduce",
+            Strategy(Identity(), AllReduceSum(), ServerMomentum()),
+            "none+server_momentum | allreduce",
+        ),
+        (
+            "dgc( 1e-3 ) | allgather",
+            Strategy(TopK(0.001), AllGatherSum(), MomentumCorrection()),
+            "dgc(0.001) | allgather",
+        ),
+    ],
+)
+def test_reads_what_people_write(text: str, strategy: Strategy, printed: str) -> None:
+    assert Strategy.parse(text) == strategy
+    assert str(Strategy.parse(text)) == printed
+
+
+def test_an_alias_prints_as_typed_and_expands() -> None:
+    strategy = Strategy.parse("dgc(0.001) | allgather")
+    assert str(strategy) == "dgc(0.001) | allgather"
+    assert str(strategy.expand()) == "topk(0.001)+dgc | allgather"
+    assert strategy.expand().alias is None
+    assert set(ALIASES) == {"dgc"}
+
+
+def test_different_strategies_differ() -> None:
+    texts = [
+        "none | allreduce",
+        "none | allgather",
+        "fp16 | allgather",
+        "topk(0.01) | allgather",
+        "topk(0.02) | allgather",
+        "topk(0.01)+ef | allgather",
+        "dgc(0.01) | allgather",
+        "dgc(0.01, momentum=0.8) | allgather",
+        "dgc(0.01, mask=False) | allgather",
+        "dgc(0.01, nesterov=True) | allgather",
+    ]
+    for one, other in itertools.combinations(map(Strategy.parse, texts), 2):
+        assert one != other
+        assert str(one) != str(other)
+
+
+def test_members_and_strategies_are_frozen() -> None:
+    strategy = Strategy.parse("topk(0.01)+dgc | allgather")
+    for value, name in (
+        (strategy, "compressor"),
+        (strategy.compressor, "density"),
+        (strategy.feedback, "momentum"),
+    ):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "dense"),
+    [
+        ("topk(0.01) | allgather", "none | allreduce"),
+        ("topk(0.01)+ef | allgather", "none | allreduce"),
+        (
+            "dgc(0.01) | allgather",
+            "none+server_momentum(momentum=0.9, nesterov=False) | allreduce",
+        ),
+        (
+            "dgc(0.01, 0.5, nesterov=True) | allgather",
+            "none+server_momentum(momentum=0.5, nesterov=True) | allreduce",
+        ),
+    ],
+)
+def test_dense_keeps_the_dynamics(text: str, dense: str) -> None:
+    """Beside DGC, what travels dense has the same momentum: the optimizer has none."""
+    assert Strategy.parse(text).dense() == Strategy.parse(dense)
+
+
+def test_a_pair_is_refused_exactly_when_a_promise_is_missing() -> None:
+    for compressor, collective in itertools.product(
+        [TopK(0.1), Identity(), Float16()], [AllGatherSum(), AllReduceSum()]
+    ):
+        missing = [p for p in collective.needs if not getattr(compressor.claims(1 << 20), p)]
+        try:
+            Strategy(compressor, collective)
+        except StrategyError:
+            assert missing
+        else:
+            assert not missing

@@ -1,0 +1,146 @@
+"""Every StrategyError states the rule, the value that broke it, and the next step."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gradwire import Strategy
+from gradwire.collectives import AllReduceSum
+from gradwire.compressors import TopK
+from gradwire.errors import GradwireError, StrategyError
+from gradwire.feedback import MomentumCorrection, ServerMomentum
+
+
+def problem(text: Any) -> str:
+    """What parse says against the text."""
+    with pytest.raises(StrategyError) as raised:
+        Strategy.parse(text)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "next_step"),
+    [
+        # unknown names, with the nearest known one
+        ("topkk(0.1) | allgather", "'topkk' is no compressor", "Use 'topk'"),
+        ("dcg(0.1) | allgather", "'dcg' is no compressor", "Use 'dgc'"),
+        ("fp61 | allreduce", "'fp61' is no compressor", "Use 'fp16'"),
+        ("none | allreduced", "'allreduced' is no collective", "Use 'allreduce'"),
+        ("none | all_gather", "'all_gather' is no collective", "Use 'allgather'"),
+        ("topk(0.1)+eff | allgather", "'eff' is no feedback", "Use 'ef'"),
+        ("none+momentum | allreduce", "'momentum' is no feedback", "Use 'server_momentum'"),
+        ("none | carrier_pigeon", "'carrier_pigeon' is no collective", "allreduce, allgather"),
+        # members in the wrong place
+        ("ef | allgather", "'ef' is no compressor", "none, fp16, bf16, topk"),
+        ("topk(0.1)+topk(0.1) | allgather", "'topk' is no feedback", "ef, dgc, server_momentum"),
+        ("dgc(0.1)+ef | allgather", "'dgc' is no compressor", "none, fp16, bf16, topk"),
+        ("allgather | none", "'none' is no collective", "Use"),
+        # ranges
+        ("topk(0) | allgather", "above 0 and at most 1; got 0", "topk(0.01)"),
+        ("topk(-0.1) | allgather", "above 0 and at most 1; got -0.1", "topk(0.01)"),
+        ("topk(1.5) | allgather", "above 0 and at most 1; got 1.5", "topk(0.01)"),
+        ("topk('x') | allgather", "above 0 and at most 1; got 'x'", "topk(0.01)"),
+        ("topk(1e999) | allgather", "above 0 and at most 1; got inf", "topk(0.01)"),
+        ("dgc(2) | allgather", "above 0 and at most 1; got 2", "topk(0.01)"),
+        ("dgc(0.1, 1) | allgather", "at least 0 and below 1; got 1", "dgc(momentum=0.9)"),
+        ("dgc(0.1, -0.1) | allgather", "at least 0 and below 1; got -0.1", "momentum=0.9"),
+        (
+            "none+server_momentum(1.0) | allreduce",
+            "server_momentum's momentum is at least 0 and below 1; got 1.0",
+            "server_momentum(momentum=0.9)",
+        ),
+        # impossible pairs
+        ("topk(0.1) | allreduce", "needs a compressor that promises 'sums'", "| allgather'"),
+        ("topk(0.1)+ef | allreduce", "'topk(0.1)' does not", "Use 'topk(0.1)+ef | allgather'"),
+        ("dgc(0.1) | allreduce", "'topk(0.1)' does not", "Use 'dgc(0.1) | allgather'"),
+        # parameters
+        ("topk | allgather", "'topk' do not fit", "Use 'topk(density)'"),
+        ("topk() | allgather", "missing 1 required positional argument", "'topk(density)'"),
+        ("topk(densty=0.1) | allgather", "keyword argument 'densty'", "'topk(density)'"),
+        ("topk(0.1, 0.2) | allgather", "'topk' do not fit", "'topk(density)'"),
+        ("topk(0.1, density=0.1) | allgather", "multiple values", "'topk(density)'"),
+        ("ef(0.9) and 1 | allgather", "needs a collective", "| allgather"),
+        ("dgc(moment=1) | allgather", "'dgc' do not fit", "momentum=0.9, nesterov=False"),
+        ("none(1) | allreduce", "'none' do not fit", "'none()'"),
+        ("topk(x) | allgather", "parameters are plain values, in 'topk(x)'", "0.01"),
+        ("topk(open('f')) | allgather", "parameters are plain values", "0.01"),
+        ("topk(*[0.1]) | allgather", "parameters are plain values", "0.01"),
+        ("topk(**{'density': 0.1}) | allgather", "parameters are plain values", "0.01"),
+        ("topk({[]: 1}) | allgather", "parameters are plain values", "0.01"),
+        ("dgc(0.1, nesterov='yes') | allgather", "nesterov is True or False; got 'yes'", "dgc("),
+        ("dgc(0.1, mask=3) | allgather", "mask is True or False; got 3", "dgc("),
+        # shapes of text
+        ("", "it is a text", "topk(0.01)+ef | allgather"),
+        ("   ", "it is a text", "topk(0.01)+ef | allgather"),
+        (None, "it is a text", "topk(0.01)+ef | allgather"),
+        (3, "it is a text", "topk(0.01)+ef | allgather"),
+        ("none", "needs a collective after '|'", "Use 'none | allgather'"),
+        ("none & allgather", "needs a collective after '|'", "allgather"),
+        ("none + allgather", "needs a collective after '|'", "allgather"),
+        ("none | ", "it reads 'compressor[+feedback] | collective'", "allgather"),
+        ("none || allreduce", "it reads 'compressor[+feedback] | collective'", "allgather"),
+        ("a | b | c", "'c' is no collective", "allreduce"),
+        ("none | allreduce | allgather", "'none | allreduce' is no member", "allgather"),
+        ("none + ef + ef | allgather", "'none + ef' is no member", "allgather"),
+        ("0.1 | allgather", "'0.1' is no member", "allgather"),
+        ("gradwire.none | allgather", "'gradwire.none' is no member", "allgather"),
+        ("none & ef | allgather", "'none & ef' is no member", "allgather"),
+        ("none - ef | allgather", "'none - ef' is no member", "allgather"),
+        ("none\x00 | allreduce", "it reads", "allgather"),
+        ("none | allreduce; import os", "it reads", "allgather"),
+        ("-" * 50_000 + "1 | allreduce", "it reads", "allgather"),
+        ("topk(" * 150 + ")" * 150 + " | allgather", "", "Use"),
+    ],
+)
+def test_states_rule_value_and_next_step(text: Any, rule: str, next_step: str) -> None:
+    said = problem(text)
+    assert rule in said
+    assert next_step in said
+    assert " Use " in said
+
+
+@pytest.mark.parametrize("text", ["topkk(0.1) | allgather", "topk | allgather", "none"])
+def test_a_problem_of_reading_quotes_the_text(text: str) -> None:
+    assert repr(text) in problem(text)
+
+
+@pytest.mark.parametrize("text", ["nonsense", "topk(0) | allgather", "topk(0.1) | allreduce"])
+def test_is_a_gradwire_error_and_a_value_error(text: str) -> None:
+    with pytest.raises(GradwireError):
+        Strategy.parse(text)
+    with pytest.raises(ValueError, match="Use"):
+        Strategy.parse(text)
+
+
+def test_members_refuse_the_same_without_a_text() -> None:
+    for make in (
+        lambda: TopK(0.0),
+        lambda: TopK(float("nan")),
+        lambda: TopK("0.1"),  # type: ignore[arg-type]
+        lambda: MomentumCorrection(1.0),
+        lambda: MomentumCorrection(float("nan")),
+        lambda: ServerMomentum(-1.0),
+        lambda: ServerMomentum(None),  # type: ignore[arg-type]
+        lambda: Strategy(TopK(0.1), AllReduceSum()),
+    ):
+        with pytest.raises(StrategyError, match="Use"):
+            make()
+
+
+@given(st.text(max_size=40) | st.text(alphabet="topkefdgcn+|(). 0123=,-*'\"[]{}", max_size=60))
+@example("none | allreduce\n\n")
+@example("none\ud800 | allreduce")
+@example("'\\q' | allreduce")
+@example("topk(1if 1else 2) | allgather")
+def test_any_text_is_a_strategy_or_a_strategy_error(text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with contextlib.suppress(StrategyError):  # anything else is a crash
+            strategy = Strategy.parse(text)
+            assert Strategy.parse(str(strategy)) == strategy

@@ -1,0 +1,148 @@
+"""Faults on purpose: a performer that delays, stalls, fails, corrupts or dies at a given move.
+
+    inject(handle.conductor, Die(at=3), rank=1)      # "rank 1 dies at its fourth move"
+
+It wraps any performer and has the same face, so the code under test cannot tell. For tests, and
+for rehearsing what a job does when a machine is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from gradwire.moves import Move
+from gradwire.runtime.conductor import Conductor
+from gradwire.runtime.torch_dist import Performer
+
+
+class Fault:
+    """Something that happens around the moves of one lane; moves are counted from 0."""
+
+    def before(self, number: int, move: Move) -> Move:
+        """Called before a move is performed; returns what is performed."""
+        return move
+
+    def after(self, number: int, arrived: Tensor) -> Tensor:
+        """Called with what arrived; returns what the collective sees."""
+        return arrived
+
+
+@dataclass(frozen=True)
+class Jitter(Fault):
+    """Sleeps before some moves: up to seconds_max, with the given probability."""
+
+    seconds_max: float
+    probability: float = 1.0
+    seed: int = 0
+
+    def before(self, number: int, move: Move) -> Move:
+        dice = random.Random(self.seed * 1_000_003 + number)
+        if dice.random() < self.probability:
+            time.sleep(dice.random() * self.seconds_max)
+        return move
+
+
+@dataclass(frozen=True)
+class _AtOnce(Fault, ABC):
+    at: int
+
+    def before(self, number: int, move: Move) -> Move:
+        if number == self.at:
+            self.strike()
+        return move
+
+    @abstractmethod
+    def strike(self) -> None:
+        """What happens before move `at`."""
+
+
+@dataclass(frozen=True)
+class Stall(_AtOnce):
+    """Sleeps once, before move `at`."""
+
+    seconds: float
+
+    def strike(self) -> None:
+        time.sleep(self.seconds)
+
+
+@dataclass(frozen=True)
+class Die(_AtOnce):
+    """Kills this process, before move `at`, as the kernel's out-of-memory killer does."""
+
+    def strike(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Fail(_AtOnce):
+    """Raises once, before move `at`."""
+
+    error: Exception
+
+    def strike(self) -> None:
+        raise self.error
+
+
+@dataclass(frozen=True)
+class Corrupt(Fault):
+    """Changes what is sent (sent=True: every rank sees it) or what arrived, at move `at`.
+
+    change: gets the tensor, changes it in place.
+    """
+
+    at: int
+    change: Callable[[Tensor], None]
+    sent: bool = True
+
+    def before(self, number: int, move: Move) -> Move:
+        if number != self.at or not self.sent:
+            return move
+        data = move.data.clone()
+        self.change(data)
+        return replace(move, data=data)
+
+    def after(self, number: int, arrived: Tensor) -> Tensor:
+        if number == self.at and not self.sent:
+            self.change(arrived)
+        return arrived
+
+
+class FaultyPerformer:
+    """A performer around a performer."""
+
+    def __init__(self, inner: Performer, faults: Sequence[Fault]) -> None:
+        self.rank, self.world = inner.rank, inner.world
+        self._inner, self._faults, self._number = inner, faults, 0
+
+    def perform(self, move: Move, label: str) -> Tensor:
+        """See `Performer.perform`."""
+        number, self._number = self._number, self._number + 1
+        for fault in self._faults:
+            move = fault.before(number, move)
+        arrived = self._inner.perform(move, label)
+        for fault in self._faults:
+            arrived = fault.after(number, arrived)
+        return arrived
+
+    def close(self) -> None:
+        """See `Performer.close`."""
+        self._inner.close()
+
+
+def inject(
+    conductor: Conductor, *faults: Fault, rank: int | None = None, lane: int | None = None
+) -> None:
+    """Put faults around the performers of one rank (None: every rank) and lane (None: all)."""
+    for number, thread in enumerate(conductor._lanes):
+        performer = thread.performer
+        if rank in (None, performer.rank) and lane in (None, number):
+            thread.performer = FaultyPerformer(performer, faults)  # type: ignore[assignment]

@@ -1,0 +1,487 @@
+"""Traps of DistributedDataParallel and its communication hook, each with its story.
+
+All were met on torch 2.13 over Gloo. A test here fails when the trap catches us again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import (
+    attached,
+    batch,
+    close,
+    gradients,
+    local_gradients,
+    loss_of,
+    mean,
+    raised,
+    residuals,
+    small,
+)
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.errors import UsageError
+from gradwire.training.session import describe
+
+LOSSLESS = "topk(1.0)+ef | allgather"
+TOPK = "topk(0.1)+ef | allgather"
+PARAMETERS = inspect.signature(DistributedDataParallel).parameters
+
+
+# -- buckets that move -----------------------------------------------------------------------
+
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "static_graph": {"static_graph": True},
+    "find_unused": {"find_unused_parameters": True},
+    "view": {"gradient_as_bucket_view": True},
+    "view-static": {"gradient_as_bucket_view": True, "static_graph": True},
+    "tiny-buckets": {"bucket_cap_mb": 0.0003},
+    "bucket_cap_mb_list": {"bucket_cap_mb_list": [0.0002, 0.001, 0.5]},
+    "batched_grad_copy": {"batched_grad_copy": True},
+}
+
+
+def layouts(mode: str) -> None:
+    """Six steps, with a memory, are those of the plain module: bit for bit, residuals too."""
+    model, plain = small(), small()
+    ddp = DistributedDataParallel(model, **MODES[mode])
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.05) for m in (model, plain)]
+    with (
+        attached(ddp, TOPK, bucket_bytes=300, lanes=2) as one,
+        attached(plain, TOPK, bucket_bytes=900) as two,
+    ):
+        for step in range(6):
+            for module, optimizer in zip((ddp, plain), optimizers):
+                optimizer.zero_grad(set_to_none=step != 3)
+                loss_of(module, step).backward()
+            for (name, p), q in zip(model.named_parameters(), plain.parameters()):
+                assert p.grad is not None
+                assert q.grad is not None
+                assert torch.equal(p.grad, q.grad), (step, name)
+            for optimizer in optimizers:
+                optimizer.step()
+        kept = residuals(two)
+        for name, value in residuals(one).items():
+            assert torch.equal(value, kept[name])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_buckets_move_between_iterations(three: Ranks, mode: str) -> None:
+    """DDP's first iteration has everything in one bucket; the real layout appears at iteration 1,
+    with static_graph at iteration 2, and a resumed job begins with one bucket again. PyTorch's
+    PowerSGD keys its residuals by bucket index, refuses to start before iteration 2 (#51427) and
+    cannot resume. Ours are keyed by parameter name, so no mode makes a difference.
+    """
+    missing = [option for option in MODES[mode] if option not in PARAMETERS]
+    if missing:
+        pytest.skip(f"this torch's DDP has no {missing[0]}")
+    three.run(layouts, mode)
+
+
+def planned_boundaries() -> None:
+    plan = gradwire.Plan.make(
+        describe(dict(small().named_parameters())),
+        gradwire.Strategy.parse("none | allreduce"),
+        bucket_bytes=500,
+    )
+    options = gradwire.ddp_kwargs(plan)
+    assert bool(options) == ("bucket_cap_mb_list" in PARAMETERS)
+    model = small()
+    ddp = DistributedDataParallel(model, **options)
+    with attached(ddp, plan) as handle:
+        assert handle.plan == plan
+        for step in range(3):
+            model.zero_grad()
+            expected = {n: mean(g) for n, g in local_gradients(model, step).items()}
+            loss_of(ddp, step).backward()
+            close(gradients(model), expected)
+
+
+def test_the_plans_boundaries_for_ddp(three: Ranks) -> None:
+    """torch 2.13 lets one choose bucket boundaries; before it we regroup, to the same result."""
+    three.run(planned_boundaries)
+
+
+def unfrozen() -> str:
+    model = small()
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    model.one.weight.requires_grad_(False)
+    with attached(ddp, LOSSLESS, timeout_seconds=5.0):
+        loss_of(ddp).backward()
+        model.one.weight.requires_grad_(True)
+        return raised(lambda: loss_of(ddp, 1).backward())
+
+
+def test_a_parameter_unfrozen_after_attaching(three: Ranks) -> None:
+    """It would train on every rank's own gradient, without a word."""
+    for text in three.run(unfrozen):
+        assert "[13, 45]" in text
+        assert "Wrap the module again" in text
+
+
+def unused_branch() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(3, 2), "other": nn.Linear(3, 2)})
+    wrapped = DistributedDataParallel(Branches(model), find_unused_parameters=True)
+    with attached(wrapped, LOSSLESS) as handle:
+        for step in range(4):
+            model.zero_grad()
+            wrapped(torch.ones(1, 3), dist.get_rank() != step % 3).backward()
+            share = 2 / 3
+            torch.testing.assert_close(model["used"].weight.grad, torch.ones(2, 3))
+            torch.testing.assert_close(model["other"].weight.grad, torch.full((2, 3), share))
+        model.zero_grad()
+        wrapped(torch.ones(1, 3), False).backward()  # by no rank
+        assert model["other"].weight.grad is None or not model["other"].weight.grad.any()
+        assert handle.stats()["steps"] == 5
+
+
+class Branches(nn.Module):
+    def __init__(self, parts: nn.ModuleDict) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, x: Tensor, both: bool) -> Tensor:
+        y = self.parts["used"](x).sum()
+        return y + self.parts["other"](x).sum() if both else y
+
+
+def test_unused_parameters(three: Ranks) -> None:
+    """With find_unused_parameters DDP hands over zeros for what a rank did not use."""
+    three.run(unused_branch)
+
+
+def ignored_parameters() -> None:
+    model = small()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["one.weight"])
+    ddp = DistributedDataParallel(model)
+    expected = local_gradients(model)
+    with attached(ddp, LOSSLESS) as handle:
+        assert "one.weight" not in {n for b in handle.plan.buckets for n in b.names}
+        loss_of(ddp).backward()
+        found = gradients(model)
+        assert torch.equal(found["one.weight"], expected["one.weight"])  # stays local
+        torch.testing.assert_close(found["two.weight"], mean(expected["two.weight"]))
+
+
+def test_parameters_that_ddp_ignores(three: Ranks) -> None:
+    """torchrec marks parameters for DDP to ignore; they are never in a bucket, so a plan that
+    waited for them would wait for ever.
+    """
+    three.run(ignored_parameters)
+
+
+def frozen_later() -> str:
+    """Frozen after wrapping: DDP still has it in its buckets."""
+    model = small()
+    ddp = DistributedDataParallel(model, find_unused_parameters=True)
+    model.one.weight.requires_grad_(False)
+    expected = {n: mean(g) for n, g in local_gradients(model).items()}
+    with attached(ddp, LOSSLESS) as handle:
+        try:
+            loss_of(ddp).backward()
+        except UsageError as error:
+            return str(error)
+        found = gradients(model)
+        for name, g in expected.items():
+            torch.testing.assert_close(found[name], g)
+        assert handle.stats()["steps"] == 1
+    return "right"
+
+
+def test_a_parameter_frozen_after_wrapping(three: Ranks) -> None:
+    """DDP fixes its buckets when it wraps a model. What is frozen between that and attach is in
+    DDP's buckets but not in the plan: it must not be a bare KeyError from inside the hook.
+    """
+    for text in three.run(frozen_later):
+        assert text == "right" or "one.weight" in text
+
+
+# -- when the hook is called -----------------------------------------------------------------
+
+
+def no_sync() -> None:
+    model, reference = small(), small()
+    ddp = DistributedDataParallel(model)
+    with attached(ddp, LOSSLESS) as handle:
+        for step in range(3):
+            model.zero_grad()
+            for part, context in ((1, ddp.no_sync), (0, handle.no_sync)):
+                with context():
+                    (ddp(batch(9 * step + part)).square().mean() / 3).backward()
+            assert handle.stats()["steps"] == step
+            (ddp(batch(9 * step + 5)).square().mean() / 3).backward()
+            reference.load_state_dict(model.state_dict())
+            reference.zero_grad()
+            for part in (1, 0, 5):
+                (reference(batch(9 * step + part)).square().mean() / 3).backward()
+            close(gradients(model), {n: mean(g) for n, g in gradients(reference).items()})
+
+
+def test_no_sync(three: Ranks) -> None:
+    """Inside no_sync the hook is not called at all; the next bucket holds the accumulated sum."""
+    three.run(no_sync)
+
+
+def uneven() -> None:
+    """Rank r has 2 + 2r inputs. With a memory, what waits is still delivered after joining."""
+    model = nn.Linear(6, 4, bias=False)
+    nn.init.zeros_(model.weight)
+    ddp = DistributedDataParallel(model)
+    rank, total = dist.get_rank(), torch.zeros(4, 6)
+    with attached(ddp, TOPK) as handle:
+        with Join([ddp]):
+            for step in range(2 + 2 * rank):
+                model.zero_grad()
+                ddp(torch.full((1, 6), 1.0 + step)).sum().backward()
+                total += model.weight.grad  # type: ignore[operator]
+        assert handle.stats()["steps"] == 6
+    if rank == 2:  # it has seen every step: sent + kept = given, over all ranks
+        given = sum(sum(1.0 + s for s in range(2 + 2 * r)) for r in range(3)) / 3
+        assert total.sum() < 24 * given + 1e-3
+        assert total.max() <= given + 1e-3
+        assert total.any()
+
+
+def test_join_with_uneven_inputs(three: Ranks) -> None:
+    """A rank that has left a Join is still asked, with buckets of zeros (#61020), outside of any
+    backward: a callback queued for the end of backward cannot be had there. It goes on sending
+    what waits in its residual.
+    """
+    three.run(uneven)
+
+
+# -- one hook, for good ----------------------------------------------------------------------
+
+
+def one_hook() -> None:
+    model = small()
+    ddp = DistributedDataParallel(model)
+    with attached(ddp, TOPK):
+        assert "detach" in raised(lambda: gradwire.attach(ddp, TOPK))
+        assert "detach" in raised(lambda: gradwire.attach(model, TOPK))
+        loss_of(ddp).backward()
+    text = raised(lambda: gradwire.attach(ddp, TOPK))  # for good means for good
+    assert "Wrap the module again" in text
+    model.zero_grad()
+    expected = {n: mean(g) for n, g in local_gradients(model).items()}
+    loss_of(ddp).backward()  # after detach DDP reduces as it always did
+    close(gradients(model), expected)
+    taken = DistributedDataParallel(small())
+    taken.register_comm_hook(None, somebody_elses)
+    assert "is taken" in raised(lambda: gradwire.attach(taken, TOPK))
+    with attached(DistributedDataParallel(model), LOSSLESS):
+        pass
+
+
+def somebody_elses(state, bucket):  # type: ignore[no-untyped-def]
+    raise NotImplementedError
+
+
+def test_one_hook_per_ddp(three: Ranks) -> None:
+    """register_comm_hook can be called once and there is no way back; the bare error says neither
+    who has the slot nor what to do. A failed attach leaves no thread and no group behind.
+    """
+    three.run(one_hook)
+
+
+def hook_of(ddp: DistributedDataParallel) -> Any:
+    """What attach registered."""
+    caught: list[Any] = []
+    ddp.register_comm_hook = lambda state, hook: caught.append(hook)  # type: ignore[method-assign]
+    handle = gradwire.attach(ddp, TOPK, timeout_seconds=20.0)
+    handle.detach()
+    return caught[0]
+
+
+def signature() -> None:
+    hook = hook_of(DistributedDataParallel(small()))
+    found = inspect.signature(hook)
+    assert list(found.parameters)[1] == "bucket"
+    for p in found.parameters.values():
+        assert not isinstance(p.annotation, str)
+    assert hook.__name__
+    p = nn.Parameter(torch.zeros(2))
+    text = raised(lambda: hook(None, (torch.zeros(2), p)))
+    assert "python_reducer" in text
+    assert "optimize_ddp" in text
+
+
+def test_the_hooks_signature(three: Ranks) -> None:
+    """DDP wants a plain function whose second parameter is called 'bucket' (KeyError otherwise),
+    whose annotations are no strings (so no `from __future__ import annotations` beside it), with a
+    __name__ (so no partial, no callable instance). torch.compile's python_reducer calls the very
+    hook with a tuple (gradient, parameter) and ignores what it returns: refused, not ignored.
+    """
+    three.run(signature)
+
+
+# -- sparse, compiled, grouped ---------------------------------------------------------------
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4, sparse=True)
+        self.top = nn.Linear(4, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.top(self.table(words)).sum()
+
+
+def sparse_table() -> str:
+    ddp = DistributedDataParallel(Words())
+    with attached(ddp, LOSSLESS, timeout_seconds=5.0):
+        return raised(lambda: ddp(torch.tensor([1, 2, 2])).backward())
+
+
+def test_a_sparse_bucket_is_not_skipped_silently(three: Ranks) -> None:
+    """The gradient of nn.Embedding(sparse=True) has a bucket of its own, whose gradients() is an
+    empty list. A hook that loops over it exchanges nothing, and every rank goes its own way
+    without a word.
+    """
+    for text in three.run(sparse_table):
+        assert "table.weight" in text
+
+
+def channels_last() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1))
+    model.to(memory_format=torch.channels_last)
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1))
+    plain.load_state_dict(model.state_dict())
+    plain.to(memory_format=torch.channels_last)
+    ddp = DistributedDataParallel(model)
+    with attached(ddp, TOPK) as one, attached(plain, TOPK) as two:
+        for step in range(5):
+            generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+            x = torch.randn(2, 3, 6, 6, generator=generator)
+            x = x.to(memory_format=torch.channels_last)
+            for module in (ddp, plain):
+                module.zero_grad()
+                module(x).square().mean().backward()
+            close(gradients(model), gradients(plain))
+        kept = residuals(two)
+        for name, value in residuals(one).items():
+            torch.testing.assert_close(value, kept[name], msg=name)
+
+
+def test_channels_last_state_is_in_the_parameters_order(three: Ranks) -> None:
+    """DDP's bucket holds a channels_last gradient in memory order and shows it as if it were in
+    the order of its indices. State kept that way would be scrambled when a checkpoint moves
+    between DDP and a plain module.
+    """
+    three.run(channels_last)
+
+
+def subgroup() -> None:
+    """Ranks 0 and 2 train together; rank 1 is not even told."""
+    rank = dist.get_rank()
+    group = dist.new_group([0, 2])
+    if rank != 1:
+        for ddp in (False, True):
+            model = small(seed=rank)
+            wrapped = DistributedDataParallel(model, process_group=group) if ddp else model
+            options = {} if ddp else {"process_group": group}
+            with attached(wrapped, LOSSLESS, lanes=2, **options) as handle:
+                for step in range(3):
+                    wrapped.zero_grad()
+                    expected = local_gradients(model, step)
+                    loss_of(wrapped, step).backward()
+                    for name, g in gradients(model).items():
+                        parts = [torch.empty_like(g), torch.empty_like(g)]
+                        dist.all_gather(parts, expected[name], group=group)
+                        torch.testing.assert_close(g, (parts[0] + parts[1]) / 2)
+                assert handle.stats()["steps"] == 3
+    dist.barrier()
+    model = small()  # and then all of them, again with plain new groups
+    with attached(model, LOSSLESS, lanes=2):
+        expected = {n: mean(g) for n, g in local_gradients(model).items()}
+        loss_of(model).backward()
+        close(gradients(model), expected)
+
+
+def test_a_group_of_some_ranks(tmp_path: Path) -> None:
+    """dist.new_group must by default be called by every rank of the world, or it hangs; attaching
+    to a group of some ranks is their business alone.
+    """
+    with Ranks(3, tmp_path) as ranks:
+        ranks.run(subgroup)
+
+
+def halves() -> None:
+    """Two groups side by side, and then one of all."""
+    rank = dist.get_rank()
+    groups = [dist.new_group([0]), dist.new_group([1, 2])]
+    mine = groups[0] if rank == 0 else groups[1]
+    model = small()
+    with attached(model, TOPK, process_group=mine):
+        for step in range(2):
+            model.zero_grad()
+            loss_of(model, step).backward()
+    dist.barrier()
+
+
+def test_groups_side_by_side(tmp_path: Path) -> None:
+    """As above, with every rank in some group."""
+    with Ranks(3, tmp_path) as ranks:
+        ranks.run(halves)
+
+
+def compiled() -> str:
+    model = small()
+    ddp = DistributedDataParallel(model)
+    expected = {n: mean(g) for n, g in local_gradients(model).items()}
+    with attached(ddp, LOSSLESS):
+        run = torch.compile(ddp, backend="aot_eager")
+        for _ in range(3):
+            model.zero_grad()
+            run(batch()).square().mean().backward()
+            close(gradients(model), expected)
+    plain = small()
+    with attached(plain, LOSSLESS) as handle:
+        run = torch.compile(plain, backend="aot_eager")
+        plain.zero_grad()
+        run(batch()).square().mean().backward()
+        close(gradients(plain), expected)
+        assert handle.stats()["steps"] == 1
+    return "right"
+
+
+@pytest.mark.slow
+def test_compiled_modules(three: Ranks) -> None:
+    """DDPOptimizer cuts the graph at bucket borders and still calls the hook."""
+    pytest.importorskip("torch._dynamo")
+    three.run(compiled, timeout_seconds=120)
+
+
+def fused() -> None:
+    model = small()
+    ddp = DistributedDataParallel(model)
+    with attached(ddp, LOSSLESS, clip_norm=1e-3):
+        for step in range(3):
+            model.zero_grad()
+            mine = local_gradients(model, step)
+            norm = torch.stack([g.norm() for g in mine.values()]).norm()
+            scale = 1e-3 * 3**0.5 / float(norm)
+            assert scale < 1
+            loss_of(ddp, step).backward()
+            for name, g in gradients(model).items():
+                torch.testing.assert_close(g, mean(mine[name] * scale), rtol=1e-5, atol=1e-9)
+
+
+def test_clipping_under_ddp(three: Ranks) -> None:
+    """Local clipping needs all gradients before the first is sent; DDP hands them over one bucket
+    after the other, and waits for their futures only at the end.
+    """
+    three.run(fused)

@@ -1,0 +1,22 @@
+"""Pools of ranks, one per size for all modules here; a pool with a dead rank starts anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from ranks import Ranks
+
+
+@pytest.fixture(scope="session")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Three ranks."""
+    with Ranks(3, tmp_path_factory.mktemp("three")) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """A world of one."""
+    with Ranks(1, tmp_path_factory.mktemp("one")) as ranks:
+        yield ranks

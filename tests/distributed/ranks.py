@@ -1,0 +1,212 @@
+"""Ranks for tests: a pool of processes over Gloo that run module-level functions, all at once.
+
+    with Ranks(3, tmp_path) as ranks:
+        ranks.run(function, *arguments)       # one value per rank, or RanksFailed
+        ranks.outcomes(function, *arguments)  # one Outcome per rank, whatever happened
+
+A fork server imports torch once, so a pool costs a fraction of a second. Every call has a hard
+time limit; a rank that passes it is asked for the stacks of all its threads, then killed. Warnings
+are errors in the ranks, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch.distributed", "gradwire.training.attach", "ranks"])
+
+
+class RanksFailed(AssertionError):
+    """At least one rank raised, died or hung; the text has every rank's story."""
+
+
+@dataclass
+class Outcome:
+    """What became of one rank: a value, an exception with its traceback, a death, or a hang."""
+
+    value: Any = None
+    error: BaseException | None = None
+    story: str = ""
+    seconds: float = 0.0
+    died: bool = False
+    hung: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return not self.story
+
+
+class Ranks:
+    """N processes, one default process group with a FileStore."""
+
+    def __init__(
+        self, world: int, directory: Path, *, timeout_seconds: float = 60.0, store: str = "file"
+    ) -> None:
+        self.world, self._timeout_seconds, self._store = world, timeout_seconds, store
+        self._directory, self._generation = directory, 0
+        self._start()
+
+    def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
+        """Call function(*args) on every rank; its values in rank order."""
+        outcomes = self.outcomes(function, *args, **options)
+        if not all(o.ok for o in outcomes):
+            self.close()  # whatever state the ranks are in, the next test begins with new ones
+            stories = (f"--- rank {r}: {o.story or 'fine'}" for r, o in enumerate(outcomes))
+            raise RanksFailed("\n".join(stories))
+        return [o.value for o in outcomes]
+
+    def outcomes(
+        self, function: Callable[..., Any], *args: Any, timeout_seconds: float | None = None
+    ) -> list[Outcome]:
+        """Call function(*args) on every rank; what became of each."""
+        if not all(p.is_alive() for p in self._processes):
+            self.close()
+            self._start()
+        began = time.monotonic()
+        deadline = began + (timeout_seconds or self._timeout_seconds)
+        for pipe in self._pipes:
+            pipe.send((function, args))
+        found: dict[int, Outcome] = {}
+        while len(found) < self.world:
+            waiting = {self._pipes[r]: r for r in range(self.world) if r not in found}
+            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for pipe in ready:
+                rank = waiting[pipe]  # type: ignore[index]
+                found[rank] = _received(pipe)  # type: ignore[arg-type]
+                found[rank].seconds = time.monotonic() - began
+        hung = [r for r in range(self.world) if r not in found]
+        for r in hung:
+            found[r] = Outcome(hung=True, story=f"hung; its threads:\n{self._stacks(r)}")
+        if hung:
+            self.close()
+        return [found[r] for r in range(self.world)]
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        self._generation += 1
+        place = self._directory / f"store-{os.getpid()}-{id(self)}-{self._generation}"
+        self._processes, self._pipes = [], []
+        for rank in range(self.world):
+            mine, theirs = _CONTEXT.Pipe()
+            process = _CONTEXT.Process(
+                target=_worker,
+                args=(rank, self.world, str(place), theirs, self._store),
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(mine)
+        self._place = place
+
+    def _stacks(self, rank: int) -> str:
+        pid, path = self._processes[rank].pid, Path(f"{self._place}.stacks.{rank}")
+        if pid is None or not self._processes[rank].is_alive():
+            return "(gone)"
+        os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.3)
+        return path.read_text() if path.exists() else "(none)"
+
+
+def _received(pipe: Connection) -> Outcome:
+    try:
+        data = pipe.recv_bytes()
+    except (EOFError, ConnectionError):
+        return Outcome(died=True, story="died")
+    outcome: Outcome = pickle.loads(data)
+    return outcome
+
+
+def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> None:
+    stacks = open(f"{place}.stacks.{rank}", "w")  # noqa: SIM115 - as long as the process
+    faulthandler.enable(file=stacks)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+    warnings.resetwarnings()
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    warnings.filterwarnings("ignore", message="gradwire's native kernels are not installed")
+    dist.init_process_group(
+        "gloo",
+        store=_make_store(store, place, rank, world),
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=60),
+    )
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        outcome = Outcome()
+        try:
+            outcome.value = function(*args)
+        except BaseException as error:
+            outcome.error, outcome.story = error, traceback.format_exc()
+        pipe.send_bytes(_pickled(outcome))
+
+
+def _make_store(kind: str, place: str, rank: int, world: int) -> dist.Store:
+    """A FileStore; or "tcp": a TCPStore that rank 0 hosts, its port told by way of a file."""
+    if kind == "file":
+        return dist.FileStore(place, world)
+    port, limit = Path(f"{place}.port"), timedelta(seconds=30)
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, world, True, limit, wait_for_workers=False)
+        port.with_suffix(".new").write_text(str(store.port))
+        port.with_suffix(".new").rename(port)
+        return store
+    while not port.exists():
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(port.read_text()), world, False, limit)
+
+
+def _pickled(outcome: Outcome) -> bytes:
+    """An exception that cannot travel becomes its text."""
+    with contextlib.suppress(Exception):
+        data = pickle.dumps(outcome)
+        pickle.loads(data)
+        return data
+    return pickle.dumps(
+        Outcome(error=RuntimeError(repr(outcome.error)), story=outcome.story or "?")
+    )
+
+
+# The fork server imports this module by its short name, as the tests do.
+sys.modules.setdefault("ranks", sys.modules[__name__])

@@ -1,0 +1,128 @@
+"""Small models, data that differs by rank and step, and shorthands for what tests ask."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import gradwire
+from gradwire import Handle
+from gradwire.errors import UsageError
+
+STRATEGIES = (
+    "none | allreduce",
+    "fp16 | allreduce",
+    "bf16 | allreduce",
+    "topk(0.1)+ef | allgather",
+    "dgc(0.1) | allgather",
+)
+
+
+class Small(nn.Module):
+    """Convolution, normalization, two matrices: 1- to 4-dimensional parameters of odd sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 5, 3)
+        self.norm = nn.LayerNorm(45)
+        self.one = nn.Linear(45, 13)
+        self.two = nn.Linear(13, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x).flatten(1))
+        return self.two(torch.tanh(self.one(y)))
+
+
+def small(seed: int = 0) -> Small:
+    """The same weights on every rank."""
+    torch.manual_seed(seed)
+    return Small()
+
+
+def batch(step: int = 0, rank: int | None = None, rows: int = 4) -> Tensor:
+    """Another one for every rank and step."""
+    rank = dist.get_rank() if rank is None else rank
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(rows, 2, 5, 5, generator=generator)
+
+
+def loss_of(model: nn.Module, step: int = 0, rank: int | None = None) -> Tensor:
+    return model(batch(step, rank)).square().mean()
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of all gradients, by name; DDP's prefix is dropped."""
+    return {
+        name.removeprefix("module."): p.grad.detach().clone()
+        for name, p in model.named_parameters()
+        if p.grad is not None
+    }
+
+
+def local_gradients(model: nn.Module, step: int = 0) -> dict[str, Tensor]:
+    """What this rank's gradients would be without any exchange; the model is not touched."""
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(loss_of(model, step), list(named.values()))
+    return {name.removeprefix("module."): g for name, g in zip(named, found)}
+
+
+def from_all(x: Tensor) -> list[Tensor]:
+    """Every rank's tensor, in rank order. Collective, over the default group."""
+    x = x.contiguous()
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return parts
+
+
+def mean(x: Tensor) -> Tensor:
+    """In rank order and fp32, one division. Collective."""
+    total = torch.zeros_like(x, dtype=torch.float32)
+    for part in from_all(x):
+        total += part.float()
+    return (total / dist.get_world_size()).to(x.dtype)
+
+
+def fingerprint(tensors: Any) -> str:
+    """Equal for equal bits."""
+    whole = hashlib.sha256()
+    for x in tensors:
+        data = x.detach().contiguous().flatten()
+        whole.update(bytes(data.view(torch.uint8).tolist()))
+    return whole.hexdigest()
+
+
+@contextmanager
+def attached(module: nn.Module, plan: Any, **options: Any) -> Iterator[Handle]:
+    """Attach, and detach whatever happens."""
+    handle = gradwire.attach(module, plan, **{"timeout_seconds": 20.0, **options})
+    try:
+        yield handle
+    finally:
+        handle.detach()
+
+
+def residuals(handle: Handle) -> dict[str, Tensor]:
+    """A copy of all residuals, by parameter name."""
+    state: Any = handle.state_dict()["state"]
+    return {n: v["residual"].clone() for n, v in state.items() if "residual" in v}
+
+
+def close(found: dict[str, Tensor], wanted: dict[str, Tensor], tolerance: float = 1e-6) -> None:
+    assert list(found) == list(wanted)
+    for name, g in wanted.items():
+        torch.testing.assert_close(found[name], g, rtol=tolerance, atol=tolerance, msg=name)
+
+
+def raised(function: Any, kind: type[BaseException] = UsageError) -> str:
+    """The text of the error that must come."""
+    try:
+        function()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")

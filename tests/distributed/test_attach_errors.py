@@ -1,0 +1,437 @@
+"""When something goes wrong on one rank: an error that names it on every rank, and no hang."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Outcome, Ranks
+from small import attached, gradients, loss_of, small
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire import Plan
+from gradwire.errors import GradwireError, PayloadError, UsageError
+from gradwire.runtime.faulty import Corrupt, Die, Fail, Fault, Stall, inject
+
+TOPK = "topk(0.1)+ef | allgather"
+PATIENCE = 6.0  # seconds: the group's timeout in tests that wait for it
+
+
+# -- attaching -------------------------------------------------------------------------------
+
+
+def refusal(make: Callable[[], Any]) -> tuple[str, str, float]:
+    """Kind and text of the error with which attaching ends, and after how long."""
+    began = time.monotonic()
+    try:
+        make().detach()
+    except Exception as error:
+        return type(error).__name__, str(error), time.monotonic() - began
+    return "", "", time.monotonic() - began
+
+
+class Other(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(5, 5))
+
+
+def differs(what: str) -> tuple[str, str, float]:
+    """Rank 1 attaches something else than the others."""
+    odd = dist.get_rank() == 1
+    model: nn.Module = small()
+    plan: Any = TOPK
+    options: dict[str, Any] = {"timeout_seconds": PATIENCE}
+    if odd and what == "strategy":
+        plan = "topk(0.2)+ef | allgather"
+    if odd and what == "plan":
+        options["bucket_bytes"] = 400
+    if odd and what == "lanes":
+        options["lanes"] = 2
+    if odd and what == "buckets":
+        options["buckets"] = [["one.weight"], ["two.weight"]]
+    if odd and what == "clip_norm":
+        options["clip_norm"] = 1.0
+    if odd and what == "seed":
+        options["seed"] = 1
+    if odd and what == "model":
+        model = Other()
+    if odd and what == "frozen":
+        model.one.weight.requires_grad_(False)  # type: ignore[union-attr]
+    if odd and what == "dtype":
+        model.bfloat16()
+    return refusal(lambda: gradwire.attach(model, plan, **options))
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["strategy", "plan", "lanes", "buckets", "model", "frozen", "dtype", "clip_norm", "seed"],
+)
+def test_ranks_that_differ_are_named_on_all_ranks(three: Ranks, what: str) -> None:
+    for rank, (kind, text, seconds) in enumerate(three.run(differs, what)):
+        assert kind == "PlanError"
+        assert "rank 1" in text
+        assert f"rank {rank} has" in text
+        assert seconds < PATIENCE
+
+
+def invalid(what: str) -> tuple[str, str, float]:
+    """Rank 1 alone asks for something that cannot be."""
+    odd = dist.get_rank() == 1
+    plan: Any = TOPK
+    wrong: dict[str, Any] = {
+        "text": "topk(7)+ef | allgather",
+        "nonsense": "gibberish",
+        "auto": "auto",
+        "file": Path("no/such/plan.json"),
+        "number": 42,
+        "none": None,
+    }
+    if odd and what in wrong:
+        plan = wrong[what]
+    options: dict[str, Any] = {}
+    if odd and what == "buckets":
+        options["buckets"] = [["no.such.parameter"]]
+    if odd and what == "bucket_bytes":
+        options["bucket_bytes"] = "many"
+    return refusal(lambda: gradwire.attach(small(), plan, timeout_seconds=PATIENCE, **options))
+
+
+@pytest.mark.parametrize(
+    ("what", "kind"),
+    [
+        ("text", "StrategyError"),
+        ("nonsense", "StrategyError"),
+        ("auto", "StrategyError"),
+        ("file", "PlanError"),
+        ("buckets", "PlanError"),
+        ("number", "UsageError"),
+        ("none", "UsageError"),
+        ("bucket_bytes", "TypeError"),
+    ],
+)
+def test_one_rank_asks_for_the_impossible(three: Ranks, what: str, kind: str) -> None:
+    found = three.run(invalid, what)
+    assert [f[0] for f in found] == ["PlanError", kind, "PlanError"]
+    for _, text, seconds in (found[0], found[2]):
+        assert "rank 1" in text
+        assert seconds < PATIENCE
+
+
+def stays_away(what: str) -> tuple[str, str, float]:
+    """Rank 1 fails before it could tell anybody; the others learn of it by the timeout."""
+    options: dict[str, Any] = {"timeout_seconds": 3.0}
+    model: Any = small()
+    if dist.get_rank() == 1:
+        if what == "lanes":
+            options["lanes"] = 0
+        if what == "frozen":
+            model.requires_grad_(False)
+        if what == "module":
+            model = "model"
+        if what == "sleep":
+            time.sleep(6.0)
+    found = refusal(lambda: gradwire.attach(model, TOPK, **options))
+    time.sleep(max(0.0, 6.0 - found[2]))  # the next test begins together
+    return found
+
+
+@pytest.mark.parametrize("what", ["lanes", "frozen", "module"])
+def test_one_rank_cannot_even_begin(tmp_path: Path, what: str) -> None:
+    with Ranks(3, tmp_path) as ranks:
+        found = ranks.run(stays_away, what)
+    assert [f[0] for f in found] == ["PeerError", "UsageError", "PeerError"]
+    assert max(f[2] for f in found) < PATIENCE
+
+
+def everywhere(directory: str) -> None:
+    """The same mistake on all ranks: the same clear error."""
+    path = Path(directory) / f"plan-{dist.get_rank()}.json"
+    with attached(small(), TOPK) as handle:
+        handle.plan.save(path)
+    with attached(small(), path), attached(small(1), str(path)):
+        pass
+    for plan in (path, str(path), Plan.load(path)):
+        kind, text, _ = refusal(lambda plan=plan: gradwire.attach(Other(), plan))  # type: ignore[misc]
+        assert kind == "PlanError"
+        assert "one.weight" in text  # only in the plan
+        assert "only in the model: weight" in text
+    kind, text, _ = refusal(lambda: gradwire.attach(small(), Path(directory) / "none.json"))
+    assert kind == "PlanError"
+    assert "none.json" in text
+    kind, text, _ = refusal(lambda: gradwire.attach(small(), str(Path(directory) / "none.json")))
+    assert kind == "PlanError"
+    path.write_text("{")
+    assert refusal(lambda: gradwire.attach(small(), path))[0] == "PlanError"
+
+
+def test_plan_files(three: Ranks, tmp_path: Path) -> None:
+    three.run(everywhere, str(tmp_path))
+
+
+def test_without_init_process_group() -> None:
+    assert not dist.is_initialized()
+    with pytest.raises(UsageError, match="init_process_group"):
+        gradwire.attach(nn.Linear(2, 2), TOPK)
+
+
+# -- training --------------------------------------------------------------------------------
+
+Story = tuple[str, str, float, str]
+
+
+def until_it_breaks(rank: int, fault: Fault, plan: Any, ddp: bool, lanes: int, wide: int) -> Story:
+    """Train; the fault strikes on one rank. What this rank's backward raised, and the next one."""
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Linear(wide, 8), nn.Linear(8, wide))
+    if ddp:
+        model = DistributedDataParallel(model)
+    handle = gradwire.attach(model, plan, timeout_seconds=PATIENCE, lanes=lanes, bucket_bytes=1)
+    inject(handle._session.conductor, fault, rank=rank, lane=0)
+
+    def step() -> None:
+        model.zero_grad()
+        model(torch.randn(2, wide)).square().mean().backward()
+
+    began = time.monotonic()
+    kind, text, after, seconds = "", "", "", 0.0
+    try:
+        for _ in range(10):
+            began = time.monotonic()
+            step()
+    except Exception as error:
+        kind, text, seconds = type(error).__name__, str(error), time.monotonic() - began
+        try:
+            step()
+        except Exception as next_error:
+            after = f"{type(next_error).__name__}: {next_error}"
+    handle.detach()
+    return kind, text, seconds, after
+
+
+def survivors_tell(outcomes: list[Outcome], lost: int, longest: float) -> None:
+    for rank, outcome in enumerate(outcomes):
+        if rank == lost:
+            assert outcome.died
+            continue
+        assert outcome.ok, outcome.story
+        kind, text, seconds, after = outcome.value
+        assert kind == "PeerError", text
+        assert f"rank {lost} died or is stuck" in text, text
+        assert "bucket 0" in text
+        assert seconds < longest
+        assert after.startswith("UsageError: after a failed exchange"), after
+        assert "attach" in after
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("ddp", [False, True], ids=["plain", "ddp"])
+def test_a_rank_is_killed(tmp_path: Path, lost: int, ddp: bool) -> None:
+    with Ranks(3, tmp_path) as ranks:
+        fault = Die(at=9)  # three buckets: the first move of the fourth step
+        outcomes = ranks.outcomes(until_it_breaks, lost, fault, TOPK, ddp, 1, 20)
+    survivors_tell(outcomes, lost, PATIENCE + 4)
+
+
+@pytest.mark.parametrize("wide", [20, 4000], ids=["direct", "ring"])
+def test_a_rank_of_four_is_killed(tmp_path: Path, wide: int) -> None:
+    """In a ring, a rank that is no neighbour of the dead one hears of it only by the timeout."""
+    with Ranks(4, tmp_path) as ranks:
+        outcomes = ranks.outcomes(
+            until_it_breaks, 1, Die(at=9), "none | allreduce", False, 1, wide
+        )
+    for rank in (0, 2, 3):
+        kind, text, seconds, _ = outcomes[rank].value
+        assert kind == "PeerError"
+        assert "rank 1" in text
+        assert seconds < PATIENCE + 5
+
+
+def test_the_host_of_the_store_is_killed(tmp_path: Path) -> None:
+    """Without its store nobody can tell who is missing, but that is told."""
+    with Ranks(3, tmp_path, store="tcp") as ranks:
+        outcomes = ranks.outcomes(until_it_breaks, 0, Die(at=9), TOPK, False, 1, 20)
+    for rank in (1, 2):
+        kind, text, seconds, _ = outcomes[rank].value
+        assert kind == "PeerError"
+        assert "the rank that hosts the rendezvous store" in text
+        assert seconds < PATIENCE + 5
+
+
+def test_a_rank_stalls(tmp_path: Path) -> None:
+    """Longer than the timeout: the others give up, then the sleeper finds itself alone."""
+    with Ranks(3, tmp_path) as ranks:
+        fault = Stall(at=5, seconds=PATIENCE + 4)
+        found = ranks.run(until_it_breaks, 1, fault, TOPK, False, 2, 20)
+    for rank in (0, 2):
+        kind, text, seconds, after = found[rank]
+        assert kind == "PeerError"
+        assert "rank 1" in text
+        assert seconds < PATIENCE + 5
+        assert after.startswith("UsageError")
+    assert found[1][0] == "PeerError"
+
+
+@pytest.mark.parametrize("ddp", [False, True], ids=["plain", "ddp"])
+def test_an_exception_in_a_lane(three: Ranks, ddp: bool) -> None:
+    """On its rank it comes out of backward() as it is; the others run into the timeout."""
+    fault = Fail(4, PayloadError("told to"))
+    found = three.run(until_it_breaks, 2, fault, TOPK, ddp, 1, 20)
+    assert found[2][:2] == ("PayloadError", "told to")
+    assert found[2][2] < 2.0
+    for kind, text, seconds, after in found[:2]:
+        assert kind == "PeerError"
+        assert "rank 2 died or is stuck" in text
+        assert seconds < PATIENCE + 4
+        assert after.startswith("UsageError")
+
+
+# -- payloads --------------------------------------------------------------------------------
+
+
+class _Header:
+    """Changes one of the four numbers of a message's header. Travels to other processes."""
+
+    def __init__(self, place: int, value: int) -> None:
+        self.place, self.value = place, value
+
+    def __call__(self, message: Tensor) -> None:
+        message.view(-1)[:32].view(torch.int64)[self.place] = self.value
+
+
+class _Index:
+    """Changes the first two indices of a message's first parameter."""
+
+    def __init__(self, first: int, second: int) -> None:
+        self.first, self.second = first, second
+
+    def __call__(self, message: Tensor) -> None:
+        message.view(-1)[32:40].view(torch.int32).copy_(torch.tensor([self.first, self.second]))
+
+
+class _Noise:
+    def __init__(self, begin: int) -> None:
+        self.begin = begin
+
+    def __call__(self, message: Tensor) -> None:
+        generator = torch.Generator().manual_seed(1)
+        flat = message.view(-1)[self.begin :]
+        flat.copy_(torch.randint(0, 256, flat.shape, generator=generator, dtype=torch.uint8))
+
+
+CORRUPTIONS = {
+    "magic": (_Header(0, 0x1234), "header"),
+    "flags": (_Header(1, 2), "header"),
+    "digest": (_Header(2, 77), "another bucket"),
+    "step": (_Header(3, 41), "step 41"),
+    "negative": (_Index(-1, 3), "ascend"),
+    "beyond": (_Index(0, 2**31 - 1), "ascend"),
+    "one-beyond": (_Index(0, 160), "ascend"),
+    "descending": (_Index(5, 4), "ascend"),
+    "twice": (_Index(5, 5), "ascend"),
+    "noise": (_Noise(0), "header"),
+    "noise-after-header": (_Noise(32), "ascend"),
+}
+
+
+def corrupted(name: str, sent: bool) -> tuple[str, str, bool, bool]:
+    """The error, and whether gradients and the memory around them stayed as they were."""
+    torch.manual_seed(0)
+    model = nn.Linear(20, 8, bias=False)
+    guard = torch.full((3, 8, 20), 5.0)
+    with attached(model, "topk(0.1)+ef | allgather", timeout_seconds=PATIENCE) as handle:
+        fault = Corrupt(2, CORRUPTIONS[name][0], sent=sent)
+        inject(handle._session.conductor, fault, rank=1)
+        kind, text = "", ""
+        for step in range(3):
+            guard.fill_(5.0)
+            model.weight.grad = guard[1].zero_()
+            torch.manual_seed(step + 10 * dist.get_rank())
+            try:
+                model(torch.randn(2, 20)).sum().backward()
+            except GradwireError as error:
+                kind, text = type(error).__name__, str(error)
+                break
+        assert step == 2
+        around = bool((guard[0] == 5.0).all() and (guard[2] == 5.0).all())
+    dist.barrier()
+    with attached(model, TOPK) as handle:  # and life goes on
+        model.weight.grad = None
+        model(torch.randn(2, 20)).sum().backward()
+        fine = bool(model.weight.grad.isfinite().all()) and handle.stats()["steps"] == 1
+    return kind, text, around, fine
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_a_corrupted_message_everywhere(three: Ranks, name: str) -> None:
+    for kind, text, around, fine in three.run(corrupted, name, True):
+        assert kind == "PayloadError"
+        assert CORRUPTIONS[name][1] in text
+        assert "1" in text  # the rank it came from
+        assert around
+        assert fine
+
+
+def test_a_message_corrupted_on_arrival(three: Ranks) -> None:
+    """Only the receiver sees it; the others have finished the step and go on without harm."""
+    found = three.run(corrupted, "digest", False)
+    assert [f[0] for f in found] == ["", "PayloadError", ""]
+    assert all(f[2] and f[3] for f in found)
+
+
+def out_of_step() -> tuple[str, str]:
+    """A rank that trained one step more (it resumed from another checkpoint)."""
+    model = small()
+    with attached(model, "topk(0.1)+ef | allgather", timeout_seconds=PATIENCE) as handle:
+        loss_of(model).backward()
+        if dist.get_rank() == 2:
+            handle._session.step += 1
+        model.zero_grad()
+        try:
+            loss_of(model).backward()
+        except GradwireError as error:
+            return type(error).__name__, str(error)
+    return "", str(gradients(model))
+
+
+def test_ranks_out_of_step(three: Ranks) -> None:
+    found = three.run(out_of_step)
+    assert [f[0] for f in found] == ["PayloadError"] * 3
+    assert "rank 2 is at step 2, this one at 1" in found[0][1]
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4, sparse=True)
+        self.top = nn.Linear(4, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.top(self.table(words)).sum()
+
+
+def sparse(ddp: bool) -> tuple[str, str]:
+    model: nn.Module = Words()
+    if ddp:
+        model = DistributedDataParallel(model)
+    with attached(model, TOPK, timeout_seconds=PATIENCE):
+        try:
+            model(torch.tensor([1, 2, 2])).backward()
+        except Exception as error:
+            return type(error).__name__, str(error)
+    return "", ""
+
+
+@pytest.mark.parametrize("ddp", [False, True], ids=["plain", "ddp"])
+def test_sparse_gradients_are_refused(three: Ranks, ddp: bool) -> None:
+    for kind, text in three.run(sparse, ddp):
+        assert kind == "UsageError"
+        assert "table.weight" in text
+        assert "sparse=False" in text

@@ -1,0 +1,166 @@
+"""The handle's life: attach, detach, again, twice; and what the optimizer must not do."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import Ranks
+from small import (
+    attached,
+    close,
+    fingerprint,
+    gradients,
+    loss_of,
+    mean,
+    raised,
+    small,
+)
+from small import local_gradients as local
+from torch import nn
+
+import gradwire
+
+TOPK = "topk(0.1)+ef | allgather"
+LOSSLESS = "topk(1.0)+ef | allgather"
+
+
+def explicit_buckets() -> None:
+    model = small()
+    lists = [["two.weight", "conv.weight"], ["one.weight"]]
+    with attached(model, LOSSLESS, buckets=lists) as handle:
+        assert {"two.weight", "conv.weight"} in [set(b.names) for b in handle.plan.buckets]
+        assert ("one.weight",) in [b.names for b in handle.plan.buckets]
+        expected = {n: mean(g) for n, g in local(model).items()}
+        loss_of(model).backward()
+        close(gradients(model), expected)
+
+
+def test_explicit_buckets(three: Ranks) -> None:
+    three.run(explicit_buckets)
+
+
+def detached() -> None:
+    model, before = small(), threading.active_count()
+    handle = gradwire.attach(model, TOPK, lanes=2, timeout_seconds=20.0)
+    loss_of(model).backward()
+    handle.detach()
+    handle.detach()  # twice is no harm
+    assert threading.active_count() == before
+    model.zero_grad()
+    expected = local(model)
+    loss_of(model).backward()  # nobody answers: purely local
+    close(gradients(model), expected, 0.0)
+    assert not torch.equal(mean(expected["one.weight"]), expected["one.weight"])
+    model.zero_grad()
+    with attached(model, LOSSLESS):
+        expected = {n: mean(g) for n, g in local(model).items()}
+        loss_of(model).backward()
+        close(gradients(model), expected)
+
+
+def test_detach_and_attach_again(three: Ranks) -> None:
+    three.run(detached)
+
+
+def resources() -> list[tuple[int, int]]:
+    """Threads and open files of the process, round after round."""
+    counts = []
+    for _ in range(8):
+        model = nn.Linear(4, 4)
+        with attached(model, LOSSLESS, lanes=3):
+            model(torch.ones(1, 4)).sum().backward()
+        tasks, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+        counts.append((tasks, files))
+    return counts
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_detaching_frees_threads_and_sockets(three: Ranks) -> None:
+    for counts in three.run(resources):
+        assert counts[-1][0] <= counts[1][0] + 1, counts
+        assert counts[-1][1] <= counts[1][1] + 1, counts
+
+
+def two_models() -> None:
+    one, two = small(1), small(2)
+    with attached(one, LOSSLESS, lanes=2), attached(two, "none | allreduce"):
+        wanted = [{n: mean(g) for n, g in local(m).items()} for m in (one, two)]
+        loss_of(one).backward()
+        loss_of(two).backward()
+        for model, expected in zip((one, two), wanted):
+            close(gradients(model), expected)
+            model.zero_grad()
+        (loss_of(one) + loss_of(two)).backward()  # one backward through both
+        for model, expected in zip((one, two), wanted):
+            close(gradients(model), expected)
+
+
+def test_two_attached_models(three: Ranks) -> None:
+    three.run(two_models)
+
+
+def attached_twice() -> None:
+    model = small()
+    with attached(model, TOPK):
+        for module in (model, model.one, nn.Sequential(model)):
+            text = raised(lambda module=module: gradwire.attach(module, TOPK, timeout_seconds=5.0))
+            assert "detach" in text
+        loss_of(model).backward()
+    with attached(model, TOPK):
+        model.zero_grad()
+        loss_of(model).backward()
+
+
+def test_a_parameter_is_attached_once(three: Ranks) -> None:
+    three.run(attached_twice)
+
+
+def momentum_twice() -> None:
+    for make, name in (
+        (lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9), "SGD"),
+        (lambda ps: torch.optim.Adam(ps), "Adam"),
+        (lambda ps: torch.optim.RMSprop(ps, momentum=0.5), "RMSprop"),
+    ):
+        model = small()
+        optimizer = make(model.parameters())
+        with attached(model, "dgc(0.1) | allgather"):
+            loss_of(model).backward()
+            before = fingerprint(model.parameters())
+            for _ in range(2):  # as often as one tries
+                text = raised(optimizer.step)
+                assert name in text
+                assert "dgc(0.1) | allgather" in text
+                assert "momentum=0" in text
+            assert fingerprint(model.parameters()) == before
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+        optimizer.step()  # after detach it is none of our business
+    model = small()
+    with attached(model, TOPK):
+        loss_of(model).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).step()
+
+
+def test_momentum_in_the_optimizer_beside_dgc(three: Ranks) -> None:
+    three.run(momentum_twice)
+
+
+def never_fired() -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attached(model, TOPK) as handle, handle.no_sync():
+        loss_of(model).backward()
+        with pytest.warns(UserWarning, match="seen no gradients"):
+            optimizer.step()
+        optimizer.step()  # once is enough: warnings are errors here
+    other = small()
+    with attached(model, TOPK):
+        loss_of(other).backward()
+        torch.optim.SGD(other.parameters(), lr=0.1).step()  # not our model
+
+
+def test_a_warning_if_no_gradient_was_ever_seen(three: Ranks) -> None:
+    three.run(never_fired)

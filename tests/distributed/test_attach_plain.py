@@ -1,0 +1,415 @@
+"""attach on plain modules: everything autograd can do to a gradient before we see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import (
+    attached,
+    batch,
+    close,
+    fingerprint,
+    gradients,
+    loss_of,
+    mean,
+    raised,
+    small,
+)
+from small import local_gradients as local
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import gradwire
+from gradwire.errors import UsageError
+
+TOPK = "topk(0.1)+ef | allgather"
+LOSSLESS = "topk(1.0)+ef | allgather"
+
+
+# -- accumulation ----------------------------------------------------------------------------
+
+
+def accumulation(strategy: str) -> None:
+    model, reference = small(), small()
+    with attached(model, strategy) as handle:
+        for step in range(3):
+            model.zero_grad()
+            with handle.no_sync():
+                for micro in range(3):
+                    (loss_of(model, 10 * step + micro) / 4).backward()
+                mine = gradients(model)
+                assert handle.stats()["steps"] == step  # nothing was exchanged
+                assert any(not torch.equal(mean(g), g) for g in mine.values())
+            (loss_of(model, 10 * step + 3) / 4).backward()
+            reference.zero_grad()
+            for rank in range(dist.get_world_size()):
+                whole = torch.cat([batch(10 * step + micro, rank) for micro in range(4)])
+                (reference(whole).square().mean() / dist.get_world_size()).backward()
+            close(gradients(model), gradients(reference))
+        assert handle.stats()["steps"] == 3
+
+
+@pytest.mark.parametrize("strategy", ["none | allreduce", LOSSLESS])
+def test_accumulation_equals_one_big_batch(three: Ranks, strategy: str) -> None:
+    three.run(accumulation, strategy)
+
+
+def accumulated_earlier_only() -> None:
+    """A parameter that got its gradient inside no_sync only is exchanged with the others."""
+    model = nn.ModuleList([nn.Linear(3, 2, bias=False), nn.Linear(3, 2, bias=False)])
+    x = torch.ones(1, 3) * (dist.get_rank() + 1)
+    with attached(model, LOSSLESS) as handle:
+        with handle.no_sync():
+            model[0](x).sum().backward()
+        model[1](x).sum().backward()
+        for p in model.parameters():
+            assert p.grad is not None
+            assert torch.equal(p.grad, torch.full((2, 3), 2.0))
+
+
+def test_what_accumulated_earlier_is_exchanged(three: Ranks) -> None:
+    three.run(accumulated_earlier_only)
+
+
+def fresh_accumulation_is_no_second_backward() -> None:
+    """set_to_none may hand out the old gradient's address again; that is not the old gradient."""
+    model = nn.Linear(4, 4, bias=False)
+    with attached(model, LOSSLESS) as handle:
+        for step in range(30):
+            model.zero_grad(set_to_none=True)
+            for _ in range(step % 4):
+                with handle.no_sync():
+                    model(torch.ones(1, 4)).sum().backward()
+            model(torch.ones(1, 4)).sum().backward()
+            assert model.weight.grad is not None
+            assert torch.equal(model.weight.grad, torch.full((4, 4), 1.0 + step % 4)), step
+
+
+def test_fresh_accumulation_is_no_second_backward(three: Ranks) -> None:
+    three.run(fresh_accumulation_is_no_second_backward)
+
+
+def two_backwards() -> None:
+    model = small()
+    with attached(model, "none | allreduce"):  # without memory: the sum, as without gradwire
+        first, second = local(model, 0), local(model, 1)
+        loss_of(model, 0).backward()
+        loss_of(model, 1).backward()
+        close(gradients(model), {n: mean(first[n]) + mean(second[n]) for n in first})
+    for strategy in (TOPK, "dgc(0.1) | allgather", "none+server_momentum | allreduce"):
+        model = small()
+        with attached(model, strategy) as handle:
+            for zero_to_none in (True, False):
+                loss_of(model, 0).backward()
+                text = raised(lambda model=model: loss_of(model, 1).backward())
+                assert "one backward() per step" in text
+                assert "no_sync" in text
+                model.zero_grad(set_to_none=zero_to_none)  # the stated remedy helps
+                loss_of(model, 1).backward()
+                model.zero_grad(set_to_none=zero_to_none)
+            assert handle.stats()["steps"] == 4
+
+
+def test_two_backwards_before_a_step(three: Ranks) -> None:
+    three.run(two_backwards)
+
+
+def zeroing(strategy: str) -> list[str]:
+    ends = []
+    for to_none in (True, False):
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with attached(model, strategy):
+            for step in range(6):
+                optimizer.zero_grad(set_to_none=to_none)
+                loss_of(model, step).backward()
+                optimizer.step()
+        ends.append(fingerprint(model.parameters()))
+    return ends
+
+
+@pytest.mark.parametrize("strategy", ["none | allreduce", "dgc(0.1) | allgather"])
+def test_zero_grad_to_none_or_not_is_the_same(three: Ranks, strategy: str) -> None:
+    ends = three.run(zeroing, strategy)
+    assert len({end for pair in ends for end in pair}) == 1
+
+
+# -- parameters ------------------------------------------------------------------------------
+
+
+def unused(who: str) -> None:
+    """A branch that some ranks (or all) leave out counts as zero there."""
+    model = nn.ModuleDict({"used": nn.Linear(3, 2), "other": nn.Linear(3, 2)})
+    rank = dist.get_rank()
+    leaves_out = rank == 1 if who == "one" else True
+    for lanes in (1, 3):
+        with attached(model, LOSSLESS, bucket_bytes=8, lanes=lanes):
+            for _ in range(3):
+                model.zero_grad()
+                x = torch.ones(1, 3)
+                loss = model["used"](x).sum()
+                if not leaves_out:
+                    loss = loss + model["other"](x).sum()
+                loss.backward()
+                grads = gradients(model)
+                share = 2 / 3 if who == "one" else 0.0
+                torch.testing.assert_close(grads["used.weight"], torch.ones(2, 3))
+                torch.testing.assert_close(grads["other.weight"], torch.full((2, 3), share))
+                torch.testing.assert_close(grads["other.bias"], torch.full((2,), share))
+
+
+@pytest.mark.parametrize("who", ["one", "all"])
+def test_unused_parameters_are_zeros(three: Ranks, who: str) -> None:
+    three.run(unused, who)
+
+
+def frozen_and_shared() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    torch.manual_seed(0)
+    for p in model.parameters():
+        nn.init.normal_(p)
+    model[0].requires_grad_(False)
+    model[2].weight = model[1].weight
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(dist.get_rank()))
+    expected = torch.autograd.grad(model(x).square().sum(), [model[1].weight, model[2].bias])
+    with attached(model, LOSSLESS) as handle:
+        planned = {n for bucket in handle.plan.buckets for n in bucket.names}
+        assert planned == {"1.weight", "1.bias", "2.bias"}
+        model(x).square().sum().backward()
+        assert model[0].weight.grad is None
+        torch.testing.assert_close(model[1].weight.grad, mean(expected[0]))
+        torch.testing.assert_close(model[2].bias.grad, mean(expected[1]))
+
+
+def test_frozen_and_shared_parameters(three: Ranks) -> None:
+    three.run(frozen_and_shared)
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(6, 5)
+        self.two = nn.Linear(5, 4).bfloat16()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.nothing = nn.Parameter(torch.zeros(0, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.two(self.one(x).bfloat16()).float() * self.scale
+        return y.square().sum() + self.nothing.sum()
+
+
+def mixed(strategy: str) -> None:
+    """fp32 and bf16, a parameter of no dimension, one without elements."""
+    torch.manual_seed(0)
+    model, reference = Mixed(), Mixed()
+    reference.load_state_dict(model.state_dict())
+    with attached(model, strategy, bucket_bytes=50, lanes=2) as handle:
+        assert all(len({p.dtype for p in b.parameters}) == 1 for b in handle.plan.buckets)
+        for step in range(3):
+            x = torch.randn(
+                2, 6, generator=torch.Generator().manual_seed(9 * step + dist.get_rank())
+            )
+            for module in (model, reference):
+                module.zero_grad()
+                module(x).backward()
+            for (name, p), q in zip(model.named_parameters(), reference.parameters()):
+                assert p.grad is not None
+                assert q.grad is not None
+                assert p.grad.dtype == p.dtype
+                wanted, bits = mean(q.grad), 1e-2 if p.dtype == torch.bfloat16 else 1e-6
+                torch.testing.assert_close(p.grad, wanted, rtol=bits, atol=bits, msg=name)
+
+
+@pytest.mark.parametrize("strategy", ["none | allreduce", LOSSLESS, "none | allgather"])
+def test_mixed_dtypes_and_odd_shapes(three: Ranks, strategy: str) -> None:
+    three.run(mixed, strategy)
+
+
+def no_dtype_for_it() -> str:
+    """Refused when attaching, not in the middle of the first step."""
+    return raised(lambda: gradwire.attach(nn.Linear(2, 2).double(), TOPK, timeout_seconds=5.0))
+
+
+def test_a_dtype_that_cannot_travel_is_refused_at_once(three: Ranks) -> None:
+    for text in three.run(no_dtype_for_it):
+        assert "weight" in text
+        assert "float64" in text
+
+
+def channels_last(strategy: str, clip: float | None) -> None:
+    torch.manual_seed(0)
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    reference = nn.Conv2d(3, 4, 3)
+    reference.load_state_dict(model.state_dict())
+    with attached(model, strategy, clip_norm=clip):
+        for step in range(3):
+            x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(step))
+            x = x * (1 + dist.get_rank())
+            for module in (model, reference):
+                module.zero_grad()
+            model(x.to(memory_format=torch.channels_last)).square().sum().backward()
+            reference(x).square().sum().backward()
+            assert model.weight.grad is not None
+            assert not model.weight.grad.is_contiguous()
+            close(gradients(model), {n: mean(g) for n, g in gradients(reference).items()}, 1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["none | allreduce", LOSSLESS])
+def test_gradients_that_are_not_contiguous(three: Ranks, strategy: str) -> None:
+    three.run(channels_last, strategy, None)
+    three.run(channels_last, strategy, 1e9)
+
+
+# -- backward --------------------------------------------------------------------------------
+
+
+class Explosive(torch.autograd.Function):
+    """Identity, whose backward fails when armed."""
+
+    armed = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        if Explosive.armed:
+            raise ArithmeticError("armed")
+        return g
+
+
+def aborted() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    x = torch.ones(2, 3)
+    Explosive.armed = False
+
+    def run(inside: bool) -> None:
+        model.zero_grad()
+        y = model[1](Explosive.apply(model[0](x))) if inside else Explosive.apply(model(x))
+        y.sum().backward()
+
+    with attached(model, LOSSLESS, bucket_bytes=8) as handle:
+        run(True)
+        Explosive.armed = True
+        raised(lambda: run(False), ArithmeticError)  # before any gradient: nothing has happened
+        Explosive.armed = False
+        run(True)
+        Explosive.armed = True
+        raised(lambda: run(True), ArithmeticError)  # half the gradients were delivered
+        Explosive.armed = False
+        assert "attach again" in raised(lambda: run(True))
+        assert "attach again" in raised(lambda: run(False))
+        assert handle.stats()["steps"] == 2
+    with attached(model, LOSSLESS, bucket_bytes=8):
+        run(True)
+        assert model[1].bias.grad is not None
+        assert torch.equal(model[1].bias.grad, torch.full((3,), 2.0))
+
+
+def test_backward_aborted_by_an_exception(three: Ranks) -> None:
+    three.run(aborted)
+
+
+def reaches_nothing() -> None:
+    """A rank without any hook call says so with synchronize()."""
+    model = nn.Linear(3, 2)
+    with attached(model, LOSSLESS) as handle:
+        for step in range(3):
+            model.zero_grad()
+            if dist.get_rank() == step:
+                handle.synchronize()
+            else:
+                model(torch.ones(1, 3)).sum().backward()
+            assert model.weight.grad is not None
+            torch.testing.assert_close(model.weight.grad, torch.full((2, 3), 2 / 3))
+        with handle.no_sync():
+            model.zero_grad()
+            (model(torch.ones(1, 3)).sum() * dist.get_rank()).backward()
+        handle.synchronize()  # what accumulated
+        torch.testing.assert_close(model.weight.grad, torch.ones(2, 3))
+        assert handle.stats()["steps"] == 4
+
+
+def test_a_rank_that_reaches_no_parameter(three: Ranks) -> None:
+    three.run(reaches_nothing)
+
+
+def autograd_tricks() -> None:
+    model, x = small(), batch()
+    with attached(model, LOSSLESS) as handle:
+        loss = model(x).square().mean()
+        expected = {n: mean(g) for n, g in local(model).items()}
+        for _ in range(2):  # retain_graph
+            model.zero_grad()
+            loss.backward(retain_graph=True)
+            close(gradients(model), expected)
+        with torch.no_grad():  # evaluation in between
+            model.eval()
+            model(x)
+            model.train()
+        close(local(model), local(model))  # torch.autograd.grad exchanges nothing
+        assert handle.stats()["steps"] == 2
+        model.zero_grad()
+        model(x).square().mean().backward(inputs=[model.one.weight])
+        found = gradients(model)
+        torch.testing.assert_close(found["one.weight"], expected["one.weight"])
+        assert torch.equal(found["two.weight"], torch.zeros(3, 13))
+        model.zero_grad()
+        y = checkpoint(model.norm, model.conv(x).flatten(1), use_reentrant=False)
+        y = checkpoint(lambda z: model.two(torch.tanh(model.one(z))), y, use_reentrant=False)
+        y.square().mean().backward()
+        close(gradients(model), expected)
+
+
+def test_what_autograd_can_do(three: Ranks) -> None:
+    three.run(autograd_tricks)
+
+
+def reentrant(strategy: str) -> str:
+    """Several backwards inside one: right, or refused, never silently wrong."""
+    model, x = small(), batch()
+    expected = {n: mean(g) for n, g in local(model).items()}
+    with attached(model, strategy):
+        try:
+            y = model.norm(model.conv(x).flatten(1))
+            y = checkpoint(lambda z: torch.tanh(model.one(z)), y, use_reentrant=True)
+            checkpoint(model.two, y, use_reentrant=True).square().mean().backward()
+        except UsageError as error:
+            return str(error)
+        close(gradients(model), expected)
+    return "right"
+
+
+@pytest.mark.parametrize("strategy", ["none | allreduce", LOSSLESS])
+def test_reentrant_checkpointing(three: Ranks, strategy: str) -> None:
+    for text in three.run(reentrant, strategy):
+        assert text == "right" or "reentrant" in text
+
+
+# -- clipping --------------------------------------------------------------------------------
+
+
+def clipping(limit: float) -> None:
+    """The scale is √N·c / norm on each rank; then as if the gradient had been that."""
+    model = small()
+    with attached(model, LOSSLESS, clip_norm=limit):
+        for step in range(3):
+            mine = local(model, step)
+            norm = torch.linalg.vector_norm(
+                torch.stack([torch.linalg.vector_norm(g) for g in mine.values()])
+            )
+            scale = min(1.0, limit * dist.get_world_size() ** 0.5 / float(norm))
+            assert (scale < 1.0) == (limit < 1e-3)
+            model.zero_grad()
+            loss_of(model, step).backward()
+            close(gradients(model), {n: mean(g * scale) for n, g in mine.items()}, 1e-7)
+
+
+@pytest.mark.parametrize("limit", [1e-4, 1e4])
+def test_clipping(three: Ranks, limit: float) -> None:
+    three.run(clipping, limit)

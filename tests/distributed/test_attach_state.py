@@ -1,0 +1,160 @@
+"""Saving, resuming, telling: state_dict, load_state_dict, stats."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, fingerprint, loss_of, residuals, small
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.errors import PlanError
+from gradwire.runtime.message import HEADER_BYTES
+
+
+def train(model: nn.Module, steps: range) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+def resumed(strategy: str, directory: str, first_ddp: bool, then_ddp: bool) -> None:
+    """Four steps, a checkpoint, four more: the bits of eight. The grouping may change."""
+    whole = small()
+    with attached(whole, strategy) as handle:
+        train(whole, range(8))
+        wanted, kept = fingerprint(whole.parameters()), residuals(handle)
+    path = Path(directory) / f"{dist.get_rank()}.pt"
+    model = small()
+    wrapped = DistributedDataParallel(model) if first_ddp else model
+    with attached(wrapped, strategy, lanes=2, bucket_bytes=300) as handle:
+        train(wrapped, range(4))
+        torch.save({"model": model.state_dict(), "gradwire": handle.state_dict()}, path)
+    saved = torch.load(path, weights_only=True)
+    model = small(seed=9)
+    model.load_state_dict(saved["model"])
+    wrapped = DistributedDataParallel(model) if then_ddp else model
+    with attached(wrapped, strategy, lanes=1, bucket_bytes=1000) as handle:
+        handle.load_state_dict(saved["gradwire"])
+        train(wrapped, range(4, 8))
+        assert fingerprint(model.parameters()) == wanted
+        for name, value in residuals(handle).items():
+            assert torch.equal(value, kept[name])
+        assert handle.state_dict()["step"] == 8
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "topk(0.1)+ef | allgather",
+        "dgc(0.1) | allgather",
+        "bf16+ef | allreduce",
+        "none | allreduce",
+    ],
+)
+def test_resume_is_the_uninterrupted_run(three: Ranks, strategy: str, tmp_path: Path) -> None:
+    three.run(resumed, strategy, str(tmp_path), False, False)
+    three.run(resumed, strategy, str(tmp_path), True, False)
+    three.run(resumed, strategy, str(tmp_path), False, True)
+
+
+def shapes() -> None:
+    """State has the parameters' names and shapes, and is the live one."""
+    model = small()
+    with attached(model, "dgc(0.1) | allgather") as handle:
+        assert handle.state_dict()["state"] == {n: {} for n, _ in model.named_parameters()}
+        train(model, range(2))
+        state: Any = handle.state_dict()["state"]
+        for name, p in model.named_parameters():
+            keys = {"velocity", "residual"} if p.dim() > 1 else {"velocity"}
+            assert set(state[name]) == keys
+            assert all(x.shape == p.shape for x in state[name].values())
+
+
+def test_state_has_names_and_shapes(three: Ranks) -> None:
+    three.run(shapes)
+
+
+def misfits() -> None:
+    model = small()
+    with attached(model, "topk(0.1)+ef | allgather") as handle:
+        train(model, range(2))
+        good: Any = handle.state_dict()
+        good = {**good, "state": {n: dict(v) for n, v in good["state"].items()}}
+        before = {n: x.clone() for n, x in residuals(handle).items()}
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({}, "format"),
+            ({**good, "format": 99}, "99"),
+            ({**good, "step": "2"}, "format"),
+            ({**good, "world": 4}, "4 ranks"),
+            ({**good, "state": {"nobody": {"residual": torch.zeros(3)}}}, "nobody"),
+            ({**good, "state": {"one.weight": {"residual": torch.zeros(13, 44)}}}, "one.weight"),
+        ]
+        for state, part in wrong:
+            with pytest.raises(PlanError, match=part):
+                handle.load_state_dict(state)
+        for name, value in residuals(handle).items():
+            assert torch.equal(value, before[name])  # nothing was taken over
+        train(model, range(2, 3))
+
+
+def test_state_that_does_not_fit_is_refused(three: Ranks) -> None:
+    three.run(misfits)
+
+
+def told(strategy: str) -> None:
+    model = small()
+    world = dist.get_world_size()
+    with attached(model, strategy) as handle:
+        fresh = handle.stats()
+        assert fresh["steps"] == fresh["bytes_sent"] == fresh["residual_norm"] == 0.0
+        train(model, range(5))
+        stats, trace = handle.stats(), handle.trace
+        sizes = {n: p.numel() for n, p in model.named_parameters()}
+        assert stats["steps"] == 5
+        assert stats["bytes_given"] == 4 * sum(sizes.values())
+        small_ones = {
+            n: k for n, k in sizes.items() if dict(model.named_parameters())[n].dim() < 2
+        }
+        if strategy.startswith("topk"):
+            sent = {n: math.ceil(0.1 * k) for n, k in sizes.items() if n not in small_ones}
+            message = HEADER_BYTES + 8 * sum(sent.values())
+            dense = 4 * sum(small_ones.values())
+            wanted = (world - 1) * (message + -message % 8) + 2 * (world - 1) / world * dense
+            elements = sum(sent.values()) + sum(small_ones.values())
+        else:
+            width = 2 if strategy.startswith("bf16") else 4
+            wanted, elements = (
+                2 * (world - 1) / world * width * sum(sizes.values()),
+                sum(sizes.values()),
+            )
+        assert stats["bytes_sent"] == pytest.approx(wanted)
+        assert stats["density"] == pytest.approx(elements / sum(sizes.values()))
+        assert sum(trace.bytes_sent) == pytest.approx(wanted)  # the last step's alone
+        assert trace.bytes_sent[dist.get_rank()] == pytest.approx(wanted)
+        for key in ("encode_seconds", "wire_seconds", "decode_seconds", "exposed_seconds"):
+            assert 0.0 < stats[key] < 1.0, key
+        assert 0.0 <= stats["overlap"] <= 1.0
+        kept = [x.norm() for x in residuals(handle).values()]
+        norm = float(torch.stack(kept).norm()) if kept else 0.0
+        assert stats["residual_norm"] == pytest.approx(norm, rel=1e-5)
+        assert (norm > 0) == strategy.startswith("topk")
+        with handle.no_sync():
+            model.zero_grad()
+            loss_of(model).backward()
+        assert handle.stats() == stats
+
+
+@pytest.mark.parametrize(
+    "strategy", ["topk(0.1)+ef | allgather", "none | allreduce", "bf16 | allreduce"]
+)
+def test_stats(three: Ranks, strategy: str) -> None:
+    three.run(told, strategy)

@@ -1,7 +1,7 @@
 """A training loop with gradwire in it, run as any torch.distributed job.
 
-    torchrun --nproc-per-node 2 examples/train.py
-    gradwire lab run --hosts 4 --rate 100mbit -- python examples/train.py --strategy "none | allreduce"
+torchrun --nproc-per-node 2 examples/train.py
+gradwire lab run --hosts 4 --rate 100mbit -- python examples/train.py --strategy "none | allreduce"
 """
 
 from __future__ import annotations

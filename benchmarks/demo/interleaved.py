@@ -36,8 +36,12 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=4, help="steps in a turn, the first not counted")
-    parser.add_argument("--row", action="append", help="a strategy, with @2 for two lanes; repeatable")
+    parser.add_argument(
+        "--steps", type=int, default=4, help="steps in a turn, the first not counted"
+    )
+    parser.add_argument(
+        "--row", action="append", help="a strategy, with @2 for two lanes; repeatable"
+    )
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if "RANK" in os.environ:

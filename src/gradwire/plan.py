@@ -52,7 +52,7 @@ class Plan:
         Args:
             parameters: in the order of registration; gradients become ready in reverse.
             strategy: how matrices travel. If it cannot simply be added up on the wire,
-                parameters of at most one dimension travel dense, in one bucket, at the end.
+                parameters of at most one dimension travel dense, in one bucket.
             bucket_bytes: the cap of a bucket. A larger parameter has a bucket of its own.
             buckets: explicit lists of names; what they leave out is grouped by size.
             lanes: how many buckets may be under way at once.
@@ -63,10 +63,13 @@ class Plan:
         adds_up = strategy.compressor.claims(1 << 20).sums
         small = [] if adds_up else [p for p in rest if len(p.shape) <= 1]
         large = [p for p in rest if p not in small]
-        compressed = _in_ready_order(parameters, chosen + group(large, bucket_bytes))
-        dense = group(sorted(small, key=lambda p: p.dtype), 1 << 62)
-        strategies = (strategy,) * len(compressed) + (strategy.dense(),) * len(dense)
-        return Plan((*compressed, *dense), strategies, lanes)
+        compressed = [(b, strategy) for b in chosen + group(large, bucket_bytes)]
+        fused = group(sorted(small, key=lambda p: p.dtype), 1 << 62)
+        pairs = [*compressed, *((bucket, strategy.dense()) for bucket in fused)]
+        place = {p.name: i for i, p in enumerate(parameters)}
+        # Ready last first registered: a bucket waits for the slowest of its parameters.
+        pairs.sort(key=lambda pair: -min(place[name] for name in pair[0].names))
+        return Plan(tuple(b for b, _ in pairs), tuple(s for _, s in pairs), lanes)
 
     def check(self, parameters: Sequence[Parameter]) -> None:
         """PlanError, saying which parameters differ, unless the plan fits them exactly."""
@@ -97,6 +100,12 @@ class Plan:
     def digest(self) -> int:
         """63 bits that differ between different plans."""
         return digest(FORMAT, self.buckets, [str(s.expand()) for s in self.strategies], self.lanes)
+
+    @property
+    def main_strategy(self) -> Strategy:
+        """How most elements travel."""
+        pairs = zip(self.buckets, self.strategies)
+        return max(pairs, key=lambda pair: pair[0].elements)[1]
 
     def strategy_of(self, name: str) -> Strategy:
         """How the parameter of that name travels; KeyError if it is not in the plan."""
@@ -181,9 +190,3 @@ def _explicit(parameters: Sequence[Parameter], lists: Iterable[Sequence[str]]) -
             )
         buckets.append(Bucket(members))
     return buckets
-
-
-def _in_ready_order(parameters: Sequence[Parameter], buckets: list[Bucket]) -> list[Bucket]:
-    """By the first-registered parameter, last first: a bucket waits for its slowest member."""
-    place = {p.name: i for i, p in enumerate(parameters)}
-    return sorted(buckets, key=lambda b: -min(place[name] for name in b.names))

@@ -35,6 +35,9 @@ class Alone:
     def close(self) -> None:
         self.closed = True
 
+    def bytes_sent(self, move: Move) -> float:
+        return move.bytes_sent(self.world)
+
     def perform(self, move: Move, label: str) -> Tensor:
         self.asked.append(label.split(" [", maxsplit=1)[0])
         if self.failing is not None and label.startswith(self.failing):

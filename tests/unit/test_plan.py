@@ -34,13 +34,13 @@ def names(plan: Plan) -> list[list[str]]:
 # -- making ------------------------------------------------------------------------------------
 
 
-def test_matrices_travel_in_ready_order_and_vectors_dense_and_last() -> None:
+def test_matrices_travel_compressed_and_vectors_dense_in_ready_order() -> None:
     plan = Plan.make(MODEL, SPARSE)
     assert names(plan) == [
-        ["head.weight", "block.weight", "embed.weight"],
         ["scale", "head.bias", "block.bias"],
+        ["head.weight", "block.weight", "embed.weight"],
     ]
-    assert plan.strategies == (SPARSE, DENSE)
+    assert plan.strategies == (DENSE, SPARSE)
     assert plan.lanes == 1
 
 
@@ -52,18 +52,18 @@ def test_what_adds_up_on_the_wire_takes_vectors_along() -> None:
 
 def test_beside_momentum_correction_vectors_get_the_same_momentum() -> None:
     plan = Plan.make(MODEL, Strategy.parse("dgc(0.01, momentum=0.8) | allgather"))
-    assert plan.strategies[-1] == Strategy.parse("none+server_momentum(0.8) | allreduce")
+    assert plan.strategies[0] == Strategy.parse("none+server_momentum(0.8) | allreduce")
 
 
 def test_a_cap_splits_and_a_larger_parameter_stands_alone() -> None:
     plan = Plan.make(MODEL, SPARSE, bucket_bytes=4 * (80 + 64))
     assert names(plan) == [
+        ["scale", "head.bias", "block.bias"],
         ["head.weight", "block.weight"],
         ["embed.weight"],
-        ["scale", "head.bias", "block.bias"],
     ]
     plan = Plan.make(MODEL, SPARSE, bucket_bytes=1)
-    assert [len(bucket.names) for bucket in plan.buckets] == [1, 1, 1, 3]
+    assert [len(bucket.names) for bucket in plan.buckets] == [1, 3, 1, 1]
 
 
 def test_a_dtype_has_buckets_of_its_own_dense_ones_too() -> None:
@@ -75,8 +75,8 @@ def test_a_dtype_has_buckets_of_its_own_dense_ones_too() -> None:
         Parameter("b.bias", (4,), "bfloat16"),
     ]
     plan = Plan.make(mixed, SPARSE)
-    assert names(plan) == [["b.weight"], ["a.weight"], ["b.bias", "a.bias"], ["norm"]]
-    assert [b.dtype for b in plan.buckets] == ["float32", "bfloat16", "bfloat16", "float32"]
+    assert names(plan) == [["b.weight"], ["norm"], ["b.bias", "a.bias"], ["a.weight"]]
+    assert [b.dtype for b in plan.buckets] == ["float32", "float32", "bfloat16", "bfloat16"]
 
 
 def test_explicit_buckets_are_kept_and_issued_when_they_can_be_ready() -> None:
@@ -85,11 +85,11 @@ def test_explicit_buckets_are_kept_and_issued_when_they_can_be_ready() -> None:
         MODEL, SPARSE, buckets=[["embed.weight", "head.weight"], ["block.weight", "block.bias"]]
     )
     assert names(plan) == [
+        ["scale", "head.bias"],
         ["block.weight", "block.bias"],
         ["embed.weight", "head.weight"],
-        ["scale", "head.bias"],
     ]
-    assert plan.strategies == (SPARSE, SPARSE, DENSE)
+    assert plan.strategies == (DENSE, SPARSE, SPARSE)
 
 
 def test_lanes_are_kept() -> None:
@@ -169,7 +169,7 @@ def test_check_says_which_parameters_differ() -> None:
     with pytest.raises(PlanError) as raised:
         plan.check(other)
     said = str(raised.value)
-    assert "only in the plan: embed.weight, head.bias" in said
+    assert "only in the plan: head.bias, embed.weight" in said
     assert "only in the model: extra" in said
     assert "head.weight float32[10, 8] (the model has float32[11, 8])" in said
     assert "scale float32[] (the model has float16[])" in said
@@ -227,7 +227,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     loaded = Plan.load(str(tmp_path / "plan.json"))
     assert loaded == plan
-    assert str(loaded.strategies[0]) == "dgc(0.01) | allgather", "aliases stay as typed"
+    assert str(loaded.strategies[-1]) == "dgc(0.01) | allgather", "aliases stay as typed"
 
 
 def test_another_format_is_refused_by_number() -> None:

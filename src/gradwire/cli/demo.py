@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="a row of gradwire's, instead of the usual ones; may be given again",
     )
-    parser.add_argument("--lanes", type=int, default=1, metavar="N", help="of gradwire's rows")
+    parser.add_argument("--lanes", type=int, metavar="N", help="of gradwire's rows")
     parser.add_argument("--quick", action="store_true", help="fewer rows, a smaller model")
     parser.add_argument(
         "--loopback",

@@ -52,7 +52,7 @@ class Setting:
     rate: str = "1gbit"
     loopback: bool = False
     strategies: tuple[str, ...] = ()
-    lanes: int = 1
+    lanes: int | None = None
     quick: bool = False
     most_steps: int = 30
     dense_seconds: float = 42.0

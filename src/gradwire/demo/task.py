@@ -27,7 +27,7 @@ class Task:
     least_seconds: float = 0.0
     target_loss: float | None = None
     most_seconds: float = 0.0
-    lanes: int = 1
+    lanes: int | None = None
     hidden: int = 650
     words_per_stream: int = 16  # per step, back-propagated through
     streams_per_rank: int = 8

@@ -202,8 +202,8 @@ class _Lane(threading.Thread):
         move = next(rounds)
         while True:
             began = self._span(kind, job.label, began)
+            sent = self.performer.bytes_sent(move)
             arrived = self.performer.perform(move, job.label)
-            sent = move.bytes_sent(self.performer.world)
             began = self._span("wire", job.label, began, sent)
             kind = "decode"
             try:

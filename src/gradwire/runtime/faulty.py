@@ -133,6 +133,10 @@ class FaultyPerformer:
             arrived = fault.after(number, arrived)
         return arrived
 
+    def bytes_sent(self, move: Move) -> float:
+        """See `Performer.bytes_sent`."""
+        return self._inner.bytes_sent(move)
+
     def close(self) -> None:
         """See `Performer.close`."""
         self._inner.close()

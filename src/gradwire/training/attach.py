@@ -85,7 +85,7 @@ def attach(
     module: nn.Module, plan: str | Strategy | Plan | Path,
     process_group: dist.ProcessGroup | None = None, *,
     bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
-    lanes: int = 1, clip_norm: float | None = None, seed: int = 0,
+    lanes: int | None = None, clip_norm: float | None = None, seed: int = 0,
     timeout_seconds: float = 300.0,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
@@ -98,7 +98,8 @@ def attach(
         process_group: whose ranks average; DDP's own, or the default group.
         bucket_bytes: cap of a bucket, in bytes of gradient.
         buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
-        lanes: buckets under way at once; each is a thread with its own process group.
+        lanes: buckets under way at once; each is a thread with its own process group. By default
+            two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
         clip_norm: clip each rank's gradient so that the average's norm is at most about this;
             exact, so the exchange then begins after backward.
         seed: of stochastic compressors.
@@ -119,15 +120,17 @@ def attach(
     device = _device(parameters)
     _check_parameters(parameters)
     group = make_group(process_group, timeout_seconds)
+    lanes = lanes or (2 if device.type == "cpu" else 1)
     settings = f"clip_norm={clip_norm} seed={seed}"
     try:
         agreed = _agree(group, device, parameters, plan, bucket_bytes, buckets, lanes, settings)
     except Exception:
         Performer(group).close()
         raise
+    lanes_used = min(agreed.lanes, len(agreed.buckets))
     groups = [
         group,
-        *(make_group(process_group, timeout_seconds) for _ in range(agreed.lanes - 1)),
+        *(make_group(process_group, timeout_seconds) for _ in range(lanes_used - 1)),
     ]
     if ddp is None:
         _broadcast(module, group)
@@ -152,7 +155,7 @@ def _agree(
         plan = _resolve(asked, parameters, bucket_bytes, buckets, lanes)
     except Exception as error:  # whatever it is, the others must not wait for us
         problem = error
-    mine = f"{plan.digest():x} {plan.strategies[0]} {settings}" if plan else f"! {problem}"
+    mine = f"{plan.digest():x} {plan.main_strategy} {settings}" if plan else f"! {problem}"
     theirs = exchange_text(mine, group, device)
     if problem is not None:
         raise problem
@@ -194,7 +197,7 @@ def _resolve(
 
 
 def _check_ready(
-    module: nn.Module, timeout_seconds: float, lanes: int, clip_norm: float | None
+    module: nn.Module, timeout_seconds: float, lanes: int | None, clip_norm: float | None
 ) -> None:
     if not dist.is_available() or not dist.is_initialized():
         raise UsageError(

@@ -25,9 +25,10 @@ class OptimizerCheck:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._own = [
-            s for s in session.plan.strategies if s.feedback and s.feedback.keeps_momentum()
-        ]
+        plan = session.plan
+        candidates = (plan.main_strategy, *plan.strategies)
+        keepers = (s for s in candidates if s.feedback and s.feedback.keeps_momentum())
+        self._own = next(keepers, None)
         self._parameters = {id(p) for p in session.parameters.values()}
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._warned = False
@@ -55,14 +56,14 @@ class OptimizerCheck:
     def _check_momentum(
         self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
     ) -> None:
-        if not self._own:
+        if self._own is None:
             return
         for group in groups:
             momentum = group.get("momentum", 0) or (group.get("betas") or (0,))[0]
             if momentum:
                 kind = type(optimizer).__name__
                 raise UsageError(
-                    f"'{self._own[0]}' keeps the momentum itself, so the optimizer must have "
+                    f"'{self._own}' keeps the momentum itself, so the optimizer must have "
                     f"none; {kind} has {momentum}. Use torch.optim.SGD(momentum=0), or keep "
                     f"{kind} and attach 'topk(0.01)+ef | allgather'."
                 )

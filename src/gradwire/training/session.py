@@ -145,11 +145,12 @@ class Session:
             name: {key: value.view(self.parameters[name].shape) for key, value in values.items()}
             for name, values in self.memory.items()
         }
-        return {"format": FORMAT, "step": self.step, "world": self.world, "state": state}
+        place = {"rank": self.rank, "world": self.world}
+        return {"format": FORMAT, "step": self.step, **place, "state": state}
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Take over what `state_dict` returned; PlanError if it does not fit."""
-        step, state = _checked(saved, self.world, self.parameters)
+        step, state = _checked(saved, self.rank, self.world, self.parameters)
         for name, mine in self.memory.items():
             mine.clear()
             for key, value in state.get(name, {}).items():
@@ -166,7 +167,7 @@ def describe(parameters: Mapping[str, nn.Parameter]) -> list[Parameter]:
 
 
 def _checked(
-    saved: Mapping[str, object], world: int, parameters: Mapping[str, nn.Parameter]
+    saved: Mapping[str, object], rank: int, world: int, parameters: Mapping[str, nn.Parameter]
 ) -> tuple[int, Mapping[str, Mapping[str, Tensor]]]:
     step, state = saved.get("step"), saved.get("state")
     if (
@@ -182,6 +183,11 @@ def _checked(
         raise PlanError(
             f"residuals belong to the ranks that kept them; saved with {saved.get('world')} "
             f"ranks, loaded with {world}. Resume with as many ranks, or start without this state."
+        )
+    if saved.get("rank") != rank:
+        raise PlanError(
+            f"each rank loads the state it saved; this is rank {rank}, the state is rank "
+            f"{saved.get('rank')}'s. Save one file per rank and load it on that rank."
         )
     for name, values in state.items():
         shape = tuple(parameters[name].shape) if name in parameters else None

@@ -50,11 +50,22 @@ struct Recurrence {
     float scale;
 };
 
+// Announces a block of elements, before u and v change there, if any |scale·gradient| in it
+// reaches the limit. Blocks are watched_block elements, the last one less, on every instruction
+// set.
+struct Watch {
+    std::uint32_t limit;  // bits of the magnitude; 0: every block
+    void* listener;
+    void (*announce)(void* listener, std::size_t begin, std::size_t count);
+};
+
+inline constexpr std::size_t watched_block = 1024;
+
 struct Passes {
     // Advances u and v by one gradient and collects candidates of the new v. An element that would
-    // become non-finite keeps its u and v. Returns whether none did.
+    // become non-finite keeps its u and v. Returns whether none did. watch: may be null.
     bool (*update)(Float type, const void* gradient, float* u, float* v, std::size_t n,
-                   Recurrence how, Candidates& found);
+                   Recurrence how, Candidates& found, const Watch* watch);
     // The inverse of update, to rounding; elements that update would leave alone are left alone.
     void (*undo)(Float type, const void* gradient, float* u, float* v, std::size_t n,
                  Recurrence how);

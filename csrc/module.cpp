@@ -68,13 +68,14 @@ std::pair<float, bool> topk_at(int set, int type, Address x, std::size_t n, std:
 std::pair<float, bool> update_topk_at(int set, int type, Address gradient, Address u, Address v,
                                       std::size_t n, int mode, float momentum, float scale,
                                       bool mask, std::size_t k, Address index, Address value,
-                                      Address velocities, float hint) {
+                                      Address velocities, float hint, Address journal) {
     const Passes& passes = passes_of(set);
     const nb::gil_scoped_release release;
     const Outcome out =
         update_topk(passes, static_cast<Float>(type), at<void>(gradient), at<float>(u),
                     at<float>(v), n, {static_cast<Mode>(mode), momentum, scale}, mask,
-                    {at<std::int32_t>(index), at<float>(value), k, hint}, at<float>(velocities));
+                    {at<std::int32_t>(index), at<float>(value), k, hint}, at<float>(velocities),
+                    at<Journal>(journal));
     return {out.hint, out.finite};
 }
 
@@ -91,6 +92,13 @@ void restore_at(Address u, Address v, Address index, Address value, Address velo
     const nb::gil_scoped_release release;
     restore(at<float>(u), at<float>(v), at<std::int32_t>(index), at<float>(value),
             at<float>(velocities), k);
+}
+
+Address address_of(const Journal& journal) { return reinterpret_cast<Address>(&journal); }
+
+void put_back_at(const Journal& journal, Address u, Address v) {
+    const nb::gil_scoped_release release;
+    journal.put_back(at<float>(u), at<float>(v));
 }
 
 std::size_t first_violation_at(Address index, std::size_t count, std::size_t n) {
@@ -151,6 +159,12 @@ std::uint32_t stream_read_at(int set, Address x, std::size_t n) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+    nb::class_<Journal>(m, "Journal")
+        .def(nb::init<>())
+        .def("address", &address_of)
+        .def("elements", &Journal::elements)
+        .def("fits", &Journal::fits)
+        .def("put_back", &put_back_at);
     m.def("best_instruction_set", &best_instruction_set);
     m.def("fallbacks", &fallbacks);
     m.def("topk", &topk_at);

@@ -17,7 +17,7 @@ inline Bound finite_bound() { return bound(infinity_bits); }
 // is hard to predict; they are looked at again while the block is in the first-level cache.
 template <int U>
 struct Notes {
-    static constexpr std::size_t groups = 1024 / (U * W);
+    static constexpr std::size_t groups = watched_block / (U * W);
     static constexpr std::size_t block = groups * U * W;
     std::uint32_t at[groups + 1];
     std::size_t count = 0;
@@ -136,6 +136,24 @@ inline void on_tail(const G* g, float* u, float* v, std::size_t n, Group group) 
     __builtin_memcpy(v, residual, n * sizeof(float));
 }
 
+template <class T>
+inline Vector load_some(const T* from, std::size_t count) {
+    if (count == W) return load(from);
+    T last[W] = {};
+    __builtin_memcpy(last, from, count * sizeof(T));
+    return load(last);
+}
+
+// Whether any |s·g| reaches the bound. Leaves g in the first-level cache.
+template <class G>
+inline bool any_reaches(const G* g, std::size_t n, Vector s, Bound least) {
+    Seen seen;
+    std::size_t i = 0;
+    for (; i + W <= n; i += W) seen.look(mul(load(g + i), s), least);
+    if (i < n) seen.look(mul(load_some(g + i, n - i), s), least);
+    return seen.any();
+}
+
 constexpr int update_unroll = 4;
 constexpr int scan_unroll = 4;
 
@@ -157,27 +175,46 @@ std::size_t update_blocks(const G* g, float* u, float* v, std::size_t i, std::si
     return i;
 }
 
+// From element i to the last; i is 0 or a multiple of the block.
 template <Mode mode, class G>
-bool update_all(const G* g, float* u, float* v, std::size_t n, Recurrence how, Candidates& found) {
-    bool finite = true;
-    std::size_t i = update_blocks<mode, update_unroll>(g, u, v, 0, n, how, found, finite);
+void update_range(const G* g, float* u, float* v, std::size_t i, std::size_t n, Recurrence how,
+                  Candidates& found, bool& finite) {
+    i = update_blocks<mode, update_unroll>(g, u, v, i, n, how, found, finite);
     i = update_blocks<mode, 1>(g, u, v, i, n, how, found, finite);
-    if (i < n) {
-        float* const velocity = mode == Mode::feedback ? nullptr : u + i;
-        on_tail(g + i, velocity, v + i, n - i, [&](const G* a, float* b, float* c) {
-            update_blocks<mode, 1>(a, b, c, 0, W, how, found, finite, i);
-        });
+    if (i == n) return;
+    float* const velocity = mode == Mode::feedback ? nullptr : u + i;
+    on_tail(g + i, velocity, v + i, n - i, [&](const G* a, float* b, float* c) {
+        update_blocks<mode, 1>(a, b, c, 0, W, how, found, finite, i);
+    });
+}
+
+template <Mode mode, class G>
+bool update_all(const G* g, float* u, float* v, std::size_t n, Recurrence how, Candidates& found,
+                const Watch* watch) {
+    bool finite = true;
+    if (watch == nullptr) {
+        update_range<mode>(g, u, v, 0, n, how, found, finite);
+        return finite;
+    }
+    const Vector s = fill(how.scale);
+    const Bound limit = bound(watch->limit);
+    for (std::size_t i = 0; i < n; i += watched_block) {
+        const std::size_t count = n - i < watched_block ? n - i : watched_block;
+        if (__builtin_expect(any_reaches(g + i, count, s, limit), 0)) {
+            watch->announce(watch->listener, i, count);
+        }
+        update_range<mode>(g, u, v, i, i + count, how, found, finite);
     }
     return finite;
 }
 
 bool update(Float type, const void* gradient, float* u, float* v, std::size_t n, Recurrence how,
-            Candidates& found) {
+            Candidates& found, const Watch* watch) {
     return with_type(type, gradient, [&](const auto* g) {
         switch (how.mode) {
-            case Mode::feedback: return update_all<Mode::feedback>(g, v, v, n, how, found);
-            case Mode::momentum: return update_all<Mode::momentum>(g, u, v, n, how, found);
-            default: return update_all<Mode::nesterov>(g, u, v, n, how, found);
+            case Mode::feedback: return update_all<Mode::feedback>(g, v, v, n, how, found, watch);
+            case Mode::momentum: return update_all<Mode::momentum>(g, u, v, n, how, found, watch);
+            default: return update_all<Mode::nesterov>(g, u, v, n, how, found, watch);
         }
     });
 }
@@ -309,14 +346,6 @@ inline void write(T* target, std::size_t n, bool around, Source source) {
     }
     for (; i + W <= n; i += W) store(target + i, source(i, W));
     partial(i, n);
-}
-
-template <class T>
-inline Vector load_some(const T* from, std::size_t count) {
-    if (count == W) return load(from);
-    T last[W] = {};
-    __builtin_memcpy(last, from, count * sizeof(T));
-    return load(last);
 }
 
 void cast(Float from, Float to, const void* source, void* target, std::size_t n, bool around) {

@@ -155,9 +155,14 @@ void make_room(Candidates& found) {
 // large.
 std::size_t aim(std::size_t n, std::size_t k) { return std::min(n, 2 * k + 32); }
 
-std::uint32_t threshold_of(float hint) {
-    if (!(hint > 0.0f) || !std::isfinite(hint)) return smallest_bits;
-    return bits_of(hint);
+bool is_known(float hint) { return hint > 0.0f && std::isfinite(hint); }
+
+std::uint32_t threshold_of(float hint) { return is_known(hint) ? bits_of(hint) : smallest_bits; }
+
+// What is not sent is about the threshold or less, so up to this limit inverting the recurrence
+// costs it little.
+std::uint32_t journal_limit(float hint) {
+    return is_known(hint) ? bits_of(journal_factor * hint) : 0;
 }
 
 Candidates fresh(Scratch& own, std::size_t n, std::size_t k, std::uint32_t threshold) {
@@ -273,18 +278,26 @@ Outcome topk(const Passes& passes, Float type, const void* x, std::size_t n, Sel
 }
 
 Outcome update_topk(const Passes& passes, Float type, const void* gradient, float* u, float* v,
-                    std::size_t n, Recurrence how, bool mask, Selection out, float* velocities) {
+                    std::size_t n, Recurrence how, bool mask, Selection out, float* velocities,
+                    Journal* journal) {
+    Watch watch{};
+    if (journal != nullptr) {
+        journal->begin(u, v, n);
+        watch = journal->watch(journal_limit(out.hint));
+    }
     Scratch& own = scratch();
     const bool trivial = out.k == 0 || out.k == n;
     Candidates found =
         fresh(own, n, trivial ? 0 : out.k, trivial ? infinity_bits : threshold_of(out.hint));
-    Outcome outcome{out.hint, passes.update(type, gradient, u, v, n, how, found)};
+    Outcome outcome{out.hint, passes.update(type, gradient, u, v, n, how, found,
+                                            journal != nullptr ? &watch : nullptr)};
     if (trivial) {
         take_all(v, out);
     } else {
         outcome = finish(passes, Float::fp32, v, n, out, found, outcome.finite, own);
     }
     clear_selected(u, v, mask, out, velocities);
+    if (journal != nullptr && journal->failed()) throw std::bad_alloc();
     return outcome;
 }
 

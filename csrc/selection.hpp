@@ -2,6 +2,7 @@
 // elements count as zeros.
 #pragma once
 
+#include "journal.hpp"
 #include "kernels.hpp"
 
 namespace gradwire {
@@ -25,7 +26,13 @@ Outcome topk(const Passes& passes, Float type, const void* x, std::size_t n, Sel
 
 // Advances u and v by the gradient, selects among |v|, and clears what was selected: v, and u if
 // mask. velocities (k) gets the selected u's; u and velocities are null in Mode::feedback.
+// journal, which may be null: gets the old u and v of every block in which a scaled gradient is
+// journal_factor times the hint or more; of all blocks if the hint is unknown.
+// Throws std::bad_alloc, with u and v updated, if the journal could not be held.
 Outcome update_topk(const Passes& passes, Float type, const void* gradient, float* u, float* v,
-                    std::size_t n, Recurrence how, bool mask, Selection out, float* velocities);
+                    std::size_t n, Recurrence how, bool mask, Selection out, float* velocities,
+                    Journal* journal);
+
+inline constexpr float journal_factor = 16.0f;
 
 }  // namespace gradwire

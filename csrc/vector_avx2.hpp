@@ -71,6 +71,13 @@ inline std::uint32_t reaches(Vector v, Bound least) {
     return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above)));
 }
 
+// Whether any lane of what was looked at reaches a bound.
+struct Seen {
+    std::uint32_t lanes = 0;
+    void look(Vector a, Bound least) { lanes |= reaches(a, least); }
+    bool any() const { return lanes != 0; }
+};
+
 inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, std::uint32_t* bits,
                             std::uint32_t* index) {
     alignas(32) std::uint32_t lane[Vector::width];

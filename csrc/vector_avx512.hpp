@@ -72,6 +72,13 @@ inline std::uint32_t reaches(Vector v, Bound least) {
     return _mm512_cmpge_epi32_mask(magnitude, least.least);
 }
 
+// Whether any lane of what was looked at reaches a bound.
+struct Seen {
+    std::uint32_t lanes = 0;
+    void look(Vector a, Bound least) { lanes |= reaches(a, least); }
+    bool any() const { return lanes != 0; }
+};
+
 // Into a register, then stored whole: the form that compresses to memory is slow on some
 // processors.
 inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, std::uint32_t* bits,

@@ -62,10 +62,27 @@ inline Bound bound(std::uint32_t bits) { return {bits}; }
 inline std::uint32_t reaches(Vector a, Bound least) {
     std::uint32_t mask = 0;
     for (std::size_t i = 0; i < Vector::width; ++i) {
-        mask |= std::uint32_t{(bits_of(a.lane[i]) & magnitude_mask) >= least.bits} << i;
+        const bool reached = (bits_of(a.lane[i]) & magnitude_mask) >= least.bits;
+        mask |= reached ? 1u << i : 0u;
     }
     return mask;
 }
+
+// Whether any lane of what was looked at reaches a bound; lane by lane, which compilers vectorise.
+struct Seen {
+    std::int32_t lane[Vector::width] = {};
+    void look(Vector a, Bound least) {
+        for (std::size_t i = 0; i < Vector::width; ++i) {
+            const auto magnitude = static_cast<std::int32_t>(bits_of(a.lane[i]) & magnitude_mask);
+            lane[i] |= magnitude >= static_cast<std::int32_t>(least.bits) ? -1 : 0;
+        }
+    }
+    bool any() const {
+        std::int32_t all = 0;
+        for (const std::int32_t one : lane) all |= one;
+        return all != 0;
+    }
+};
 
 inline std::size_t compress(Vector a, std::uint32_t mask, std::uint32_t base, std::uint32_t* bits,
                             std::uint32_t* index) {

@@ -2,7 +2,8 @@
 
     python benchmarks/demo/interleaved.py --rate 1gbit --rounds 6
 
-Each contestant has a model and an optimizer of its own in every rank; a turn is a few steps.
+Each contestant has a model and an optimizer of its own in every rank. A turn is a few steps, one
+more to warm up; its step time is the mean of the slowest rank's.
 """
 
 from __future__ import annotations
@@ -36,11 +37,9 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=6, help="steps in a turn")
     parser.add_argument(
-        "--steps", type=int, default=4, help="steps in a turn, the first not counted"
-    )
-    parser.add_argument(
-        "--row", action="append", help="a strategy, with @2 for two lanes; repeatable"
+        "--row", action="append", help="a strategy, with @3 for three lanes; repeatable"
     )
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -59,10 +58,11 @@ def work(arguments: argparse.Namespace) -> None:
     for round_ in range(arguments.rounds + 1):
         for name, step in rows.items():
             dist.barrier()
-            taken = torch.tensor([step() for _ in range(arguments.steps)][1:], dtype=torch.float64)
-            dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+            taken = [step() for _ in range(arguments.steps + 1)][1:]
+            mean = torch.tensor(statistics.fmean(taken), dtype=torch.float64)
+            dist.all_reduce(mean, op=dist.ReduceOp.MAX)
             if round_ > 0:
-                seconds[name] += taken.tolist()
+                seconds[name].append(float(mean))
     if dist.get_rank() == 0:
         report(seconds, arguments)
     dist.barrier()
@@ -81,7 +81,7 @@ def contestant(name: str) -> Callable[[], float]:
         if "fp16" in text:
             trained.register_comm_hook(None, fp16_compress_hook)
     elif text != "no synchronization":
-        gradwire.attach(model, text, lanes=int(lanes or 1))
+        gradwire.attach(model, text, lanes=int(lanes) if lanes else None)
     momentum = 0.0 if "dgc" in text else 0.9
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, fused=True)
     generator = torch.Generator().manual_seed(dist.get_rank())

@@ -199,3 +199,59 @@ def test_one_bad_parameter_spoils_its_bucket_alike_on_every_rank(text: str, plac
         for name, state in was.items():
             for key, value in state.items():
                 assert torch.allclose(memory[name][key], value, atol=1e-5), f"{name} {key}"
+
+
+# -- a scaler searching: gradients far above what the residual holds ----------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "topk(0.01)+ef | allgather",
+        "topk(0.01)+dgc | allgather",
+        "topk(0.01)+dgc(mask=False) | allgather",
+        "topk(0.01)+dgc(nesterov=True) | allgather",
+    ],
+)
+def test_ten_skipped_steps_of_huge_gradients_leave_the_state_as_it_was(text: str) -> None:
+    """Nothing is copied in ordinary steps, and yet nothing is lost in these."""
+    n, world = 5000, 2
+    memories: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(world)]
+    contexts = [
+        BucketContext(Strategy.parse(text), Bucket((Parameter("p", (n,)),)), r, world, memory)
+        for r, memory in enumerate(memories)
+    ]
+
+    def run(number: int, scale: float, spoilt: bool) -> None:
+        generators, data = [], []
+        for rank, context in enumerate(contexts):
+            x = torch.randn(n, generator=torch.Generator().manual_seed(99 * number + rank))
+            x *= scale
+            if spoilt and rank == 1:
+                x[17] = float("inf")
+            context.begin([x], [torch.empty(n)], StepInfo(number))
+            generators.append(context.strategy.collective.rounds(context))
+            data.append(next(generators[-1]).data)
+        for context, generator in zip(contexts, generators):
+            with contextlib.suppress(StopIteration):
+                generator.send(torch.stack(data))
+            assert context.finite is not spoilt
+            context.end(skipped=spoilt)
+            assert context._encoders[0].journal.elements == 0  # type: ignore[attr-defined]
+
+    run(0, 1e4, True)  # before there is any state
+    assert all(memory == {"p": {}} for memory in memories)
+    for number in range(1, 6):
+        run(number, 1e-3, False)
+    before = [{k: v.clone() for k, v in memory["p"].items()} for memory in memories]
+    for number in range(6, 16):
+        run(number, 1e4, True)
+    for memory, was in zip(memories, before):
+        for key, value in was.items():
+            assert float((memory["p"][key] - value).abs().max()) <= 1e-6 * float(value.abs().max())
+    run(16, 1e3, False)
+    for memory in memories:  # as after a resume: what was known of the old state is of no use
+        memory["p"].update({key: torch.full((n,), 1e-3) for key in memory["p"]})
+    run(17, 1e3, True)
+    for memory in memories:
+        assert all(torch.equal(v, torch.full((n,), 1e-3)) for v in memory["p"].values())

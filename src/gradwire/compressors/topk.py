@@ -96,18 +96,26 @@ class _UpdateAndSelect(Encoder):
 
     recurrence: Recurrence
     hint: float = 0.0
+    hint_of: Tensor | None = field(default=None, repr=False)  # the residual it is about
+    earlier_hint: float = 0.0  # of before this step
+    fresh: bool = False  # this step made the state
+    journal: kernels.Journal = field(default_factory=kernels.Journal, repr=False)
     sent_velocity: Tensor | None = field(default=None, repr=False)
 
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
     ) -> bool:
         indices, values = sections
+        self.fresh = "residual" not in state and "velocity" not in state
         self._prepare(x, state, indices.numel())
+        if state["residual"] is not self.hint_of:  # new, or of another run
+            self.hint, self.hint_of = 0.0, state["residual"]
+        self.earlier_hint = self.hint
         rule = self.recurrence
         selected = kernels.update_topk(
             x, state.get("velocity"), state["residual"], indices.numel(), indices, values,
             self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
-            scale=info.clip_scale, hint=self.hint,
+            scale=info.clip_scale, hint=self.hint, journal=None if self.fresh else self.journal,
         )  # fmt: skip
         self.hint = selected.hint
         return selected.finite
@@ -122,13 +130,18 @@ class _UpdateAndSelect(Encoder):
                 self.sent_velocity = kernels.zeros(k, x.device)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        self.hint = self.earlier_hint
+        if self.fresh:  # there was none
+            for name in ("residual", "velocity"):
+                state.pop(name, None)
+            self.hint_of = None
+            return
         rule, (indices, values) = self.recurrence, sections
         kernels.undo_topk(
             x, state.get("velocity"), state["residual"], indices, values, self.sent_velocity,
             momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
-            scale=info.clip_scale,
+            scale=info.clip_scale, journal=self.journal,
         )  # fmt: skip
-        self.hint = 0.0
 
     def give_back(self, state: State, sections: Sections) -> None:
         indices, values = sections
@@ -136,4 +149,6 @@ class _UpdateAndSelect(Encoder):
             state.get("velocity"), state["residual"], indices, values, self.sent_velocity,
             mask=self.recurrence.mask,
         )  # fmt: skip
-        self.hint = 0.0
+
+    def release(self) -> None:
+        self.journal.clear()

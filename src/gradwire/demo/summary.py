@@ -12,19 +12,16 @@ from gradwire.demo.runner import Ran, target_loss
 from gradwire.demo.task import Measured, Point
 from gradwire.report.table import Table
 
-# The first steps allocate, and DDP arranges its buckets after the first.
-_WARM_UP_STEPS = 3
-
 
 @dataclass(frozen=True)
 class Result:
     """One row of the table.
 
     Attributes:
-        step_seconds: median over steps of the slowest rank of each step, after the warm-up.
-        rank_step_seconds: the median of the rank whose median is largest; the two differ where
-            ranks do not wait for each other.
-        step_seconds_range: 10th and 90th percentile of the steps behind `step_seconds`.
+        step_seconds: of the slowest rank, median over turns. A turn is the steps between two
+            evaluations, and its step time is their mean: ranks that share cores and do not wait
+            for each other run in bursts, so single steps tell little.
+        step_seconds_range: lowest and highest of these turns.
         bytes_per_step_and_host: what left a host's interface, headers and acknowledgements too.
         loss: held out, nats per word, after the step count that all rows have in common.
         seconds_to_target: of training, until the loss that DDP fp32 ended with; None if not
@@ -34,7 +31,6 @@ class Result:
     label: str
     strategy: str
     step_seconds: float
-    rank_step_seconds: float
     step_seconds_range: tuple[float, float]
     bytes_per_step_and_host: float
     loss: float
@@ -104,13 +100,12 @@ def _time_to_target(result: Result) -> str:
 
 def _result(ran: Ran, steps: int, target: float) -> Result:
     measured, last = ran.measured, ran.measured.curve[-1]
-    timed = slowest_rank(measured.step_seconds)
+    turns = turn_seconds(measured)
     return Result(
         label=ran.row.label,
         strategy=ran.row.strategy,
-        step_seconds=statistics.median(timed),
-        rank_step_seconds=max(map(statistics.median, map(_timed, measured.step_seconds))),
-        step_seconds_range=_range(timed),
+        step_seconds=statistics.median(turns),
+        step_seconds_range=(min(turns), max(turns)),
         bytes_per_step_and_host=bytes_per_step(measured),
         loss=next(point.loss for point in measured.curve if point.step == steps),
         seconds_to_target=seconds_to(target, measured.curve),
@@ -120,14 +115,17 @@ def _result(ran: Ran, steps: int, target: float) -> Result:
     )
 
 
-def slowest_rank(step_seconds: Sequence[Sequence[float]]) -> list[float]:
-    """Per step the time of the rank that took longest, without the warm-up."""
-    return _timed([max(step) for step in zip(*step_seconds, strict=True)])
+def turn_seconds(measured: Measured) -> list[float]:
+    """Seconds per step of each turn's slowest rank; the first turn warms up if there are others.
 
-
-def _timed(steps: Sequence[float]) -> list[float]:
-    """Without the warm-up; of very short rows at least half is kept."""
-    return list(steps[min(_WARM_UP_STEPS, len(steps) // 2) :])
+    Then the first steps allocate, and DDP arranges its buckets.
+    """
+    turns, start = [], 0
+    for steps, _ in measured.bytes_sent:
+        end = start + steps
+        turns.append(max(sum(rank[start:end]) for rank in measured.step_seconds) / steps)
+        start = end
+    return turns[1:] or turns
 
 
 def bytes_per_step(measured: Measured) -> float:
@@ -143,8 +141,3 @@ def seconds_to(loss: float, curve: Sequence[Point]) -> float | None:
             part = (before.loss - loss) / (before.loss - after.loss)
             return before.seconds + max(0.0, part) * (after.seconds - before.seconds)
     return None
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 10], ordered[-1 - len(ordered) // 10]

@@ -5,6 +5,7 @@ the results are the same bits. Importing needs neither a compiler nor the extens
 """
 
 from gradwire.kernels.casts import cast, is_finite
+from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import zeros
 from gradwire.kernels.native import check_index_range, instruction_set, use
 from gradwire.kernels.selection import Selected, fallbacks, topk
@@ -12,6 +13,7 @@ from gradwire.kernels.sparse import accumulate, accumulate_dense
 from gradwire.kernels.update import restore_topk, undo_topk, update_topk
 
 __all__ = [
+    "Journal",
     "Selected",
     "accumulate",
     "accumulate_dense",

@@ -25,9 +25,19 @@ INDEX_LIMIT = 2**31 - 1
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
+class NativeJournal(Protocol):
+    """gradwire._native.Journal: what one update kept."""
+
+    def address(self) -> int: ...
+    def elements(self) -> int: ...
+    def fits(self, n: int, with_velocity: bool, /) -> bool: ...
+    def put_back(self, u: int, v: int, /) -> None: ...
+
+
 class Core(Protocol):
     """The functions of gradwire._native: addresses and sizes, nothing checked."""
 
+    def Journal(self) -> NativeJournal: ...
     def best_instruction_set(self) -> int: ...
     def fallbacks(self) -> int: ...
     def topk(
@@ -50,6 +60,7 @@ class Core(Protocol):
         value: int,
         velocities: int,
         hint: float,
+        journal: int,
         /,
     ) -> tuple[float, bool]: ...
     def undo(

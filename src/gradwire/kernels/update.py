@@ -13,6 +13,7 @@ to fp32 on its own, s·g first:
 import torch
 
 from gradwire.errors import KernelError
+from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import (
     CODES,
     check_buffer,
@@ -25,6 +26,7 @@ from gradwire.kernels.native import (
 from gradwire.kernels.selection import Selected, check_selection, topk_twin
 
 _FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
+_SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
 
 
 def _check(
@@ -75,6 +77,7 @@ def update_topk(
     mask: bool = True,
     scale: float = 1.0,
     hint: float = 0.0,
+    journal: Journal | None = None,
 ) -> Selected:
     """Adds a gradient to the residual, takes out the k largest entries, and clears them there.
 
@@ -82,7 +85,8 @@ def update_topk(
     fp32, updated, or None with momentum None (plain error feedback). indices: (k,) int32, values:
     (k,) fp32 and velocities: (k,) fp32 (None without momentum) are written: place, residual and
     velocity of what was taken, by ascending index. mask also clears the velocity there. hint: see
-    `Selected`.
+    `Selected`. journal: forgets what it kept, and keeps what `undo_topk` will need to take this
+    update back where the gradient is far larger than hint; with hint 0, everything.
     An element whose new velocity or residual would not be finite keeps both bit for bit, and
     finite is False.
     Raises KernelError.
@@ -105,6 +109,7 @@ def update_topk(
             mask=mask,
             scale=s,
             hint=hint,
+            journal=journal,
         )
     core, which = found
     gradient = gradient.contiguous()
@@ -125,6 +130,7 @@ def update_topk(
             pointer(values),
             pointer(velocities),
             hint,
+            0 if journal is None else journal.begin(core),
         )
     )
 
@@ -160,9 +166,12 @@ def update_topk_twin(
     mask: bool = True,
     scale: float = 1.0,
     hint: float = 0.0,
+    journal: Journal | None = None,
 ) -> Selected:
-    """`update_topk` in torch, term by term."""
+    """`update_topk` in torch, term by term. Its journal keeps all or nothing."""
     d = gradient.detach().float() * scale
+    if journal is not None:
+        journal.keep_whole(d, velocity, residual, hint)
     u, v = _forward(d, velocity, residual, momentum, nesterov)
     good = v.isfinite() if u is None else v.isfinite() & u.isfinite()
     residual.copy_(torch.where(good, v, residual))
@@ -176,7 +185,8 @@ def update_topk_twin(
         velocities.copy_(velocity[chosen])
         if mask:
             velocity[chosen] = 0.0
-    return Selected(hint, bool(good.all()))
+    least = max(float(values.abs().min()), _SMALLEST) if values.numel() else hint
+    return Selected(least, bool(good.all()))
 
 
 def undo_topk(
@@ -191,34 +201,41 @@ def undo_topk(
     nesterov: bool = False,
     mask: bool = True,
     scale: float = 1.0,
+    journal: Journal | None = None,
 ) -> None:
-    """Takes an `update_topk` back, to rounding: what was taken returns, then the recurrence is
-    inverted.
+    """Takes an `update_topk` back: what was taken returns, then the recurrence is inverted, then
+    what the journal kept is put in its place.
 
     Arguments as they were given to and written by `update_topk`. Elements that it left alone are
-    left alone. With momentum 0 the velocity of before cannot be known and stays as it is. Raises
-    KernelError.
+    left alone. What the journal kept is exact to the bit. Elsewhere each element is off by the
+    rounding of the largest number involved: with a journal, about 16·hint·6e-8 (for the velocity,
+    that over the momentum; in Nesterov's form, three such). Without one there is no such limit.
+    With momentum 0 the velocity of before cannot be known and stays as it is. Raises KernelError.
     """
     _check(gradient, velocity, residual, velocities, values.numel(), momentum)
     m, s = _numbers(momentum, scale)
+    if journal is not None:
+        journal.check(velocity, residual)
     restore_topk(velocity, residual, indices, values, velocities, mask=mask)
     found = core_for(gradient)
     if found is None:
         _invert_twin(gradient, velocity, residual, momentum, nesterov, s)
-        return
-    core, which = found
-    gradient = gradient.contiguous()
-    core.undo(
-        which,
-        CODES[gradient.dtype],
-        pointer(gradient),
-        pointer(velocity),
-        pointer(residual),
-        gradient.numel(),
-        _mode(momentum, nesterov),
-        m,
-        s,
-    )
+    else:
+        core, which = found
+        gradient = gradient.contiguous()
+        core.undo(
+            which,
+            CODES[gradient.dtype],
+            pointer(gradient),
+            pointer(velocity),
+            pointer(residual),
+            gradient.numel(),
+            _mode(momentum, nesterov),
+            m,
+            s,
+        )
+    if journal is not None:
+        journal.put_back(velocity, residual)
 
 
 def undo_topk_twin(
@@ -233,10 +250,13 @@ def undo_topk_twin(
     nesterov: bool = False,
     mask: bool = True,
     scale: float = 1.0,
+    journal: Journal | None = None,
 ) -> None:
     """`undo_topk` in torch."""
     restore_topk_twin(velocity, residual, indices, values, velocities, mask=mask)
     _invert_twin(gradient, velocity, residual, momentum, nesterov, scale)
+    if journal is not None:
+        journal.put_back(velocity, residual)
 
 
 def _invert_twin(

@@ -38,19 +38,28 @@ def test_the_target_is_ddps_loss_rounded_up(made: summary.Summary) -> None:
 
 def test_steps_are_those_of_the_slowest_rank(made: summary.Summary) -> None:
     assert made.step_seconds("DDP fp32") == pytest.approx(1.1)
-    assert made.results[1].rank_step_seconds == pytest.approx(1.1)
+    assert made.results[1].step_seconds_range == pytest.approx((1.1, 1.1))
     with pytest.raises(KeyError):
         made.step_seconds("nobody")
 
 
-def test_the_slowest_rank_may_be_another_at_each_step() -> None:
-    ranks = [[9.0, 9.0, 9.0, 1.0, 2.0, 1.0], [9.0, 9.0, 9.0, 2.0, 1.0, 2.0]]
-    assert summary.slowest_rank(ranks) == [2.0, 2.0, 2.0]
+def turns_of(ranks: list[list[float]], steps: list[int]) -> list[float]:
+    return summary.turn_seconds(Measured(ranks, [(count, 0.0) for count in steps], [], 1))
 
 
-@pytest.mark.parametrize(("steps", "left"), [(1, 1), (2, 1), (4, 2), (6, 3), (30, 27)])
-def test_warm_up_is_left_out_but_never_everything(steps: int, left: int) -> None:
-    assert len(summary.slowest_rank([[1.0] * steps])) == left
+def test_a_turn_is_as_slow_as_its_slowest_rank() -> None:
+    ranks = [[9.0, 9.0, 1.0, 3.0, 2.0, 2.0], [9.0, 9.0, 2.0, 1.0, 4.0, 1.0]]
+    assert turns_of(ranks, [2, 2, 2]) == [2.0, 2.5]
+
+
+def test_ranks_that_run_in_bursts_are_timed_over_the_whole_turn() -> None:
+    """Each rank has one slow step; together they still took four seconds for two steps."""
+    assert turns_of([[1.0, 3.0], [3.0, 1.0]], [2]) == [2.0]
+
+
+def test_the_first_turn_warms_up_if_there_are_others() -> None:
+    assert turns_of([[9.0, 1.0]], [1, 1]) == [1.0]
+    assert turns_of([[9.0]], [1]) == [9.0]
 
 
 def test_losses_are_compared_at_the_same_step(made: summary.Summary) -> None:

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--elements", type=int, default=4096, help="elements of each bucket (4096)"
     )
     parser.add_argument("--repeats", type=int, default=200, help="steps (200)")
+    parser.add_argument("--lanes", type=int, default=1, help="lanes at work (1)")
     parser.add_argument("--strategy", default="dgc(0.01) | allgather")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
@@ -41,15 +42,18 @@ def run(arguments: argparse.Namespace) -> int:
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             result = measure(
-                arguments.buckets, arguments.elements, arguments.repeats, arguments.strategy
-            )
+                arguments.buckets, arguments.elements, arguments.repeats, arguments.strategy,
+                arguments.lanes,
+            )  # fmt: skip
         finally:
             dist.destroy_process_group()
     print(json.dumps(result, indent=2) if arguments.json else _text(result))
     return 0
 
 
-def measure(buckets: int, elements: int, repeats: int, strategy: str) -> dict[str, Any]:
+def measure(
+    buckets: int, elements: int, repeats: int, strategy: str, lanes: int = 1
+) -> dict[str, Any]:
     """Medians and ranges, in seconds per bucket. Needs a process group of one rank."""
     import torch
     from torch import nn
@@ -59,7 +63,7 @@ def measure(buckets: int, elements: int, repeats: int, strategy: str) -> dict[st
     module = nn.Module()
     for i in range(buckets):
         module.register_parameter(f"p{i}", nn.Parameter(torch.zeros(1, elements)))
-    handle = gradwire.attach(module, strategy, bucket_bytes=1)
+    handle = gradwire.attach(module, strategy, bucket_bytes=1, lanes=lanes)
     session = handle._session
     gradients = {}
     for name, p in module.named_parameters():
@@ -79,7 +83,7 @@ def measure(buckets: int, elements: int, repeats: int, strategy: str) -> dict[st
     handle.detach()
     overhead = [e - k - m for e, k, m in zip(*times.values())]
     rows = {name: _range(values) for name, values in [*times.items(), ("overhead", overhead)]}
-    facts = {"buckets": buckets, "elements": elements, "strategy": strategy}
+    facts = {"buckets": buckets, "elements": elements, "strategy": strategy, "lanes": lanes}
     return {**facts, "target_seconds": TARGET_SECONDS, "seconds_per_bucket": rows}
 
 
@@ -115,8 +119,8 @@ def _range(values: list[float]) -> dict[str, float]:
 
 def _text(result: dict[str, Any]) -> str:
     lines = [
-        f"{result['buckets']} buckets of {result['elements']} elements, {result['strategy']}, one "
-        "rank; microseconds per bucket",
+        f"{result['buckets']} buckets of {result['elements']} elements, {result['strategy']}, "
+        f"lanes: {result['lanes']}, one rank; microseconds per bucket",
         f"{'':12}{'median':>10}{'min':>10}{'max':>10}",
     ]
     for name, row in result["seconds_per_bucket"].items():

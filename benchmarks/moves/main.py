@@ -1,0 +1,79 @@
+"""Gloo's collectives beside each other on an emulated network.
+
+python benchmarks/moves/main.py --hosts 4 --rate 1gbit
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from gradwire.lab import Cluster
+from gradwire.runtime.torch_dist import _all_gather
+
+SIZES_BYTES = (64, 4096, 81_920, 170_000, 4_000_000)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rate", default="1gbit")
+    arguments = parser.parse_args()
+    if "RANK" in os.environ:
+        work()
+        return 0
+    with Cluster(arguments.hosts, arguments.rate) as cluster:
+        return cluster.run([sys.executable, *sys.argv])
+
+
+def work() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for size in SIZES_BYTES:
+        x, out = torch.ones(size // 4), torch.empty(world, size // 4)
+        moves = {
+            "all_reduce": lambda x=x: dist.all_reduce(x),
+            "all_gather": lambda x=x, out=out: _all_gather(out.view(-1), x),
+            "isend/irecv": lambda x=x, out=out: exchange(x, out),
+        }
+        times: dict[str, list[float]] = {name: [] for name in moves}
+        for _ in range(5):
+            for name, move in moves.items():
+                times[name].append(seconds(move, 20 if size < 10**6 else 3))
+        if rank == 0:
+            row = "  ".join(f"{n} {1e3 * statistics.median(t):8.2f}" for n, t in times.items())
+            print(f"{size:>9} bytes, ms: {row}")
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+
+
+def exchange(x: torch.Tensor, out: torch.Tensor) -> None:
+    """Everybody to everybody, receives posted first."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    others = [(rank + i) % world for i in range(1, world)]
+    works = [dist.irecv(out[other], other) for other in others]
+    works += [dist.isend(x, other) for other in others]
+    out[rank].copy_(x)
+    for work in works:
+        work.wait()
+
+
+def seconds(move: Callable[[], object], repeats: int) -> float:
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(repeats):
+        move()
+    return (time.perf_counter() - began) / repeats
+
+
+if __name__ == "__main__":
+    sys.exit(main())

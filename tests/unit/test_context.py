@@ -175,3 +175,21 @@ def test_a_skipped_step_waits_for_the_next(text: str) -> None:
     for p in PARAMETERS:
         wanted = before.memory[p.name]["residual"] + gradient(0, 1, p)
         assert torch.allclose(rank.memory[p.name]["residual"], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [1.0, math.inf])
+def test_a_lossless_parameter_alone_is_summed_where_it_lies(first: float) -> None:
+    """No copy and no buffer, in a good step and in one that is spoiled."""
+    context = BucketContext(
+        Strategy.parse("none | allreduce"), Bucket((Parameter("a", (3,)),)), 0, 2, {}
+    )
+    gradients = [torch.tensor([first, 2.0, -3.0])]
+    context.begin(gradients, gradients, StepInfo())
+    sent = context.numbers()
+    assert sent.data_ptr() == gradients[0].data_ptr()
+    context.divide(sent.add_(torch.tensor([3.0, 4.0, 5.0])))  # the network adds rank 1's
+    wanted = [2.0, 3.0, 1.0] if math.isfinite(first) else [math.nan] * 3
+    torch.testing.assert_close(gradients[0], torch.tensor(wanted), equal_nan=True)
+    assert context.finite == math.isfinite(first)
+    context.end(skipped=False)
+    assert "_buffer" not in vars(context)

@@ -30,9 +30,9 @@ Memory: TypeAlias = "dict[str, State]"
 class BucketContext(Context):
     """The local work of one rank on one bucket, step after step.
 
-    The message's buffer is made once, when first needed. `memory` is shared by
-    all buckets of a model. exact_undo keeps a copy of the state during a step, so that undoing a
-    non-finite step is exact to the bit instead of to rounding.
+    The message's buffer is made once, when first needed. `memory` is shared by all buckets of a
+    model. exact_undo keeps a copy of the state during a step, so that undoing a non-finite step
+    is exact to the bit instead of to rounding.
     """
 
     def __init__(
@@ -142,9 +142,10 @@ class BucketContext(Context):
     def _spoil(self) -> None:
         """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""
         self.finite = False
-        work = zip(self._encoders, self.gradients, self._states, self._sections)
-        for encoder, x, state, sections in work:
-            encoder.undo(x, state, sections, self.info)
+        if self.strategy.feedback is not None:  # else nothing is remembered
+            work = zip(self._encoders, self.gradients, self._states, self._sections)
+            for encoder, x, state, sections in work:
+                encoder.undo(x, state, sections, self.info)
         for state, old in zip(self._states, self._snapshots):
             state.clear()
             state.update(old)

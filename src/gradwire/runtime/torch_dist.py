@@ -110,14 +110,12 @@ def make_group(parent: dist.ProcessGroup | None, timeout_seconds: float) -> dist
     """
     parent = parent if parent is not None else dist.group.WORLD
     assert parent is not None
-    options: Any = None
     ranks = dist.get_process_group_ranks(parent)
     with attaching():
         group = dist.new_group(
             ranks,
             timeout=timedelta(seconds=timeout_seconds),
             backend=dist.get_backend(parent),
-            pg_options=options,
             use_local_synchronization=len(ranks) < dist.get_world_size(),
         )
     assert isinstance(group, dist.ProcessGroup)

@@ -72,6 +72,11 @@ def _nothing_changes(mark):
     assert network() == before
 
 
+def _hears_ctrl_c():
+    """What runs in the background of a shell script inherits a SIGINT that is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(mark, options, words):
     """Start `gradwire lab run` and wait until every rank has said that it is ready."""
     command = [sys.executable, "-m", "gradwire", "lab", "run", "--hosts", "2", *options, "--"]
@@ -82,6 +87,7 @@ def start(mark, options, words):
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        preexec_fn=_hears_ctrl_c,
     )
     ready = sorted(process.stdout.readline() for _ in range(2))
     assert ready == ["[0] ready\n", "[1] ready\n"]

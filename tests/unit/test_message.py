@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from gradwire.errors import PayloadError
 from gradwire.runtime.message import (
     HEADER_BYTES,
+    Header,
     Layout,
+    check_headers,
     check_size,
-    read_headers,
-    write_header,
+    header_of,
 )
 from gradwire.strategy import Claims
 
@@ -110,7 +111,7 @@ def test_numbers_are_all_values_without_the_header() -> None:
 
 def stamped(finite: bool = True, digest: int = DIGEST, step: int = STEP) -> torch.Tensor:
     message = torch.full((48,), 0xEE, dtype=torch.uint8)
-    write_header(message, digest, step, finite)
+    Header(message).write(digest, step, finite)
     return message
 
 
@@ -124,11 +125,11 @@ def test_the_header_is_four_little_endian_words_and_nothing_more() -> None:
 
 def test_reading_tells_whether_every_rank_was_finite() -> None:
     good, bad = stamped(), stamped(finite=False)
-    assert read_headers(torch.stack([good, good, good]), DIGEST, STEP) is True
+    assert check_headers(header_of(torch.stack([good, good, good])), DIGEST, STEP) is True
     for place in range(3):
         messages = [good] * 3
         messages[place] = bad
-        assert read_headers(torch.stack(messages), DIGEST, STEP) is False
+        assert check_headers(header_of(torch.stack(messages)), DIGEST, STEP) is False
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -148,7 +149,7 @@ def test_a_wrong_word_is_refused_and_names_the_rank(
     messages = torch.stack([stamped()] * 3)
     messages[rank, :32].view(torch.int64)[word] = value
     with pytest.raises(PayloadError, match=said.format(r=rank)):
-        read_headers(messages, DIGEST, STEP)
+        check_headers(header_of(messages), DIGEST, STEP)
 
 
 def test_the_size_is_checked() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,11 +20,19 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Layout, check_size, read_headers, write_header
+from gradwire.runtime.message import Header, Layout, check_headers, check_size, header_of
 from gradwire.strategy import Context, Key, State, StepInfo, Strategy
 
 Memory: TypeAlias = "dict[str, State]"
 """State by parameter name, then by the feedback's names; survives regrouping and resume."""
+
+
+class _Arrived(NamedTuple):
+    """The messages in one buffer, as views."""
+
+    address: int
+    headers: Tensor  # (world, 4)
+    payloads: list[list[tuple[Tensor, ...]]]  # by parameter, then by rank: the sections
 
 
 class BucketContext(Context):
@@ -50,13 +58,17 @@ class BucketContext(Context):
         self._device = device
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         self._as_it_is = strategy.feedback is None and len(claims) == 1 and claims[0].lossless
-        self._arrived: tuple[int, list[list[tuple[Tensor, ...]]]] | None = None
+        self._arrived: _Arrived | None = None
         self._snapshots: list[dict[str, Tensor]] = []
         self.finite = True
 
     @cached_property
     def _buffer(self) -> Tensor:
         return torch.zeros(self.layout.bytes, dtype=torch.uint8, device=self._device)
+
+    @cached_property
+    def _header(self) -> Header:
+        return Header(self._buffer)
 
     @cached_property
     def _sections(self) -> list[tuple[Tensor, ...]]:
@@ -73,7 +85,7 @@ class BucketContext(Context):
 
     def message(self) -> Tensor:
         finite = self._encode()
-        write_header(self._buffer, self.digest, self.info.step, finite)
+        self._header.write(self.digest, self.info.step, finite)
         return self._buffer
 
     def numbers(self) -> Tensor:
@@ -85,9 +97,10 @@ class BucketContext(Context):
 
     def accumulate(self, messages: Tensor) -> None:
         check_size(messages, self.world, self.layout.bytes)
-        if not read_headers(messages, self.digest, self.info.step):
+        arrived = self._views(messages)
+        if not check_headers(arrived.headers, self.digest, self.info.step):
             return self._spoil()
-        self._write_results(self._views(messages))
+        self._write_results(arrived.payloads)
         return None
 
     def divide(self, total: Tensor) -> None:
@@ -152,9 +165,10 @@ class BucketContext(Context):
         for result in self.results:
             result.fill_(math.nan)
 
-    def _views(self, messages: Tensor) -> list[list[tuple[Tensor, ...]]]:
-        """By parameter, then by rank: the sections; kept while the buffer stays in place."""
-        if self._arrived is None or self._arrived[0] != messages.data_ptr():
+    def _views(self, messages: Tensor) -> _Arrived:
+        """Kept while the buffer stays in place."""
+        if self._arrived is None or self._arrived.address != messages.data_ptr():
             by_rank = [self.layout.views(message) for message in messages]
-            self._arrived = messages.data_ptr(), [list(parts) for parts in zip(*by_rank)]
-        return self._arrived[1]
+            payloads = [list(parts) for parts in zip(*by_rank)]
+            self._arrived = _Arrived(messages.data_ptr(), header_of(messages), payloads)
+        return self._arrived

@@ -9,6 +9,7 @@ Bare numbers (for AllReduce, where the network adds) are the same buffer without
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,10 +59,23 @@ class Layout:
         return message[begin:end].view(dtype)
 
 
-def write_header(message: Tensor, digest: int, step: int, finite: bool) -> None:
-    """Stamp a message."""
-    facts = [_MAGIC, 0 if finite else _NON_FINITE, digest, step]
-    message[:HEADER_BYTES].view(torch.int64).copy_(torch.tensor(facts))
+class Header:
+    """The stamp of one bucket's messages, written in place step after step."""
+
+    def __init__(self, message: Tensor) -> None:
+        self._stamp = header_of(message)
+        self._facts = bytearray(HEADER_BYTES)
+        self._staged = torch.frombuffer(self._facts, dtype=torch.int64)
+
+    def write(self, digest: int, step: int, finite: bool) -> None:
+        """Packed on the host and copied at once: a sixth of the time of `torch.tensor`."""
+        struct.pack_into("=4q", self._facts, 0, _MAGIC, 0 if finite else _NON_FINITE, digest, step)
+        self._stamp.copy_(self._staged)
+
+
+def header_of(messages: Tensor) -> Tensor:
+    """The four words of a message, or of each of (n, bytes) messages, sharing their memory."""
+    return messages[..., :HEADER_BYTES].view(torch.int64)
 
 
 def check_size(messages: Tensor, world: int, size: int) -> None:
@@ -73,14 +87,14 @@ def check_size(messages: Tensor, world: int, size: int) -> None:
         )
 
 
-def read_headers(messages: Tensor, digest: int, step: int) -> bool:
-    """Check the headers of (n, bytes) messages; True if every rank was finite.
+def check_headers(headers: Tensor, digest: int, step: int) -> bool:
+    """Check the (n, 4) headers of n ranks' messages; True if every rank was finite.
 
     Raises:
         PayloadError: naming the rank whose message is of another plan, another step, or broken.
     """
-    headers = messages[:, :HEADER_BYTES].view(torch.int64).tolist()
-    for rank, (magic, flags, theirs, when) in enumerate(headers):
+    facts = headers.tolist()
+    for rank, (magic, flags, theirs, when) in enumerate(facts):
         if magic != _MAGIC or flags not in (0, _NON_FINITE):
             raise PayloadError(
                 f"a message begins with gradwire's header; rank {rank}'s begins with "
@@ -97,4 +111,4 @@ def read_headers(messages: Tensor, digest: int, step: int) -> bool:
                 f"all ranks take the same steps; rank {rank} is at step {when}, this one at "
                 f"{step}. Call backward() equally often on every rank (see no_sync)."
             )
-    return all(flags == 0 for _, flags, _, _ in headers)
+    return all(flags == 0 for _, flags, _, _ in facts)

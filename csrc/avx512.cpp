@@ -1,4 +1,9 @@
+#include <type_traits>
+
+#include "codecs.hpp"
 #include "vector_avx512.hpp"
 
 #define GRADWIRE_PASSES avx512_passes
 #include "passes.inl"
+#define GRADWIRE_CODECS avx512_codecs
+#include "codecs.inl"

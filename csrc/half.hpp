@@ -1,4 +1,4 @@
-// 16-bit floats, one at a time, with the bits that the processor's own conversions give (NaN:
+// Short floats, one at a time, with the bits that the processor's own conversions give (NaN:
 // quiet, bf16: 0x7fc0). Static, not inline: each translation unit keeps its own copy, compiled for
 // its own instruction set.
 #pragma once
@@ -57,6 +57,18 @@ static inline void narrow(float value, fp16* target) {
         rest = (rest + 0xfffu + ((rest >> 13) & 1u) - 0x38000000u) >> 13;
     }
     target->bits = static_cast<std::uint16_t>(sign | rest);
+}
+
+// Rounds to the nearest integer, ties to even, for magnitudes below 2^22.
+static inline std::int32_t nearest(float x) {
+    constexpr float shift = 12582912.0f;  // 1.5 · 2^23: the last bit of the sum is worth 1
+    return static_cast<std::int32_t>(bits_of(x + shift) - bits_of(shift));
+}
+
+// An 8-bit float as fp16: sign in bit 7, the rest moved up by `left`.
+static inline fp16 as_half(std::uint8_t code, int left) {
+    const unsigned sign = (code & 0x80u) << 8;
+    return {static_cast<std::uint16_t>(sign | (code & 0x7fu) << left)};
 }
 
 // Calls work(pointer of the element type); the type is chosen at run time.

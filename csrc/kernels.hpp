@@ -46,7 +46,7 @@ struct Candidates {
 
 struct Recurrence {
     Mode mode;
-    float momentum;
+    float momentum;  // with Mode::feedback: what the residual is multiplied with first
     float scale;
 };
 
@@ -72,11 +72,12 @@ struct Passes {
     // Collects candidates of x. Returns whether all of x is finite.
     bool (*scan)(Float type, const void* x, std::size_t n, Candidates& found);
     bool (*is_finite)(Float type, const void* x, std::size_t n);
-    // target = source, rounded to nearest even. stream: write around the cache.
-    void (*cast)(Float from, Float to, const void* source, void* target, std::size_t n,
+    // target = source, rounded to nearest even. stream: write around the cache. Returns whether
+    // all of target is finite.
+    bool (*cast)(Float from, Float to, const void* source, void* target, std::size_t n,
                  bool stream);
-    // sum += source; sum is fp32.
-    void (*add)(Float type, const void* source, float* sum, std::size_t n);
+    // sum += factor · source; sum is fp32.
+    void (*add)(Float type, const void* source, float* sum, std::size_t n, float factor);
     // target = sum / divisor, rounded to the type. stream: write around the cache.
     void (*divide)(Float type, const float* sum, float divisor, void* target, std::size_t n,
                    bool stream);

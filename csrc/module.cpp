@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "codecs.hpp"
+#include "half.hpp"
 #include "kernels.hpp"
 #include "selection.hpp"
 #include "sparse.hpp"
@@ -49,6 +51,16 @@ const Passes& passes_of(int set) {
     if (set == 1) return avx2_passes;
 #endif
     return plain_passes;
+}
+
+const Codecs& codecs_of(int set) {
+    const Passes& passes = passes_of(set);  // checks the number
+#ifdef GRADWIRE_X86
+    if (&passes == &avx512_passes) return avx512_codecs;
+    if (&passes == &avx2_passes) return avx2_codecs;
+#endif
+    static_cast<void>(passes);
+    return plain_codecs;
 }
 
 template <class T>
@@ -94,6 +106,11 @@ void restore_at(Address u, Address v, Address index, Address value, Address velo
             at<float>(velocities), k);
 }
 
+void add_at(Address v, Address index, Address value, std::size_t k, float factor) {
+    const nb::gil_scoped_release release;
+    add(at<float>(v), at<std::int32_t>(index), at<float>(value), k, factor);
+}
+
 Address address_of(const Journal& journal) { return reinterpret_cast<Address>(&journal); }
 
 void put_back_at(const Journal& journal, Address u, Address v) {
@@ -129,18 +146,101 @@ void accumulate_dense_at(int set, int type, Address target, std::size_t n,
     accumulate_dense(passes, static_cast<Float>(type), at<void>(target), n, list, divisor);
 }
 
-void cast_at(int set, int from, int to, Address source, Address target, std::size_t n,
+bool cast_at(int set, int from, int to, Address source, Address target, std::size_t n,
              bool stream) {
     const Passes& passes = passes_of(set);
     const nb::gil_scoped_release release;
-    passes.cast(static_cast<Float>(from), static_cast<Float>(to), at<void>(source),
+    return passes.cast(static_cast<Float>(from), static_cast<Float>(to), at<void>(source),
                 at<void>(target), n, stream);
+}
+
+void add_cast_at(int set, int type, Address source, Address sum, std::size_t n, float factor) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    passes.add(static_cast<Float>(type), at<void>(source), at<float>(sum), n, factor);
 }
 
 bool is_finite_at(int set, int type, Address x, std::size_t n) {
     const Passes& passes = passes_of(set);
     const nb::gil_scoped_release release;
     return passes.is_finite(static_cast<Float>(type), at<void>(x), n);
+}
+
+bool encode_at(int set, int format, int type, Address x, std::size_t n,
+               std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> noise, float given_scale,
+               Address codes, Address scales) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    const auto [first, second, shift] = noise;
+    return codecs.encode(static_cast<Format>(format), static_cast<Float>(type), at<void>(x), n,
+                         {first, second, shift}, given_scale, at<std::uint8_t>(codes),
+                         at<float>(scales));
+}
+
+void accumulate_codes_at(int set, int format, int type, Address target, std::size_t n,
+                         const std::vector<std::pair<Address, Address>>& payloads, float divisor,
+                         bool stream) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    std::vector<Codes> list;
+    for (const auto& [codes, scales] : payloads)
+        list.push_back({at<std::uint8_t>(codes), at<float>(scales)});
+    codecs.accumulate(static_cast<Format>(format), static_cast<Float>(type), at<void>(target), n,
+                      list.data(), list.size(), divisor, stream);
+}
+
+void add_codes_at(int set, int format, Address v, std::size_t n, Address codes, Address scales,
+                  float factor) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    codecs.add(static_cast<Format>(format), at<float>(v), n,
+               {at<std::uint8_t>(codes), at<float>(scales)}, factor);
+}
+
+std::tuple<double, double, std::size_t, bool> pack_signs_at(int set, int type, Address x,
+                                                            std::size_t n, Address bits) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    const SignSums sums =
+        codecs.pack_signs(static_cast<Float>(type), at<void>(x), n, at<std::uint8_t>(bits));
+    return {sums.below, sums.above, sums.count_below, sums.finite};
+}
+
+void accumulate_signs_at(int set, int type, Address target, std::size_t n,
+                         const std::vector<std::tuple<Address, Address, std::size_t>>& payloads,
+                         float divisor, bool stream) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    std::vector<Signs> list;
+    for (const auto& [bits, values, count] : payloads)
+        list.push_back({at<std::uint8_t>(bits), at<float>(values), count});
+    codecs.accumulate_signs(static_cast<Float>(type), at<void>(target), n, list.data(),
+                            list.size(), divisor, stream);
+}
+
+void add_signs_at(int set, Address v, std::size_t n, Address bits, Address values,
+                  std::size_t count, float factor) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    codecs.add_signs(at<float>(v), n, {at<std::uint8_t>(bits), at<float>(values), count}, factor);
+}
+
+// The largest magnitude (inf or NaN if x is not finite), and the sum of squares if it is wanted.
+std::pair<float, double> largest_at(int set, int type, Address x, std::size_t n, bool squares) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    double sum = 0.0;
+    const std::uint32_t bits =
+        codecs.largest(static_cast<Float>(type), at<void>(x), n, squares ? &sum : nullptr);
+    return {float_of(bits), sum};
+}
+
+void noise_at(int set, std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> noise,
+              std::size_t first, std::size_t n, Address target) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    const auto [one, two, shift] = noise;
+    codecs.noise({one, two, shift}, first, n, at<std::uint32_t>(target));
 }
 
 void stream_update_at(int set, Address gradient, Address u, Address v, std::size_t n,
@@ -171,11 +271,21 @@ NB_MODULE(_native, m) {
     m.def("update_topk", &update_topk_at);
     m.def("undo", &undo_at);
     m.def("restore", &restore_at);
+    m.def("add", &add_at);
     m.def("first_violation", &first_violation_at);
     m.def("accumulate", &accumulate_at);
     m.def("accumulate_dense", &accumulate_dense_at);
     m.def("cast", &cast_at);
+    m.def("add_cast", &add_cast_at);
     m.def("is_finite", &is_finite_at);
+    m.def("encode", &encode_at);
+    m.def("accumulate_codes", &accumulate_codes_at);
+    m.def("add_codes", &add_codes_at);
+    m.def("pack_signs", &pack_signs_at);
+    m.def("accumulate_signs", &accumulate_signs_at);
+    m.def("add_signs", &add_signs_at);
+    m.def("largest", &largest_at);
+    m.def("noise", &noise_at);
     m.def("stream_update", &stream_update_at);
     m.def("stream_read", &stream_read_at);
 }

@@ -77,7 +77,7 @@ struct Pair {
 template <Mode mode>
 inline Pair forward(Vector d, Vector u, Vector v, Vector m) {
     if constexpr (mode == Mode::feedback) {
-        return {u, add(v, d)};
+        return {u, add(mul(m, v), d)};
     } else if constexpr (mode == Mode::momentum) {
         const Vector next = add(mul(m, u), d);
         return {next, add(v, next)};
@@ -231,7 +231,7 @@ inline void undo_group(const G* g, float* u, float* v, Recurrence how) {
     Vector u0 = u1;
     Vector v0 = v1;
     if constexpr (mode == Mode::feedback) {
-        v0 = sub(v1, d);
+        v0 = div(sub(v1, d), m);
     } else if constexpr (mode == Mode::momentum) {
         v0 = sub(v1, u1);
         if (how.momentum != 0.0f) u0 = div(sub(u1, d), m);
@@ -348,30 +348,56 @@ inline void write(T* target, std::size_t n, bool around, Source source) {
     partial(i, n);
 }
 
-void cast(Float from, Float to, const void* source, void* target, std::size_t n, bool around) {
+// The bound that tells inf and NaN apart from all that `to` can hold, before rounding to it.
+inline Bound overflow_bound(Float to) {
+    return bound(to == Float::fp16 ? 0x477ff000u : to == Float::bf16 ? 0x7f7f8000u : infinity_bits);
+}
+
+bool cast(Float from, Float to, const void* source, void* target, std::size_t n, bool around) {
+    const Bound limit = overflow_bound(to);
+    Seen seen;
     with_type(from, source, [&](const auto* in) {
         with_type(to, target, [&](auto* out) {
-            write(out, n, around,
-                  [&](std::size_t i, std::size_t count) { return load_some(in + i, count); });
+            write(out, n, around, [&](std::size_t i, std::size_t count) {
+                const Vector v = load_some(in + i, count);
+                seen.look(v, limit);
+                return v;
+            });
+        });
+    });
+    return !seen.any();
+}
+
+void add_into(Float type, const void* source, float* sum, std::size_t n, float factor) {
+    const Vector by = fill(factor);
+    with_type(type, source, [&](const auto* in) {
+        write(sum, n, false, [&](std::size_t i, std::size_t count) {
+            return add(load_some(sum + i, count), mul(load_some(in + i, count), by));
         });
     });
 }
 
-void add_into(Float type, const void* source, float* sum, std::size_t n) {
-    with_type(type, source, [&](const auto* in) {
-        write(sum, n, false, [&](std::size_t i, std::size_t count) {
-            return add(load_some(sum + i, count), load_some(in + i, count));
-        });
-    });
+// Dividing by a power of two and multiplying with its inverse give the same bits.
+inline bool has_exact_inverse(float divisor) {
+    const std::uint32_t bits = bits_of(divisor);
+    return (bits & 0x7fffffu) == 0 && (bits & magnitude_mask) >> 23 >= 1 &&
+           (bits & magnitude_mask) >> 23 <= 252;
 }
 
 void divide(Float type, const float* sum, float divisor, void* target, std::size_t n,
             bool around) {
-    const Vector by = fill(divisor);
+    const bool exact = has_exact_inverse(divisor);
+    const Vector by = fill(exact ? 1.0f / divisor : divisor);
     with_type(type, target, [&](auto* out) {
-        write(out, n, around, [&](std::size_t i, std::size_t count) {
-            return div(load_some(sum + i, count), by);
-        });
+        if (exact) {
+            write(out, n, around, [&](std::size_t i, std::size_t count) {
+                return mul(load_some(sum + i, count), by);
+            });
+        } else {
+            write(out, n, around, [&](std::size_t i, std::size_t count) {
+                return div(load_some(sum + i, count), by);
+            });
+        }
     });
 }
 

@@ -1,4 +1,9 @@
+#include <type_traits>
+
+#include "codecs.hpp"
 #include "vector_plain.hpp"
 
 #define GRADWIRE_PASSES plain_passes
 #include "passes.inl"
+#define GRADWIRE_CODECS plain_codecs
+#include "codecs.inl"

@@ -83,10 +83,14 @@ void accumulate_dense(const Passes& passes, Float type, void* target, std::size_
                      if (r == 0) {
                          passes.cast(payload.type, Float::fp32, value, sum, end - begin, false);
                      } else {
-                         passes.add(payload.type, value, sum, end - begin);
+                         passes.add(payload.type, value, sum, end - begin, 1.0f);
                      }
                  }
              });
+}
+
+void add(float* v, const std::int32_t* index, const float* value, std::size_t k, float factor) {
+    for (std::size_t j = 0; j < k; ++j) v[index[j]] += value[j] * factor;
 }
 
 void restore(float* u, float* v, const std::int32_t* index, const float* value,

@@ -30,6 +30,9 @@ void accumulate(const Passes& passes, Float type, void* target, std::size_t n,
 void accumulate_dense(const Passes& passes, Float type, void* target, std::size_t n,
                       const std::vector<DensePayload>& payloads, float divisor);
 
+// v[index] += factor · value.
+void add(float* v, const std::int32_t* index, const float* value, std::size_t k, float factor);
+
 // values[index] += what was sent; for u (may be null), values[index] = what was there.
 void restore(float* u, float* v, const std::int32_t* index, const float* value,
              const float* velocities, std::size_t k);

@@ -71,6 +71,104 @@ inline std::uint32_t reaches(Vector v, Bound least) {
     return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above)));
 }
 
+// The larger of two magnitudes, compared as integers, so that NaN is the largest; a is one.
+inline Vector larger(Vector a, Vector b) {
+    const __m256i all = _mm256_set1_epi32(static_cast<int>(magnitude_mask));
+    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(b.a), all);
+    return {_mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a.a), magnitude))};
+}
+
+// One bit per lane: its sign bit.
+inline std::uint32_t signs(Vector v) {
+    return static_cast<std::uint32_t>(_mm256_movemask_ps(v.a));
+}
+
+inline __m256 lanes_of(std::uint32_t mask) {
+    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(mask)), lane);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, lane));
+}
+
+// a where the mask is set, b elsewhere.
+inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
+    return {_mm256_blendv_ps(b.a, a.a, lanes_of(mask))};
+}
+
+// sum + a where the mask is set.
+inline Vector add_where(std::uint32_t mask, Vector sum, Vector a) {
+    return choose(mask, add(sum, a), sum);
+}
+
+inline __m128i eight_bytes(const std::uint8_t* from) {
+    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+}
+
+// The sign turned where the mask is set.
+inline Vector negated(std::uint32_t mask, Vector v) {
+    return {_mm256_xor_ps(v.a, _mm256_and_ps(lanes_of(mask), _mm256_set1_ps(-0.0f)))};
+}
+
+// Signed bytes as floats.
+inline Vector from_signed(const std::uint8_t* from) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(from)))};
+}
+
+// The nearest integers (ties to even) as signed bytes.
+inline void store_signed(std::uint8_t* to, Vector v) {
+    const __m256i whole = _mm256_cvtps_epi32(v.a);
+    const __m128i half =
+        _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(half, half));
+}
+
+// Floats with these exponents and no mantissa.
+inline Vector from_exponents(const std::uint8_t* from) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(eight_bytes(from)), 23))};
+}
+
+// Sign in bit 7, the rest moved up by `left` to the place it has in fp16.
+inline Vector from_minifloat(const std::uint8_t* from, int left) {
+    const __m128i code = _mm_slli_epi16(_mm_cvtepi8_epi16(eight_bytes(from)), left);
+    const __m128i kept = _mm_set1_epi16(static_cast<short>(0x8000 | 0x7f << left));
+    return {_mm256_cvtph_ps(_mm_and_si128(code, kept))};
+}
+
+// Codes of up to eight bits, one per lane, and what their lowest four bits mean.
+struct Small {
+    __m256i a;
+};
+struct Table {
+    __m256 low;
+    __m256 high;
+};
+inline Small small(const std::uint8_t* from) { return {_mm256_cvtepu8_epi32(eight_bytes(from))}; }
+inline Small shifted(Small s, int right) { return {_mm256_srli_epi32(s.a, right)}; }
+inline Table table(const float* meaning, float scale) {
+    const __m256 by = _mm256_set1_ps(scale);
+    return {_mm256_mul_ps(_mm256_loadu_ps(meaning), by),
+            _mm256_mul_ps(_mm256_loadu_ps(meaning + 8), by)};
+}
+inline Vector lookup(Table t, Small s) {
+    const __m256 low = _mm256_permutevar8x32_ps(t.low, s.a);
+    const __m256 high = _mm256_permutevar8x32_ps(t.high, s.a);
+    return {_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(s.a, 28)))};
+}
+
+// 16 fractions of 65536.
+struct Fractions {
+    __m256i a;
+};
+inline Fractions fractions(const std::uint8_t* from) {  // of 256, from bytes
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return {_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8)};
+}
+
+// The whole part of three times each, two in a lane: one in the lower half, one in the upper.
+inline Small thirds(Fractions f) { return {_mm256_mulhi_epu16(f.a, _mm256_set1_epi16(3))}; }
+
+// Three times each, without the whole part.
+inline Fractions tripled(Fractions f) { return {_mm256_mullo_epi16(f.a, _mm256_set1_epi16(3))}; }
+
 // Whether any lane of what was looked at reaches a bound.
 struct Seen {
     std::uint32_t lanes = 0;

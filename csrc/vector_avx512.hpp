@@ -72,6 +72,94 @@ inline std::uint32_t reaches(Vector v, Bound least) {
     return _mm512_cmpge_epi32_mask(magnitude, least.least);
 }
 
+// The larger of two magnitudes, compared as integers, so that NaN is the largest; a is one.
+inline Vector larger(Vector a, Vector b) {
+    const __m512i all = _mm512_set1_epi32(static_cast<int>(magnitude_mask));
+    const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(b.a), all);
+    return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a.a), magnitude))};
+}
+
+// One bit per lane: its sign bit.
+inline std::uint32_t signs(Vector v) {
+    return _mm512_movepi32_mask(_mm512_castps_si512(v.a));
+}
+
+// a where the mask is set, b elsewhere.
+inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
+    return {_mm512_mask_mov_ps(b.a, static_cast<__mmask16>(mask), a.a)};
+}
+
+// sum + a where the mask is set.
+inline Vector add_where(std::uint32_t mask, Vector sum, Vector a) {
+    return {_mm512_mask_add_ps(sum.a, static_cast<__mmask16>(mask), sum.a, a.a)};
+}
+
+inline __m128i sixteen_bytes(const std::uint8_t* from) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+
+// The sign turned where the mask is set.
+inline Vector negated(std::uint32_t mask, Vector v) {
+    const __m512i x = _mm512_castps_si512(v.a);
+    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000u));
+    return {_mm512_castsi512_ps(
+        _mm512_mask_xor_epi32(x, static_cast<__mmask16>(mask), x, sign))};
+}
+
+// Signed bytes as floats.
+inline Vector from_signed(const std::uint8_t* from) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(sixteen_bytes(from)))};
+}
+
+// The nearest integers (ties to even) as signed bytes.
+inline void store_signed(std::uint8_t* to, Vector v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                     _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v.a)));
+}
+
+// Floats with these exponents and no mantissa.
+inline Vector from_exponents(const std::uint8_t* from) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(sixteen_bytes(from)), 23))};
+}
+
+// Sign in bit 7, the rest moved up by `left` to the place it has in fp16.
+inline Vector from_minifloat(const std::uint8_t* from, int left) {
+    const __m256i code = _mm256_slli_epi16(_mm256_cvtepi8_epi16(sixteen_bytes(from)), left);
+    const __m256i kept = _mm256_set1_epi16(static_cast<short>(0x8000 | 0x7f << left));
+    return {_mm512_cvtph_ps(_mm256_and_si256(code, kept))};
+}
+
+// Codes of up to eight bits, one per lane, and what their lowest four bits mean.
+struct Small {
+    __m512i a;
+};
+struct Table {
+    __m512 a;
+};
+inline Small small(const std::uint8_t* from) { return {_mm512_cvtepu8_epi32(sixteen_bytes(from))}; }
+inline Small shifted(Small s, int right) {
+    return {_mm512_srli_epi32(s.a, static_cast<unsigned>(right))};
+}
+inline Table table(const float* meaning, float scale) {
+    return {_mm512_mul_ps(_mm512_loadu_ps(meaning), _mm512_set1_ps(scale))};
+}
+inline Vector lookup(Table t, Small s) { return {_mm512_permutexvar_ps(s.a, t.a)}; }
+
+// 32 fractions of 65536.
+struct Fractions {
+    __m512i a;
+};
+inline Fractions fractions(const std::uint8_t* from) {  // of 256, from bytes
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return {_mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 8)};
+}
+
+// The whole part of three times each, two in a lane: one in the lower half, one in the upper.
+inline Small thirds(Fractions f) { return {_mm512_mulhi_epu16(f.a, _mm512_set1_epi16(3))}; }
+
+// Three times each, without the whole part.
+inline Fractions tripled(Fractions f) { return {_mm512_mullo_epi16(f.a, _mm512_set1_epi16(3))}; }
+
 // Whether any lane of what was looked at reaches a bound.
 struct Seen {
     std::uint32_t lanes = 0;

@@ -68,6 +68,109 @@ inline std::uint32_t reaches(Vector a, Bound least) {
     return mask;
 }
 
+// The larger of two magnitudes, compared as integers, so that NaN is the largest; a is one.
+inline Vector larger(Vector a, Vector b) {
+    return each([&](std::size_t i) {
+        const std::uint32_t magnitude = bits_of(b.lane[i]) & magnitude_mask;
+        return magnitude > bits_of(a.lane[i]) ? float_of(magnitude) : a.lane[i];
+    });
+}
+
+// One bit per lane: its sign bit.
+inline std::uint32_t signs(Vector a) {
+    std::uint32_t mask = 0;
+    for (std::size_t i = 0; i < Vector::width; ++i) mask |= bits_of(a.lane[i]) >> 31 << i;
+    return mask;
+}
+
+// a where the mask is set, b elsewhere.
+inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
+    return each([&](std::size_t i) { return (mask >> i & 1u) != 0 ? a.lane[i] : b.lane[i]; });
+}
+
+// sum + a where the mask is set.
+inline Vector add_where(std::uint32_t mask, Vector sum, Vector a) {
+    return choose(mask, add(sum, a), sum);
+}
+
+// The sign turned where the mask is set.
+inline Vector negated(std::uint32_t mask, Vector v) {
+    return each([&](std::size_t i) {
+        return float_of(bits_of(v.lane[i]) ^ (mask >> i & 1u) << 31);
+    });
+}
+
+// Signed bytes as floats.
+inline Vector from_signed(const std::uint8_t* from) {
+    return each([&](std::size_t i) { return static_cast<float>(static_cast<std::int8_t>(from[i])); });
+}
+
+// The nearest integers (ties to even) as signed bytes.
+inline void store_signed(std::uint8_t* to, Vector v) {
+    for (std::size_t i = 0; i < Vector::width; ++i)
+        to[i] = static_cast<std::uint8_t>(nearest(v.lane[i]));
+}
+
+// Floats with these exponents and no mantissa.
+inline Vector from_exponents(const std::uint8_t* from) {
+    return each([&](std::size_t i) { return float_of(std::uint32_t{from[i]} << 23); });
+}
+
+// Sign in bit 7, the rest moved up by `left` to the place it has in fp16.
+inline Vector from_minifloat(const std::uint8_t* from, int left) {
+    return each([&](std::size_t i) { return widen(as_half(from[i], left)); });
+}
+
+// Codes of up to eight bits, one per lane, and what their lowest four bits mean.
+struct Small {
+    std::uint32_t lane[Vector::width];
+};
+struct Table {
+    float meaning[16];
+};
+inline Small small(const std::uint8_t* from) {
+    Small out;
+    for (std::size_t i = 0; i < Vector::width; ++i) out.lane[i] = from[i];
+    return out;
+}
+inline Small shifted(Small s, int right) {
+    for (std::uint32_t& lane : s.lane) lane >>= right;
+    return s;
+}
+inline Table table(const float* meaning, float scale) {
+    Table out;
+    for (std::size_t i = 0; i < 16; ++i) out.meaning[i] = meaning[i] * scale;
+    return out;
+}
+inline Vector lookup(Table t, Small s) {
+    return each([&](std::size_t i) { return t.meaning[s.lane[i] & 15u]; });
+}
+
+// 16 fractions of 65536.
+struct Fractions {
+    std::uint16_t lane[2 * Vector::width];
+};
+inline Fractions fractions(const std::uint8_t* from) {  // of 256, from bytes
+    Fractions out;
+    for (std::size_t i = 0; i < 2 * Vector::width; ++i)
+        out.lane[i] = static_cast<std::uint16_t>(from[i] << 8);
+    return out;
+}
+
+// The whole part of three times each, two in a lane: one in the lower half, one in the upper.
+inline Small thirds(Fractions f) {
+    Small out;
+    for (std::size_t i = 0; i < Vector::width; ++i)
+        out.lane[i] = 3u * f.lane[2 * i] >> 16 | 3u * f.lane[2 * i + 1] >> 16 << 16;
+    return out;
+}
+
+// Three times each, without the whole part.
+inline Fractions tripled(Fractions f) {
+    for (std::uint16_t& lane : f.lane) lane = static_cast<std::uint16_t>(3u * lane);
+    return f;
+}
+
 // Whether any lane of what was looked at reaches a bound; lane by lane, which compilers vectorise.
 struct Seen {
     std::int32_t lane[Vector::width] = {};

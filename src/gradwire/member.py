@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """All that randomness may depend on: never timing, never grouping."""
+    """All that randomness may depend on: never timing, never grouping.
+
+    rank: who draws. What all ranks must draw alike (the places of randk) does not look at it.
+    """
 
     seed: int
     step: int
     parameter: str
+    rank: int = 0
 
 
 class StepInfo(NamedTuple):
@@ -27,28 +31,44 @@ class Claims:
     """What a compressor promises for one parameter of n elements; the contract suite measures it.
 
     sections: (dtype name, element count) of each part of the payload.
+    elements: how many of the n a payload speaks of; None: all.
     sums: adding payloads number by number adds the tensors, so AllReduce may carry them.
     lossless: decode(encode(x)) == x, bit for bit.
-    contraction: the c of |x - decode(encode(x))|² <= (1 - c)·|x|².
+    unbiased: the mean of decode(encode(x)) over keys is x.
+    contraction: the c of |x - decode(encode(x))|² <= (1 - c)·|x|²; None: no such promise.
+    wants_feedback: what is not sent is lost without `ef`, `dgc` or another feedback.
+    own_unit: what arrives is no gradient in the gradient's unit, so no parameter of a model may
+        travel uncompressed beside it.
     """
 
     sections: tuple[tuple[str, int], ...]
+    elements: int | None = None
     sums: bool = False
     lossless: bool = False
-    contraction: float = 0.0
+    unbiased: bool = False
+    contraction: float | None = None
+    wants_feedback: bool = False
+    own_unit: bool = False
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A feedback as data, for compressors that fuse it into their one pass over memory.
+    """A feedback as data, so that it can run in place and compressors can fuse it.
 
-    momentum None: v += g.  Otherwise DGC (Lin et al. 2018, section 3.1): u = m·u + g; v += u,
-    or with Nesterov u = m·(u + g); v += u + g.  mask: u is zeroed where v was sent.
+    momentum None: v = decay·v + gain·g.  Otherwise DGC (Lin et al. 2018, section 3.1):
+    u = m·u + g; v += u, or with Nesterov u = m·(u + g); v += u + g.  mask: u is zeroed where v was
+    sent.  C(v) is sent, and what was sent leaves v, stays in it, or, with decay -1, joins the
+    estimate: v is then, before and after, what the receivers know, and g - v is what is encoded.
+    state: the name of v.
     """
 
     momentum: float | None = None
     nesterov: bool = False
     mask: bool = False
+    decay: float = 1.0
+    gain: float = 1.0
+    sent: Literal["leaves", "stays", "joins"] = "leaves"
+    state: str = "residual"
 
 
 class Member(ABC):

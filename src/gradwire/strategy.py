@@ -39,12 +39,18 @@ class Compressor(Member):
         """The promise for a parameter of n elements of that dtype."""
 
     @abstractmethod
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> None:
-        """Write x, which is finite, into the sections."""
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+        """Write x into the sections; False if x, or what they say, is not finite."""
 
     @abstractmethod
     def decode(self, sections: Sections, x: Tensor) -> None:
         """Overwrite x with what the sections say."""
+
+    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+        """v, fp32, plus factor times what the sections say, in place."""
+        sent = v.new_empty(v.shape)
+        self.decode(sections, sent)
+        v.add_(sent, alpha=factor)
 
     @abstractmethod
     def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:

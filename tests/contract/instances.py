@@ -14,15 +14,39 @@ from torch import Tensor
 
 from gradwire import Strategy
 from gradwire.collectives import AllGatherSum, AllReduceSum
-from gradwire.compressors import BFloat16, Float16, Identity, TopK
+from gradwire.compressors import (
+    QSGD,
+    BFloat16,
+    Float8,
+    Float16,
+    Identity,
+    Int8,
+    Natural,
+    OneBit,
+    Sign,
+    TernGrad,
+    TopK,
+)
 from gradwire.errors import StrategyError
-from gradwire.feedback import ErrorFeedback, MomentumCorrection, ServerMomentum
+from gradwire.feedback import EF21, ErrorFeedback, Momentum, MomentumCorrection, ServerMomentum
 from gradwire.strategy import Collective, Compressor, Feedback
 
 COMPRESSORS: tuple[Compressor, ...] = (
     Identity(),
     Float16(),
     BFloat16(),
+    Int8(),
+    Float8(),
+    Float8("e5m2"),
+    QSGD(2),
+    QSGD(4),
+    QSGD(8),
+    Natural(),
+    TernGrad(),
+    TernGrad(clip=2.5),
+    Sign(),
+    Sign(scaled=True),
+    OneBit(),
     TopK(0.001),
     TopK(0.1),
     TopK(0.5),
@@ -30,12 +54,16 @@ COMPRESSORS: tuple[Compressor, ...] = (
 )
 FEEDBACK: tuple[Feedback, ...] = (
     ErrorFeedback(),
+    ErrorFeedback(decay=0.9),
     *(
         MomentumCorrection(momentum, nesterov, mask)
         for momentum in (0.9, 0.0)
         for nesterov in (False, True)
         for mask in (True, False)
     ),
+    EF21(),
+    Momentum(0.9),
+    Momentum(0.0),
     ServerMomentum(0.9),
     ServerMomentum(0.5, nesterov=True),
 )
@@ -48,9 +76,20 @@ PAYLOAD_BYTES: dict[str, Callable[[Compressor, int, int], int]] = {
     "none": lambda c, n, item: item * n,
     "fp16": lambda c, n, item: 2 * n,
     "bf16": lambda c, n, item: 2 * n,
+    "int8": lambda c, n, item: n + 4 * blocks(n, 256),
+    "fp8": lambda c, n, item: n + 4 * blocks(n, 256),
+    "qsgd": lambda c, n, item: -(-n * c.bits // 8) + 4 * blocks(n, 512),  # type: ignore[attr-defined]
+    "natural": lambda c, n, item: n + blocks(n, 8),
+    "terngrad": lambda c, n, item: blocks(n, 5) + 4 * min(n, 1),
+    "sign": lambda c, n, item: blocks(n, 8) + 4 * min(n, int(c.scaled)),  # type: ignore[attr-defined]
+    "onebit": lambda c, n, item: blocks(n, 8) + 8 * min(n, 1),
     "topk": lambda c, n, item: 8 * min(n, math.ceil(c.density * n)),  # type: ignore[attr-defined]
 }
 """Bytes of one payload; item: bytes of an element of the gradient."""
+
+
+def blocks(n: int, size: int) -> int:
+    return -(-n // size)
 
 
 def message_bytes(payload: int) -> int:
@@ -69,8 +108,22 @@ OWN_CLASS: dict[str, Callable[[Compressor, Tensor], Tensor]] = {
     "none": lambda c, x: x,
     "fp16": lambda c, x: x.half().to(x.dtype),
     "bf16": lambda c, x: x.bfloat16().to(x.dtype),
+    "int8": lambda c, x: on_grid(x, 127),
+    "fp8": lambda c, x: on_grid(x, 7) if c.variant == "e4m3" else on_grid(x, 3),  # type: ignore[attr-defined]
+    "qsgd": lambda c, x: on_grid(x, 2 ** (c.bits - 1) - 1),  # type: ignore[attr-defined]
+    "natural": lambda c, x: torch.sign(x) * 2.0 ** (x.float().abs() * 3).round().to(x.dtype),
+    "terngrad": lambda c, x: torch.sign(x) if c.clip is None else torch.zeros_like(x),  # type: ignore[attr-defined]
+    "sign": lambda c, x: torch.where(x < 0, -1.0, 1.0).to(x.dtype),
+    "onebit": lambda c, x: torch.where(x < 0, -2.0, 0.5).to(x.dtype),
     "topk": lambda c, x: k_sparse(x, min(len(x), math.ceil(c.density * len(x)))),  # type: ignore[attr-defined]
 }
+
+
+def on_grid(x: Tensor, top: int) -> Tensor:
+    """Whole numbers up to top; the first of every 256 is top, so that every scale is 1."""
+    whole = (x.float() * top / 3).round().clamp(-top, top)
+    whole[::256] = top
+    return whole.to(x.dtype)
 
 
 def k_sparse(x: Tensor, k: int) -> Tensor:

@@ -23,6 +23,11 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "momentum": st.floats(0, 1, exclude_max=True) | st.just(0),
     "nesterov": st.booleans(),
     "mask": st.booleans(),
+    "decay": st.floats(0, 1, exclude_min=True) | st.just(1),
+    "bits": st.sampled_from([2, 4, 8]),
+    "variant": st.sampled_from(["e4m3", "e5m2"]),
+    "scaled": st.booleans(),
+    "clip": st.none() | st.floats(0, 100, exclude_min=True),
 }
 
 

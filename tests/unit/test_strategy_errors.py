@@ -34,12 +34,12 @@ def problem(text: Any) -> str:
         ("none | allreduced", "'allreduced' is no collective", "Use 'allreduce'"),
         ("none | all_gather", "'all_gather' is no collective", "Use 'allgather'"),
         ("topk(0.1)+eff | allgather", "'eff' is no feedback", "Use 'ef'"),
-        ("none+momentum | allreduce", "'momentum' is no feedback", "Use 'server_momentum'"),
+        ("none+momentums | allreduce", "'momentums' is no feedback", "Use 'momentum'"),
         ("none | carrier_pigeon", "'carrier_pigeon' is no collective", "allreduce, allgather"),
         # members in the wrong place
-        ("ef | allgather", "'ef' is no compressor", "none, fp16, bf16, topk"),
-        ("topk(0.1)+topk(0.1) | allgather", "'topk' is no feedback", "ef, dgc, server_momentum"),
-        ("dgc(0.1)+ef | allgather", "'dgc' is no compressor", "none, fp16, bf16, topk"),
+        ("ef | allgather", "'ef' is no compressor", "none, fp16, bf16, int8, fp8"),
+        ("topk(0.1)+topk(0.1) | allgather", "'topk' is no feedback", "ef, dgc, ef21, momentum, server_momentum"),
+        ("dgc(0.1)+ef | allgather", "'dgc' is no compressor", "none, fp16, bf16, int8, fp8"),
         ("allgather | none", "'none' is no collective", "Use"),
         # ranges
         ("topk(0) | allgather", "above 0 and at most 1; got 0", "topk(0.01)"),

@@ -23,11 +23,14 @@ class Cast(Compressor):
     @abstractmethod
     def claims(self, n: int, dtype: str = "float32") -> Claims: ...
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> None:
-        kernels.cast(x, sections[0])
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+        return kernels.cast(x, sections[0])
 
     def decode(self, sections: Sections, x: Tensor) -> None:
         kernels.cast(sections[0], x)
+
+    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+        kernels.add_cast(v, sections[0], factor)
 
     def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
         kernels.accumulate_dense(x, [values for (values,) in payloads], divisor)
@@ -50,7 +53,8 @@ class Float16(Cast):
     name: ClassVar[str] = "fp16"
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
-        return Claims((("float16", n),), sums=True, lossless=dtype == "float16")
+        lossless = dtype == "float16"
+        return Claims((("float16", n),), sums=True, lossless=lossless, contraction=0.0)
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,13 @@ class TopK(Compressor):
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         k = self.k(n)
-        return Claims((("int32", k), ("float32", k)), contraction=k / n if n else 1.0)
+        share = k / n if n else 1.0
+        sections = ("int32", k), ("float32", k)
+        return Claims(sections, elements=k, contraction=share, wants_feedback=True)
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> None:
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         indices, values = sections
-        kernels.topk(x, indices.numel(), indices, values)
+        return kernels.topk(x, indices.numel(), indices, values).finite
 
     def decode(self, sections: Sections, x: Tensor) -> None:
         self.accumulate([sections], x, 1.0)
@@ -63,8 +65,14 @@ class TopK(Compressor):
         indices, values = [p[0] for p in payloads], [p[1] for p in payloads]
         kernels.accumulate(x, indices, values, divisor)
 
-    def fuse(self, recurrence: Recurrence | None) -> Encoder:
-        return _Select() if recurrence is None else _UpdateAndSelect(recurrence)
+    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+        indices, values = sections
+        kernels.add(v, indices, values, factor)
+
+    def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
+        if recurrence is None:
+            return _Select()
+        return _UpdateAndSelect(recurrence) if recurrence.sent == "leaves" else None
 
 
 @dataclass
@@ -115,7 +123,7 @@ class _UpdateAndSelect(Encoder):
         selected = kernels.update_topk(
             x, state.get("velocity"), state["residual"], indices.numel(), indices, values,
             self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
-            scale=info.clip_scale, hint=self.hint, journal=None if self.fresh else self.journal,
+            scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self.hint, journal=None if self.fresh else self.journal,
         )  # fmt: skip
         self.hint = selected.hint
         return selected.finite
@@ -140,7 +148,7 @@ class _UpdateAndSelect(Encoder):
         kernels.undo_topk(
             x, state.get("velocity"), state["residual"], indices, values, self.sent_velocity,
             momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
-            scale=info.clip_scale, journal=self.journal,
+            scale=info.clip_scale * rule.gain, decay=rule.decay, journal=self.journal,
         )  # fmt: skip
 
     def give_back(self, state: State, sections: Sections) -> None:

@@ -2,8 +2,10 @@
 
 from gradwire.feedback.dgc import MomentumCorrection
 from gradwire.feedback.ef import ErrorFeedback
+from gradwire.feedback.ef21 import EF21
+from gradwire.feedback.momentum import Momentum
 from gradwire.feedback.server_momentum import ServerMomentum
 
-MEMBERS = (ErrorFeedback, MomentumCorrection, ServerMomentum)
+MEMBERS = (ErrorFeedback, MomentumCorrection, EF21, Momentum, ServerMomentum)
 
-__all__ = ["MEMBERS", "ErrorFeedback", "MomentumCorrection", "ServerMomentum"]
+__all__ = ["EF21", "MEMBERS", "ErrorFeedback", "Momentum", "MomentumCorrection", "ServerMomentum"]

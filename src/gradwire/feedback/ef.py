@@ -7,24 +7,34 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from gradwire.errors import StrategyError
 from gradwire.strategy import Feedback, Recurrence, State, StepInfo
 
 
 @dataclass(frozen=True)
 class ErrorFeedback(Feedback):
-    """v = v + g; send C(v); keep v - C(v). One fp32 buffer.
+    """v = decay·v + g; send C(v); keep v - C(v). One fp32 buffer.
 
+    decay 1 loses nothing; less forgets what waits long (MergeComp uses 0.9).
     Source: Seide et al. 2014, section 2; Stich et al. 2018, algorithm 1.
     """
 
+    decay: float = 1.0
     name: ClassVar[str] = "ef"
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.decay, int | float) or not 0 < self.decay <= 1:
+            raise StrategyError(
+                f"ef's decay is above 0 and at most 1; got {self.decay!r}. "
+                "Use ef, or for example ef(decay=0.9)."
+            )
+
     def recurrence(self) -> Recurrence:
-        return Recurrence()
+        return Recurrence(decay=self.decay)
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         residual = state.get("residual")
-        return (x if residual is None else residual + x), {}
+        return (x if residual is None else residual * self.decay + x), {}
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
         return {"residual": x - sent}

@@ -4,25 +4,42 @@ Each function runs C++ on CPU tensors when the extension is there, and its torch
 the results are the same bits. Importing needs neither a compiler nor the extension.
 """
 
-from gradwire.kernels.casts import cast, is_finite
+from gradwire.kernels import formats
+from gradwire.kernels.casts import add_cast, cast, is_finite
+from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import zeros
 from gradwire.kernels.native import check_index_range, instruction_set, use
+from gradwire.kernels.noise import Noise, random_bits
 from gradwire.kernels.selection import Selected, fallbacks, topk
-from gradwire.kernels.sparse import accumulate, accumulate_dense
+from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
+from gradwire.kernels.sparse import accumulate, accumulate_dense, add
 from gradwire.kernels.update import restore_topk, undo_topk, update_topk
 
 __all__ = [
     "Journal",
+    "Noise",
     "Selected",
     "accumulate",
+    "accumulate_codes",
     "accumulate_dense",
+    "accumulate_signs",
+    "add",
+    "add_cast",
+    "add_codes",
+    "add_signs",
     "cast",
     "check_index_range",
+    "encode_codes",
     "fallbacks",
+    "formats",
     "instruction_set",
     "is_finite",
+    "largest",
+    "pack_signs",
+    "random_bits",
     "restore_topk",
+    "sign_bytes",
     "topk",
     "undo_topk",
     "update_topk",

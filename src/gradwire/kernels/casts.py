@@ -5,14 +5,14 @@ import torch
 from gradwire.errors import KernelError
 from gradwire.kernels.native import (
     CODES,
+    STREAM_BYTES,
     check_contiguous,
     check_float,
     check_same_device,
     core_for,
+    finite_number,
     pointer,
 )
-
-_STREAM_BYTES = 4 << 20  # larger targets are written around the cache
 
 
 def _check(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -27,9 +27,9 @@ def _check(source: torch.Tensor, target: torch.Tensor) -> None:
         )
 
 
-def cast(source: torch.Tensor, target: torch.Tensor) -> None:
+def cast(source: torch.Tensor, target: torch.Tensor) -> bool:
     """target = source in target's dtype, rounded to nearest even; NaN stays NaN, overflow becomes
-    inf.
+    inf. Returns whether all of target is finite.
 
     source: (n,) fp32, bf16 or fp16. target: (n,) of one of them, contiguous, written. Raises
     KernelError.
@@ -37,20 +37,41 @@ def cast(source: torch.Tensor, target: torch.Tensor) -> None:
     _check(source, target)
     found = core_for(source)
     if found is None:
-        cast_twin(source, target)
-        return
+        return cast_twin(source, target)
     core, which = found
     source = source.contiguous()
     n = source.numel()
-    around = n * target.element_size() >= _STREAM_BYTES
+    around = n * target.element_size() >= STREAM_BYTES
     from_, to = CODES[source.dtype], CODES[target.dtype]
-    core.cast(which, from_, to, pointer(source), pointer(target), n, around)
+    return core.cast(which, from_, to, pointer(source), pointer(target), n, around)
 
 
-def cast_twin(source: torch.Tensor, target: torch.Tensor) -> None:
+def cast_twin(source: torch.Tensor, target: torch.Tensor) -> bool:
     """`cast` in torch."""
     _check(source, target)
     target.copy_(source.detach().to(target.dtype))
+    return is_finite_twin(target)
+
+
+def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
+    """v += factor · source. v: (n,) fp32, contiguous; source: (n,) fp32, bf16 or fp16.
+
+    Raises KernelError.
+    """
+    _check(source, v)
+    by = finite_number("factor", factor)
+    found = core_for(v)
+    if found is None:
+        add_cast_twin(v, source, by)
+        return
+    core, which = found
+    source = source.contiguous()
+    core.add_cast(which, CODES[source.dtype], pointer(source), pointer(v), v.numel(), by)
+
+
+def add_cast_twin(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
+    """`add_cast` in torch."""
+    v += source.detach().float() * factor
 
 
 def is_finite(x: torch.Tensor) -> bool:

@@ -22,6 +22,7 @@ VARIABLE = "GRADWIRE_KERNELS"
 SETS = ("plain", "avx2", "avx512")  # position = the number that the extension uses
 TWIN = "twin"
 INDEX_LIMIT = 2**31 - 1
+STREAM_BYTES = 4 << 20  # larger targets are written around the cache
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -79,6 +80,7 @@ class Core(Protocol):
     def restore(
         self, u: int, v: int, index: int, value: int, velocities: int, k: int, /
     ) -> None: ...
+    def add(self, v: int, index: int, value: int, k: int, factor: float, /) -> None: ...
     def first_violation(self, index: int, count: int, n: int, /) -> int: ...
     def accumulate(
         self,
@@ -102,8 +104,62 @@ class Core(Protocol):
     ) -> None: ...
     def cast(
         self, set: int, from_: int, to: int, source: int, target: int, n: int, stream: bool, /
+    ) -> bool: ...
+    def add_cast(
+        self, set: int, type: int, source: int, sum: int, n: int, factor: float, /
     ) -> None: ...
     def is_finite(self, set: int, type: int, x: int, n: int, /) -> bool: ...
+    def encode(
+        self,
+        set: int,
+        format: int,
+        type: int,
+        x: int,
+        n: int,
+        noise: tuple[int, int, int],
+        given_scale: float,
+        codes: int,
+        scales: int,
+        /,
+    ) -> bool: ...
+    def accumulate_codes(
+        self,
+        set: int,
+        format: int,
+        type: int,
+        target: int,
+        n: int,
+        payloads: list[tuple[int, int]],
+        divisor: float,
+        stream: bool,
+        /,
+    ) -> None: ...
+    def add_codes(
+        self, set: int, format: int, v: int, n: int, codes: int, scales: int, factor: float, /
+    ) -> None: ...
+    def pack_signs(
+        self, set: int, type: int, x: int, n: int, bits: int, /
+    ) -> tuple[float, float, int, bool]: ...
+    def accumulate_signs(
+        self,
+        set: int,
+        type: int,
+        target: int,
+        n: int,
+        payloads: list[tuple[int, int, int]],
+        divisor: float,
+        stream: bool,
+        /,
+    ) -> None: ...
+    def add_signs(
+        self, set: int, v: int, n: int, bits: int, values: int, count: int, factor: float, /
+    ) -> None: ...
+    def largest(
+        self, set: int, type: int, x: int, n: int, squares: bool, /
+    ) -> tuple[float, float]: ...
+    def noise(
+        self, set: int, noise: tuple[int, int, int], first: int, n: int, target: int, /
+    ) -> None: ...
     def stream_update(
         self, set: int, gradient: int, u: int, v: int, n: int, momentum: float, /
     ) -> None: ...

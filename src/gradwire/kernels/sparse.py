@@ -9,6 +9,7 @@ from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.native import (
     CODES,
     Core,
+    check_buffer,
     check_contiguous,
     check_float,
     check_same_device,
@@ -18,7 +19,8 @@ from gradwire.kernels.native import (
 )
 
 
-def _check_target(out: torch.Tensor, divisor: float) -> float:
+def check_target(out: torch.Tensor, divisor: float) -> float:
+    """The divisor as fp32; KernelError unless a sum can be written to out and divided by it."""
     check_float("out", out)
     check_contiguous("out", out)
     by = finite_number("divisor", divisor)
@@ -93,7 +95,7 @@ def accumulate(
     Raises PayloadError, with out untouched, naming the payload and the entry; KernelError for out
     and divisor.
     """
-    by = _check_target(out, divisor)
+    by = check_target(out, divisor)
     found = core_for(out)
     _check_payloads(out, indices, values, None if found is None else found[0])
     if found is None:
@@ -105,11 +107,35 @@ def accumulate(
     core.accumulate(which, CODES[out.dtype], pointer(out), out.numel(), payloads, by)
 
 
+def add(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float) -> None:
+    """v[indices] += factor · values.
+
+    v: (n,) fp32, contiguous. indices: (k,) int32, strictly ascending, within 0 ... n-1. values:
+    (k,) fp32. Raises PayloadError, with v untouched; KernelError for v and factor.
+    """
+    check_buffer("v", v, torch.float32, v.numel())
+    check_buffer("values", values, torch.float32, indices.numel())
+    by = finite_number("factor", factor)
+    found = core_for(v)
+    _check_payloads(v, [indices], [values], None if found is None else found[0])
+    if found is None:
+        _add_twin(v, indices, values, by)
+        return
+    core, _ = found
+    core.add(pointer(v), pointer(indices.contiguous()), pointer(values), indices.numel(), by)
+
+
+def _add_twin(
+    v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float
+) -> None:
+    v[indices.long()] += values * factor
+
+
 def accumulate_twin(
     out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float
 ) -> None:
     """`accumulate` in torch."""
-    by = _check_target(out, divisor)
+    by = check_target(out, divisor)
     _check_payloads(out, indices, values, None)
     _accumulate_twin(out, indices, values, by)
 
@@ -120,10 +146,10 @@ def _accumulate_twin(
     total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
     for index, value in zip(indices, values):
         total[index.long()] += value.float()
-    out.copy_(_quotient(total, divisor))
+    out.copy_(quotient(total, divisor))
 
 
-def _quotient(total: torch.Tensor, divisor: float) -> torch.Tensor:
+def quotient(total: torch.Tensor, divisor: float) -> torch.Tensor:
     """True division: by a plain number, torch multiplies with the reciprocal on some devices."""
     return total / torch.tensor(divisor, dtype=torch.float32, device=total.device)
 
@@ -146,7 +172,7 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
     each. The sum is taken in list order in fp32; of no payloads it is zero. Raises PayloadError,
     with out untouched, or KernelError.
     """
-    by = _check_target(out, divisor)
+    by = check_target(out, divisor)
     _check_dense(out, payloads)
     found = core_for(out)
     if found is None:
@@ -160,9 +186,9 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
 
 def accumulate_dense_twin(out: torch.Tensor, payloads: list[torch.Tensor], divisor: float) -> None:
     """`accumulate_dense` in torch."""
-    by = _check_target(out, divisor)
+    by = check_target(out, divisor)
     _check_dense(out, payloads)
     total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
     for number, payload in enumerate(payloads):
         total = total + payload.detach().float() if number else payload.detach().float()
-    out.copy_(_quotient(total, by))
+    out.copy_(quotient(total, by))

@@ -5,7 +5,7 @@ the Nesterov form is that of its authors' release; without momentum it is error 
 dropping). With u the velocity, v the residual, m the momentum, s the scale, each operation rounded
 to fp32 on its own, s·g first:
 
-    feedback    v = v + s·g
+    feedback    v = d·v + s·g      (d the decay, 1 in plain error feedback)
     momentum    u = m·u + s·g      v = v + u
     Nesterov    u = m·(u + s·g)    v = (v + u) + s·g
 """
@@ -58,8 +58,9 @@ def _mode(momentum: float | None, nesterov: bool) -> int:
     return _NESTEROV if nesterov else _MOMENTUM
 
 
-def _numbers(momentum: float | None, scale: float) -> tuple[float, float]:
-    m = 0.0 if momentum is None else finite_number("momentum", momentum)
+def _numbers(momentum: float | None, scale: float, decay: float) -> tuple[float, float]:
+    """What the recurrence multiplies its state with, and the scale, as fp32."""
+    m = finite_number("decay", decay) if momentum is None else finite_number("momentum", momentum)
     return m, 1.0 if scale == 1.0 else finite_number("scale", scale)
 
 
@@ -76,6 +77,7 @@ def update_topk(
     nesterov: bool = False,
     mask: bool = True,
     scale: float = 1.0,
+    decay: float = 1.0,
     hint: float = 0.0,
     journal: Journal | None = None,
 ) -> Selected:
@@ -84,7 +86,8 @@ def update_topk(
     gradient: (n,) fp32, bf16 or fp16, not changed. residual: (n,) fp32, updated. velocity: (n,)
     fp32, updated, or None with momentum None (plain error feedback). indices: (k,) int32, values:
     (k,) fp32 and velocities: (k,) fp32 (None without momentum) are written: place, residual and
-    velocity of what was taken, by ascending index. mask also clears the velocity there. hint: see
+    velocity of what was taken, by ascending index. mask also clears the velocity there. decay:
+    without momentum, what the residual is multiplied with first, not 0. k may be 0. hint: see
     `Selected`. journal: forgets what it kept, and keeps what `undo_topk` will need to take this
     update back where the gradient is far larger than hint; with hint 0, everything.
     An element whose new velocity or residual would not be finite keeps both bit for bit, and
@@ -93,7 +96,7 @@ def update_topk(
     """
     _check(gradient, velocity, residual, velocities, k, momentum)
     check_selection(residual, k, indices, values, "residual")
-    m, s = _numbers(momentum, scale)
+    m, s = _numbers(momentum, scale, decay)
     found = core_for(gradient)
     if found is None:
         return update_topk_twin(
@@ -108,6 +111,7 @@ def update_topk(
             nesterov=nesterov,
             mask=mask,
             scale=s,
+            decay=decay,
             hint=hint,
             journal=journal,
         )
@@ -141,10 +145,11 @@ def _forward(
     residual: torch.Tensor,
     momentum: float | None,
     nesterov: bool,
+    decay: float,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
     """New velocity and residual; d is the scaled gradient in fp32."""
     if momentum is None or velocity is None:
-        return None, residual + d
+        return None, residual * decay + d
     if nesterov:
         u = (velocity + d) * momentum
         return u, (residual + u) + d
@@ -165,6 +170,7 @@ def update_topk_twin(
     nesterov: bool = False,
     mask: bool = True,
     scale: float = 1.0,
+    decay: float = 1.0,
     hint: float = 0.0,
     journal: Journal | None = None,
 ) -> Selected:
@@ -172,7 +178,7 @@ def update_topk_twin(
     d = gradient.detach().float() * scale
     if journal is not None:
         journal.keep_whole(d, velocity, residual, hint)
-    u, v = _forward(d, velocity, residual, momentum, nesterov)
+    u, v = _forward(d, velocity, residual, momentum, nesterov, decay)
     good = v.isfinite() if u is None else v.isfinite() & u.isfinite()
     residual.copy_(torch.where(good, v, residual))
     if u is not None and velocity is not None:
@@ -201,6 +207,7 @@ def undo_topk(
     nesterov: bool = False,
     mask: bool = True,
     scale: float = 1.0,
+    decay: float = 1.0,
     journal: Journal | None = None,
 ) -> None:
     """Takes an `update_topk` back: what was taken returns, then the recurrence is inverted, then
@@ -213,13 +220,13 @@ def undo_topk(
     With momentum 0 the velocity of before cannot be known and stays as it is. Raises KernelError.
     """
     _check(gradient, velocity, residual, velocities, values.numel(), momentum)
-    m, s = _numbers(momentum, scale)
+    m, s = _numbers(momentum, scale, decay)
     if journal is not None:
         journal.check(velocity, residual)
     restore_topk(velocity, residual, indices, values, velocities, mask=mask)
     found = core_for(gradient)
     if found is None:
-        _invert_twin(gradient, velocity, residual, momentum, nesterov, s)
+        _invert_twin(gradient, velocity, residual, momentum, nesterov, s, decay)
     else:
         core, which = found
         gradient = gradient.contiguous()
@@ -250,11 +257,12 @@ def undo_topk_twin(
     nesterov: bool = False,
     mask: bool = True,
     scale: float = 1.0,
+    decay: float = 1.0,
     journal: Journal | None = None,
 ) -> None:
     """`undo_topk` in torch."""
     restore_topk_twin(velocity, residual, indices, values, velocities, mask=mask)
-    _invert_twin(gradient, velocity, residual, momentum, nesterov, scale)
+    _invert_twin(gradient, velocity, residual, momentum, nesterov, scale, decay)
     if journal is not None:
         journal.put_back(velocity, residual)
 
@@ -266,12 +274,13 @@ def _invert_twin(
     momentum: float | None,
     nesterov: bool,
     scale: float,
+    decay: float,
 ) -> None:
     """An element that would overflow when repeated was kept by the update, so it is kept here."""
     d = gradient.detach().float() * scale
-    good = _forward(d, velocity, residual, momentum, nesterov)[1].isfinite()
+    good = _forward(d, velocity, residual, momentum, nesterov, decay)[1].isfinite()
     if momentum is None or velocity is None:
-        v = residual - d
+        v = (residual - d) / torch.tensor(decay, dtype=torch.float32, device=d.device)
     else:
         m = torch.tensor(momentum, dtype=torch.float32, device=d.device)
         v = (residual - d) - velocity if nesterov else residual - velocity

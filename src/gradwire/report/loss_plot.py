@@ -88,8 +88,8 @@ def _dress(axes: Any, title: str) -> None:
 def _mark_target(axes: Any, target: float) -> None:
     axes.axhline(target, color=_GREY, linewidth=0.9, linestyle=":", zorder=1)
     axes.annotate(
-        f"loss {target:.2f}", (0, target), (4, -4), xycoords=("axes fraction", "data"),
-        textcoords="offset points", ha="left", va="top", fontsize=9, color=_GREY,
+        f"loss {target:.2f}", (1, target), (-4, -4), xycoords=("axes fraction", "data"),
+        textcoords="offset points", ha="right", va="top", fontsize=9, color=_GREY,
     )  # fmt: skip
 
 

@@ -136,7 +136,7 @@ class BucketContext(Context):
         work = zip(self._encoders, self.gradients, self._states, self._sections, self._names)
         finite = True
         for encoder, x, state, sections, name in work:
-            key = Key(self.seed, self.info.step, name)
+            key = Key(self.seed, self.info.step, name, self.rank)
             finite &= encoder.encode(x, state, sections, self.info, key)
         return finite
 

@@ -1,4 +1,4 @@
-"""Feedback and compressor, composed step by step: the truth that fused kernels are tested by."""
+"""Feedback and compressor at work: composed step by step (the truth in tests), and in place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.strategy import Compressor, Encoder, Feedback, Key, Sections, State, StepInfo
+from gradwire.strategy import (
+    Compressor,
+    Encoder,
+    Feedback,
+    Key,
+    Recurrence,
+    Sections,
+    State,
+    StepInfo,
+)
 
 
 @dataclass
@@ -24,27 +33,22 @@ class ComposedEncoder(Encoder):
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
     ) -> bool:
         self._unsent = None
+        y = x if info.clip_scale == 1.0 else x.float() * info.clip_scale
+        if self.feedback is None:
+            return self.compressor.encode(y, sections, key)
         if not kernels.is_finite(x):
             return False
-        if self.feedback is None and info.clip_scale == 1.0:
-            self.compressor.encode(x, sections, key)
-            return True
-        y = x.float() if info.clip_scale == 1.0 else x.float() * info.clip_scale
-        if self.feedback is None:
-            self.compressor.encode(y, sections, key)
-            return True
-        return self._with_memory(self.feedback, y, state, sections, info, key)
+        return self._with_memory(self.feedback, y.float(), state, sections, info, key)
 
     def _with_memory(
         self, feedback: Feedback, x: Tensor, state: State, sections: Sections, info: StepInfo,
         key: Key,
     ) -> bool:  # fmt: skip
         y, midway = feedback.before(x, state, info)
-        self.compressor.encode(y, sections, key)
+        if not self.compressor.encode(y, sections, key):
+            return False
         sent = torch.empty_like(y)
         self.compressor.decode(sections, sent)
-        if not (kernels.is_finite(y) and kernels.is_finite(sent)):
-            return False
         self._old, self._unsent = dict(state), (y, midway)
         _replace(state, feedback.after(y, sent, midway))
         return True
@@ -64,13 +68,114 @@ class ComposedEncoder(Encoder):
         self._old, self._unsent = {}, None
 
 
+@dataclass
+class InPlaceEncoder(Encoder):
+    """A recurrence around any compressor, in the state's own memory.
+
+    Bit for bit what the composition does. undo inverts the recurrence: to rounding, and exactly
+    where the journal kept what was there, which is where gradients are large against the state.
+    """
+
+    compressor: Compressor
+    recurrence: Recurrence
+    _journal: kernels.Journal = field(default_factory=kernels.Journal, repr=False)
+    _hint: float = 0.0
+    _steps: int = 0
+    _fresh: bool = False  # this step made the state
+    _encoded: bool = False  # the sections say what was sent
+
+    def encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
+    ) -> bool:
+        rule = self.recurrence
+        self._fresh = rule.state not in state
+        if self._fresh:
+            state[rule.state] = kernels.zeros(x.numel(), x.device)
+            if rule.momentum is not None:
+                state["velocity"] = kernels.zeros(x.numel(), x.device)
+        v = state[rule.state]
+        self._look(v)
+        finite = self._advance(x, state, info, self._journal)
+        self._encoded = self.compressor.encode(v, sections, key)
+        if self._encoded and rule.sent != "stays":
+            self.compressor.add(sections, v, -1.0)
+        if rule.sent == "joins":
+            self._advance(x, state, info, None)
+        return finite and self._encoded
+
+    def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        rule = self.recurrence
+        if self._fresh:  # there was none
+            state.pop(rule.state, None)
+            state.pop("velocity", None)
+            return
+        if rule.sent == "joins":
+            self._retreat(x, state, info, None)
+        if self._encoded and rule.sent != "stays":
+            self.compressor.add(sections, state[rule.state], 1.0)
+        self._retreat(x, state, info, self._journal)
+
+    def give_back(self, state: State, sections: Sections) -> None:
+        if self.recurrence.sent == "leaves":
+            self.compressor.add(sections, state[self.recurrence.state], 1.0)
+        elif self.recurrence.sent == "joins":
+            self.compressor.add(sections, state[self.recurrence.state], -1.0)
+
+    def release(self) -> None:
+        self._journal.clear()
+
+    def _look(self, v: Tensor) -> None:
+        """Now and then: how large the state is, for the journal to know what is large."""
+        if self._hint == 0.0 or self._steps % _STEPS_PER_LOOK == 0:
+            largest, _ = kernels.largest(v)
+            self._hint = largest
+        self._steps += 1
+
+    def _advance(
+        self, x: Tensor, state: State, info: StepInfo, journal: kernels.Journal | None
+    ) -> bool:
+        rule, (nowhere, nothing) = self.recurrence, _none_of(x)
+        momentum = rule.momentum is not None
+        return kernels.update_topk(
+            x, state["velocity"] if momentum else None, state[rule.state], 0, nowhere, nothing,
+            nothing if momentum else None, momentum=rule.momentum, nesterov=rule.nesterov,
+            mask=False, scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self._hint,
+            journal=None if self._fresh else journal,
+        ).finite  # fmt: skip
+
+    def _retreat(
+        self, x: Tensor, state: State, info: StepInfo, journal: kernels.Journal | None
+    ) -> None:
+        rule, (nowhere, nothing) = self.recurrence, _none_of(x)
+        momentum = rule.momentum is not None
+        kernels.undo_topk(
+            x, state["velocity"] if momentum else None, state[rule.state], nowhere, nothing,
+            nothing if momentum else None, momentum=rule.momentum, nesterov=rule.nesterov,
+            mask=False, scale=info.clip_scale * rule.gain, decay=rule.decay, journal=journal,
+        )  # fmt: skip
+
+
+_STEPS_PER_LOOK = 64
+
+
+def _none_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """No places and no values: the update without a selection."""
+    return x.new_empty(0, dtype=torch.int32), x.new_empty(0, dtype=torch.float32)
+
+
 def make_encoder(compressor: Compressor, feedback: Feedback | None) -> Encoder:
-    """The compressor's fused encoder for this feedback if it has one, else the composition."""
+    """The compressor's fused encoder for this feedback if it has one, else one in place.
+
+    The composition is left for feedback that is no recurrence, and for momentum factor masking
+    of compressors that send nearly everything.
+    """
     recurrence = feedback.recurrence() if feedback else None
     if feedback is None or recurrence is not None:
         fused = compressor.fuse(recurrence)
         if fused is not None:
             return fused
+    if recurrence is not None and not recurrence.mask:
+        return InPlaceEncoder(compressor, recurrence)
     return ComposedEncoder(compressor, feedback)
 
 

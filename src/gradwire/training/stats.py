@@ -52,4 +52,5 @@ class Stats:
 
 def _elements_sent(context: BucketContext) -> int:
     compressor, bucket = context.strategy.compressor, context.bucket
-    return sum(compressor.claims(n, bucket.dtype).sections[-1][1] for n in bucket.sizes)
+    spoken = ((compressor.claims(n, bucket.dtype).elements, n) for n in bucket.sizes)
+    return sum(n if elements is None else elements for elements, n in spoken)

@@ -1,0 +1,84 @@
+// Quantizers: a vector of fp32 as codes of a few bits, and back. One table of functions per
+// instruction set, written once in codecs.inl; all of them give the same bits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels.hpp"
+
+namespace gradwire {
+
+// The numbers are those that the Python face passes.
+enum class Format : int {
+    int8 = 0,
+    e4m3 = 1,
+    e5m2 = 2,
+    levels2 = 3,  // QSGD with 2, 4 and 8 bits
+    levels4 = 4,
+    levels8 = 5,
+    ternary = 6,
+    powers = 7,  // of two: natural compression
+};
+
+// Random numbers are a function of these and of the element's index, of nothing else.
+struct Noise {
+    std::uint32_t first_key;
+    std::uint32_t second_key;
+    std::uint32_t shift;  // added to every number, modulo 2^32: decorrelates ranks
+};
+
+struct Codes {
+    const std::uint8_t* codes;
+    const float* scales;  // one per block, or one in all; null where a format has none
+};
+
+// One bit per element, set for the low value. values: none (-1 and 1), one (-v and v), or two (low
+// and high).
+struct Signs {
+    const std::uint8_t* bits;
+    const float* values;
+    std::size_t count;
+
+    float low() const { return count == 0 ? -1.0f : count == 1 ? -values[0] : values[0]; }
+    float high() const { return count == 0 ? 1.0f : values[count - 1]; }
+};
+
+// Sums over blocks of 4096 elements in fp32, by 64 interleaved lanes, and over blocks in fp64.
+struct SignSums {
+    double below;  // of the negative elements
+    double above;
+    std::size_t count_below;
+    bool finite;
+};
+
+struct Codecs {
+    // Writes codes and, unless the scale is given, scales. Returns whether all of x is finite;
+    // if not, what was written is worthless.
+    bool (*encode)(Format format, Float type, const void* x, std::size_t n, Noise noise,
+                   float given_scale, std::uint8_t* codes, float* scales);
+    // target = (sum in list order, in fp32, from zero) / divisor.
+    void (*accumulate)(Format format, Float type, void* target, std::size_t n,
+                       const Codes* payloads, std::size_t count, float divisor, bool stream);
+    // v += factor · decoded.
+    void (*add)(Format format, float* v, std::size_t n, Codes payload, float factor);
+    // The bits of x < 0 and the sums of what is below zero and of what is not.
+    SignSums (*pack_signs)(Float type, const void* x, std::size_t n, std::uint8_t* bits);
+    void (*accumulate_signs)(Float type, void* target, std::size_t n,
+                             const Signs* payloads, std::size_t count, float divisor,
+                             bool stream);
+    void (*add_signs)(float* v, std::size_t n, Signs payload, float factor);
+    // Bits of the largest magnitude; infinity_bits or more if not all of x is finite. squares: the
+    // sum of x² in the order of SignSums, unless null.
+    std::uint32_t (*largest)(Float type, const void* x, std::size_t n, double* squares);
+    // The random numbers themselves, for tests.
+    void (*noise)(Noise noise, std::size_t first, std::size_t n, std::uint32_t* target);
+};
+
+extern const Codecs plain_codecs;
+#ifdef GRADWIRE_X86
+extern const Codecs avx2_codecs;
+extern const Codecs avx512_codecs;
+#endif
+
+}  // namespace gradwire

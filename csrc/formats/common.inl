@@ -1,0 +1,98 @@
+// What every format needs: random numbers, the look ahead, the largest magnitude, sums in registers.
+namespace gradwire {
+namespace {
+
+// Counter-based random bits: two rounds of a multiply-xorshift mixer with a key before each.
+inline std::uint32_t random_bits(std::uint32_t element, Noise noise) {
+    std::uint32_t h = element + noise.first_key;
+    h = (h ^ (h >> 16)) * 0x7feb352du;
+    h = ((h ^ (h >> 15)) + noise.second_key) * 0x846ca68bu;
+    return (h ^ (h >> 16)) + noise.shift;
+}
+
+inline float unit(std::uint32_t random) {  // in [0, 1), 24 bits
+    return static_cast<float>(static_cast<std::int32_t>(random >> 8)) * 0x1p-24f;
+}
+
+// A page and more ahead: processors stop at the end of a page on their own.
+template <class T>
+inline void fetch_far(const T* x, std::size_t n) {
+    constexpr std::size_t line = 64 / sizeof(T);
+    constexpr std::size_t ahead = 16384 / sizeof(T);
+    for (std::size_t i = 0; i < n; i += line) __builtin_prefetch(x + ahead + i);
+}
+
+// Bits of the largest magnitude of a block, at the first look at it.
+inline std::uint32_t largest_of(const float* x, std::size_t n) {
+    constexpr std::size_t U = 64 / W;
+    Vector most[U];
+    for (Vector& one : most) one = fill(0);
+    std::size_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        fetch_far(x + i, 64);
+#pragma GCC unroll 8
+        for (std::size_t j = 0; j < U; ++j) most[j] = larger(most[j], load(x + i + j * W));
+    }
+    for (; i < n; i += W) most[0] = larger(most[0], load_some(x + i, n - i < W ? n - i : W));
+    for (std::size_t j = 1; j < U; ++j) most[0] = larger(most[0], most[j]);
+    float lane[W];
+    store(lane, most[0]);
+    std::uint32_t out = 0;
+    for (std::size_t j = 0; j < W; ++j) out = bits_of(lane[j]) > out ? bits_of(lane[j]) : out;
+    return out;
+}
+
+// Blocks smaller than this count as zero, so that no scale and no inverse leaves the range.
+constexpr float least_scaled = 0x1p-100f;
+
+// What a format is made of:
+//
+// block: elements that are packed together and, mostly, share a scale; bytes(m): of m elements.
+// steps: the scale is the block's largest magnitude over steps; 0: the format has no scale.
+// encode: one block of m elements. value: element i of a block of m. add: a whole block of all
+// payloads, in order; the vectors of the sum stay in registers while the payloads pass by.
+
+struct Block {
+    const std::uint8_t* codes;
+    float scale;
+};
+
+// Processors follow a few streams on their own, but not as many as there are ranks.
+inline void fetch_ahead(const std::uint8_t* codes) { __builtin_prefetch(codes + 1024); }
+
+// What is summed starts at sink.open(i), in elements of the block, and ends at sink.close(i, sum).
+template <int U, class Sink, class Term>
+inline void add_terms(std::size_t payloads, std::size_t m, Sink sink, Term term) {
+    for (std::size_t i = 0; i < m; i += U * W) {
+        Vector sum[U];
+#pragma GCC unroll 8
+        for (int j = 0; j < U; ++j) sum[j] = sink.open(i + j * W);
+        for (std::size_t r = 0; r < payloads; ++r) {
+            const auto of = term(r, i);
+#pragma GCC unroll 8
+            for (int j = 0; j < U; ++j) sum[j] = add(sum[j], of(i + j * W));
+        }
+#pragma GCC unroll 8
+        for (int j = 0; j < U; ++j) sink.close(i + j * W, sum[j]);
+    }
+}
+
+inline constexpr std::size_t bit_bytes(std::size_t n) { return (n + 7) / 8; }
+
+// W bits at a multiple of W elements.
+inline std::uint32_t bits_at(const std::uint8_t* bits, std::size_t i) {
+    if constexpr (W == 8) return bits[i / 8];
+    std::uint16_t mask;
+    __builtin_memcpy(&mask, bits + i / 8, 2);
+    return mask;
+}
+
+inline void put_bits(std::uint8_t* bits, std::size_t i, std::uint32_t mask, std::size_t count) {
+    bits[i / 8] = static_cast<std::uint8_t>(mask);
+    if (W > 8 && count > 8) bits[i / 8 + 1] = static_cast<std::uint8_t>(mask >> 8);
+}
+
+inline bool bit(const std::uint8_t* bits, std::size_t i) { return (bits[i / 8] >> i % 8 & 1) != 0; }
+
+}  // namespace
+}  // namespace gradwire

@@ -1,0 +1,47 @@
+"""What the quantizers share: one of the kernels' formats, with one scale per block or in all."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.kernels.formats import Format
+from gradwire.strategy import Claims, Compressor, Key, Sections
+
+
+def noise_of(key: Key) -> kernels.Noise:
+    """The random numbers of one parameter, step and rank."""
+    return kernels.Noise.of(f"{key.seed}/{key.step}/{key.parameter}", key.rank)
+
+
+class Codec(Compressor):
+    """Sections: scales in fp32, codes in bytes. No memory beside them."""
+
+    @abstractmethod
+    def format(self) -> Format:
+        """How a block is written."""
+
+    @abstractmethod
+    def claims(self, n: int, dtype: str = "float32") -> Claims: ...
+
+    def sections(self, n: int) -> tuple[tuple[str, int], ...]:
+        form = self.format()
+        return ("float32", form.scales(n)), ("uint8", form.code_bytes(n))
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+        scales, codes = sections
+        return kernels.encode_codes(self.format(), x, codes, scales, noise_of(key))
+
+    def decode(self, sections: Sections, x: Tensor) -> None:
+        self.accumulate([sections], x, 1.0)
+
+    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+        scales, codes = sections
+        kernels.add_codes(self.format(), v, codes, scales, factor)
+
+    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+        pairs = [(codes, scales) for scales, codes in payloads]
+        kernels.accumulate_codes(self.format(), x, pairs, divisor)

@@ -1,0 +1,39 @@
+"""fp8: 8-bit floats, one scale per block of 256; they travel as bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.compressors._codec import Codec
+from gradwire.errors import StrategyError
+from gradwire.kernels.formats import E4M3, E5M2, Format
+from gradwire.strategy import Claims
+
+_FORMATS = {"e4m3": (E4M3, 0.99), "e5m2": (E5M2, 0.98)}
+
+
+@dataclass(frozen=True)
+class Float8(Codec):
+    """Rounded to nearest even, the block's largest magnitude to the format's: 8.125 bits each.
+
+    e4m3 has 4 bits of precision, e5m2 3 and a wider range inside a block. Blocks whose largest
+    magnitude is below 2^-100 are sent as zeros.
+    Source: Micikevicius et al. 2022, "FP8 Formats for Deep Learning".
+    """
+
+    variant: str = "e4m3"
+    name: ClassVar[str] = "fp8"
+
+    def __post_init__(self) -> None:
+        if self.variant not in _FORMATS:
+            raise StrategyError(
+                f"fp8's variant is one of {', '.join(_FORMATS)}; got {self.variant!r}. "
+                'Use for example fp8(variant="e5m2").'
+            )
+
+    def format(self) -> Format:
+        return _FORMATS[self.variant][0]
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        return Claims(self.sections(n), contraction=_FORMATS[self.variant][1])

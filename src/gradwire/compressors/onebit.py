@@ -1,0 +1,36 @@
+"""onebit: one bit per element and two means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.compressors._signs import Signs
+from gradwire.strategy import Claims, Key, Sections
+
+
+@dataclass(frozen=True)
+class OneBit(Signs):
+    """The mean of the negative elements, or of the others: 1 bit per element and 64 bits.
+
+    Source: Seide et al. 2014, section 3.2, with one pair of means per parameter.
+    """
+
+    name: ClassVar[str] = "onebit"
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        sections = ("float32", 2 * int(n > 0)), ("uint8", kernels.sign_bytes(n))
+        return Claims(sections, contraction=1 / max(n, 1), wants_feedback=True)
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+        means, bits = sections
+        sums = kernels.pack_signs(x, bits)
+        if sums.finite and x.numel():
+            low = sums.below / max(sums.count_below, 1)
+            high = sums.above / max(x.numel() - sums.count_below, 1)
+            means.copy_(torch.tensor([low, high]))
+        return sums.finite

@@ -1,0 +1,40 @@
+"""qsgd: levels at random, unbiased; one scale per block of 512."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.compressors._codec import Codec
+from gradwire.errors import StrategyError
+from gradwire.kernels.formats import LEVELS2, LEVELS4, LEVELS8, Format
+from gradwire.strategy import Claims
+
+_FORMATS = {2: LEVELS2, 4: LEVELS4, 8: LEVELS8}
+
+
+@dataclass(frozen=True)
+class QSGD(Codec):
+    """2^(bits-1) - 1 levels up to the block's largest magnitude, the next lower or higher at
+    random: `bits` and a sixteenth of a bit per element, mean x.
+
+    With the largest magnitude instead of the 2-norm the levels are closer together. Blocks whose
+    largest magnitude is below 2^-100 are sent as zeros.
+    Source: Alistarh et al. 2017, section 3.1, with the infinity norm of their section 5.
+    """
+
+    bits: int = 4
+    name: ClassVar[str] = "qsgd"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.bits, bool) or self.bits not in _FORMATS:
+            raise StrategyError(
+                f"qsgd's bits per element are 2, 4 or 8; got {self.bits!r}. Use for example "
+                "qsgd(4)."
+            )
+
+    def format(self) -> Format:
+        return _FORMATS[self.bits]
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        return Claims(self.sections(n), unbiased=True)

@@ -1,0 +1,54 @@
+"""terngrad: -s, 0 or s at random, five to a byte."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.compressors._codec import Codec, noise_of
+from gradwire.errors import StrategyError
+from gradwire.kernels.formats import TERNARY, Format
+from gradwire.strategy import Claims, Key, Sections
+
+
+@dataclass(frozen=True)
+class TernGrad(Codec):
+    """sign(x)·s with chance |x|/s, s the parameter's largest magnitude: 1.6 bits per element.
+
+    clip: magnitudes above clip times the root mean square are cut to it first, which lowers the
+    variance and makes it biased (the paper's 2.5); None: not, and the mean is x. Reads x twice. A
+    parameter whose largest magnitude is below 2^-100 is sent as zeros.
+    Source: Wen et al. 2017, sections 3.1 and 3.3.
+    """
+
+    clip: float | None = None
+    name: ClassVar[str] = "terngrad"
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not (
+            isinstance(self.clip, int | float) and 0 < self.clip < math.inf
+        ):
+            raise StrategyError(
+                f"terngrad's clip is a number of root mean squares above 0, or None; got "
+                f"{self.clip!r}. Use for example terngrad(clip=2.5)."
+            )
+
+    def format(self) -> Format:
+        return TERNARY
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        return Claims(self.sections(n), unbiased=self.clip is None)
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+        scales, codes = sections
+        most, squares = kernels.largest(x, squares=self.clip is not None)
+        if not math.isfinite(most):
+            return False
+        if self.clip is not None and x.numel():
+            most = min(most, self.clip * math.sqrt(squares / x.numel()))
+        scales.fill_(most)
+        return kernels.encode_codes(TERNARY, x, codes, scales, noise_of(key), most)

@@ -1,0 +1,44 @@
+"""momentum: the moving average of the gradient is what is encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gradwire.feedback._momentum import check_momentum
+from gradwire.strategy import Feedback, Recurrence, State, StepInfo
+
+
+@dataclass(frozen=True)
+class Momentum(Feedback):
+    """u = m·u + (1 - m)·g; send C(u). One fp32 buffer; what is not sent is not waited for.
+
+    The optimizer must have no momentum of its own. With `sign | vote` this is SIGNUM.
+    Source: Bernstein et al. 2018, "signSGD", algorithm 2.
+    """
+
+    momentum: float = 0.9
+    name: ClassVar[str] = "momentum"
+
+    def __post_init__(self) -> None:
+        check_momentum(self.name, self.momentum)
+
+    def recurrence(self) -> Recurrence | None:
+        if self.momentum == 0:  # nothing is remembered, and 0 has no inverse
+            return None
+        gain = 1 - self.momentum
+        return Recurrence(decay=self.momentum, gain=gain, sent="stays", state="velocity")
+
+    def keeps_momentum(self) -> bool:
+        return self.momentum > 0
+
+    def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
+        u = x * (1 - self.momentum)
+        if "velocity" in state:
+            u = state["velocity"] * self.momentum + u
+        return u, {"velocity": u}
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        return state

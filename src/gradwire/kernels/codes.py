@@ -1,0 +1,192 @@
+"""Quantizers: n floats as codes of a few bits with scales, and sums of such payloads."""
+
+from collections.abc import Sequence
+
+import torch
+
+from gradwire.errors import PayloadError
+from gradwire.kernels import formats
+from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
+from gradwire.kernels.native import (
+    CODES,
+    STREAM_BYTES,
+    check_buffer,
+    check_float,
+    check_same_device,
+    core_for,
+    finite_number,
+    pointer,
+)
+from gradwire.kernels.noise import Noise, random_bits_twin
+from gradwire.kernels.sparse import check_target, quotient
+
+_SILENCE = Noise(0, 0)
+
+
+def encode_codes(
+    form: Format, x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor,
+    noise: Noise = _SILENCE, largest: float = 0.0,
+) -> bool:  # fmt: skip
+    """Write codes, and scales unless the format has one in all. Returns whether x is finite.
+
+    x: (n,) fp32, bf16 or fp16. codes: (form.code_bytes(n),) uint8. scales: (form.scales(n),)
+    fp32, untouched with one scale. largest: for a format with one scale, what it stands for; x
+    must then be finite. If x is not finite, what was written is worthless. Raises KernelError.
+    """
+    check_float("x", x)
+    _check_buffers(form, x.numel(), codes, scales)
+    check_same_device(x, codes=codes, scales=scales)
+    found = core_for(x)
+    if found is None:
+        return encode_codes_twin(form, x, codes, scales, noise, largest)
+    core, which = found
+    x = x.contiguous()
+    return core.encode(
+        which, form.number, CODES[x.dtype], pointer(x), x.numel(), noise, largest,
+        pointer(codes), pointer(scales),
+    )  # fmt: skip
+
+
+def accumulate_codes(
+    form: Format, out: torch.Tensor, payloads: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    divisor: float,
+) -> None:  # fmt: skip
+    """out = (sum of the payloads) / divisor; out is overwritten, whatever it held.
+
+    out: (n,) fp32, bf16 or fp16, contiguous. payloads: (codes, scales) as `encode_codes` wrote
+    them. The sum is taken in list order in fp32, from zero. Raises PayloadError, with out
+    untouched, for scales that are not finite; KernelError for out and divisor.
+    """
+    by = check_target(out, divisor)
+    for number, (codes, scales) in enumerate(payloads):
+        check_payload_scales(number, scales)
+        _check_buffers(form, out.numel(), codes, scales)
+        check_same_device(out, codes=codes, scales=scales)
+    found = core_for(out)
+    if found is None:
+        _accumulate_twin(form, out, payloads, by)
+        return
+    core, which = found
+    stream = out.numel() * out.element_size() >= STREAM_BYTES
+    core.accumulate_codes(
+        which, form.number, CODES[out.dtype], pointer(out), out.numel(),
+        [(pointer(codes), pointer(scales)) for codes, scales in payloads], by, stream,
+    )  # fmt: skip
+
+
+def add_codes(
+    form: Format, v: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, factor: float
+) -> None:
+    """v += factor · what the codes say. v: (n,) fp32, contiguous. Raises KernelError."""
+    check_buffer("v", v, torch.float32, v.numel())
+    _check_buffers(form, v.numel(), codes, scales)
+    check_same_device(v, codes=codes, scales=scales)
+    by = finite_number("factor", factor)
+    found = core_for(v)
+    if found is None:
+        add_codes_twin(form, v, codes, scales, by)
+        return
+    core, which = found
+    core.add_codes(
+        which, form.number, pointer(v), v.numel(), pointer(codes), pointer(scales), by
+    )
+
+
+def _check_buffers(form: Format, n: int, codes: torch.Tensor, scales: torch.Tensor) -> None:
+    check_buffer("codes", codes, torch.uint8, form.code_bytes(n))
+    check_buffer("scales", scales, torch.float32, form.scales(n))
+
+
+def check_payload_scales(number: int, scales: torch.Tensor) -> None:
+    """PayloadError unless all scales of a received payload are finite."""
+    if scales.numel() and not bool(scales.isfinite().all()):
+        raise PayloadError(
+            f"payload {number}: scales must be finite, but {int((~scales.isfinite()).sum())} of "
+            f"{scales.numel()} are not; the message is damaged or belongs to another parameter"
+        )
+
+
+# -- in torch ----------------------------------------------------------------------------------
+
+
+def encode_codes_twin(
+    form: Format, x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor,
+    noise: Noise = _SILENCE, largest: float = 0.0,
+) -> bool:  # fmt: skip
+    """`encode_codes` in torch, block by block."""
+    x = x.detach().float()
+    if not form.one_scale and not bool(x.isfinite().all()):
+        return False
+    random = random_bits_twin(noise, x.numel(), device=x.device)
+    byte = scale = 0
+    for rows, dice in zip(_blocks(form, x), _blocks(form, random)):
+        top = rows.abs().amax(1, keepdim=True)
+        if form.one_scale:
+            top = torch.full_like(top, largest)
+        scaled = top >= LEAST_SCALED
+        steps = torch.full_like(top, form.steps)
+        zero = torch.zeros_like(top)
+        written = formats.encode_rows(form, rows, torch.where(scaled, steps / top, zero), dice)
+        codes[byte : byte + written.numel()] = written.flatten()
+        byte += written.numel()
+        if form.scales(1) and not form.one_scale:
+            scales[scale : scale + len(rows)] = torch.where(scaled, top / steps, zero).flatten()
+            scale += len(rows)
+    return True
+
+
+def decode_codes_twin(
+    form: Format, codes: torch.Tensor, scales: torch.Tensor, n: int
+) -> torch.Tensor:
+    """What the codes say: (n,) fp32."""
+    out, byte, scale = [], 0, 0
+    for rows, m in ((n // form.block, form.block), (1, n % form.block)):
+        if rows == 0 or m == 0:
+            continue
+        size = form.block_bytes(m)
+        here = codes[byte : byte + rows * size].view(rows, size)
+        byte += rows * size
+        if form is POWERS:
+            by = torch.ones((rows, 1), device=codes.device)
+        else:
+            by = scales[:1] if form.one_scale else scales[scale : scale + rows]
+            by = by.view(-1, 1).expand(rows, 1)
+            scale += rows
+        out.append(formats.decode_rows(form, here, m, by).flatten())
+    return torch.cat(out) if out else torch.zeros(0, device=codes.device)
+
+
+def accumulate_codes_twin(
+    form: Format, out: torch.Tensor, payloads: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    divisor: float,
+) -> None:  # fmt: skip
+    """`accumulate_codes` in torch."""
+    by = check_target(out, divisor)
+    for number, (_, scales) in enumerate(payloads):
+        check_payload_scales(number, scales)
+    _accumulate_twin(form, out, payloads, by)
+
+
+def _accumulate_twin(
+    form: Format, out: torch.Tensor, payloads: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    divisor: float,
+) -> None:  # fmt: skip
+    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+    for codes, scales in payloads:
+        total = total + decode_codes_twin(form, codes, scales, out.numel())
+    out.copy_(quotient(total, divisor))
+
+
+def add_codes_twin(
+    form: Format, v: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, factor: float
+) -> None:
+    """`add_codes` in torch."""
+    v += factor * decode_codes_twin(form, codes, scales, v.numel())
+
+
+def _blocks(form: Format, x: torch.Tensor) -> list[torch.Tensor]:
+    """(n,) as the whole blocks, (blocks, block), and the rest, (1, rest); without empty ones."""
+    whole = x.numel() // form.block * form.block
+    parts = [x[:whole].view(-1, form.block), x[whole:].view(1, -1)]
+    return [part for part in parts if part.numel()]
+

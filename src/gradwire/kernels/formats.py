@@ -1,0 +1,181 @@
+"""What a quantizer writes, format by format, in torch: the truth that the kernels are tested by.
+
+A block of m elements with one scale becomes `code_bytes(m)` bytes. In a block of packed levels or
+of ternary digits, part p of the block lies in the same bits (or the same digit) of every byte.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from gradwire.kernels.noise import unit_twin
+
+
+@dataclass(frozen=True)
+class Format:
+    """One way to write a block. number: the extension's name for it.
+
+    block: elements that are packed together and, unless one_scale, share a scale.
+    steps: the scale is the largest magnitude over steps; 0: no scale.
+    """
+
+    number: int
+    block: int
+    steps: float
+    bits: int = 8
+    one_scale: bool = False
+
+    def block_bytes(self, m: int) -> int:
+        """Bytes of a block of m elements."""
+        if self is TERNARY:
+            return -(-m // 5)
+        return m + -(-m // 8) if self is POWERS else -(-m * self.bits // 8)
+
+    def code_bytes(self, n: int) -> int:
+        """Bytes of n elements, without the scales."""
+        whole, rest = divmod(n, self.block)
+        return whole * self.block_bytes(self.block) + self.block_bytes(rest)
+
+    def scales(self, n: int) -> int:
+        """How many scales n elements have."""
+        if self.steps == 0:
+            return 0
+        return min(n, 1) if self.one_scale else -(-n // self.block)
+
+
+INT8 = Format(0, 256, 127.0)
+E4M3 = Format(1, 256, 448.0)
+E5M2 = Format(2, 256, 57344.0)
+LEVELS2 = Format(3, 512, 1.0, bits=2)
+LEVELS4 = Format(4, 512, 7.0, bits=4)
+LEVELS8 = Format(5, 512, 127.0)
+TERNARY = Format(6, 1280, 1.0, one_scale=True)
+POWERS = Format(7, 512, 0.0)
+
+LEAST_SCALED = 2.0**-100
+"""What is smaller than this counts as zero, so that no scale and no inverse leaves the range."""
+
+
+def encode_rows(
+    form: Format, x: torch.Tensor, inverse: torch.Tensor, random: torch.Tensor
+) -> torch.Tensor:
+    """Blocks as codes: x (blocks, m) fp32, inverse (blocks, 1), random like x, int64."""
+    if form is INT8:
+        return (x * inverse).round().to(torch.int8).view(torch.uint8)
+    if form in (E4M3, E5M2):
+        return (x * inverse).to(_float8(form)).view(torch.uint8)
+    if form is POWERS:
+        return _encode_powers(x, random)
+    if form is TERNARY:
+        digit = (unit_twin(random) < x.abs() * inverse).long()
+        return _pack_digits(1 + torch.where(x < 0, -digit, digit))
+    chosen = (x.abs() * inverse + unit_twin(random)).long().clamp(max=int(form.steps))
+    level = torch.where(x < 0, -chosen, chosen)
+    return _pack_levels(form, level)
+
+
+def decode_rows(form: Format, codes: torch.Tensor, m: int, scale: torch.Tensor) -> torch.Tensor:
+    """(blocks, bytes) as (blocks, m) fp32; scale: (blocks, 1)."""
+    if form in (INT8, LEVELS8):
+        return codes.view(torch.int8).float() * scale
+    if form in (E4M3, E5M2):
+        return codes.view(_float8(form)).float() * scale
+    if form is POWERS:
+        return _decode_powers(codes, m) * scale
+    if form is TERNARY:
+        return (_digits(codes, m) - 1).float() * scale
+    return (_levels(form, codes, m) - int(form.steps)).float() * scale
+
+
+def _float8(form: Format) -> torch.dtype:
+    return torch.float8_e4m3fn if form is E4M3 else torch.float8_e5m2
+
+
+def _parts(values: torch.Tensor, parts: int) -> torch.Tensor:
+    """(blocks, m) as (blocks, parts, ceil(m / parts)), filled up with zeros."""
+    blocks, m = values.shape
+    size = -(-m // parts)
+    padded = values.new_zeros((blocks, parts * size))
+    padded[:, :m] = values
+    return padded.view(blocks, parts, size)
+
+
+def _pack_levels(form: Format, level: torch.Tensor) -> torch.Tensor:
+    if form is LEVELS8:
+        return level.to(torch.int8).view(torch.uint8)
+    count = 8 // form.bits
+    parts = _parts(level + int(form.steps), count)
+    shifts = torch.arange(count, device=level.device).view(1, count, 1) * form.bits
+    return (parts << shifts).sum(1).to(torch.uint8)
+
+
+def _levels(form: Format, codes: torch.Tensor, m: int) -> torch.Tensor:
+    count = 8 // form.bits
+    shifts = torch.arange(count, device=codes.device).view(1, count, 1) * form.bits
+    parts = codes.long().unsqueeze(1) >> shifts & (1 << form.bits) - 1
+    return parts.flatten(1)[:, :m]
+
+
+def _interleaved(size: int, device: torch.device) -> torch.Tensor:
+    """Where element j of a part lies in a whole block: 32 bytes hold 0, 16, 1, 17, …"""
+    j = torch.arange(size, device=device)
+    return j // 32 * 32 + j % 16 * 2 + j // 16 % 2
+
+
+def _pack_digits(digits: torch.Tensor) -> torch.Tensor:
+    """Five digits of base 3 as a fraction of 256, rounded up."""
+    parts = _parts(digits, 5)
+    worth = torch.tensor([81, 27, 9, 3, 1], device=digits.device).view(1, 5, 1)
+    codes = ((parts * worth).sum(1) * 256 + 242) // 243
+    if digits.shape[1] == TERNARY.block:
+        codes = torch.empty_like(codes).index_copy(
+            1, _interleaved(codes.shape[1], codes.device), codes
+        )
+    return codes.to(torch.uint8)
+
+
+def _digits(codes: torch.Tensor, m: int) -> torch.Tensor:
+    fraction = codes.long()
+    if m == TERNARY.block:
+        fraction = fraction[:, _interleaved(codes.shape[1], codes.device)]
+    parts = []
+    for _ in range(5):
+        parts.append(3 * fraction >> 8)
+        fraction = 3 * fraction & 255
+    return torch.cat(parts, 1)[:, :m]
+
+
+def _encode_powers(x: torch.Tensor, random: torch.Tensor) -> torch.Tensor:
+    bits = x.contiguous().view(torch.int32).long()
+    exponent = ((bits & 0x7FFFFFFF) + (random & 0x7FFFFF) >> 23).clamp(max=254)
+    signs = _parts_of_eight(bits < 0)
+    return torch.cat([exponent.to(torch.uint8), signs], 1)
+
+
+def _decode_powers(codes: torch.Tensor, m: int) -> torch.Tensor:
+    magnitude = (codes[:, :m].int() << 23).view(torch.float32)
+    return torch.where(_bits_of(codes[:, m:], m), -magnitude, magnitude)
+
+
+def _parts_of_eight(flags: torch.Tensor) -> torch.Tensor:
+    """(blocks, m) booleans as bits, the first in the lowest."""
+    blocks, m = flags.shape
+    padded = torch.zeros((blocks, -(-m // 8) * 8), dtype=torch.long, device=flags.device)
+    padded[:, :m] = flags
+    worth = 1 << torch.arange(8, device=flags.device)
+    return (padded.view(blocks, -1, 8) * worth).sum(2).to(torch.uint8)
+
+
+def _bits_of(packed: torch.Tensor, m: int) -> torch.Tensor:
+    places = torch.arange(8, device=packed.device)
+    return (packed.long().unsqueeze(2) >> places & 1).flatten(1)[:, :m].bool()
+
+
+def pack_bits(flags: torch.Tensor) -> torch.Tensor:
+    """(n,) booleans as ceil(n / 8) bytes, the first in the lowest bit."""
+    return _parts_of_eight(flags.unsqueeze(0))[0]
+
+
+def unpack_bits(packed: torch.Tensor, n: int) -> torch.Tensor:
+    """The inverse of `pack_bits`."""
+    return _bits_of(packed.unsqueeze(0), n)[0]

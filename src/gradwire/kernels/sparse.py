@@ -43,8 +43,13 @@ def _check_layout(payload: int, indices: torch.Tensor, values: torch.Tensor) -> 
         )
 
 
-def _violation_twin(indices: torch.Tensor, n: int) -> int:
-    """Position of the first index that is out of range or not above the one before; k if none."""
+def first_violation(indices: torch.Tensor, n: int, core: Core | None) -> int:
+    """Position of the first index that is out of range or not above the one before; k if none.
+
+    indices: (k,), int32 where core is not None.
+    """
+    if core is not None and indices.is_contiguous():
+        return core.first_violation(pointer(indices), indices.numel(), n)
     before = torch.cat([indices.new_full((1,), -1), indices[:-1]])
     bad = (indices <= before) | (indices >= n)
     return int(bad.int().argmax()) if bool(bad.any()) else indices.numel()
@@ -77,11 +82,7 @@ def _check_payloads(
     for number, (index, value) in enumerate(zip(indices, values)):
         _check_layout(number, index, value)
         check_same_device(out, indices=index, values=value)
-        if core is None or not index.is_contiguous():
-            position = _violation_twin(index, n)
-        else:
-            position = core.first_violation(pointer(index), index.numel(), n)
-        _check_entries(number, position, index, n)
+        _check_entries(number, first_violation(index, n, core), index, n)
 
 
 def accumulate(

@@ -11,6 +11,7 @@
 
 #include "codecs.hpp"
 #include "half.hpp"
+#include "indices.hpp"
 #include "kernels.hpp"
 #include "selection.hpp"
 #include "sparse.hpp"
@@ -121,6 +122,20 @@ void put_back_at(const Journal& journal, Address u, Address v) {
 std::size_t first_violation_at(Address index, std::size_t count, std::size_t n) {
     const nb::gil_scoped_release release;
     return first_violation(at<std::int32_t>(index), count, n);
+}
+
+void encode_indices_at(int code, std::size_t n, std::size_t k, Address index, Address section,
+                       std::size_t bytes) {
+    const nb::gil_scoped_release release;
+    encode_indices(static_cast<IndexCode>(code), {n, k}, at<std::int32_t>(index),
+                   at<std::uint8_t>(section), bytes);
+}
+
+std::size_t decode_indices_at(int code, std::size_t n, std::size_t k, Address section,
+                              std::size_t bytes, Address index) {
+    const nb::gil_scoped_release release;
+    return decode_indices(static_cast<IndexCode>(code), {n, k}, at<std::uint8_t>(section), bytes,
+                          at<std::int32_t>(index));
 }
 
 void accumulate_at(int set, int type, Address target, std::size_t n,
@@ -273,6 +288,8 @@ NB_MODULE(_native, m) {
     m.def("restore", &restore_at);
     m.def("add", &add_at);
     m.def("first_violation", &first_violation_at);
+    m.def("encode_indices", &encode_indices_at);
+    m.def("decode_indices", &decode_indices_at);
     m.def("accumulate", &accumulate_at);
     m.def("accumulate_dense", &accumulate_dense_at);
     m.def("cast", &cast_at);

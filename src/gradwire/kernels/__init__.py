@@ -7,6 +7,13 @@ the results are the same bits. Importing needs neither a compiler nor the extens
 from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes
+from gradwire.kernels.indices import (
+    INDEX_CODES,
+    code_bytes,
+    decode_indices,
+    encode_indices,
+    smallest,
+)
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import zeros
 from gradwire.kernels.native import check_index_range, instruction_set, use
@@ -17,6 +24,7 @@ from gradwire.kernels.sparse import accumulate, accumulate_dense, add
 from gradwire.kernels.update import restore_topk, undo_topk, update_topk
 
 __all__ = [
+    "INDEX_CODES",
     "Journal",
     "Noise",
     "Selected",
@@ -30,7 +38,10 @@ __all__ = [
     "add_signs",
     "cast",
     "check_index_range",
+    "code_bytes",
+    "decode_indices",
     "encode_codes",
+    "encode_indices",
     "fallbacks",
     "formats",
     "instruction_set",
@@ -40,6 +51,7 @@ __all__ = [
     "random_bits",
     "restore_topk",
     "sign_bytes",
+    "smallest",
     "topk",
     "undo_topk",
     "update_topk",

@@ -62,8 +62,10 @@ struct Codecs {
                        const Codes* payloads, std::size_t count, float divisor, bool stream);
     // v += factor · decoded.
     void (*add)(Format format, float* v, std::size_t n, Codes payload, float factor);
-    // The bits of x < 0 and the sums of what is below zero and of what is not.
-    SignSums (*pack_signs)(Float type, const void* x, std::size_t n, std::uint8_t* bits);
+    // The bits of x < 0 and the sums of what is below zero and of what is not. noise: decides the
+    // bits of zeros; null: they are not set.
+    SignSums (*pack_signs)(Float type, const void* x, std::size_t n, const Noise* noise,
+                           std::uint8_t* bits);
     void (*accumulate_signs)(Float type, void* target, std::size_t n,
                              const Signs* payloads, std::size_t count, float divisor,
                              bool stream);

@@ -195,36 +195,47 @@ struct LaneSums {
 
 // The sums are finite unless x is not, or is beyond any use: they tell, without a look at every
 // element, whether x is.
+// Random bits for 64 elements: the upper ones of their numbers.
+inline std::uint64_t coins(Noise noise, std::size_t first) {
+    std::uint32_t random[64];
+    noise_block(noise, first, 64, random);
+    std::uint64_t out = 0;
+    for (std::size_t i = 0; i < 64; ++i) out |= std::uint64_t{random[i] >> 31} << i;
+    return out;
+}
+
 template <class T>
-SignSums pack_signs_all(const T* x, std::size_t n, std::uint8_t* bits) {
+SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint8_t* bits) {
     SignSums out{0.0, 0.0, 0, true};
     const Vector zero = fill(0);
     for (std::size_t begin = 0; begin < n; begin += sum_block) {
         const std::size_t end = n - begin < sum_block ? n : begin + sum_block;
         LaneSums<2> sums;
-        const auto take = [&](Vector v, Vector& below, Vector& above) {
-            const std::uint32_t mask = signs(gradwire::add(v, zero));  // -0 counts as 0
-            below = add_where(mask, below, v);
-            above = add_where(~mask, above, v);
-            return mask;
-        };
-        std::size_t i = begin;
-        for (; i + sum_lanes <= end; i += sum_lanes) {
-            std::uint64_t all = 0;
+        for (std::size_t i = begin; i < end; i += sum_lanes) {
+            const std::size_t count = end - i < sum_lanes ? end - i : sum_lanes;
+            std::uint64_t below = 0;
+            std::uint64_t nonzero = 0;
+            const auto take = [&](Vector v, std::size_t j) {
+                const std::uint32_t mask = signs(gradwire::add(v, zero));  // -0 counts as 0
+                sums.lane[0][j] = add_where(mask, sums.lane[0][j], v);
+                sums.lane[1][j] = add_where(~mask, sums.lane[1][j], v);
+                below |= std::uint64_t{mask} << (j * W);
+                nonzero |= std::uint64_t{reaches(v, bound(1))} << (j * W);
+            };
             fetch_far(x + i, sum_lanes);
+            if (count == sum_lanes) {
 #pragma GCC unroll 8
-            for (std::size_t j = 0; j < sum_lanes / W; ++j)
-                all |= std::uint64_t{take(load(x + i + j * W), sums.lane[0][j], sums.lane[1][j])}
-                       << (j * W);
-            __builtin_memcpy(bits + i / 8, &all, sizeof all);
-            out.count_below += static_cast<std::size_t>(__builtin_popcountll(all));
-        }
-        for (std::size_t j = 0; i < end; i += W, ++j) {
-            const std::size_t count = end - i < W ? end - i : W;
-            const std::uint32_t mask =
-                take(load_some(x + i, count), sums.lane[0][j], sums.lane[1][j]);
-            put_bits(bits, i, mask, count);
-            out.count_below += static_cast<std::size_t>(__builtin_popcount(mask));
+                for (std::size_t j = 0; j < sum_lanes / W; ++j) take(load(x + i + j * W), j);
+            } else {
+                for (std::size_t j = 0; j * W < count; ++j)
+                    take(load_some(x + i + j * W, count - j * W < W ? count - j * W : W), j);
+            }
+            const std::uint64_t here = count == 64 ? ~0ull : (1ull << count) - 1;
+            const std::uint64_t zeros = ~nonzero & here;
+            if (noise != nullptr && __builtin_expect(zeros != 0, 0))
+                below |= coins(*noise, i) & zeros;
+            __builtin_memcpy(bits + i / 8, &below, (count + 7) / 8);
+            out.count_below += static_cast<std::size_t>(__builtin_popcountll(below));
         }
         out.below += sums.total(0);
         out.above += sums.total(1);
@@ -233,8 +244,9 @@ SignSums pack_signs_all(const T* x, std::size_t n, std::uint8_t* bits) {
     return out;
 }
 
-SignSums pack_signs(Float type, const void* x, std::size_t n, std::uint8_t* bits) {
-    return with_type(type, x, [&](const auto* in) { return pack_signs_all(in, n, bits); });
+SignSums pack_signs(Float type, const void* x, std::size_t n, const Noise* noise,
+                    std::uint8_t* bits) {
+    return with_type(type, x, [&](const auto* in) { return pack_signs_all(in, n, noise, bits); });
 }
 
 template <class Sink>

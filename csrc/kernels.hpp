@@ -71,6 +71,8 @@ struct Passes {
                  Recurrence how);
     // Collects candidates of x. Returns whether all of x is finite.
     bool (*scan)(Float type, const void* x, std::size_t n, Candidates& found);
+    // How many magnitudes of x reach the bits of a threshold.
+    std::size_t (*count)(Float type, const void* x, std::size_t n, std::uint32_t threshold);
     bool (*is_finite)(Float type, const void* x, std::size_t n);
     // target = source, rounded to nearest even. stream: write around the cache. Returns whether
     // all of target is finite.

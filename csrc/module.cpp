@@ -78,6 +78,20 @@ std::pair<float, bool> topk_at(int set, int type, Address x, std::size_t n, std:
     return {out.hint, out.finite};
 }
 
+std::size_t count_at(int set, int type, Address x, std::size_t n, float least) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    return passes.count(static_cast<Float>(type), at<void>(x), n, bits_of(least));
+}
+
+std::pair<std::size_t, bool> reaching_at(int set, int type, Address x, std::size_t n, float least,
+                                         std::size_t room, Address index, Address value) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    return reaching(passes, static_cast<Float>(type), at<void>(x), n, bits_of(least), room,
+                    at<std::int32_t>(index), at<float>(value));
+}
+
 std::pair<float, bool> update_topk_at(int set, int type, Address gradient, Address u, Address v,
                                       std::size_t n, int mode, float momentum, float scale,
                                       bool mask, std::size_t k, Address index, Address value,
@@ -212,12 +226,15 @@ void add_codes_at(int set, int format, Address v, std::size_t n, Address codes, 
                {at<std::uint8_t>(codes), at<float>(scales)}, factor);
 }
 
-std::tuple<double, double, std::size_t, bool> pack_signs_at(int set, int type, Address x,
-                                                            std::size_t n, Address bits) {
+std::tuple<double, double, std::size_t, bool> pack_signs_at(
+    int set, int type, Address x, std::size_t n,
+    std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> noise, bool throws, Address bits) {
     const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;
-    const SignSums sums =
-        codecs.pack_signs(static_cast<Float>(type), at<void>(x), n, at<std::uint8_t>(bits));
+    const auto [first, second, shift] = noise;
+    const Noise dice{first, second, shift};
+    const SignSums sums = codecs.pack_signs(static_cast<Float>(type), at<void>(x), n,
+                                            throws ? &dice : nullptr, at<std::uint8_t>(bits));
     return {sums.below, sums.above, sums.count_below, sums.finite};
 }
 
@@ -283,6 +300,8 @@ NB_MODULE(_native, m) {
     m.def("best_instruction_set", &best_instruction_set);
     m.def("fallbacks", &fallbacks);
     m.def("topk", &topk_at);
+    m.def("count", &count_at);
+    m.def("reaching", &reaching_at);
     m.def("update_topk", &update_topk_at);
     m.def("undo", &undo_at);
     m.def("restore", &restore_at);

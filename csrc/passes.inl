@@ -305,6 +305,26 @@ bool scan(Float type, const void* x, std::size_t n, Candidates& found) {
     return with_type(type, x, [&](const auto* p) { return scan_all(p, n, found); });
 }
 
+std::size_t count(Float type, const void* x, std::size_t n, std::uint32_t threshold) {
+    const Bound least = bound(threshold);
+    return with_type(type, x, [&](const auto* p) {
+        std::size_t found = 0;
+        std::size_t i = 0;
+        for (; i + 4 * W <= n; i += 4 * W) {
+#pragma GCC unroll 8
+            for (std::size_t j = 0; j < 4; ++j) {
+                const std::uint32_t mask = reaches(load(p + i + j * W), least);
+                found += static_cast<std::size_t>(__builtin_popcount(mask));
+            }
+        }
+        for (; i < n; i += W) {
+            const Vector v = load_some(p + i, n - i < W ? n - i : W);
+            found += static_cast<std::size_t>(__builtin_popcount(reaches(v, least)));
+        }
+        return found;
+    });
+}
+
 bool is_finite(Float type, const void* x, std::size_t n) {
     std::uint32_t unused[2 * W];
     Candidates nothing{unused, unused + W, 0, 0, infinity_bits, 0, nullptr};
@@ -435,7 +455,7 @@ std::uint32_t stream_read(const float* x, std::size_t n) {
 
 }  // namespace
 
-extern const Passes GRADWIRE_PASSES = {update,   undo,   scan,          is_finite,  cast,
+extern const Passes GRADWIRE_PASSES = {update,   undo,   scan,  count,   is_finite,  cast,
                                        add_into, divide, stream_update, stream_read};
 
 }  // namespace gradwire

@@ -301,4 +301,19 @@ Outcome update_topk(const Passes& passes, Float type, const void* gradient, floa
     return outcome;
 }
 
+std::pair<std::size_t, bool> reaching(const Passes& passes, Float type, const void* x,
+                                      std::size_t n, std::uint32_t threshold, std::size_t room,
+                                      std::int32_t* index, float* value) {
+    const auto enough = [](Candidates&) {};
+    Candidates found{reinterpret_cast<std::uint32_t*>(value),
+                     reinterpret_cast<std::uint32_t*>(index),
+                     0,
+                     room,
+                     threshold,
+                     room,
+                     enough};
+    const bool finite = passes.scan(type, x, n, found);
+    return {found.count, finite};
+}
+
 }  // namespace gradwire

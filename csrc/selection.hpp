@@ -3,6 +3,8 @@
 #pragma once
 
 #include "journal.hpp"
+#include <utility>
+
 #include "kernels.hpp"
 
 namespace gradwire {
@@ -34,5 +36,11 @@ Outcome update_topk(const Passes& passes, Float type, const void* gradient, floa
                     Journal* journal);
 
 inline constexpr float journal_factor = 16.0f;
+
+// All finite elements whose magnitude reaches the threshold, by ascending index; there are at most
+// `room`, and the arrays hold candidate_slack more. Returns their number, and whether x is finite.
+std::pair<std::size_t, bool> reaching(const Passes& passes, Float type, const void* x,
+                                      std::size_t n, std::uint32_t threshold, std::size_t room,
+                                      std::int32_t* index, float* value);
 
 }  // namespace gradwire

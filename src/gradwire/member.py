@@ -37,8 +37,10 @@ class Claims:
     unbiased: the mean of decode(encode(x)) over keys is x.
     contraction: the c of |x - decode(encode(x))|² <= (1 - c)·|x|²; None: no such promise.
     wants_feedback: what is not sent is lost without `ef`, `dgc` or another feedback.
-    own_unit: what arrives is no gradient in the gradient's unit, so no parameter of a model may
-        travel uncompressed beside it.
+    direction: signs without a scale: what arrives is no gradient in the gradient's unit, so no
+        parameter of a model may travel uncompressed beside it.
+    fixed: the sections have the sizes that are stated. Otherwise there is one section of bytes,
+        as large as it can get, which begins with how many of them are used: 8 bytes.
     """
 
     sections: tuple[tuple[str, int], ...]
@@ -48,7 +50,8 @@ class Claims:
     unbiased: bool = False
     contraction: float | None = None
     wants_feedback: bool = False
-    own_unit: bool = False
+    direction: bool = False
+    fixed: bool = True
 
 
 @dataclass(frozen=True)

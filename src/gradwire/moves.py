@@ -55,3 +55,19 @@ class AllGather(Move):
 
     def bytes_sent(self, n: int) -> float:
         return (n - 1) * self.bytes
+
+
+@dataclass(frozen=True, eq=False)
+class AllToAll(Move):
+    """Every rank sends each rank a part of its own. Arrives as: the parts, in rank order, 1-D.
+
+    sizes: elements for each rank; arriving: elements from each rank. All ranks know both.
+    """
+
+    sizes: tuple[int, ...]
+    arriving: tuple[int, ...]
+    rank: int
+    name: ClassVar[str] = "all_to_all"
+
+    def bytes_sent(self, n: int) -> float:
+        return float(self.bytes - self.sizes[self.rank] * self.data.element_size())

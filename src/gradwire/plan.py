@@ -52,7 +52,8 @@ class Plan:
         Args:
             parameters: in the order of registration; gradients become ready in reverse.
             strategy: how matrices travel. If it cannot simply be added up on the wire,
-                parameters of at most one dimension travel dense, in one bucket.
+                parameters of at most one dimension travel dense, in one bucket; unless it sends
+                directions, or looks after them itself.
             bucket_bytes: the cap of a bucket. A larger parameter has a bucket of its own.
             buckets: explicit lists of names; what they leave out is grouped by size.
             lanes: how many buckets may be under way at once.
@@ -60,8 +61,9 @@ class Plan:
         chosen = _explicit(parameters, buckets or ())
         taken = {name for bucket in chosen for name in bucket.names}
         rest = [p for p in reversed(parameters) if p.name not in taken]
-        adds_up = strategy.compressor.claims(1 << 20).sums
-        small = [] if adds_up else [p for p in rest if len(p.shape) <= 1]
+        claims = strategy.compressor.claims(1 << 20)
+        all_alike = claims.sums or claims.direction or strategy.collective.own_feedback
+        small = [] if all_alike else [p for p in rest if len(p.shape) <= 1]
         large = [p for p in rest if p not in small]
         compressed = [(b, strategy) for b in chosen + group(large, bucket_bytes)]
         fused = group(sorted(small, key=lambda p: p.dtype), 1 << 62)

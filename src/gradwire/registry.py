@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from gradwire import collectives, compressors, feedback
 from gradwire.errors import StrategyError
@@ -20,14 +20,42 @@ FEEDBACK: dict[str, type[Feedback]] = {m.name: m for m in feedback.MEMBERS}
 COLLECTIVES: dict[str, type[Collective]] = {m.name: m for m in collectives.MEMBERS}
 
 
+Pair: TypeAlias = "tuple[Compressor, Feedback | None]"
+
+
 def _dgc(
-    density: float, momentum: float = 0.9, nesterov: bool = False, mask: bool = True
-) -> tuple[Compressor, Feedback]:
-    """Deep Gradient Compression: topk(density)+dgc(momentum, nesterov, mask)."""
-    return compressors.TopK(density), feedback.MomentumCorrection(momentum, nesterov, mask)
+    density: float, momentum: float = 0.9, nesterov: bool = False, mask: bool = True,
+    values: str = "fp32", index: str = "auto",
+) -> Pair:  # fmt: skip
+    """Deep Gradient Compression: topk(density, values, index)+dgc(momentum, nesterov, mask)."""
+    selection = compressors.TopK(density, values, index)
+    return selection, feedback.MomentumCorrection(momentum, nesterov, mask)
 
 
-ALIASES: dict[str, Callable[..., tuple[Compressor, Feedback]]] = {"dgc": _dgc}
+def _efsignsgd() -> Pair:
+    """signSGD with error feedback: sign(scaled=True)+ef."""
+    return compressors.Sign(scaled=True), feedback.ErrorFeedback()
+
+
+def _signsgd() -> Pair:
+    """The sign of the gradient: sign. With the collective vote, a majority vote."""
+    return compressors.Sign(), None
+
+
+def _signum(momentum: float = 0.9) -> Pair:
+    """The sign of the momentum: sign+momentum(momentum)."""
+    return compressors.Sign(), feedback.Momentum(momentum)
+
+
+ALIASES: dict[str, Callable[..., Pair]] = {
+    "dgc": _dgc,
+    "efsignsgd": _efsignsgd,
+    "signsgd": _signsgd,
+    "signum": _signum,
+}
+
+WHOLE: dict[str, type[Collective]] = {"powersgd": collectives.PowerSGD}
+"""Strategies by the name of their collective alone: `powersgd(4)` is `none | powersgd(4)`."""
 
 
 def available() -> dict[str, dict[str, str]]:
@@ -47,6 +75,9 @@ def available() -> dict[str, dict[str, str]]:
 def parse_strategy(text: str) -> Strategy:
     """See `Strategy.parse`."""
     tree = _read(text)
+    if _name_or_none(tree) in WHOLE:
+        collective = _member(text, tree, WHOLE, "strategy")
+        return Strategy(compressors.Identity(), collective, None, str(collective))
     if not (isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr)):
         _fail(text, "it needs a collective after '|'", f"'{text.strip()} | allgather'")
     left, collective = tree.left, _member(text, tree.right, COLLECTIVES, "collective")
@@ -84,10 +115,15 @@ def _member(text: str, node: ast.expr, family: dict[str, Any], kind: str) -> Any
         _fail(text, f"the parameters of '{name}' do not fit: {reason}", _signature(family[name]))
 
 
-def _name(text: str, node: ast.expr) -> str:
+def _name_or_none(node: ast.expr) -> str | None:
     target = node.func if isinstance(node, ast.Call) else node
-    if isinstance(target, ast.Name):
-        return target.id
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _name(text: str, node: ast.expr) -> str:
+    name = _name_or_none(node)
+    if name is not None:
+        return name
     return _fail(text, f"'{ast.unparse(node)}' is no member", "'topk(0.01)+ef | allgather'")
 
 

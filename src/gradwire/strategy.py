@@ -11,12 +11,13 @@ parameters. This module needs no torch: tensors appear in signatures only.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Generator, MutableMapping, Sequence
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradwire.errors import StrategyError
+from gradwire.local import Context, Encoder, Sections, State
 from gradwire.member import Claims, Key, Member, Recurrence, StepInfo
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Feedback", "Key", "Member",
            "Recurrence", "Sections", "State", "StepInfo", "Strategy"]  # fmt: skip
-
-Sections: TypeAlias = "Sequence[Tensor]"
-State: TypeAlias = "MutableMapping[str, Tensor]"
 
 
 class Compressor(Member):
@@ -61,27 +59,6 @@ class Compressor(Member):
         return None
 
 
-class Encoder(ABC):
-    """Feedback and compressor at work on one parameter."""
-
-    @abstractmethod
-    def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
-        """Update state, write the sections; True if all was finite. x is not changed."""
-
-    @abstractmethod
-    def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
-        """Make the state what it was before this step's `encode`."""
-
-    @abstractmethod
-    def give_back(self, state: State, sections: Sections) -> None:
-        """Put what this step's `encode` sent back into the state."""
-
-    def release(self) -> None:  # noqa: B027 - most have nothing to forget
-        """The step is over: forget what only `undo` and `give_back` need."""
-
-
 class Feedback(Member):
     """What is remembered because it was not sent. State is a dict of named tensors."""
 
@@ -110,36 +87,15 @@ class Feedback(Member):
         return None
 
 
-class Context(ABC):
-    """All local work a collective may ask for, on one bucket's gradients."""
-
-    rank: int
-    world: int
-
-    @abstractmethod
-    def message(self) -> Tensor:
-        """Compress into one checked message: header and sections, 1-D uint8."""
-
-    @abstractmethod
-    def numbers(self) -> Tensor:
-        """Compress into bare numbers whose sum means the sum of the tensors, 1-D."""
-
-    @abstractmethod
-    def accumulate(self, messages: Tensor) -> None:
-        """The result: the messages, (world, bytes), summed in rank order, divided once."""
-
-    @abstractmethod
-    def divide(self, total: Tensor) -> None:
-        """The result: the numbers that every rank's `numbers` add up to, divided once."""
-
-
 class Collective(Member):
     """How payloads travel and are summed: a generator of moves, all local work through ctx.
 
     needs: the promises of `Claims` without which the sum would be wrong.
+    own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
+    own_feedback: ClassVar[bool] = False
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
@@ -165,12 +121,20 @@ class Strategy:
                     f"Use '{self._left()} | allgather'."
                 )
 
+        if self.collective.own_feedback and self.feedback is not None:
+            raise StrategyError(
+                f"the collective '{self.collective}' keeps what it did not send itself; got the "
+                f"feedback '{self.feedback}' beside it. Use '{self.compressor} | "
+                f"{self.collective}'."
+            )
+
     def _left(self) -> str:
         long = f"{self.compressor}+{self.feedback}" if self.feedback else str(self.compressor)
         return self.alias or long
 
     def __str__(self) -> str:
-        return f"{self._left()} | {self.collective}"
+        whole = str(self.collective)
+        return whole if self.alias == whole else f"{self._left()} | {whole}"
 
     def expand(self) -> Strategy:
         """The same strategy without its alias: `dgc(0.01)` becomes `topk(0.01)+dgc`."""
@@ -189,4 +153,9 @@ class Strategy:
         return parse_strategy(text)
 
 
-_PROMISES = {"sums": "adding payloads adds the tensors"}
+_PROMISES = {
+    "sums": "adding payloads adds the tensors",
+    "lossless": "what arrives is what was sent, bit for bit",
+    "fixed": "the size of a payload is known in advance",
+    "direction": "signs without a scale",
+}

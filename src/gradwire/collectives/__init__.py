@@ -2,7 +2,10 @@
 
 from gradwire.collectives.allgather import AllGatherSum
 from gradwire.collectives.allreduce import AllReduceSum
+from gradwire.collectives.alltoall import AllToAllSum
+from gradwire.collectives.powersgd import PowerSGD
+from gradwire.collectives.vote import MajorityVote
 
-MEMBERS = (AllReduceSum, AllGatherSum)
+MEMBERS = (AllReduceSum, AllGatherSum, AllToAllSum, MajorityVote, PowerSGD)
 
-__all__ = ["MEMBERS", "AllGatherSum", "AllReduceSum"]
+__all__ = ["MEMBERS", "AllGatherSum", "AllReduceSum", "AllToAllSum", "MajorityVote", "PowerSGD"]

@@ -21,5 +21,9 @@ class AllGatherSum(Collective):
     name: ClassVar[str] = "allgather"
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        messages = yield AllGather(ctx.message())
+        message = ctx.message()
+        if ctx.ragged:
+            lengths = yield AllGather(ctx.length())
+            message = message[: int(lengths.max())]
+        messages = yield AllGather(message)
         ctx.accumulate(messages)

@@ -4,15 +4,30 @@ from gradwire.compressors.cast import BFloat16, Float16, Identity
 from gradwire.compressors.fp8 import Float8
 from gradwire.compressors.int8 import Int8
 from gradwire.compressors.natural import Natural
+from gradwire.compressors.nonzero import NonZero
 from gradwire.compressors.onebit import OneBit
 from gradwire.compressors.qsgd import QSGD
 from gradwire.compressors.sign import Sign
 from gradwire.compressors.terngrad import TernGrad
+from gradwire.compressors.threshold import Threshold
 from gradwire.compressors.topk import TopK
 
-MEMBERS = (Identity, Float16, BFloat16, Int8, Float8, QSGD, Natural, TernGrad, Sign, OneBit, TopK)
+MEMBERS = (
+    Identity, Float16, BFloat16, Int8, Float8, QSGD, Natural, TernGrad, Sign, OneBit, TopK,
+    Threshold, NonZero,
+)  # fmt: skip
 
 __all__ = [
-    "MEMBERS", "BFloat16", "Float8", "Float16", "Identity", "Int8", "Natural", "OneBit", "QSGD",
-    "Sign", "TernGrad", "TopK",
+    "MEMBERS",
+    "QSGD",
+    "BFloat16",
+    "Float8",
+    "Float16",
+    "Identity",
+    "Int8",
+    "Natural",
+    "OneBit",
+    "Sign",
+    "TernGrad",
+    "TopK",
 ]  # fmt: skip

@@ -9,6 +9,9 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.strategy import Compressor, Sections
 
+LEAST_KEPT = 1 - 1e-6
+"""Means keep |x|₁²/n of |x|², which is at least |x|²/n, less the rounding of the mean."""
+
 
 class Signs(Compressor):
     """Sections: reconstruction values in fp32, bits in bytes. No memory beside them."""

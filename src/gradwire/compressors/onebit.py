@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.compressors._signs import Signs
+from gradwire.compressors._signs import LEAST_KEPT, Signs
 from gradwire.strategy import Claims, Key, Sections
 
 
@@ -24,7 +24,7 @@ class OneBit(Signs):
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         sections = ("float32", 2 * int(n > 0)), ("uint8", kernels.sign_bytes(n))
-        return Claims(sections, contraction=1 / max(n, 1), wants_feedback=True)
+        return Claims(sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True)
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         means, bits = sections

@@ -8,17 +8,19 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.compressors._signs import Signs
+from gradwire.compressors._codec import noise_of
+from gradwire.compressors._signs import LEAST_KEPT, Signs
 from gradwire.errors import StrategyError
 from gradwire.strategy import Claims, Key, Sections
 
 
 @dataclass(frozen=True)
 class Sign(Signs):
-    """-1 below zero, else 1; scaled: times the mean magnitude, which `ef` makes EF-SignSGD.
+    """-1 below zero, 1 above; scaled: times the mean magnitude, which `ef` makes EF-SignSGD.
 
-    1 bit per element, scaled 32 bits more. Zeros of both signs count as positive. Unscaled, what
-    arrives is a direction and no gradient: the learning rate is the size of the step.
+    1 bit per element, scaled 32 bits more. The sign of a zero is thrown with dice, so that what
+    has no gradient does not drift. Unscaled, what arrives is a direction and no gradient: the
+    learning rate is the size of the step.
     Source: Bernstein et al. 2018 (unscaled); Karimireddy et al. 2019, algorithm 1 (scaled).
     """
 
@@ -34,12 +36,12 @@ class Sign(Signs):
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         sections = ("float32", int(self.scaled and n > 0)), ("uint8", kernels.sign_bytes(n))
         if not self.scaled:
-            return Claims(sections, own_unit=True)
-        return Claims(sections, contraction=1 / max(n, 1), wants_feedback=True)
+            return Claims(sections, direction=True)
+        return Claims(sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True)
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         scale, bits = sections
-        sums = kernels.pack_signs(x, bits)
+        sums = kernels.pack_signs(x, bits, noise_of(key))
         if self.scaled and x.numel():
             scale.fill_((sums.above - sums.below) / x.numel())
         return sums.finite

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.compressors._entries import Entries
 from gradwire.errors import StrategyError
 from gradwire.strategy import (
     Claims,
@@ -29,12 +31,19 @@ from gradwire.strategy import (
 
 @dataclass(frozen=True)
 class TopK(Compressor):
-    """k = ceil(density·n) of each parameter's n elements: 4 bytes of index, 4 of value each.
+    """k = ceil(density·n) of each parameter's n elements.
 
+    values: "fp32", or "bf16" or "fp16", whose rounding error stays in the residual.
+    index: how the places are coded, without loss and in a size that n and k alone decide: "auto"
+    (the smallest), "int32", "gap16", "gap8", "elias_fano" (about 2 + log2(n/k) bits) or "bitmap".
+    Memory: k places and twice k values per parameter. Where a place was taken to be sent, momentum
+    factor masking clears the velocity, also if the value rounds to zero in 16 bits.
     Source: Aji and Heafield 2017, "Sparse Communication for Distributed Gradient Descent".
     """
 
     density: float
+    values: str = "fp32"
+    index: str = "auto"
     name: ClassVar[str] = "topk"
 
     def __post_init__(self) -> None:
@@ -43,52 +52,64 @@ class TopK(Compressor):
                 f"topk's density is the fraction of elements sent, above 0 and at most 1; got "
                 f"{self.density!r}. Use for example topk(0.01)."
             )
+        Entries.check(self.name, self.values, self.index)
 
     def k(self, n: int) -> int:
         """How many of n elements are sent: at least one, unless there is none."""
         return min(n, math.ceil(self.density * n))
 
+    def entries(self, n: int) -> Entries:
+        """How the places and values of n elements are written."""
+        return Entries(n, self.k(n), self.values, self.index)
+
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         k = self.k(n)
         share = k / n if n else 1.0
-        sections = ("int32", k), ("float32", k)
+        if self.values != "fp32":
+            share *= 0.99
+        sections = self.entries(n).sections
         return Claims(sections, elements=k, contraction=share, wants_feedback=True)
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        indices, values = sections
-        return kernels.topk(x, indices.numel(), indices, values).finite
+        return _Select(self).encode(x, {}, sections, StepInfo(), key)
 
     def decode(self, sections: Sections, x: Tensor) -> None:
         self.accumulate([sections], x, 1.0)
 
-    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
-        indices, values = [p[0] for p in payloads], [p[1] for p in payloads]
-        kernels.accumulate(x, indices, values, divisor)
-
     def add(self, sections: Sections, v: Tensor, factor: float) -> None:
-        indices, values = sections
-        kernels.add(v, indices, values, factor)
+        places, values = self.entries(v.numel()).read(sections)
+        kernels.add(v, places, values, factor)
+
+    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+        places, values = self.entries(x.numel()).read_all(payloads)
+        kernels.accumulate(x, places, values, divisor)
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         if recurrence is None:
-            return _Select()
-        return _UpdateAndSelect(recurrence) if recurrence.sent == "leaves" else None
+            return _Select(self)
+        fits = recurrence.sent == "leaves" and recurrence.state == "residual"
+        return _UpdateAndSelect(self, recurrence) if fits else None
 
 
 @dataclass
 class _Select(Encoder):
     """Selection without memory; keeps the last threshold, which only saves time."""
 
+    compressor: TopK
     hint: float = 0.0
+    taken: _Taken | None = field(default=None, repr=False)
 
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
     ) -> bool:
-        indices, values = sections
-        selected = kernels.topk(x, indices.numel(), indices, values, hint=self.hint)
+        if self.taken is None:
+            self.taken = _Taken(self.compressor.entries(x.numel()), x.device)
+        places, values = self.taken.places, self.taken.values
+        selected = kernels.topk(x, places.numel(), places, values, hint=self.hint)
         if info.clip_scale != 1.0:
             values.mul_(info.clip_scale)
         self.hint = selected.hint
+        self.taken.write(sections)
         return selected.finite
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
@@ -102,61 +123,88 @@ class _Select(Encoder):
 class _UpdateAndSelect(Encoder):
     """u, v and the selection in one pass; u and v in fp32, in place."""
 
+    compressor: TopK
     recurrence: Recurrence
     hint: float = 0.0
     hint_of: Tensor | None = field(default=None, repr=False)  # the residual it is about
     earlier_hint: float = 0.0  # of before this step
     fresh: bool = False  # this step made the state
     journal: kernels.Journal = field(default_factory=kernels.Journal, repr=False)
+    taken: _Taken | None = field(default=None, repr=False)
     sent_velocity: Tensor | None = field(default=None, repr=False)
 
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
     ) -> bool:
-        indices, values = sections
         self.fresh = "residual" not in state and "velocity" not in state
-        self._prepare(x, state, indices.numel())
+        taken = self._prepare(x, state)
         if state["residual"] is not self.hint_of:  # new, or of another run
             self.hint, self.hint_of = 0.0, state["residual"]
         self.earlier_hint = self.hint
-        rule = self.recurrence
+        rule, k = self.recurrence, taken.places.numel()
         selected = kernels.update_topk(
-            x, state.get("velocity"), state["residual"], indices.numel(), indices, values,
+            x, state.get("velocity"), state["residual"], k, taken.places, taken.values,
             self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
-            scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self.hint, journal=None if self.fresh else self.journal,
+            scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self.hint,
+            journal=None if self.fresh else self.journal,
         )  # fmt: skip
         self.hint = selected.hint
+        taken.write(sections, state["residual"])
         return selected.finite
 
-    def _prepare(self, x: Tensor, state: State, k: int) -> None:
+    def _prepare(self, x: Tensor, state: State) -> _Taken:
         if "residual" not in state:
             state["residual"] = kernels.zeros(x.numel(), x.device)
+        if self.taken is None:
+            self.taken = _Taken(self.compressor.entries(x.numel()), x.device)
         if self.recurrence.momentum is not None:
             if "velocity" not in state:
                 state["velocity"] = kernels.zeros(x.numel(), x.device)
             if self.sent_velocity is None:
-                self.sent_velocity = kernels.zeros(k, x.device)
+                self.sent_velocity = kernels.zeros(self.taken.places.numel(), x.device)
+        return self.taken
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         self.hint = self.earlier_hint
-        if self.fresh:  # there was none
+        if self.fresh or self.taken is None:  # there was none
             for name in ("residual", "velocity"):
                 state.pop(name, None)
             self.hint_of = None
             return
-        rule, (indices, values) = self.recurrence, sections
+        rule = self.recurrence
         kernels.undo_topk(
-            x, state.get("velocity"), state["residual"], indices, values, self.sent_velocity,
-            momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
+            x, state.get("velocity"), state["residual"], self.taken.places, self.taken.sent,
+            self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
             scale=info.clip_scale * rule.gain, decay=rule.decay, journal=self.journal,
         )  # fmt: skip
 
     def give_back(self, state: State, sections: Sections) -> None:
-        indices, values = sections
+        assert self.taken is not None
         kernels.restore_topk(
-            state.get("velocity"), state["residual"], indices, values, self.sent_velocity,
-            mask=self.recurrence.mask,
+            state.get("velocity"), state["residual"], self.taken.places, self.taken.sent,
+            self.sent_velocity, mask=self.recurrence.mask,
         )  # fmt: skip
 
     def release(self) -> None:
         self.journal.clear()
+
+
+class _Taken:
+    """What one step took out of a parameter, before and after the rounding of its values."""
+
+    def __init__(self, entries: Entries, device: torch.device) -> None:
+        self.entries = entries
+        self.places = torch.zeros(entries.k, dtype=torch.int32, device=device)
+        self.values = torch.zeros(entries.k, device=device)
+        rounds = entries.values != "fp32"
+        self.sent = torch.zeros(entries.k, device=device) if rounds else self.values
+
+    def write(self, sections: Sections, residual: Tensor | None = None) -> None:
+        """Into the sections; what rounding changed goes back to the residual, without loss."""
+        self.entries.write(sections, self.places, self.values)
+        if self.sent is self.values:
+            return
+        kernels.cast(sections[1], self.sent)
+        if residual is not None:
+            self.values.sub_(self.sent)  # exact: the error of a rounding is a float
+            kernels.add(residual, self.places, self.values, 1.0)

@@ -15,10 +15,10 @@ from gradwire.kernels.indices import (
     smallest,
 )
 from gradwire.kernels.journal import Journal
-from gradwire.kernels.memory import zeros
+from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.native import check_index_range, instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits
-from gradwire.kernels.selection import Selected, fallbacks, topk
+from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
 from gradwire.kernels.update import restore_topk, undo_topk, update_topk
@@ -27,6 +27,8 @@ __all__ = [
     "INDEX_CODES",
     "Journal",
     "Noise",
+    "Reaching",
+    "Scratch",
     "Selected",
     "accumulate",
     "accumulate_codes",
@@ -49,7 +51,9 @@ __all__ = [
     "largest",
     "pack_signs",
     "random_bits",
+    "reaching",
     "restore_topk",
+    "scratch",
     "sign_bytes",
     "smallest",
     "topk",

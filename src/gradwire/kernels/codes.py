@@ -87,9 +87,7 @@ def add_codes(
         add_codes_twin(form, v, codes, scales, by)
         return
     core, which = found
-    core.add_codes(
-        which, form.number, pointer(v), v.numel(), pointer(codes), pointer(scales), by
-    )
+    core.add_codes(which, form.number, pointer(v), v.numel(), pointer(codes), pointer(scales), by)
 
 
 def _check_buffers(form: Format, n: int, codes: torch.Tensor, scales: torch.Tensor) -> None:
@@ -189,4 +187,3 @@ def _blocks(form: Format, x: torch.Tensor) -> list[torch.Tensor]:
     whole = x.numel() // form.block * form.block
     parts = [x[:whole].view(-1, form.block), x[whole:].view(1, -1)]
     return [part for part in parts if part.numel()]
-

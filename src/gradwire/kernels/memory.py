@@ -1,4 +1,6 @@
-"""State in huge pages: the selected places of a large tensor lie one to a page, each a page walk.
+"""State in huge pages, and buffers that are used again.
+
+Huge pages: the selected places of a large tensor lie one to a page, each a page walk.
 
 Measured on 25.5 M elements at density 0.1 %: the fused update takes a sixth less time.
 """
@@ -8,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import threading
 
 import torch
 
 _HUGE_BYTES = 2 * 2**20
+_local = threading.local()
 
 
 def zeros(n: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -21,6 +25,28 @@ def zeros(n: int, device: torch.device | str = "cpu") -> torch.Tensor:
     fresh = torch.empty(n, dtype=torch.float32)
     _advise(fresh.data_ptr(), 4 * n)
     return fresh.zero_()
+
+
+class Scratch:
+    """Buffers of any content, by name, kept as large as the largest that was asked for."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, torch.dtype, torch.device], torch.Tensor] = {}
+
+    def room(self, name: str, n: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """(n,); the next call with that name may give the same memory."""
+        key = name, dtype, device
+        if key not in self._kept or self._kept[key].numel() < n:
+            self._kept[key] = torch.empty(n, dtype=dtype, device=device)
+        return self._kept[key][:n]
+
+
+def scratch(name: str, n: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Room of this thread's own, for what does not outlive the caller's work on one parameter."""
+    if not hasattr(_local, "scratch"):
+        _local.scratch = Scratch()
+    own: Scratch = _local.scratch
+    return own.room(name, n, dtype, device)
 
 
 def _advise(address: int, size: int) -> None:

@@ -44,6 +44,19 @@ class Core(Protocol):
     def topk(
         self, set: int, type: int, x: int, n: int, k: int, index: int, value: int, hint: float, /
     ) -> tuple[float, bool]: ...
+    def count(self, set: int, type: int, x: int, n: int, least: float, /) -> int: ...
+    def reaching(
+        self,
+        set: int,
+        type: int,
+        x: int,
+        n: int,
+        least: float,
+        room: int,
+        index: int,
+        value: int,
+        /,
+    ) -> tuple[int, bool]: ...
     def update_topk(
         self,
         set: int,
@@ -144,7 +157,15 @@ class Core(Protocol):
         self, set: int, format: int, v: int, n: int, codes: int, scales: int, factor: float, /
     ) -> None: ...
     def pack_signs(
-        self, set: int, type: int, x: int, n: int, bits: int, /
+        self,
+        set: int,
+        type: int,
+        x: int,
+        n: int,
+        noise: tuple[int, int, int],
+        throws: bool,
+        bits: int,
+        /,
     ) -> tuple[float, float, int, bool]: ...
     def accumulate_signs(
         self,

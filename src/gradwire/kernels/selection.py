@@ -12,14 +12,18 @@ from typing import NamedTuple
 import torch
 
 from gradwire.errors import KernelError
+from gradwire.kernels.memory import scratch
 from gradwire.kernels.native import (
     CODES,
     check_buffer,
     check_float,
     check_same_device,
     core_for,
+    finite_number,
     pointer,
 )
+
+_SLACK = 128  # the extension may write so many beyond the last: csrc/kernels.hpp
 
 
 class Selected(NamedTuple):
@@ -76,6 +80,48 @@ def topk(
     return Selected(
         *core.topk(which, type_, pointer(x), n, k, pointer(indices), pointer(values), hint)
     )
+
+
+class Reaching(NamedTuple):
+    """places: (k,) int32, ascending; values: (k,) fp32; both valid until the thread's next call.
+
+    finite: False when inf or NaN was met; their places are not among them.
+    """
+
+    places: torch.Tensor
+    values: torch.Tensor
+    finite: bool
+
+
+def reaching(x: torch.Tensor, least: float) -> Reaching:
+    """All elements whose magnitude is at least `least`, which is above 0.
+
+    x: (n,) fp32, bf16 or fp16. Reads x twice: to count, and to take. Raises KernelError.
+    """
+    check_float("x", x)
+    if not finite_number("least", least) > 0.0:
+        raise KernelError(f"least must be above 0 in float32, not {least}; pass a magnitude")
+    found = core_for(x)
+    if found is None:
+        return reaching_twin(x, least)
+    core, which = found
+    x = x.contiguous()
+    n, type_ = x.numel(), CODES[x.dtype]
+    room = core.count(which, type_, pointer(x), n, least)
+    places = scratch("reaching", room + _SLACK, torch.int32, x.device)
+    values = scratch("reaching", room + _SLACK, torch.float32, x.device)
+    k, finite = core.reaching(
+        which, type_, pointer(x), n, least, room, pointer(places), pointer(values)
+    )
+    return Reaching(places[:k], values[:k], finite)
+
+
+def reaching_twin(x: torch.Tensor, least: float) -> Reaching:
+    """`reaching` in torch."""
+    x = x.detach().float()
+    finite = x.isfinite()
+    places = ((x.abs() >= least) & finite).nonzero().flatten()
+    return Reaching(places.int(), x[places], bool(finite.all()))
 
 
 def topk_twin(

@@ -22,6 +22,7 @@ from gradwire.kernels.native import (
     finite_number,
     pointer,
 )
+from gradwire.kernels.noise import Noise, random_bits_twin
 from gradwire.kernels.sparse import check_target, quotient
 
 _LANES = 64
@@ -42,21 +43,24 @@ def sign_bytes(n: int) -> int:
     return -(-n // 8)
 
 
-def pack_signs(x: torch.Tensor, bits: torch.Tensor) -> SignSums:
+def pack_signs(x: torch.Tensor, bits: torch.Tensor, noise: Noise | None = None) -> SignSums:
     """bits = (x < 0), eight to a byte, the first in the lowest bit.
 
-    x: (n,) fp32, bf16 or fp16. bits: (ceil(n / 8),) uint8, written. Raises KernelError.
+    x: (n,) fp32, bf16 or fp16. bits: (ceil(n / 8),) uint8, written. noise: throws the dice for
+    zeros, which then may count as below; None: they count as above. Raises KernelError.
     """
     check_float("x", x)
     check_buffer("bits", bits, torch.uint8, sign_bytes(x.numel()))
     check_same_device(x, bits=bits)
     found = core_for(x)
     if found is None:
-        return pack_signs_twin(x, bits)
+        return pack_signs_twin(x, bits, noise)
     core, which = found
-    x = x.contiguous()
+    x, dice = x.contiguous(), noise or Noise(0, 0)
     return SignSums(
-        *core.pack_signs(which, CODES[x.dtype], pointer(x), x.numel(), pointer(bits))
+        *core.pack_signs(
+            which, CODES[x.dtype], pointer(x), x.numel(), dice, noise is not None, pointer(bits)
+        )
     )
 
 
@@ -125,10 +129,13 @@ def _check_payload(target: torch.Tensor, bits: torch.Tensor, values: torch.Tenso
 # -- in torch ----------------------------------------------------------------------------------
 
 
-def pack_signs_twin(x: torch.Tensor, bits: torch.Tensor) -> SignSums:
+def pack_signs_twin(x: torch.Tensor, bits: torch.Tensor, noise: Noise | None = None) -> SignSums:
     """`pack_signs` in torch."""
     x = x.detach().float()
     negative = x < 0
+    if noise is not None:
+        coins = random_bits_twin(noise, x.numel(), device=x.device) >= 2**31
+        negative |= (x == 0) & coins
     zero = torch.zeros((), device=x.device)
     below = lane_sum_twin(torch.where(negative, x, zero))
     above = lane_sum_twin(torch.where(negative, zero, x))

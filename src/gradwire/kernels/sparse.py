@@ -126,9 +126,7 @@ def add(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: fl
     core.add(pointer(v), pointer(indices.contiguous()), pointer(values), indices.numel(), by)
 
 
-def _add_twin(
-    v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float
-) -> None:
+def _add_twin(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float) -> None:
     v[indices.long()] += values * factor
 
 

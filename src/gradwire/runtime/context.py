@@ -19,9 +19,22 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
+from gradwire.local import Local
+from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, Layout, check_headers, check_size, header_of
-from gradwire.strategy import Context, Key, State, StepInfo, Strategy
+from gradwire.runtime.message import (
+    HEADER_BYTES,
+    Header,
+    Layout,
+    check_headers,
+    check_size,
+    header_of,
+    padded,
+    split_ragged,
+    used,
+)
+from gradwire.runtime.shards import Shards
+from gradwire.strategy import Context, Encoder, Key, Sections, State, StepInfo, Strategy
 
 Memory: TypeAlias = "dict[str, State]"
 """State by parameter name, then by the feedback's names; survives regrouping and resume."""
@@ -40,26 +53,30 @@ class BucketContext(Context):
 
     The message's buffer is made once, when first needed. `memory` is shared by all buckets of a
     model. exact_undo keeps a copy of the state during a step, so that undoing a non-finite step
-    is exact to the bit instead of to rounding.
+    is exact to the bit instead of to rounding. scratch: shared by the buckets of one lane.
     """
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory, *,
         device: torch.device | str = "cpu", seed: int = 0, exact_undo: bool = False,
+        scratch: kernels.Scratch | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
         self.seed, self.exact_undo = seed, exact_undo
         claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
+        self.ragged = not all(claim.fixed for claim in claims)
         self.layout = Layout.of(claims)
         self._names, self._sizes = bucket.names, list(bucket.sizes)
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
         self._states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
-        self._encoders = [make_encoder(strategy.compressor, strategy.feedback) for _ in claims]
-        self._device = device
+        self._device, self._scratch = torch.device(device), scratch or kernels.Scratch()
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         self._as_it_is = strategy.feedback is None and len(claims) == 1 and claims[0].lossless
+        self._shards: Shards | None = None
+        self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._arrived: _Arrived | None = None
         self._snapshots: list[dict[str, Tensor]] = []
+        self._committed = False
         self.finite = True
 
     @cached_property
@@ -74,33 +91,68 @@ class BucketContext(Context):
     def _sections(self) -> list[tuple[Tensor, ...]]:
         return self.layout.views(self._buffer)
 
+    @cached_property
+    def _encoders(self) -> list[Encoder]:
+        one = self.strategy.compressor
+        compressors = self._shards.compressors() if self._shards else [one] * len(self._names)
+        return [make_encoder(compressor, self.strategy.feedback) for compressor in compressors]
+
     def begin(
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
-        self.finite = True
+        self.finite, self._committed, self._own = True, False, ()
 
     # -- the collective's side -------------------------------------------------------------
 
     def message(self) -> Tensor:
-        finite = self._encode()
+        if self.ragged:
+            return self._ragged_message()
+        finite = self._encode(self._sections)
         self._header.write(self.digest, self.info.step, finite)
         return self._buffer
+
+    def _ragged_message(self) -> Tensor:
+        """Payload after payload, each where the one before it ended."""
+        finite, at, own = True, HEADER_BYTES, []
+        self._snapshot()
+        for i, (capacity,) in enumerate(self.layout.sections):
+            section = self._buffer[at : at + capacity[2] - capacity[1]]
+            own.append((section,))
+            finite &= self._encode_one(i, own[-1])
+            at += padded(used(section)) if finite else 0
+        self._own, self._length = own, at
+        self._header.write(self.digest, self.info.step, finite)
+        return self._buffer
+
+    def length(self) -> Tensor:
+        bytes_ = self._length if self.ragged else self.layout.bytes
+        return torch.tensor([bytes_], device=self._device)
 
     def numbers(self) -> Tensor:
         if self._as_it_is and self.gradients is self.results and self.info.clip_scale == 1.0:
             return self.gradients[0]
-        if not self._encode():
+        if not self._encode(self._sections):
             self.layout.numbers(self._buffer).fill_(math.nan)
         return self.layout.numbers(self._buffer)
 
     def accumulate(self, messages: Tensor) -> None:
+        if self.ragged:
+            return self._accumulate_ragged(messages)
         check_size(messages, self.world, self.layout.bytes)
         arrived = self._views(messages)
         if not check_headers(arrived.headers, self.digest, self.info.step):
             return self._spoil()
         self._write_results(arrived.payloads)
+        return None
+
+    def _accumulate_ragged(self, messages: Tensor) -> None:
+        if not check_headers(header_of(messages), self.digest, self.info.step):
+            return self._spoil()
+        capacities = [end - begin for ((_, begin, end),) in self.layout.sections]
+        by_rank = [split_ragged(message, capacities, r) for r, message in enumerate(messages)]
+        self._write_results([[(part,) for part in parts] for parts in zip(*by_rank)])
         return None
 
     def divide(self, total: Tensor) -> None:
@@ -110,18 +162,60 @@ class BucketContext(Context):
         self._write_results([[(part,)] for part in parts])
         return None
 
+    def scatter(self) -> AllToAll:
+        if self._shards is None:
+            self._shards = Shards(self.strategy, self.bucket, self.rank, self.world, self._device)
+        finite = self._encode(self._shards.sections)
+        return self._shards.outgoing(self.digest, self.info.step, finite)
+
+    def reduce(self, arrived: Tensor) -> Tensor:
+        assert self._shards is not None, "reduce comes after scatter"
+        return self._shards.reduce(arrived, self._states, self.digest, self.info, self.seed)
+
+    def collect(self, messages: Tensor) -> None:
+        assert self._shards is not None, "collect comes after scatter"
+        if not self._shards.collect(messages, self.results, self.digest, self.info.step):
+            return self._spoil()
+        return self._remember_results()
+
+    def room(self, name: str, n: int) -> Tensor:
+        return self._scratch.room(name, n, torch.float32, self._device)
+
+    def locals(self) -> Sequence[Local]:
+        self._snapshot()
+        scale = self.info.clip_scale
+        shapes = (p.shape for p in self.bucket.parameters)
+        work = zip(self._names, shapes, self.gradients, self.results, self._states)
+        return [
+            Local(name, shape, x if scale == 1.0 else x * scale, result, state)
+            for name, shape, x, result, state in work
+        ]
+
+    def commit(self, finite: bool) -> None:
+        if not finite:
+            self._spoil()
+        self._committed = finite
+
     # -- the runtime's side ----------------------------------------------------------------
 
     def end(self, skipped: bool) -> None:
         """After all buckets of the step. skipped: another bucket was not finite."""
-        feedback = self.strategy.feedback
-        if skipped and self.finite and feedback is not None:
-            for encoder, state, sections in zip(self._encoders, self._states, self._sections):
+        if skipped and self.finite and self.strategy.feedback is not None:
+            for encoder, state, sections in zip(self._encoders, self._states, self._own):
                 encoder.give_back(state, sections)
+            if self._shards is not None:  # the owner's sums are in what is given back
+                self._shards.undo(self._states)
+        if skipped and self.finite and self._committed:
+            for state, result in zip(self._states, self.results):
+                if "residual" in state:
+                    state["residual"].add_(result.view_as(state["residual"]))
         self._snapshots = []
         self.gradients = self.results = ()  # so that zero_grad(set_to_none=True) frees them
-        for encoder in self._encoders:
-            encoder.release()
+        if self._own:
+            for encoder in self._encoders:
+                encoder.release()
+        if self._shards is not None:
+            self._shards.release()
 
     def residual_norm(self) -> float:
         """The 2-norm of all that waits in this bucket's residuals."""
@@ -130,15 +224,22 @@ class BucketContext(Context):
 
     # -- steps -----------------------------------------------------------------------------
 
-    def _encode(self) -> bool:
+    def _snapshot(self) -> None:
         if self.exact_undo:
             self._snapshots = [{k: v.clone() for k, v in s.items()} for s in self._states]
-        work = zip(self._encoders, self.gradients, self._states, self._sections, self._names)
-        finite = True
-        for encoder, x, state, sections, name in work:
-            key = Key(self.seed, self.info.step, name, self.rank)
-            finite &= encoder.encode(x, state, sections, self.info, key)
+
+    def _encode(self, sections: Sequence[Sections]) -> bool:
+        self._snapshot()
+        self._own, finite = sections, True
+        for i, own in enumerate(sections):
+            finite &= self._encode_one(i, own)
         return finite
+
+    def _encode_one(self, i: int, sections: Sections) -> bool:
+        key = Key(self.seed, self.info.step, self._names[i], self.rank)
+        return self._encoders[i].encode(
+            self.gradients[i], self._states[i], sections, self.info, key
+        )
 
     def _write_results(self, payloads: Sequence[Sequence[tuple[Tensor, ...]]]) -> None:
         accumulate = self.strategy.compressor.accumulate
@@ -147,6 +248,9 @@ class BucketContext(Context):
                 accumulate(parts, result, self.world)
             except PayloadError as error:
                 raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
+        self._remember_results()
+
+    def _remember_results(self) -> None:
         feedback = self.strategy.feedback
         if feedback is not None:
             for result, state in zip(self.results, self._states):
@@ -156,7 +260,9 @@ class BucketContext(Context):
         """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""
         self.finite = False
         if self.strategy.feedback is not None:  # else nothing is remembered
-            work = zip(self._encoders, self.gradients, self._states, self._sections)
+            if self._shards is not None:
+                self._shards.undo(self._states)
+            work = zip(self._encoders, self.gradients, self._states, self._own)
             for encoder, x, state, sections in work:
                 encoder.undo(x, state, sections, self.info)
         for state, old in zip(self._states, self._snapshots):

@@ -93,6 +93,7 @@ class InPlaceEncoder(Encoder):
             state[rule.state] = kernels.zeros(x.numel(), x.device)
             if rule.momentum is not None:
                 state["velocity"] = kernels.zeros(x.numel(), x.device)
+        x, info = self._clipped(x, info)
         v = state[rule.state]
         self._look(v)
         finite = self._advance(x, state, info, self._journal)
@@ -105,6 +106,7 @@ class InPlaceEncoder(Encoder):
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         rule = self.recurrence
+        x, info = self._clipped(x, info)
         if self._fresh:  # there was none
             state.pop(rule.state, None)
             state.pop("velocity", None)
@@ -123,6 +125,12 @@ class InPlaceEncoder(Encoder):
 
     def release(self) -> None:
         self._journal.clear()
+
+    def _clipped(self, x: Tensor, info: StepInfo) -> tuple[Tensor, StepInfo]:
+        """Where there is a gain too, clipping is a rounding of its own, as in the composition."""
+        if self.recurrence.gain == 1.0 or info.clip_scale == 1.0:
+            return x, info
+        return x.float() * info.clip_scale, info._replace(clip_scale=1.0)
 
     def _look(self, v: Tensor) -> None:
         """Now and then: how large the state is, for the journal to know what is large."""
@@ -163,19 +171,23 @@ def _none_of(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(0, dtype=torch.int32), x.new_empty(0, dtype=torch.float32)
 
 
-def make_encoder(compressor: Compressor, feedback: Feedback | None) -> Encoder:
+def make_encoder(
+    compressor: Compressor, feedback: Feedback | None, rule: Recurrence | None = None
+) -> Encoder:
     """The compressor's fused encoder for this feedback if it has one, else one in place.
 
-    The composition is left for feedback that is no recurrence, and for momentum factor masking
-    of compressors that send nearly everything.
+    rule: the feedback as data, where there is no member that stands for it. The composition is
+    left for feedback that is no recurrence, and for momentum factor masking of compressors that
+    send nearly everything.
     """
-    recurrence = feedback.recurrence() if feedback else None
-    if feedback is None or recurrence is not None:
-        fused = compressor.fuse(recurrence)
+    if feedback is not None:
+        rule = feedback.recurrence()
+    if feedback is None or rule is not None:
+        fused = compressor.fuse(rule)
         if fused is not None:
             return fused
-    if recurrence is not None and not recurrence.mask:
-        return InPlaceEncoder(compressor, recurrence)
+    if rule is not None and not rule.mask:
+        return InPlaceEncoder(compressor, rule)
     return ComposedEncoder(compressor, feedback)
 
 

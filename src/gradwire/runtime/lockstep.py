@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import MoveError, UsageError
-from gradwire.moves import AllGather, AllReduce, Move
+from gradwire.local import OF_OTHER_SHAPE
+from gradwire.moves import AllGather, AllReduce, AllToAll, Move
 from gradwire.runtime.context import BucketContext
 from gradwire.strategy import StepInfo, Strategy
 from gradwire.trace import Span, Trace
@@ -59,7 +60,7 @@ def lockstep(
     _drive([strategy.collective.rounds(ctx) for ctx in contexts], trace)
     for ctx, memory in zip(contexts, states):
         ctx.end(skipped=False)
-        memory.update({k: v.view(shape) for k, v in memory.items()})
+        memory.update({k: v.view(shape) for k, v in memory.items() if k not in OF_OTHER_SHAPE})
     return results, trace
 
 
@@ -67,7 +68,7 @@ def _context(
     strategy: Strategy, x: Tensor, result: Tensor, rank: int, world: int,
     memory: MutableMapping[str, Tensor], seed: int,
 ) -> BucketContext:  # fmt: skip
-    memory.update({k: v.view(-1) for k, v in memory.items()})
+    memory.update({k: v.view(-1) for k, v in memory.items() if k not in OF_OTHER_SHAPE})
     parameter = Parameter("x", tuple(x.shape), str(x.dtype).removeprefix("torch."))
     return BucketContext(
         strategy, Bucket((parameter,)), rank, world, {"x": memory}, device=x.device, seed=seed,
@@ -97,14 +98,23 @@ def _next(rank: Rounds, value: Any) -> Move | None:
 
 def _agreed(moves: Sequence[Move | None]) -> list[Move]:
     """The moves, if every rank asks for the same kind and size; else an error naming them all."""
-    kinds = {(type(m), m.data.numel(), m.data.dtype) if m else None for m in moves}
-    if len(kinds) > 1:
+    kinds = {_kind(move) for move in moves}
+    parts = [m for m in moves if isinstance(m, AllToAll)]
+    pairs = all(a.sizes[b.rank] == b.arriving[a.rank] for a in parts for b in parts)
+    if len(kinds) > 1 or not pairs:
         asked = "; ".join(f"rank {r}: {m or 'done'}" for r, m in enumerate(moves))
         raise MoveError(
             f"every rank of a group asks for the same move; they ask for {asked}. Let the "
             "collective's moves depend on sizes and step alone, never on the data."
         )
     return [m for m in moves if m is not None]
+
+
+def _kind(move: Move | None) -> tuple[object, ...] | None:
+    """What ranks must agree on."""
+    if move is None or isinstance(move, AllToAll):
+        return None if move is None else (AllToAll, move.data.dtype, len(move.sizes))
+    return type(move), move.data.dtype, move.data.numel()
 
 
 def _perform(moves: Sequence[Move]) -> list[Tensor]:
@@ -116,6 +126,9 @@ def _perform(moves: Sequence[Move]) -> list[Tensor]:
         return [total.clone() for _ in moves]
     if isinstance(moves[0], AllGather):
         return [torch.stack(data) for _ in moves]
+    if all(isinstance(m, AllToAll) for m in moves):
+        parts = [m.data.split(m.sizes) for m in moves]  # type: ignore[attr-defined]
+        return [torch.cat([part[r] for part in parts]) for r in range(len(moves))]
     raise MoveError(f"lockstep performs the moves of gradwire.moves; got {moves[0]}.")
 
 
@@ -138,7 +151,7 @@ def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> torch.Size:
         )
     for r, memory in enumerate(states):
         for key, value in memory.items():
-            if value.numel() != tensors[0].numel():
+            if value.numel() != tensors[0].numel() and key not in OF_OTHER_SHAPE:
                 raise UsageError(
                     f"lockstep's state has the input's {tensors[0].numel()} elements; rank {r}'s "
                     f"'{key}' has {value.numel()} elements. Begin with empty dicts."

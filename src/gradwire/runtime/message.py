@@ -78,6 +78,36 @@ def header_of(messages: Tensor) -> Tensor:
     return messages[..., :HEADER_BYTES].view(torch.int64)
 
 
+def padded(size: int) -> int:
+    """Where the next payload of a ragged message begins."""
+    return size + -size % 8
+
+
+def used(section: Tensor) -> int:
+    """How many bytes of a ragged payload are used, its own 8 bytes of length included."""
+    return int(section[:8].view(torch.int64))
+
+
+def split_ragged(message: Tensor, capacities: Sequence[int], rank: int) -> list[Tensor]:
+    """The payloads of a ragged message, without what follows them.
+
+    Raises:
+        PayloadError: a length that no payload can have.
+    """
+    at, parts = HEADER_BYTES, []
+    for capacity in capacities:
+        size = used(message[at : at + 8]) if at + 8 <= len(message) else 0
+        if not 8 <= size <= capacity or at + size > len(message):
+            raise PayloadError(
+                f"a payload of rank {rank} has 8 to {capacity} bytes, within a message of "
+                f"{len(message)}; got {size} at byte {at}. The message is damaged: run "
+                "`gradwire doctor`."
+            )
+        parts.append(message[at : at + size])
+        at += padded(size)
+    return parts
+
+
 def check_size(messages: Tensor, world: int, size: int) -> None:
     """PayloadError unless there is one message of that many bytes per rank."""
     if tuple(messages.shape) != (world, size):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradwire.errors import MoveError, PeerError
-from gradwire.moves import AllGather, AllReduce, Move
+from gradwire.moves import AllGather, AllReduce, AllToAll, Move
 
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
 
@@ -32,7 +32,7 @@ class Performer:
         self.group = group
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = dist.get_backend(group) == "gloo"
-        self._buffers: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._buffers: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
 
     def perform(self, move: Move, label: str) -> Tensor:
         """What arrives. The memory is reused by the next move of the same size.
@@ -45,6 +45,8 @@ class Performer:
                 return self._all_reduce(move.data)
             if isinstance(move, AllGather):
                 return self._all_gather(move.data)
+            if isinstance(move, AllToAll):
+                return self._all_to_all(move)
         except (RuntimeError, ConnectionError) as error:
             raise PeerError(
                 f"every rank must take part in {move} of {label}; "
@@ -82,12 +84,21 @@ class Performer:
         return move.bytes_sent(self.world)
 
     def _all_gather(self, data: Tensor) -> Tensor:
-        key = (data.numel(), data.dtype)
-        if key not in self._buffers:
-            self._buffers[key] = data.new_empty((self.world, data.numel()))
-        arrived = self._buffers[key]
+        arrived = self._buffer(data, (self.world, data.numel()))
         _all_gather(arrived.view(-1), data, group=self.group)
         return arrived
+
+    def _all_to_all(self, move: AllToAll) -> Tensor:
+        arrived = self._buffer(move.data, (sum(move.arriving),))
+        sizes, arriving = list(move.sizes), list(move.arriving)
+        dist.all_to_all_single(arrived, move.data, arriving, sizes, group=self.group)
+        return arrived
+
+    def _buffer(self, data: Tensor, shape: tuple[int, ...]) -> Tensor:
+        key = shape, data.dtype
+        if key not in self._buffers:
+            self._buffers[key] = data.new_empty(shape)
+        return self._buffers[key]
 
 
 @contextmanager

@@ -13,8 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from gradwire import kernels
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
+from gradwire.local import OF_OTHER_SHAPE
 from gradwire.plan import Plan
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.context import BucketContext, Memory
@@ -36,12 +38,14 @@ class Session:
         self.rank, self.world = dist.get_rank(groups[0]), dist.get_world_size(groups[0])
         self.device = next(iter(parameters.values())).device
         self.memory: Memory = {}
+        lanes = [kernels.Scratch() for _ in groups]
         self.contexts = [
             BucketContext(
-                strategy, bucket, self.rank, self.world, self.memory, device=self.device, seed=seed
+                strategy, bucket, self.rank, self.world, self.memory, device=self.device,
+                seed=seed, scratch=lanes[b % len(lanes)],
             )
-            for bucket, strategy in zip(plan.buckets, plan.strategies)
-        ]
+            for b, (bucket, strategy) in enumerate(zip(plan.buckets, plan.strategies))
+        ]  # fmt: skip
         self.stats = Stats(self.contexts)
         self.step = 0
         self.on_end: Callable[[BaseException | None], None] | None = None
@@ -142,7 +146,9 @@ class Session:
     def state_dict(self) -> dict[str, object]:
         """What this rank remembers, by parameter name, in the parameters' shapes."""
         state = {
-            name: {key: value.view(self.parameters[name].shape) for key, value in values.items()}
+            name: {
+                key: _shaped(key, value, self.parameters[name]) for key, value in values.items()
+            }
             for name, values in self.memory.items()
         }
         place = {"rank": self.rank, "world": self.world}
@@ -154,8 +160,13 @@ class Session:
         for name, mine in self.memory.items():
             mine.clear()
             for key, value in state.get(name, {}).items():
-                mine[key] = value.detach().to(self.device).reshape(-1).clone()
+                own = value.detach().to(self.device).clone()
+                mine[key] = own if key in OF_OTHER_SHAPE else own.reshape(-1)
         self.step = step
+
+
+def _shaped(key: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
+    return value if key in OF_OTHER_SHAPE else value.view(parameter.shape)
 
 
 def describe(parameters: Mapping[str, nn.Parameter]) -> list[Parameter]:
@@ -191,7 +202,11 @@ def _checked(
         )
     for name, values in state.items():
         shape = tuple(parameters[name].shape) if name in parameters else None
-        wrong = {key: tuple(v.shape) for key, v in values.items() if tuple(v.shape) != shape}
+        wrong = {
+            key: tuple(v.shape)
+            for key, v in values.items()
+            if tuple(v.shape) != shape and key not in OF_OTHER_SHAPE
+        }
         if wrong or shape is None:
             raise PlanError(
                 f"saved state has the model's parameters and shapes; '{name}' has {wrong}, the "

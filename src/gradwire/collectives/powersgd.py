@@ -1,0 +1,163 @@
+"""powersgd: each matrix as a product of two thin ones, found and summed in one go."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.errors import StrategyError
+from gradwire.local import RIGHT_FACTOR, Local
+from gradwire.moves import AllReduce, Move
+from gradwire.strategy import Collective, Context
+
+
+@dataclass(frozen=True)
+class PowerSGD(Collective):
+    """One step of the power method with a warm start, error feedback included.
+
+        M = gradient + residual, (a, b)     Q: the last step's factor, (b, r), equal on every rank
+        P = Σ M·Q        first all-reduce, with everything that is no matrix or too small for it
+        P = orthonormal basis of P
+        Q = Σ Mᵀ·P / n   second all-reduce
+        result = P·Qᵀ    residual = M - result
+
+    Sends r·(a + b) numbers instead of a·b for each matrix; dimensions after the first are joined.
+    Matrices that would not get smaller, and vectors, travel dense. Memory: the residual, Q, and a
+    bucket's size per lane. The optimizer keeps its momentum. Ranks end bitwise equal where their
+    processors run the same linear algebra.
+    Source: Vogels et al. 2019, "PowerSGD", algorithms 1 and 2.
+    """
+
+    rank: int
+    name: ClassVar[str] = "powersgd"
+    needs: ClassVar[tuple[str, ...]] = ("lossless",)
+    own_feedback: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
+            raise StrategyError(
+                f"powersgd's rank is a whole number from 1; got {self.rank!r}. "
+                "Use for example powersgd(4)."
+            )
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        work = _Factors(ctx, self.rank)
+        dense_and_left = yield AllReduce(work.left())
+        work.orthonormalize(dense_and_left)
+        right = work.right()
+        if right.numel():
+            right = yield AllReduce(right)
+        ctx.commit(work.finish(right))
+
+
+class _Factors:
+    """The arithmetic on one bucket."""
+
+    def __init__(self, ctx: Context, rank: int) -> None:
+        self.world, self._room = ctx.world, ctx.room
+        parameters = ctx.locals()
+        thin = [_is_thin(p.shape, rank) for p in parameters]
+        self.dense = [p for p, is_thin in zip(parameters, thin) if not is_thin]
+        matrices = [p for p, is_thin in zip(parameters, thin) if is_thin]
+        sizes = [p.gradient.numel() for p in matrices]
+        room = self._room("powersgd matrices", sum(sizes)).split(sizes)
+        self.matrices = [_Matrix(p, rank, m) for p, m in zip(matrices, room)]
+        self.finite = all(kernels.is_finite(p.gradient) for p in parameters)
+
+    def left(self) -> Tensor:
+        """All of M·Q, then all that travels dense; NaN if this rank's gradients are not finite."""
+        sizes = [m.rows * m.rank for m in self.matrices]
+        sizes += [p.gradient.numel() for p in self.dense]
+        flat = self._room("powersgd left", sum(sizes))
+        self._parts = flat.split(sizes)
+        if not self.finite:
+            return flat.fill_(torch.nan)
+        for matrix, part in zip(self.matrices, self._parts):
+            torch.mm(matrix.given(), matrix.right, out=part.view(matrix.rows, -1))
+        for p, part in zip(self.dense, self._parts[len(self.matrices) :]):
+            part.copy_(p.gradient)
+        return flat
+
+    def orthonormalize(self, total: Tensor) -> None:
+        """The sums are here: every P becomes a basis, everything dense a mean."""
+        self.finite = kernels.is_finite(total)
+        parts = total.split([len(part) for part in self._parts])
+        if not self.finite:
+            return
+        for matrix, part in zip(self.matrices, parts):
+            matrix.left = torch.linalg.qr(part.view(matrix.rows, -1)).Q
+        for p, part in zip(self.dense, parts[len(self.matrices) :]):
+            p.result.copy_(part.div_(self.world))
+
+    def right(self) -> Tensor:
+        """All of Mᵀ·P."""
+        sizes = [m.columns * m.rank for m in self.matrices]
+        flat = self._room("powersgd right", sum(sizes))
+        if not self.finite:
+            return flat.fill_(torch.nan)
+        for matrix, part in zip(self.matrices, flat.split(sizes)):
+            torch.mm(matrix.m.t(), matrix.left, out=part.view(matrix.columns, -1))
+        return flat
+
+    def finish(self, total: Tensor) -> bool:
+        """Results and states in place; False, and nothing changed, if some sum is not finite."""
+        if not self.finite or not kernels.is_finite(total):
+            return False
+        sizes = [m.columns * m.rank for m in self.matrices]
+        for matrix, part in zip(self.matrices, total.split(sizes)):
+            matrix.finish(part.div_(self.world).view(matrix.columns, -1))
+        return True
+
+
+class _Matrix:
+    """One parameter as a matrix M, (rows, columns), in fp32."""
+
+    def __init__(self, parameter: Local, rank: int, room: Tensor) -> None:
+        self.parameter, self.rank = parameter, rank
+        self.rows = parameter.shape[0]
+        self.columns = parameter.gradient.numel() // self.rows
+        self.m = room.view(self.rows, self.columns)
+        self.left = room.new_empty(0)
+        known = parameter.state.get(RIGHT_FACTOR)
+        self.right = known if known is not None else self._first_guess()
+
+    def _first_guess(self) -> Tensor:
+        dice = torch.Generator().manual_seed(zlib.crc32(self.parameter.name.encode()))
+        guess = torch.randn((self.columns, self.rank), generator=dice)
+        return guess.to(self.m.device)
+
+    def given(self) -> Tensor:
+        """M: the gradient and what waits."""
+        self.m.copy_(self.parameter.gradient.view_as(self.m))
+        residual = self.parameter.state.get("residual")
+        if residual is not None:
+            self.m += residual.view_as(self.m)
+        return self.m
+
+    def finish(self, right: Tensor) -> None:
+        """The result, and what it lacks, its own rounding included."""
+        state, result = self.parameter.state, self.parameter.result.view_as(self.m)
+        if "residual" not in state:
+            state["residual"] = kernels.zeros(self.m.numel(), self.m.device)
+        residual = state["residual"].view_as(self.m)
+        torch.mm(self.left, right.t(), out=residual)
+        result.copy_(residual)
+        torch.sub(self.m, residual if result.dtype == self.m.dtype else result, out=residual)
+        state[RIGHT_FACTOR] = right.clone()
+
+
+def _is_thin(shape: tuple[int, ...], rank: int) -> bool:
+    """Whether the factors are smaller than the matrix."""
+    n = 1
+    for side in shape:
+        n *= side
+    if len(shape) < 2 or n == 0:
+        return False
+    columns = n // shape[0]
+    return rank * (shape[0] + columns) < n

@@ -1,0 +1,27 @@
+"""vote: the majority's sign. One bit per element each way."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gradwire.moves import AllGather, Move
+from gradwire.strategy import Collective, Context
+
+
+@dataclass(frozen=True)
+class MajorityVote(Collective):
+    """Signs to their owners, counted there, the majority's sign to all; the result is -1 or 1.
+
+    A tie is decided by dice that every rank would throw alike.
+    Source: Bernstein et al. 2018, "signSGD", algorithm 3, with owners for the parameter server.
+    """
+
+    name: ClassVar[str] = "vote"
+    needs: ClassVar[tuple[str, ...]] = ("direction",)
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        arrived = yield ctx.scatter()
+        messages = yield AllGather(ctx.reduce(arrived))
+        ctx.collect(messages)

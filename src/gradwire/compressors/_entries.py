@@ -1,0 +1,89 @@
+"""Places and values of a sparse payload: how they are written, and how they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.errors import PayloadError, StrategyError
+from gradwire.strategy import Sections
+
+VALUES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_LARGEST = {name: torch.finfo(getattr(torch, dtype)).max for name, dtype in VALUES.items()}
+
+
+class Entries(NamedTuple):
+    """k entries of a parameter of n elements: a section of places, a section of values."""
+
+    n: int
+    k: int
+    values: str = "fp32"
+    index: str = "auto"
+
+    @staticmethod
+    def check(owner: str, values: object, index: object) -> None:
+        """StrategyError unless these are ways to write values and places."""
+        for what, given, known in (
+            ("values", values, tuple(VALUES)),
+            ("index", index, ("auto", *kernels.INDEX_CODES)),
+        ):
+            if given not in known:
+                raise StrategyError(
+                    f"{owner}'s {what} is one of {', '.join(known)}; got {given!r}. "
+                    f'Use for example {owner}(0.01, {what}="{known[-1]}").'
+                )
+
+    @property
+    def code(self) -> str:
+        """The code of the places: the smallest, unless one was asked for."""
+        return kernels.smallest(self.n, self.k) if self.index == "auto" else self.index
+
+    @property
+    def sections(self) -> tuple[tuple[str, int], ...]:
+        """As `Claims` wants them. Places that are not coded are int32, coded ones bytes."""
+        kernels.check_index_range(self.n)
+        values = VALUES[self.values], self.k
+        if self.code == "int32":
+            return ("int32", self.k), values
+        return ("uint8", kernels.code_bytes(self.code, self.n, self.k)), values
+
+    def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
+        """places: (k,) int32, ascending. values: (k,) fp32; beyond the format's range: its largest."""
+        if self.code == "int32":
+            sections[0].copy_(places)
+        else:
+            kernels.encode_indices(places, self.n, self.code, sections[0])
+        if not kernels.cast(values, sections[1]):  # overflow, or a step that is spoiled anyway
+            kernels.cast(values.clamp(-_LARGEST[self.values], _LARGEST[self.values]), sections[1])
+
+    def read(self, sections: Sections) -> tuple[Tensor, Tensor]:
+        """Places, (k,) int32, and values, (k,) fp32; valid until the thread's next read."""
+        places, values = self.places(0, sections[0]), sections[1]
+        if self.values == "fp32":
+            return places, values
+        wide = kernels.scratch("values", self.k, torch.float32, values.device)
+        kernels.cast(values, wide)
+        return places, wide
+
+    def read_all(self, payloads: Sequence[Sections]) -> tuple[list[Tensor], list[Tensor]]:
+        """Places and values as they came, by payload; valid until the thread's next read.
+
+        Raises PayloadError, naming the payload.
+        """
+        places = [self.places(r, sections[0]) for r, sections in enumerate(payloads)]
+        return places, [sections[1] for sections in payloads]
+
+    def places(self, payload: int, section: Tensor) -> Tensor:
+        """Of one payload: (k,) int32; PayloadError, naming the payload."""
+        if self.code == "int32":
+            return section
+        places = kernels.scratch(f"places {payload}", self.k, torch.int32, section.device)
+        try:
+            kernels.decode_indices(section, self.n, self.code, places)
+        except PayloadError as error:
+            raise PayloadError(f"payload {payload}: {error}") from error
+        return places

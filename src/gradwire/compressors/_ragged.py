@@ -1,0 +1,99 @@
+"""What threshold and nonzero share: as many entries as there are, counted in the payload.
+
+0         8                 16
+│ bytes   │ 4·count + format │ places, coded, padded to 8 │ values │
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.compressors._entries import VALUES, Entries
+from gradwire.errors import PayloadError
+from gradwire.strategy import Compressor, Key, Sections
+
+_HEAD = 16
+_FORMATS = tuple(VALUES)
+
+
+class Ragged(Compressor):
+    """Entries whose magnitude reaches a threshold, in the smallest code for their number.
+
+    Memory: 8 bytes per entry and thread while encoding, as much per payload while decoding.
+    """
+
+    @abstractmethod
+    def least(self) -> float:
+        """The least magnitude that is sent."""
+
+    @abstractmethod
+    def values(self, dtype: torch.dtype) -> str:
+        """The format of values, for a gradient of that dtype: one of `VALUES`."""
+
+    def capacity(self, n: int) -> int:
+        """Bytes of the longest payload: no code is longer than the bitmap, no value than fp32."""
+        return _HEAD + _padded(kernels.code_bytes("bitmap", n, 0)) + 4 * n
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+        (section,) = sections
+        found = kernels.reaching(x, self.least())
+        entries = Entries(x.numel(), found.places.numel(), self.values(x.dtype))
+        parts, used = _parts(section, entries)
+        facts = [used, 4 * entries.k + _FORMATS.index(entries.values)]
+        section[:_HEAD].view(torch.int64).copy_(torch.tensor(facts))
+        entries.write(parts, found.places, found.values)
+        return found.finite
+
+    def decode(self, sections: Sections, x: Tensor) -> None:
+        self.accumulate([sections], x, 1.0)
+
+    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+        entries, parts = _read(0, sections[0], v.numel())
+        places, values = entries.read(parts)
+        kernels.add(v, places, values, factor)
+
+    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+        places, values = [], []
+        for r, (section,) in enumerate(payloads):
+            entries, parts = _read(r, section, x.numel())
+            places.append(entries.places(r, parts[0]))
+            values.append(parts[1])
+        kernels.accumulate(x, places, values, divisor)
+
+
+def _read(payload: int, section: Tensor, n: int) -> tuple[Entries, Sections]:
+    used, word = section[:_HEAD].view(torch.int64).tolist()
+    k, form = divmod(word, 4)
+    if not 0 <= k <= n or form >= len(_FORMATS):
+        raise PayloadError(
+            f"payload {payload}: it has 0 to {n} entries of a known format; got {k} of format "
+            f"{form}. The message is damaged or belongs to another parameter"
+        )
+    entries = Entries(n, k, _FORMATS[form])
+    parts, size = _parts(section, entries)
+    if used != size or size > section.numel():
+        raise PayloadError(
+            f"payload {payload}: {k} entries of {n} take {size} bytes; got {used}, of "
+            f"{section.numel()}. The message is damaged or belongs to another parameter"
+        )
+    return entries, parts
+
+
+def _parts(section: Tensor, entries: Entries) -> tuple[Sections, int]:
+    """The sections of places and values inside a ragged one, and where they end."""
+    (places, count), (values, k) = entries.sections
+    place_bytes = count * getattr(torch, places).itemsize
+    begin = _HEAD + _padded(place_bytes)
+    end = begin + k * getattr(torch, values).itemsize
+    first = section[_HEAD : _HEAD + place_bytes].view(getattr(torch, places))
+    second = section[begin:end].view(getattr(torch, values))
+    return (first, second), end
+
+
+def _padded(size: int) -> int:
+    return size + -size % 8

@@ -1,0 +1,33 @@
+"""nonzero: what is not zero, without loss: for tensors that are sparse by nature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradwire.compressors._ragged import Ragged
+from gradwire.strategy import Claims
+
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+@dataclass(frozen=True)
+class NonZero(Ragged):
+    """Places and values in the gradient's own dtype; the size of a message depends on the data.
+
+    -0 comes back as 0. A dense tensor takes an eighth of a byte per element more than `none`.
+    Collectives exchange the lengths first.
+    """
+
+    name: ClassVar[str] = "nonzero"
+
+    def least(self) -> float:
+        return 2.0**-149
+
+    def values(self, dtype: torch.dtype) -> str:
+        return _NAMES[dtype]
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        return Claims((("uint8", self.capacity(n)),), contraction=1.0, fixed=False)

@@ -1,0 +1,44 @@
+"""threshold: every element of at least a given magnitude."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradwire.compressors._ragged import Ragged
+from gradwire.errors import StrategyError
+from gradwire.strategy import Claims
+
+
+@dataclass(frozen=True)
+class Threshold(Ragged):
+    """|x| >= value, as many as there are; the size of a message depends on the data.
+
+    With `ef` a value sent as it was asked for: large ones at once, small ones when they have added
+    up. Collectives exchange the lengths first.
+    Source: Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing".
+    """
+
+    value: float
+    name: ClassVar[str] = "threshold"
+
+    def __post_init__(self) -> None:
+        given = self.value
+        if not isinstance(given, int | float) or not 2.0**-126 <= given < math.inf:
+            raise StrategyError(
+                f"threshold's value is the least magnitude sent, above 0 and finite; got "
+                f"{given!r}. Use for example threshold(0.001)."
+            )
+
+    def least(self) -> float:
+        return self.value
+
+    def values(self, dtype: torch.dtype) -> str:
+        return "fp32"
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        sections = (("uint8", self.capacity(n)),)
+        return Claims(sections, contraction=0.0, wants_feedback=True, fixed=False)

@@ -1,0 +1,75 @@
+"""One parameter in as many pieces as there are ranks, each with an owner."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from gradwire.strategy import Claims, Compressor, Key, Sections
+
+_GRAIN = 64  # elements: pieces begin at cache lines
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Piece j is elements begin ... end - 1 of a parameter, and belongs to rank owner.
+
+    The first owner follows from the name, so that small parameters do not all fall to rank 0.
+    """
+
+    bounds: tuple[tuple[int, int], ...]
+    first_owner: int
+
+    @staticmethod
+    def of(name: str, n: int, world: int) -> Pieces:
+        size = -(-n // (world * _GRAIN)) * _GRAIN
+        bounds = tuple((min(j * size, n), min((j + 1) * size, n)) for j in range(world))
+        return Pieces(bounds, zlib.crc32(name.encode()) % world)
+
+    def of_owner(self, rank: int) -> tuple[int, int]:
+        """The piece that belongs to a rank."""
+        return self.bounds[(rank - self.first_owner) % len(self.bounds)]
+
+    def owners(self) -> list[int]:
+        """By piece."""
+        return [(self.first_owner + j) % len(self.bounds) for j in range(len(self.bounds))]
+
+
+@dataclass(frozen=True)
+class PieceByPiece(Compressor):
+    """A compressor on each piece by itself; its sections are those of the pieces, in order."""
+
+    inner: Compressor
+    bounds: tuple[tuple[int, int], ...]
+    name: str = field(default="pieces", init=False)  # type: ignore[misc]
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        parts = [self.inner.claims(end - begin, dtype).sections for begin, end in self.bounds]
+        return Claims(tuple(section for part in parts for section in part))
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+        finite = True
+        for j, (part, own) in enumerate(self._parts(x, sections)):
+            finite &= self.inner.encode(part, own, key._replace(parameter=f"{key.parameter}/{j}"))
+        return finite
+
+    def decode(self, sections: Sections, x: Tensor) -> None:
+        for part, own in self._parts(x, sections):
+            self.inner.decode(own, part)
+
+    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+        for part, own in self._parts(v, sections):
+            self.inner.add(own, part, factor)
+
+    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+        per_piece = [list(own for _, own in self._parts(x, payload)) for payload in payloads]
+        for (begin, end), *owns in zip(self.bounds, *per_piece):
+            self.inner.accumulate(owns, x[begin:end], divisor)
+
+    def _parts(self, x: Tensor, sections: Sections) -> Iterator[tuple[Tensor, Sections]]:
+        each = len(sections) // len(self.bounds)
+        for j, (begin, end) in enumerate(self.bounds):
+            yield x[begin:end], sections[j * each : (j + 1) * each]

@@ -1,0 +1,129 @@
+"""A bucket split among owners: what each rank sends to each, and what each owner sends to all.
+
+my parameters ─ encode piece by piece ─► one message per owner ─► (all to all)
+my pieces     ◄─ sum, divide ─ messages of every rank
+              ─ encode again ─► one message ─► (all gather) ─► everybody's results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.buckets import Bucket
+from gradwire.errors import PayloadError
+from gradwire.local import OWNERS_RESIDUAL
+from gradwire.moves import AllToAll
+from gradwire.runtime.encoder import make_encoder
+from gradwire.runtime.message import Header, Layout, check_headers, check_size, header_of
+from gradwire.runtime.pieces import PieceByPiece, Pieces
+from gradwire.strategy import Key, Recurrence, State, StepInfo, Strategy
+
+
+class Shards:
+    """Buffers, layouts and the owner's memory of one bucket on one rank."""
+
+    def __init__(
+        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, device: torch.device
+    ) -> None:
+        self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
+        self.pieces = [Pieces.of(p.name, p.elements, world) for p in bucket.parameters]
+        self.layouts = [self._layout(owner) for owner in range(world)]
+        sizes = [layout.bytes for layout in self.layouts]
+        self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
+        self._move = AllToAll(self._sent, tuple(sizes), (sizes[rank],) * world, rank)
+        messages: Sequence[Tensor] = torch.split(self._sent, sizes)
+        self._headers = [Header(message) for message in messages]
+        views = [layout.views(message) for layout, message in zip(self.layouts, messages)]
+        self.sections = [
+            tuple(s for owner in pieces.owners() for s in views[owner][p])
+            for p, pieces in enumerate(self.pieces)
+        ]
+        self._mine = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+        self._my_header = Header(self._mine)
+        own = self.layouts[rank]
+        self._my_sections = own.views(self._mine[: own.bytes])
+        self._means = [
+            torch.zeros(end - begin, device=device)
+            for begin, end in (pieces.of_owner(rank) for pieces in self.pieces)
+        ]
+        rule = Recurrence(state=OWNERS_RESIDUAL) if _remembers(strategy) else None
+        self._encoders = [make_encoder(strategy.compressor, None, rule) for _ in self.pieces]
+        self._reduced = False
+
+    def _layout(self, owner: int) -> Layout:
+        sizes = [end - begin for begin, end in (p.of_owner(owner) for p in self.pieces)]
+        compressor, dtype = self.strategy.compressor, self.bucket.dtype
+        return Layout.of([compressor.claims(n, dtype) for n in sizes])
+
+    def compressors(self) -> list[PieceByPiece]:
+        """What encodes each parameter for its owners."""
+        return [PieceByPiece(self.strategy.compressor, p.bounds) for p in self.pieces]
+
+    def outgoing(self, digest: int, step: int, finite: bool) -> AllToAll:
+        """The first move; the sections hold what was encoded."""
+        self._reduced = False
+        for header in self._headers:
+            header.write(digest, step, finite)
+        return self._move
+
+    def reduce(
+        self, arrived: Tensor, states: Sequence[State], digest: int, info: StepInfo, seed: int
+    ) -> Tensor:
+        """The owner's work, and the message for all."""
+        layout = self.layouts[self.rank]
+        messages = arrived.view(self.world, layout.bytes)
+        finite = check_headers(header_of(messages), digest, info.step)
+        if finite:
+            by_rank = [layout.views(message) for message in messages]
+            finite = self._encode_means(list(zip(*by_rank)), states, info, seed)
+            self._reduced = finite
+        self._my_header.write(digest, info.step, finite)
+        return self._mine
+
+    def _encode_means(
+        self, payloads: Sequence[Sequence[tuple[Tensor, ...]]], states: Sequence[State],
+        info: StepInfo, seed: int,
+    ) -> bool:  # fmt: skip
+        finite, plain = True, StepInfo(info.step)
+        work = zip(self._means, payloads, self._encoders, self._my_sections, states)
+        for name, (mean, parts, encoder, sections, state) in zip(self.bucket.names, work):
+            try:
+                self.strategy.compressor.accumulate(parts, mean, self.world)
+            except PayloadError as error:
+                raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
+            key = Key(seed, info.step, f"{name}/mean", self.rank)
+            finite &= encoder.encode(mean, state, sections, plain, key)
+        return finite
+
+    def collect(self, messages: Tensor, results: Sequence[Tensor], digest: int, step: int) -> bool:
+        """Every owner's message into the results; False if some rank saw inf or NaN."""
+        check_size(messages, self.world, len(self._mine))
+        if not check_headers(header_of(messages), digest, step):
+            return False
+        for owner, (layout, message) in enumerate(zip(self.layouts, messages)):
+            views = layout.views(message[: layout.bytes])
+            for pieces, sections, result in zip(self.pieces, views, results):
+                begin, end = pieces.of_owner(owner)
+                self.strategy.compressor.decode(sections, result[begin:end])
+        return True
+
+    def undo(self, states: Sequence[State]) -> None:
+        """The owner's memory as it was before this step."""
+        if not self._reduced:
+            return
+        work = zip(self._encoders, self._means, states, self._my_sections)
+        for encoder, mean, state, sections in work:
+            encoder.undo(mean, state, sections, StepInfo())
+
+    def release(self) -> None:
+        for encoder in self._encoders:
+            encoder.release()
+
+
+def _remembers(strategy: Strategy) -> bool:
+    """Whether what is not sent waits for the next step."""
+    rule = strategy.feedback.recurrence() if strategy.feedback else None
+    return rule is not None and rule.sent == "leaves"

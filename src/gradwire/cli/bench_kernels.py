@@ -96,7 +96,7 @@ def _contestants(n: int) -> list[_Contestant]:
 
     generator = torch.Generator().manual_seed(0)
     gradients = [torch.randn(n, generator=generator) for _ in range(BUFFERS)]
-    core, which = _native()
+    core, which = native()
     return [
         *_references(gradients, core, which),
         *_selections(gradients),
@@ -105,14 +105,15 @@ def _contestants(n: int) -> list[_Contestant]:
     ]
 
 
-def _native() -> "tuple[Core, int]":
+def native() -> "tuple[Core, int]":
+    """The extension and the instruction set in use; KernelError without them."""
     from gradwire.errors import KernelError
     from gradwire.kernels.native import core_for
 
     found = core_for()
     if found is None:
         raise KernelError(
-            "the benchmark compares the native kernels with torch, but they are not in use; "
+            "the benchmark is about the native kernels, but they are not in use; "
             "install gradwire where there is a C++ compiler, and do not set GRADWIRE_KERNELS=twin"
         )
     return found
@@ -288,11 +289,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; the exit code. Starts the process again to set the allocator."""
+def set_allocator() -> None:
+    """Start the process again with the thresholds above, unless it has them."""
     if any(name not in os.environ for name in ALLOCATOR):
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ALLOCATOR)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print; the exit code. Starts the process again to set the allocator."""
+    set_allocator()
     from gradwire.errors import KernelError
     from gradwire.kernels import instruction_set
 

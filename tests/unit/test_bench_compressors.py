@@ -1,0 +1,155 @@
+"""The benchmark runs, and counts bytes as one would by hand; no time is asserted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from gradwire import registry
+from gradwire.cli import bench_compressors as bench
+from gradwire.cli.bench_kernels import ALLOCATOR
+from gradwire.compressors import Int8, OneBit, Sign, TernGrad, TopK
+from gradwire.errors import StrategyError
+from gradwire.kernels import instruction_set, use
+
+native = pytest.mark.skipif(instruction_set() == "twin", reason="needs the native extension")
+N = 25_600
+
+
+def options(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    return parser.parse_args(["--elements", str(N), "--repeats", "2", "--payloads", "2", *given])
+
+
+@pytest.fixture
+def _allocator_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ALLOCATOR.items():
+        monkeypatch.setenv(name, value)
+
+
+# -- what is measured --------------------------------------------------------------------------
+
+
+def test_every_exported_compressor_has_a_row() -> None:
+    """If this fails: add the new member, with parameters, to LISTED."""
+    assert {s.compressor.name for s in bench.strategies()} == set(registry.COMPRESSORS)
+
+
+def test_a_member_that_is_not_listed_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "LISTED", ("none",))
+    monkeypatch.setattr(registry, "COMPRESSORS", {"none": registry.COMPRESSORS["none"],
+                                                  "int8": Int8})  # fmt: skip
+    assert [str(s.compressor) for s in bench.strategies()] == ["none", "int8"]
+
+
+def test_a_member_that_needs_parameters_must_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "LISTED", ("none",))
+    with pytest.raises(StrategyError, match="topk"):
+        bench.strategies()
+
+
+def test_texts_choose_the_rows() -> None:
+    chosen = bench.strategies(["topk(0.1)+ef", "none | allreduce"])
+    assert [str(s) for s in chosen] == ["topk(0.1)+ef | allgather", "none | allreduce"]
+
+
+def test_a_compressor_is_decoded_once_whatever_its_feedback() -> None:
+    chosen = bench.strategies(["topk(0.1)", "topk(0.1)+ef", "dgc(0.1)", "topk(0.2)"])
+    assert bench.distinct_compressors(chosen) == [TopK(0.1), TopK(0.2)]
+
+
+# -- what must move, by hand -------------------------------------------------------------------
+
+SCALES = 4 * 100  # of 25,600 elements in blocks of 256
+
+
+@pytest.mark.parametrize(
+    ("compressor", "state", "expected"),
+    [
+        (Int8(), 0, [4 * N + N + SCALES]),
+        (Int8(), N, [4 * N + 8 * N + N + SCALES]),
+        (TopK(0.01), 0, [4 * N + 8 * 256]),
+        (TopK(0.01), 2 * N, [4 * N + 16 * N + 8 * 256]),
+        (Sign(), N, [12 * N + N // 8]),
+        (Sign(scaled=True), 0, [4 * N + N // 8 + 4]),
+        (Sign(scaled=True), N, [12 * N + N // 8 + 4, 20 * N + N // 8 + 4]),
+        (OneBit(), 0, [4 * N + N // 8 + 8]),
+        (OneBit(), N, [12 * N + N // 8 + 8, 20 * N + N // 8 + 8]),
+        (TernGrad(), 0, [4 * N + N // 5 + 4, 8 * N + N // 5 + 4]),
+        (TernGrad(), N, [12 * N + N // 5 + 4, 20 * N + N // 5 + 4]),
+    ],
+    ids=str,
+)
+def test_bytes_of_encoding(compressor: bench.Compressor, state: int, expected: list[int]) -> None:
+    assert bench.encode_bytes(compressor, N, state) == expected
+
+
+def test_bytes_of_decoding() -> None:
+    assert bench.decode_bytes(Int8(), N, 8) == [4 * N + 8 * (N + SCALES)]
+    assert bench.decode_bytes(TopK(0.01), N, 8) == [4 * N + 8 * 8 * 256]
+
+
+# -- a tiny run --------------------------------------------------------------------------------
+
+
+@native
+def test_rows_agree_with_themselves() -> None:
+    found = bench.measure(elements=N, repeats=2, payloads=3)
+    assert {row["name"] for row in found["encode"]} >= {"int8+ef", "dgc(0.001)", "onebit"}
+    assert len(found["decode"]) == len(bench.distinct_compressors(bench.strategies()))
+    for row in found["encode"] + found["decode"]:
+        assert 0 < row["seconds_least"] <= row["seconds"] <= row["seconds_most"]
+        assert row["turns"] == 2
+        for moved, limit, ratio in zip(row["bytes"], row["limits_seconds"], row["times_limit"]):
+            assert limit == pytest.approx(moved / found["copy_bytes_per_second"])
+            assert ratio == pytest.approx(row["seconds"] / limit)
+        assert row["met"] == (row["times_limit"][-1] <= row["target"])
+
+
+@native
+def test_state_is_counted_as_training_keeps_it() -> None:
+    found = bench.measure(["none", "int8+ef", "dgc(0.01)", "topk(0.01)"], N, 1, 2)
+    none, int8, dgc, topk = found["encode"]
+    assert none["bytes"] == [8 * N]
+    assert int8["bytes"] == [12 * N + N + SCALES]
+    assert dgc["bytes"] == [20 * N + 8 * 256]
+    assert topk["bits_per_kept"] == 64
+    assert topk["bits_per_element"] == pytest.approx(0.64)
+    assert none["bits_per_kept"] is None
+
+
+@native
+@pytest.mark.usefixtures("_allocator_is_set")
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run(options("--json", "int8", "topk(0.01)+ef")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["elements"] == N
+    assert [row["name"] for row in document["encode"]] == ["int8", "topk(0.01)+ef"]
+
+
+@native
+@pytest.mark.usefixtures("_allocator_is_set")
+def test_tables_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run(options("terngrad", "topk(0.01)+ef")) == 0
+    said = capsys.readouterr()
+    assert "copy" in said.out.splitlines()[0]
+    assert "decode and sum 2" in said.out
+    assert "4.20 / 8.20" in said.out
+    assert "round 1 of" in said.err
+
+
+@native
+@pytest.mark.usefixtures("_allocator_is_set")
+def test_a_wrong_text_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run(options("topkk(0.01)")) == 1
+    assert "topk" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_allocator_is_set")
+def test_without_native_kernels_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with use("twin"):
+        assert bench.run(options()) == 1
+    assert "install" in capsys.readouterr().err

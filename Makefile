@@ -25,6 +25,7 @@ bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, lab
 	$(PY) -m gradwire bench compressors
 	$(PY) -m gradwire bench conductor
 	$(PY) -m gradwire lab probe
+	$(PY) benchmarks/compressors/main.py
 	$(PY) benchmarks/demo/main.py
 
 setup: $(VENV)/.ready  ## a .venv with pinned packages and gradwire in it, editable, kernels built

@@ -1,0 +1,151 @@
+"""How far what arrives is from what was sent, for one compressor on recorded gradients.
+
+    one step     what arrives of one gradient, without memory
+    sum          what arrives in all steps of the window, against the sum of the gradients
+    sum_ef       the same, with error feedback: what is left is the residual
+    last_ef      what arrives in the last step of the window, with error feedback
+
+Each for one rank (over all ranks) and for the mean over the ranks: relative L2 error and cosine
+over all matrices together. What a compressor with a unit of its own sends is multiplied first by
+the factor that makes its error least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from models import Gradients
+from torch import Tensor
+
+from gradwire.feedback import ErrorFeedback
+from gradwire.runtime.encoder import make_encoder
+from gradwire.runtime.message import Layout
+from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
+
+Measure = dict[str, dict[str, float]]
+
+
+@dataclass
+class Distance:
+    """Sums over elements, added up part by part."""
+
+    given: float = 0.0
+    arrived: float = 0.0
+    both: float = 0.0
+    apart: float = 0.0
+
+    def add(self, given: Tensor, arrived: Tensor) -> None:
+        given, arrived = given.double(), arrived.double()
+        self.given += float(given.dot(given))
+        self.arrived += float(arrived.dot(arrived))
+        self.both += float(given.dot(arrived))
+        self.apart += float((given - arrived).square().sum())
+
+    def result(self, own_unit: bool) -> dict[str, float]:
+        size = math.sqrt(self.given * self.arrived)
+        cosine = self.both / size if size else 0.0
+        error = math.sqrt(self.apart / self.given) if self.given else 0.0
+        return {"error": math.sqrt(max(0.0, 1 - cosine**2)) if own_unit else error,
+                "cosine": cosine}  # fmt: skip
+
+
+class Rank:
+    """One rank's encoders and states, one per matrix."""
+
+    def __init__(self, compressor: Compressor, feedback: Feedback | None, rank: int) -> None:
+        self._compressor, self._feedback, self._rank = compressor, feedback, rank
+        self._encoders: dict[str, Encoder] = {}
+        self._states: dict[str, State] = {}
+
+    def send(self, gradients: Gradients, step: int) -> dict[str, tuple[Tensor, ...]]:
+        """The payload of every matrix."""
+        return {name: self._send(name, x, step) for name, x in gradients.items()}
+
+    def _send(self, name: str, x: Tensor, step: int) -> tuple[Tensor, ...]:
+        if name not in self._encoders:
+            self._encoders[name] = make_encoder(self._compressor, self._feedback)
+            self._states[name] = {}
+        layout = Layout.of([self._compressor.claims(x.numel())])
+        (sections,) = layout.views(torch.zeros(layout.bytes, dtype=torch.uint8))
+        encoder, key = self._encoders[name], Key(0, step, name, self._rank)
+        if not encoder.encode(x, self._states[name], sections, StepInfo(step), key):
+            raise ArithmeticError(f"{self._compressor} found {name} not finite at step {step}")
+        encoder.release()
+        return sections
+
+
+class Totals:
+    """What was given and what arrived, by rank and in the mean; summed over steps."""
+
+    def __init__(self, compressor: Compressor, gradients: Gradients, ranks: int) -> None:
+        self._compressor = compressor
+        self._given = [_zeros(gradients) for _ in range(ranks)]
+        self._arrived = [_zeros(gradients) for _ in range(ranks)]
+        self._mean = _zeros(gradients)
+
+    def add(
+        self, gradients: Sequence[Gradients], sent: Sequence[dict[str, tuple[Tensor, ...]]]
+    ) -> None:
+        for name, x in self._mean.items():
+            one = torch.empty_like(x)
+            for rank, mine in enumerate(sent):
+                self._compressor.decode(mine[name], one)
+                self._arrived[rank][name] += one
+                self._given[rank][name] += gradients[rank][name]
+            self._compressor.accumulate([mine[name] for mine in sent], one, float(len(sent)))
+            x += one
+
+    def result(self) -> Measure:
+        rank, mean = Distance(), Distance()
+        for name, x in self._mean.items():
+            for given, arrived in zip(self._given, self._arrived):
+                rank.add(given[name], arrived[name])
+            mean.add(torch.stack([given[name] for given in self._given]).mean(0), x)
+        own_unit = self._compressor.claims(1).own_unit
+        return {"rank": rank.result(own_unit), "mean": mean.result(own_unit)}
+
+
+def _zeros(like: Gradients) -> Gradients:
+    return {name: torch.zeros_like(x) for name, x in like.items()}
+
+
+def measure(compressor: Compressor, recorded: list[list[Gradients]]) -> dict[str, Measure]:
+    """Everything above, of one compressor on one moment."""
+    first, _, total = _run(compressor, None, recorded)
+    found = {"one_step": first, "sum": total}
+    claims = compressor.claims(1 << 20)
+    if not claims.lossless and not claims.own_unit:
+        _, last, total = _run(compressor, ErrorFeedback(), recorded)
+        found |= {"sum_ef": total, "last_ef": last}
+    return found
+
+
+def _run(
+    compressor: Compressor, feedback: Feedback | None, recorded: list[list[Gradients]]
+) -> tuple[Measure, Measure, Measure]:
+    """The first step alone, the last alone, and all steps summed."""
+    count = len(recorded[0])
+    ranks = [Rank(compressor, feedback, rank) for rank in range(count)]
+    total = Totals(compressor, recorded[0][0], count)
+    singles = []
+    for step, gradients in enumerate(recorded):
+        sent = [rank.send(mine, step) for rank, mine in zip(ranks, gradients)]
+        total.add(gradients, sent)
+        if step in (0, len(recorded) - 1):
+            alone = Totals(compressor, recorded[0][0], count)
+            alone.add(gradients, sent)
+            singles.append(alone.result())
+    return singles[0], singles[-1], total.result()
+
+
+def bits_per_element(compressor: Compressor, gradients: Gradients) -> float:
+    """Of all matrices together, without headers."""
+    bits = elements = 0
+    for x in gradients.values():
+        for dtype, count in compressor.claims(x.numel()).sections:
+            bits += 8 * getattr(torch, dtype).itemsize * count
+        elements += x.numel()
+    return bits / elements

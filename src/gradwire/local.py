@@ -89,7 +89,7 @@ class Context(ABC):
 
     @abstractmethod
     def reduce(self, arrived: Tensor) -> Tensor:
-        """The owner's part: sum the pieces in rank order, divide once, compress again: one message.
+        """The owner's part: sum in rank order, divide once, compress again: one message.
 
         With feedback, what the second compression loses waits at the owner for the next step.
         """

@@ -1,4 +1,4 @@
-"""alltoall: every rank owns a part of the sum. Two moves, 2(n-1)/n·b bytes for codes of b bytes."""
+"""alltoall: every rank owns a part of the sum. Two moves, 2(n-1)/n·b bytes."""
 
 from __future__ import annotations
 

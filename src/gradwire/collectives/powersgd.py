@@ -66,7 +66,7 @@ class _Factors:
         self.dense = [p for p, is_thin in zip(parameters, thin) if not is_thin]
         matrices = [p for p, is_thin in zip(parameters, thin) if is_thin]
         sizes = [p.gradient.numel() for p in matrices]
-        room = self._room("powersgd matrices", sum(sizes)).split(sizes)
+        room = torch.split(self._room("powersgd matrices", sum(sizes)), sizes)
         self.matrices = [_Matrix(p, rank, m) for p, m in zip(matrices, room)]
         self.finite = all(kernels.is_finite(p.gradient) for p in parameters)
 
@@ -75,7 +75,7 @@ class _Factors:
         sizes = [m.rows * m.rank for m in self.matrices]
         sizes += [p.gradient.numel() for p in self.dense]
         flat = self._room("powersgd left", sum(sizes))
-        self._parts = flat.split(sizes)
+        self._parts = torch.split(flat, sizes)
         if not self.finite:
             return flat.fill_(torch.nan)
         for matrix, part in zip(self.matrices, self._parts):
@@ -87,7 +87,7 @@ class _Factors:
     def orthonormalize(self, total: Tensor) -> None:
         """The sums are here: every P becomes a basis, everything dense a mean."""
         self.finite = kernels.is_finite(total)
-        parts = total.split([len(part) for part in self._parts])
+        parts = torch.split(total, [len(part) for part in self._parts])
         if not self.finite:
             return
         for matrix, part in zip(self.matrices, parts):
@@ -101,7 +101,7 @@ class _Factors:
         flat = self._room("powersgd right", sum(sizes))
         if not self.finite:
             return flat.fill_(torch.nan)
-        for matrix, part in zip(self.matrices, flat.split(sizes)):
+        for matrix, part in zip(self.matrices, torch.split(flat, sizes)):
             torch.mm(matrix.m.t(), matrix.left, out=part.view(matrix.columns, -1))
         return flat
 
@@ -110,7 +110,7 @@ class _Factors:
         if not self.finite or not kernels.is_finite(total):
             return False
         sizes = [m.columns * m.rank for m in self.matrices]
-        for matrix, part in zip(self.matrices, total.split(sizes)):
+        for matrix, part in zip(self.matrices, torch.split(total, sizes)):
             matrix.finish(part.div_(self.world).view(matrix.columns, -1))
         return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ VALUES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _LARGEST = {name: torch.finfo(getattr(torch, dtype)).max for name, dtype in VALUES.items()}
 
 
-class Entries(NamedTuple):
+@dataclass(frozen=True)
+class Entries:
     """k entries of a parameter of n elements: a section of places, a section of values."""
 
     n: int
@@ -52,7 +53,7 @@ class Entries(NamedTuple):
         return ("uint8", kernels.code_bytes(self.code, self.n, self.k)), values
 
     def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
-        """places: (k,) int32, ascending. values: (k,) fp32; beyond the format's range: its largest."""
+        """places: (k,) int32, ascending. values: (k,) fp32, cut to the range of their format."""
         if self.code == "int32":
             sections[0].copy_(places)
         else:

@@ -127,7 +127,7 @@ def _perform(moves: Sequence[Move]) -> list[Tensor]:
     if isinstance(moves[0], AllGather):
         return [torch.stack(data) for _ in moves]
     if all(isinstance(m, AllToAll) for m in moves):
-        parts = [m.data.split(m.sizes) for m in moves]  # type: ignore[attr-defined]
+        parts = [torch.split(m.data, m.sizes) for m in moves]  # type: ignore[attr-defined]
         return [torch.cat([part[r] for part in parts]) for r in range(len(moves))]
     raise MoveError(f"lockstep performs the moves of gradwire.moves; got {moves[0]}.")
 

@@ -65,7 +65,7 @@ class PieceByPiece(Compressor):
             self.inner.add(own, part, factor)
 
     def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
-        per_piece = [list(own for _, own in self._parts(x, payload)) for payload in payloads]
+        per_piece = [[own for _, own in self._parts(x, payload)] for payload in payloads]
         for (begin, end), *owns in zip(self.bounds, *per_piece):
             self.inner.accumulate(owns, x[begin:end], divisor)
 

@@ -53,13 +53,17 @@ struct SignSums {
 };
 
 struct Codecs {
-    // Writes codes and, unless the scale is given, scales. Returns whether all of x is finite;
-    // if not, what was written is worthless.
-    bool (*encode)(Format format, Float type, const void* x, std::size_t n, Noise noise,
-                   float given_scale, std::uint8_t* codes, float* scales);
+    // Writes codes and, unless the scale is given, scales. first: the index of x[0] for the noise.
+    // Returns whether all of x is finite; if not, what was written is worthless.
+    bool (*encode)(Format format, Float type, const void* x, std::size_t first, std::size_t n,
+                   Noise noise, float given_scale, std::uint8_t* codes, float* scales);
     // target = (sum in list order, in fp32, from zero) / divisor.
     void (*accumulate)(Format format, Float type, void* target, std::size_t n,
                        const Codes* payloads, std::size_t count, float divisor, bool stream);
+    // The same of n numbers of one type each.
+    void (*accumulate_dense)(Float payloads_type, Float type, void* target, std::size_t n,
+                             const void* const* payloads, std::size_t count, float divisor,
+                             bool stream);
     // v += factor · decoded.
     void (*add)(Format format, float* v, std::size_t n, Codes payload, float factor);
     // The bits of x < 0 and the sums of what is below zero and of what is not. noise: decides the
@@ -76,6 +80,21 @@ struct Codecs {
     // The random numbers themselves, for tests.
     void (*noise)(Noise noise, std::size_t first, std::size_t n, std::uint32_t* target);
 };
+
+// Bytes of n elements without the scales, and how many scales they have.
+struct Extent {
+    std::size_t block;
+    std::size_t block_bytes;
+    std::size_t scales_per_block;
+};
+Extent extent_of(Format format);
+
+// u and v advanced by a gradient, v encoded, and what the codes say taken out of v, chunk by chunk
+// in the cache. For formats with a scale per block, or none. Returns whether all was finite; an
+// element that was not kept its u and v.
+bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Float type,
+                  const void* gradient, float* u, float* v, std::size_t n, Recurrence how,
+                  Noise noise, std::uint8_t* codes, float* scales, const Watch* watch);
 
 extern const Codecs plain_codecs;
 #ifdef GRADWIRE_X86

@@ -49,8 +49,8 @@ void noise_block(Noise noise, std::size_t first, std::size_t n, std::uint32_t* t
 }
 
 template <class F, class T>
-bool encode_all(const T* x, std::size_t n, Noise noise, float given, std::uint8_t* codes,
-                float* scales) {
+bool encode_all(const T* x, std::size_t first, std::size_t n, Noise noise, float given,
+                std::uint8_t* codes, float* scales) {
     alignas(64) float held[F::block];
     alignas(64) std::uint32_t random[F::block];
     for (std::size_t begin = 0; begin < n; begin += F::block) {
@@ -67,18 +67,18 @@ bool encode_all(const T* x, std::size_t n, Noise noise, float given, std::uint8_
         const bool scaled = largest >= least_scaled;
         if constexpr (F::steps > 0.0f && !F::one_scale)
             *scales++ = scaled ? largest / F::steps : 0.0f;
-        if constexpr (F::stochastic) noise_block(noise, begin, m, random);
+        if constexpr (F::stochastic) noise_block(noise, first + begin, m, random);
         F::encode(block, m, scaled ? F::steps / largest : 0.0f, random, codes);
         codes += F::bytes(m);
     }
     return true;
 }
 
-bool encode(Format format, Float type, const void* x, std::size_t n, Noise noise, float given,
-            std::uint8_t* codes, float* scales) {
+bool encode(Format format, Float type, const void* x, std::size_t first, std::size_t n, Noise noise,
+            float given, std::uint8_t* codes, float* scales) {
     return with_format(format, [&](auto chosen) {
         return with_type(type, x, [&](const auto* in) {
-            return encode_all<decltype(chosen)>(in, n, noise, given, codes, scales);
+            return encode_all<decltype(chosen)>(in, first, n, noise, given, codes, scales);
         });
     });
 }
@@ -156,6 +156,29 @@ void accumulate(Format format, Float type, void* target, std::size_t n, const Co
     with_format(format, [&](auto chosen) {
         with_quotient(type, target, divisor, around, [&](auto sink) {
             add_all<decltype(chosen)>(payloads, count, n, 1.0f, sink);
+        });
+    });
+}
+
+void accumulate_dense(Float payloads_type, Float type, void* target, std::size_t n,
+                      const void* const* payloads, std::size_t count, float divisor, bool around) {
+    constexpr int U = 4;
+    const std::size_t whole = n / (U * W) * (U * W);
+    with_type(payloads_type, target, [&](auto* kind) {
+        using T = std::remove_pointer_t<decltype(kind)>;
+        const auto of = [&](std::size_t r) { return static_cast<const T*>(payloads[r]); };
+        with_quotient(type, target, divisor, around, [&](auto sink) {
+            add_terms<U>(count, whole, sink, [&](std::size_t r, std::size_t first) {
+                const T* const from = of(r);
+                for (std::size_t i = 0; i < U * W; i += 64 / sizeof(T))
+                    __builtin_prefetch(from + first + i + 1024);
+                return [from](std::size_t i) { return load(from + i); };
+            });
+            for (std::size_t i = whole; i < n; ++i) {
+                float sum = sink.first(i);
+                for (std::size_t r = 0; r < count; ++r) sum += widen(of(r)[i]);
+                sink.last(i, sum);
+            }
         });
     });
 }
@@ -308,7 +331,7 @@ std::uint32_t largest(Float type, const void* x, std::size_t n, double* squares)
 
 }  // namespace
 
-extern const Codecs GRADWIRE_CODECS = {encode,           accumulate, add_codes, pack_signs,
+extern const Codecs GRADWIRE_CODECS = {encode,           accumulate, accumulate_dense, add_codes, pack_signs,
                                        accumulate_signs, add_signs,  largest,   noise_block};
 
 }  // namespace gradwire

@@ -166,13 +166,26 @@ void accumulate_at(int set, int type, Address target, std::size_t n,
 }
 
 void accumulate_dense_at(int set, int type, Address target, std::size_t n,
-                         const std::vector<std::pair<Address, int>>& payloads, float divisor) {
+                         const std::vector<std::pair<Address, int>>& payloads, float divisor,
+                         bool stream) {
     const Passes& passes = passes_of(set);
+    const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;
     std::vector<DensePayload> list;
-    for (const auto& [value, kind] : payloads)
+    std::vector<const void*> values;
+    bool alike = true;
+    for (const auto& [value, kind] : payloads) {
         list.push_back({at<void>(value), static_cast<Float>(kind)});
-    accumulate_dense(passes, static_cast<Float>(type), at<void>(target), n, list, divisor);
+        values.push_back(at<void>(value));
+        alike &= kind == payloads.front().second;
+    }
+    const auto out = static_cast<Float>(type);
+    if (alike && !list.empty()) {
+        codecs.accumulate_dense(list.front().type, out, at<void>(target), n, values.data(),
+                                values.size(), divisor, stream);
+    } else {
+        accumulate_dense(passes, out, at<void>(target), n, list, divisor);
+    }
 }
 
 bool cast_at(int set, int from, int to, Address source, Address target, std::size_t n,
@@ -201,9 +214,33 @@ bool encode_at(int set, int format, int type, Address x, std::size_t n,
     const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;
     const auto [first, second, shift] = noise;
-    return codecs.encode(static_cast<Format>(format), static_cast<Float>(type), at<void>(x), n,
+    return codecs.encode(static_cast<Format>(format), static_cast<Float>(type), at<void>(x), 0, n,
                          {first, second, shift}, given_scale, at<std::uint8_t>(codes),
                          at<float>(scales));
+}
+
+bool update_codes_at(int set, int format, int type, Address gradient, Address u, Address v,
+                     std::size_t n, std::tuple<int, float, float> recurrence,
+                     std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> noise, Address codes,
+                     Address scales, float hint, Address journal) {
+    const Passes& passes = passes_of(set);
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    const auto [mode, momentum, scale] = recurrence;
+    const auto [first, second, shift] = noise;
+    auto* const kept = at<Journal>(journal);
+    Watch watch{};
+    if (kept != nullptr) {
+        kept->begin(at<float>(u), at<float>(v), n);
+        watch = kept->watch(journal_limit(hint));
+    }
+    const bool finite = update_codes(
+        passes, codecs, static_cast<Format>(format), static_cast<Float>(type), at<void>(gradient),
+        at<float>(u), at<float>(v), n, {static_cast<Mode>(mode), momentum, scale},
+        {first, second, shift}, at<std::uint8_t>(codes), at<float>(scales),
+        kept != nullptr ? &watch : nullptr);
+    if (kept != nullptr && kept->failed()) throw std::bad_alloc();
+    return finite;
 }
 
 void accumulate_codes_at(int set, int format, int type, Address target, std::size_t n,
@@ -315,6 +352,7 @@ NB_MODULE(_native, m) {
     m.def("add_cast", &add_cast_at);
     m.def("is_finite", &is_finite_at);
     m.def("encode", &encode_at);
+    m.def("update_codes", &update_codes_at);
     m.def("accumulate_codes", &accumulate_codes_at);
     m.def("add_codes", &add_codes_at);
     m.def("pack_signs", &pack_signs_at);

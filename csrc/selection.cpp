@@ -159,12 +159,6 @@ bool is_known(float hint) { return hint > 0.0f && std::isfinite(hint); }
 
 std::uint32_t threshold_of(float hint) { return is_known(hint) ? bits_of(hint) : smallest_bits; }
 
-// What is not sent is about the threshold or less, so up to this limit inverting the recurrence
-// costs it little.
-std::uint32_t journal_limit(float hint) {
-    return is_known(hint) ? bits_of(journal_factor * hint) : 0;
-}
-
 Candidates fresh(Scratch& own, std::size_t n, std::size_t k, std::uint32_t threshold) {
     const std::size_t capacity = std::min(n, 8 * k + 4096);
     const std::size_t size = capacity + candidate_slack;
@@ -263,6 +257,12 @@ void clear_selected(float* u, float* v, bool mask, const Selection& out, float* 
 }
 
 }  // namespace
+
+// What is not sent is about the threshold or less, so up to this limit inverting the recurrence
+// costs it little.
+std::uint32_t journal_limit(float hint) {
+    return is_known(hint) ? bits_of(journal_factor * hint) : 0;
+}
 
 std::uint64_t fallbacks() { return fallback_count.load(std::memory_order_relaxed); }
 

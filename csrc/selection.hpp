@@ -43,4 +43,7 @@ std::pair<std::size_t, bool> reaching(const Passes& passes, Float type, const vo
                                       std::size_t n, std::uint32_t threshold, std::size_t room,
                                       std::int32_t* index, float* value);
 
+// Bits from which on an update is announced to a journal, given the largest of the last one.
+std::uint32_t journal_limit(float hint);
+
 }  // namespace gradwire

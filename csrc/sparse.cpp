@@ -76,15 +76,10 @@ void accumulate_dense(const Passes& passes, Float type, void* target, std::size_
                       const std::vector<DensePayload>& payloads, float divisor) {
     by_block(passes, type, target, n, divisor,
              [&](std::size_t begin, std::size_t end, float* sum) {
-                 if (payloads.empty()) std::fill_n(sum, block, 0.0f);
-                 for (std::size_t r = 0; r < payloads.size(); ++r) {
-                     const DensePayload& payload = payloads[r];
+                 std::fill_n(sum, block, 0.0f);
+                 for (const DensePayload& payload : payloads) {
                      const char* const value = at(payload.value, begin, payload.type);
-                     if (r == 0) {
-                         passes.cast(payload.type, Float::fp32, value, sum, end - begin, false);
-                     } else {
-                         passes.add(payload.type, value, sum, end - begin, 1.0f);
-                     }
+                     passes.add(payload.type, value, sum, end - begin, 1.0f);
                  }
              });
 }

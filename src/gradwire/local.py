@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gradwire.member import Key, StepInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradwire.kernels.formats import Format
+    from gradwire.kernels.noise import Noise
     from gradwire.moves import AllToAll
 
 Sections: TypeAlias = "Sequence[Tensor]"
@@ -42,6 +44,15 @@ class Encoder(ABC):
 
     def release(self) -> None:  # noqa: B027 - most have nothing to forget
         """The step is over: forget what only `undo` and `give_back` need."""
+
+
+class BlockCodes(NamedTuple):
+    """A payload whose blocks are coded one by one, and the dice for them."""
+
+    form: Format
+    codes: Tensor
+    scales: Tensor
+    noise: Noise
 
 
 @dataclass(frozen=True)

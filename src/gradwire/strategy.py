@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradwire.errors import StrategyError
-from gradwire.local import Context, Encoder, Sections, State
+from gradwire.local import BlockCodes, Context, Encoder, Sections, State
 from gradwire.member import Claims, Key, Member, Recurrence, StepInfo
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ class Compressor(Member):
     @abstractmethod
     def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
         """Overwrite x with the sum of the payloads in order, divided once; PayloadError if bad."""
+
+    def blocks(self, sections: Sections, key: Key) -> BlockCodes | None:
+        """The sections as block codes, if that is what they are: then feedback runs with them in
+        one pass over memory."""
+        return None
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         """Feedback (None: without) and encoding in one pass, where there is a kernel for it."""

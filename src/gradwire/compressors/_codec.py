@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.kernels.formats import Format
+from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Compressor, Key, Sections
 
 
@@ -34,6 +35,10 @@ class Codec(Compressor):
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         scales, codes = sections
         return kernels.encode_codes(self.format(), x, codes, scales, noise_of(key))
+
+    def blocks(self, sections: Sections, key: Key) -> BlockCodes | None:
+        scales, codes = sections
+        return BlockCodes(self.format(), codes, scales, noise_of(key))
 
     def decode(self, sections: Sections, x: Tensor) -> None:
         self.accumulate([sections], x, 1.0)

@@ -6,7 +6,7 @@ the results are the same bits. Importing needs neither a compiler nor the extens
 
 from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, is_finite
-from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes
+from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.indices import (
     INDEX_CODES,
     code_bytes,
@@ -21,7 +21,7 @@ from gradwire.kernels.noise import Noise, random_bits
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
-from gradwire.kernels.update import restore_topk, undo_topk, update_topk
+from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 
 __all__ = [
     "INDEX_CODES",
@@ -38,6 +38,7 @@ __all__ = [
     "add_cast",
     "add_codes",
     "add_signs",
+    "advance",
     "cast",
     "check_index_range",
     "code_bytes",
@@ -53,11 +54,13 @@ __all__ = [
     "random_bits",
     "reaching",
     "restore_topk",
+    "retreat",
     "scratch",
     "sign_bytes",
     "smallest",
     "topk",
     "undo_topk",
+    "update_codes",
     "update_topk",
     "use",
     "zeros",

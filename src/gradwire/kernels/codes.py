@@ -7,6 +7,7 @@ import torch
 from gradwire.errors import PayloadError
 from gradwire.kernels import formats
 from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
+from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import (
     CODES,
     STREAM_BYTES,
@@ -19,6 +20,7 @@ from gradwire.kernels.native import (
 )
 from gradwire.kernels.noise import Noise, random_bits_twin
 from gradwire.kernels.sparse import check_target, quotient
+from gradwire.kernels.update import advance, check_update, recurrence_of
 
 _SILENCE = Noise(0, 0)
 
@@ -45,6 +47,52 @@ def encode_codes(
         which, form.number, CODES[x.dtype], pointer(x), x.numel(), noise, largest,
         pointer(codes), pointer(scales),
     )  # fmt: skip
+
+
+def update_codes(
+    form: Format, gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor,
+    codes: torch.Tensor, scales: torch.Tensor, noise: Noise, *, momentum: float | None,
+    nesterov: bool = False, scale: float = 1.0, decay: float = 1.0, hint: float = 0.0,
+    journal: Journal | None = None,
+) -> bool:  # fmt: skip
+    """`update_topk` of nothing, `encode_codes` of the residual, and what was coded out of it.
+
+    Chunk by chunk in the cache, so that memory is passed over once; not for formats with one
+    scale in all. What is not finite keeps its velocity and residual. Returns whether all was.
+    Raises KernelError.
+    """
+    found = core_for(gradient)
+    if found is None or form.one_scale:
+        return update_codes_twin(
+            form, gradient, velocity, residual, codes, scales, noise, momentum=momentum,
+            nesterov=nesterov, scale=scale, decay=decay, hint=hint, journal=journal,
+        )  # fmt: skip
+    check_update(gradient, velocity, residual, None, 0, momentum)
+    _check_buffers(form, gradient.numel(), codes, scales)
+    mode, m, s = recurrence_of(momentum, nesterov, scale, decay)
+    core, which = found
+    gradient = gradient.contiguous()
+    return core.update_codes(
+        which, form.number, CODES[gradient.dtype], pointer(gradient), pointer(velocity),
+        pointer(residual), gradient.numel(), (mode, m, s), noise, pointer(codes), pointer(scales),
+        hint, 0 if journal is None else journal.begin(core),
+    )  # fmt: skip
+
+
+def update_codes_twin(
+    form: Format, gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor,
+    codes: torch.Tensor, scales: torch.Tensor, noise: Noise, *, momentum: float | None,
+    nesterov: bool = False, scale: float = 1.0, decay: float = 1.0, hint: float = 0.0,
+    journal: Journal | None = None,
+) -> bool:  # fmt: skip
+    """`update_codes`, one after the other."""
+    finite = advance(
+        gradient, velocity, residual, momentum=momentum, nesterov=nesterov, scale=scale,
+        decay=decay, hint=hint, journal=journal,
+    )  # fmt: skip
+    encode_codes(form, residual, codes, scales, noise)
+    add_codes(form, residual, codes, scales, -1.0)
+    return finite
 
 
 def accumulate_codes(

@@ -119,6 +119,7 @@ class Core(Protocol):
         n: int,
         payloads: list[tuple[int, int]],
         divisor: float,
+        stream: bool,
         /,
     ) -> None: ...
     def cast(
@@ -139,6 +140,23 @@ class Core(Protocol):
         given_scale: float,
         codes: int,
         scales: int,
+        /,
+    ) -> bool: ...
+    def update_codes(
+        self,
+        set: int,
+        format: int,
+        type: int,
+        gradient: int,
+        u: int,
+        v: int,
+        n: int,
+        recurrence: tuple[int, float, float],
+        noise: tuple[int, int, int],
+        codes: int,
+        scales: int,
+        hint: float,
+        journal: int,
         /,
     ) -> bool: ...
     def accumulate_codes(

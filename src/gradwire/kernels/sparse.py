@@ -8,6 +8,7 @@ import torch
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.native import (
     CODES,
+    STREAM_BYTES,
     Core,
     check_buffer,
     check_contiguous,
@@ -180,7 +181,8 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
     core, which = found
     held = [p.contiguous() for p in payloads]
     pairs = [(pointer(p), CODES[p.dtype]) for p in held]
-    core.accumulate_dense(which, CODES[out.dtype], pointer(out), out.numel(), pairs, by)
+    stream = out.numel() * out.element_size() >= STREAM_BYTES
+    core.accumulate_dense(which, CODES[out.dtype], pointer(out), out.numel(), pairs, by, stream)
 
 
 def accumulate_dense_twin(out: torch.Tensor, payloads: list[torch.Tensor], divisor: float) -> None:
@@ -188,6 +190,6 @@ def accumulate_dense_twin(out: torch.Tensor, payloads: list[torch.Tensor], divis
     by = check_target(out, divisor)
     _check_dense(out, payloads)
     total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
-    for number, payload in enumerate(payloads):
-        total = total + payload.detach().float() if number else payload.detach().float()
+    for payload in payloads:
+        total = total + payload.detach().float()
     out.copy_(quotient(total, by))

@@ -29,7 +29,7 @@ _FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
 _SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
 
 
-def _check(
+def check_update(
     gradient: torch.Tensor,
     velocity: torch.Tensor | None,
     residual: torch.Tensor,
@@ -37,11 +37,12 @@ def _check(
     k: int,
     momentum: float | None,
 ) -> None:
+    """KernelError unless these can be updated; velocities, (k,), are those that are taken out."""
     n = gradient.numel()
     check_float("gradient", gradient)
     check_buffer("residual", residual, torch.float32, n)
     check_same_device(gradient, residual=residual, velocity=velocity, velocities=velocities)
-    given = (velocity is not None, velocities is not None)
+    given = (velocity is not None, velocities is not None if k else velocity is not None)
     if given != (momentum is not None,) * 2:
         raise KernelError(
             "velocity and velocities belong to momentum: give all three or none, not "
@@ -62,6 +63,46 @@ def _numbers(momentum: float | None, scale: float, decay: float) -> tuple[float,
     """What the recurrence multiplies its state with, and the scale, as fp32."""
     m = finite_number("decay", decay) if momentum is None else finite_number("momentum", momentum)
     return m, 1.0 if scale == 1.0 else finite_number("scale", scale)
+
+
+def recurrence_of(
+    momentum: float | None, nesterov: bool, scale: float, decay: float
+) -> tuple[int, float, float]:
+    """Mode, multiplier of the state, and scale, as the extension wants them."""
+    return _mode(momentum, nesterov), *_numbers(momentum, scale, decay)
+
+
+def advance(
+    gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor, *,
+    momentum: float | None, nesterov: bool = False, scale: float = 1.0, decay: float = 1.0,
+    hint: float = 0.0, journal: Journal | None = None,
+) -> bool:  # fmt: skip
+    """`update_topk` that takes nothing out. Returns whether all was finite. Raises KernelError."""
+    places, nothing = nothing_taken(residual)
+    return update_topk(
+        gradient, velocity, residual, 0, places, nothing, None if velocity is None else nothing,
+        momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay, hint=hint,
+        journal=journal,
+    ).finite  # fmt: skip
+
+
+def retreat(
+    gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor, *,
+    momentum: float | None, nesterov: bool = False, scale: float = 1.0, decay: float = 1.0,
+    journal: Journal | None = None,
+) -> None:  # fmt: skip
+    """Takes an `advance` back; see `undo_topk`."""
+    places, nothing = nothing_taken(residual)
+    undo_topk(
+        gradient, velocity, residual, places, nothing, None if velocity is None else nothing,
+        momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay,
+        journal=journal,
+    )  # fmt: skip
+
+
+def nothing_taken(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """No places and no values."""
+    return x.new_empty(0, dtype=torch.int32), x.new_empty(0, dtype=torch.float32)
 
 
 def update_topk(
@@ -94,7 +135,7 @@ def update_topk(
     finite is False.
     Raises KernelError.
     """
-    _check(gradient, velocity, residual, velocities, k, momentum)
+    check_update(gradient, velocity, residual, velocities, k, momentum)
     check_selection(residual, k, indices, values, "residual")
     m, s = _numbers(momentum, scale, decay)
     found = core_for(gradient)
@@ -219,7 +260,7 @@ def undo_topk(
     that over the momentum; in Nesterov's form, three such). Without one there is no such limit.
     With momentum 0 the velocity of before cannot be known and stays as it is. Raises KernelError.
     """
-    _check(gradient, velocity, residual, velocities, values.numel(), momentum)
+    check_update(gradient, velocity, residual, velocities, values.numel(), momentum)
     m, s = _numbers(momentum, scale, decay)
     if journal is not None:
         journal.check(velocity, residual)

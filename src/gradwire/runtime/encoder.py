@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -96,6 +97,14 @@ class InPlaceEncoder(Encoder):
         x, info = self._clipped(x, info)
         v = state[rule.state]
         self._look(v)
+        blocks = self.compressor.blocks(sections, key) if rule.sent == "leaves" else None
+        if blocks is not None:
+            self._encoded = True
+            return kernels.update_codes(
+                blocks.form, x, self._velocity(state), v, blocks.codes, blocks.scales,
+                blocks.noise, **self._how(info), hint=self._hint,
+                journal=None if self._fresh else self._journal,
+            )  # fmt: skip
         finite = self._advance(x, state, info, self._journal)
         self._encoded = self.compressor.encode(v, sections, key)
         if self._encoded and rule.sent != "stays":
@@ -142,33 +151,40 @@ class InPlaceEncoder(Encoder):
     def _advance(
         self, x: Tensor, state: State, info: StepInfo, journal: kernels.Journal | None
     ) -> bool:
-        rule, (nowhere, nothing) = self.recurrence, _none_of(x)
-        momentum = rule.momentum is not None
-        return kernels.update_topk(
-            x, state["velocity"] if momentum else None, state[rule.state], 0, nowhere, nothing,
-            nothing if momentum else None, momentum=rule.momentum, nesterov=rule.nesterov,
-            mask=False, scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self._hint,
-            journal=None if self._fresh else journal,
-        ).finite  # fmt: skip
+        return kernels.advance(
+            x, self._velocity(state), state[self.recurrence.state], **self._how(info),
+            hint=self._hint, journal=None if self._fresh else journal,
+        )  # fmt: skip
 
     def _retreat(
         self, x: Tensor, state: State, info: StepInfo, journal: kernels.Journal | None
     ) -> None:
-        rule, (nowhere, nothing) = self.recurrence, _none_of(x)
-        momentum = rule.momentum is not None
-        kernels.undo_topk(
-            x, state["velocity"] if momentum else None, state[rule.state], nowhere, nothing,
-            nothing if momentum else None, momentum=rule.momentum, nesterov=rule.nesterov,
-            mask=False, scale=info.clip_scale * rule.gain, decay=rule.decay, journal=journal,
+        kernels.retreat(
+            x, self._velocity(state), state[self.recurrence.state], **self._how(info),
+            journal=journal,
         )  # fmt: skip
+
+    def _velocity(self, state: State) -> Tensor | None:
+        return None if self.recurrence.momentum is None else state["velocity"]
+
+    def _how(self, info: StepInfo) -> _How:
+        rule = self.recurrence
+        return {
+            "momentum": rule.momentum, "nesterov": rule.nesterov,
+            "scale": info.clip_scale * rule.gain, "decay": rule.decay,
+        }  # fmt: skip
+
+
+class _How(TypedDict):
+    """The recurrence, as kernels want it."""
+
+    momentum: float | None
+    nesterov: bool
+    scale: float
+    decay: float
 
 
 _STEPS_PER_LOOK = 64
-
-
-def _none_of(x: Tensor) -> tuple[Tensor, Tensor]:
-    """No places and no values: the update without a selection."""
-    return x.new_empty(0, dtype=torch.int32), x.new_empty(0, dtype=torch.float32)
 
 
 def make_encoder(

@@ -1,0 +1,59 @@
+#include "codecs.hpp"
+
+#include <algorithm>
+
+namespace gradwire {
+namespace {
+
+constexpr std::size_t chunk = 16384;  // 64 KiB of residual, as much gradient: second-level cache
+
+std::size_t width_of(Float type) { return type == Float::fp32 ? 4 : 2; }
+
+// A watch on a part of a vector, told to a listener to the whole.
+struct Part {
+    const Watch* whole;
+    std::size_t begin;
+
+    static void announce(void* self, std::size_t begin, std::size_t count) {
+        const Part& part = *static_cast<const Part*>(self);
+        part.whole->announce(part.whole->listener, part.begin + begin, count);
+    }
+};
+
+}  // namespace
+
+Extent extent_of(Format format) {
+    switch (format) {
+        case Format::levels2: return {512, 128, 1};
+        case Format::levels4: return {512, 256, 1};
+        case Format::levels8: return {512, 512, 1};
+        case Format::ternary: return {1280, 256, 0};
+        case Format::powers: return {512, 576, 0};
+        default: return {256, 256, 1};
+    }
+}
+
+bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Float type,
+                  const void* gradient, float* u, float* v, std::size_t n, Recurrence how,
+                  Noise noise, std::uint8_t* codes, float* scales, const Watch* watch) {
+    const Extent extent = extent_of(format);
+    const auto* g = static_cast<const char*>(gradient);
+    bool finite = true;
+    for (std::size_t begin = 0; begin < n; begin += chunk) {
+        const std::size_t count = std::min(chunk, n - begin);
+        Candidates none{nullptr, nullptr, 0, 0, infinity_bits, 0, nullptr};
+        Part part{watch, begin};
+        const Watch here{watch != nullptr ? watch->limit : 0, &part, &Part::announce};
+        float* const velocity = u == nullptr ? nullptr : u + begin;
+        finite &= passes.update(type, g + begin * width_of(type), velocity, v + begin, count, how,
+                                none, watch != nullptr ? &here : nullptr);
+        const std::size_t block = begin / extent.block;
+        std::uint8_t* const out = codes + block * extent.block_bytes;
+        float* const scale = scales + block * extent.scales_per_block;
+        codecs.encode(format, Float::fp32, v + begin, begin, count, noise, 0.0f, out, scale);
+        codecs.add(format, v + begin, count, {out, scale}, -1.0f);
+    }
+    return finite;
+}
+
+}  // namespace gradwire

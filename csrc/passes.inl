@@ -11,6 +11,14 @@ namespace {
 constexpr std::size_t W = Vector::width;
 constexpr std::size_t alignment = 64;
 
+// A page and more ahead: processors stop at the end of a page on their own.
+template <class T>
+inline void fetch_far(const T* x, std::size_t n) {
+    constexpr std::size_t line = 64 / sizeof(T);
+    constexpr std::size_t ahead = 16384 / sizeof(T);
+    for (std::size_t i = 0; i < n; i += line) __builtin_prefetch(x + ahead + i);
+}
+
 inline Bound finite_bound() { return bound(infinity_bits); }
 
 // Where a block has groups with a candidate. The main loop only notes them, without a branch that
@@ -279,6 +287,7 @@ std::size_t scan_blocks(const T* x, std::size_t i, std::size_t n, Candidates& fo
         Notes<U> notes;
         for (; i + U * W <= end; i += U * W) {
             std::uint32_t any = 0;
+            fetch_far(x + i, U * W);
 #pragma GCC unroll 8
             for (int j = 0; j < U; ++j) any |= reaches(load(x + i + j * W), least);
             notes.add(i, any != 0);

@@ -14,14 +14,6 @@ inline float unit(std::uint32_t random) {  // in [0, 1), 24 bits
     return static_cast<float>(static_cast<std::int32_t>(random >> 8)) * 0x1p-24f;
 }
 
-// A page and more ahead: processors stop at the end of a page on their own.
-template <class T>
-inline void fetch_far(const T* x, std::size_t n) {
-    constexpr std::size_t line = 64 / sizeof(T);
-    constexpr std::size_t ahead = 16384 / sizeof(T);
-    for (std::size_t i = 0; i < n; i += line) __builtin_prefetch(x + ahead + i);
-}
-
 // Bits of the largest magnitude of a block, at the first look at it.
 inline std::uint32_t largest_of(const float* x, std::size_t n) {
     constexpr std::size_t U = 64 / W;

@@ -33,6 +33,22 @@ Extent extent_of(Format format) {
     }
 }
 
+void strata(const Codecs& codecs, Noise noise, std::size_t n, std::size_t k,
+            std::int32_t* places) {
+    if (k == 0) return;
+    auto* const random = reinterpret_cast<std::uint32_t*>(places);
+    codecs.noise(noise, 0, k, random);
+    std::size_t begin = 0;
+    std::size_t rest = 0;  // of begin · k = i · n - rest, so that run i begins at floor(i n / k)
+    for (std::size_t i = 0; i < k; ++i) {
+        const bool longer = rest + n % k >= k;
+        const std::uint64_t size = n / k + (longer ? 1 : 0);
+        rest = rest + n % k - (longer ? k : 0);
+        places[i] = static_cast<std::int32_t>(begin + (random[i] * size >> 32));
+        begin += size;
+    }
+}
+
 bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Float type,
                   const void* gradient, float* u, float* v, std::size_t n, Recurrence how,
                   Noise noise, std::uint8_t* codes, float* scales, const Watch* watch) {

@@ -81,6 +81,9 @@ struct Codecs {
     void (*noise)(Noise noise, std::size_t first, std::size_t n, std::uint32_t* target);
 };
 
+// One place in each of k runs of n elements, of floor or ceil(n / k) each, at random.
+void strata(const Codecs& codecs, Noise noise, std::size_t n, std::size_t k, std::int32_t* places);
+
 // Bytes of n elements without the scales, and how many scales they have.
 struct Extent {
     std::size_t block;

@@ -304,6 +304,14 @@ std::pair<float, double> largest_at(int set, int type, Address x, std::size_t n,
     return {float_of(bits), sum};
 }
 
+void strata_at(int set, std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> noise,
+               std::size_t n, std::size_t k, Address places) {
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    const auto [one, two, shift] = noise;
+    strata(codecs, {one, two, shift}, n, k, at<std::int32_t>(places));
+}
+
 void noise_at(int set, std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> noise,
               std::size_t first, std::size_t n, Address target) {
     const Codecs& codecs = codecs_of(set);
@@ -360,6 +368,7 @@ NB_MODULE(_native, m) {
     m.def("add_signs", &add_signs_at);
     m.def("largest", &largest_at);
     m.def("noise", &noise_at);
+    m.def("strata", &strata_at);
     m.def("stream_update", &stream_update_at);
     m.def("stream_read", &stream_read_at);
 }

@@ -67,7 +67,7 @@ def available() -> dict[str, dict[str, str]]:
         "aliases": ALIASES,
     }
     return {
-        family: {name: _first_line(member) for name, member in members.items()}
+        family: {name: _first_line(member) + _wish(member) for name, member in members.items()}
         for family, members in families.items()
     }
 
@@ -152,6 +152,17 @@ def _signature(member: Any) -> str:
 
 def _first_line(member: type[Member] | Callable[..., Any]) -> str:
     return (member.__doc__ or "").strip().splitlines()[0]
+
+
+def _wish(member: Any) -> str:
+    """What a compressor loses without feedback, from its claims."""
+    if not (isinstance(member, type) and issubclass(member, Compressor)):
+        return ""
+    try:
+        claims = member().claims(1 << 20)
+    except TypeError:  # a density or a threshold is required
+        claims = member(0.01).claims(1 << 20)  # type: ignore[call-arg]
+    return " Wants ef, dgc or ef21." if claims.wants_feedback else ""
 
 
 def _fail(text: object, rule: str, instead: str) -> NoReturn:

@@ -41,17 +41,22 @@ class Compressor(Member):
         """Write x into the sections; False if x, or what they say, is not finite."""
 
     @abstractmethod
-    def decode(self, sections: Sections, x: Tensor) -> None:
-        """Overwrite x with what the sections say."""
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
+        """Overwrite x with what the sections say.
 
-    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+        key, here and below: that it was encoded with; looked at where ranks share their dice.
+        """
+
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         """v, fp32, plus factor times what the sections say, in place."""
         sent = v.new_empty(v.shape)
-        self.decode(sections, sent)
+        self.decode(sections, sent, key)
         v.add_(sent, alpha=factor)
 
     @abstractmethod
-    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
         """Overwrite x with the sum of the payloads in order, divided once; PayloadError if bad."""
 
     def blocks(self, sections: Sections, key: Key) -> BlockCodes | None:

@@ -7,6 +7,7 @@ from gradwire.compressors.natural import Natural
 from gradwire.compressors.nonzero import NonZero
 from gradwire.compressors.onebit import OneBit
 from gradwire.compressors.qsgd import QSGD
+from gradwire.compressors.randk import RandK
 from gradwire.compressors.sign import Sign
 from gradwire.compressors.terngrad import TernGrad
 from gradwire.compressors.threshold import Threshold
@@ -14,7 +15,7 @@ from gradwire.compressors.topk import TopK
 
 MEMBERS = (
     Identity, Float16, BFloat16, Int8, Float8, QSGD, Natural, TernGrad, Sign, OneBit, TopK,
-    Threshold, NonZero,
+    RandK, Threshold, NonZero,
 )  # fmt: skip
 
 __all__ = [

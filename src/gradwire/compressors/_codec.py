@@ -40,13 +40,15 @@ class Codec(Compressor):
         scales, codes = sections
         return BlockCodes(self.format(), codes, scales, noise_of(key))
 
-    def decode(self, sections: Sections, x: Tensor) -> None:
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)
 
-    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         scales, codes = sections
         kernels.add_codes(self.format(), v, codes, scales, factor)
 
-    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
         pairs = [(codes, scales) for scales, codes in payloads]
         kernels.accumulate_codes(self.format(), x, pairs, divisor)

@@ -49,15 +49,17 @@ class Ragged(Compressor):
         entries.write(parts, found.places, found.values)
         return found.finite
 
-    def decode(self, sections: Sections, x: Tensor) -> None:
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)
 
-    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         entries, parts = _read(0, sections[0], v.numel())
         places, values = entries.read(parts)
         kernels.add(v, places, values, factor)
 
-    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
         places, values = [], []
         for r, (section,) in enumerate(payloads):
             entries, parts = _read(r, section, x.numel())

@@ -26,13 +26,15 @@ class Cast(Compressor):
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         return kernels.cast(x, sections[0])
 
-    def decode(self, sections: Sections, x: Tensor) -> None:
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         kernels.cast(sections[0], x)
 
-    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         kernels.add_cast(v, sections[0], factor)
 
-    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
         kernels.accumulate_dense(x, [values for (values,) in payloads], divisor)
 
 

@@ -15,9 +15,10 @@ _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 @dataclass(frozen=True)
 class NonZero(Ragged):
-    """Places and values in the gradient's own dtype; the size of a message depends on the data.
+    """Places and values in the gradient's own dtype, as many as there are: lossless.
 
-    -0 comes back as 0. A dense tensor takes an eighth of a byte per element more than `none`.
+    The size of a message depends on the data. -0 comes back as 0. A dense tensor takes an eighth
+    of a byte per element more than `none`.
     Collectives exchange the lengths first.
     """
 

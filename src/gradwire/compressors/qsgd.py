@@ -15,11 +15,10 @@ _FORMATS = {2: LEVELS2, 4: LEVELS4, 8: LEVELS8}
 
 @dataclass(frozen=True)
 class QSGD(Codec):
-    """2^(bits-1) - 1 levels up to the block's largest magnitude, the next lower or higher at
-    random: `bits` and a sixteenth of a bit per element, mean x.
+    """The next lower or higher level at random, mean x: `bits` and a sixteenth per element.
 
-    With the largest magnitude instead of the 2-norm the levels are closer together. Blocks whose
-    largest magnitude is below 2^-100 are sent as zeros.
+    2^(bits-1) - 1 levels up to the block's largest magnitude: closer together than with the
+    2-norm. Blocks whose largest magnitude is below 2^-100 are sent as zeros.
     Source: Alistarh et al. 2017, section 3.1, with the infinity norm of their section 5.
     """
 

@@ -73,14 +73,16 @@ class TopK(Compressor):
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         return _Select(self).encode(x, {}, sections, StepInfo(), key)
 
-    def decode(self, sections: Sections, x: Tensor) -> None:
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)
 
-    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         places, values = self.entries(v.numel()).read(sections)
         kernels.add(v, places, values, factor)
 
-    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
         places, values = self.entries(x.numel()).read_all(payloads)
         kernels.accumulate(x, places, values, divisor)
 

@@ -17,7 +17,7 @@ from gradwire.kernels.indices import (
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.native import check_index_range, instruction_set, use
-from gradwire.kernels.noise import Noise, random_bits
+from gradwire.kernels.noise import Noise, random_bits, strata
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
@@ -58,6 +58,7 @@ __all__ = [
     "scratch",
     "sign_bytes",
     "smallest",
+    "strata",
     "topk",
     "undo_topk",
     "update_codes",

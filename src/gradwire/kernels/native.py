@@ -202,6 +202,9 @@ class Core(Protocol):
     def largest(
         self, set: int, type: int, x: int, n: int, squares: bool, /
     ) -> tuple[float, float]: ...
+    def strata(
+        self, set: int, noise: tuple[int, int, int], n: int, k: int, out: int, /
+    ) -> None: ...
     def noise(
         self, set: int, noise: tuple[int, int, int], first: int, n: int, target: int, /
     ) -> None: ...

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from gradwire.kernels.native import core_for, pointer
+from gradwire.kernels.native import check_buffer, check_index_range, core_for, pointer
 
 _GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio
 
@@ -54,6 +54,30 @@ def random_bits_twin(
     h = (h ^ (h >> 16)) * 0x7FEB352D & 0xFFFFFFFF
     h = ((h ^ (h >> 15)) + noise.second & 0xFFFFFFFF) * 0x846CA68B & 0xFFFFFFFF
     return (h ^ (h >> 16)) + noise.shift & 0xFFFFFFFF
+
+
+def strata(noise: Noise, n: int, places: torch.Tensor) -> None:
+    """One place in each of k runs of n elements: floor(i·n/k) and what a die says.
+
+    places: (k,) int32, k at most n, written; ascending. Raises KernelError.
+    """
+    check_buffer("places", places, torch.int32, min(places.numel(), n))
+    check_index_range(n)
+    found = core_for(places)
+    if found is None:
+        strata_twin(noise, n, places)
+        return
+    core, which = found
+    core.strata(which, noise, n, places.numel(), pointer(places))
+
+
+def strata_twin(noise: Noise, n: int, places: torch.Tensor) -> None:
+    """`strata` in torch."""
+    k = places.numel()
+    begin = torch.arange(k + 1, device=places.device) * n // max(k, 1)
+    size = begin[1:] - begin[:-1]
+    dice = random_bits_twin(noise, k, device=places.device)
+    places.copy_(begin[:-1] + (dice * size >> 32))
 
 
 def unit_twin(random: torch.Tensor) -> torch.Tensor:

@@ -66,7 +66,8 @@ class BucketContext(Context):
         claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
         self.ragged = not all(claim.fixed for claim in claims)
         self.layout = Layout.of(claims)
-        self._names, self._sizes = bucket.names, list(bucket.sizes)
+        self._names = bucket.names
+        self._counts = [claim.sections[-1][1] for claim in claims]  # of numbers, where they add up
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
         self._states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self._device, self._scratch = torch.device(device), scratch or kernels.Scratch()
@@ -158,7 +159,7 @@ class BucketContext(Context):
     def divide(self, total: Tensor) -> None:
         if not kernels.is_finite(total):
             return self._spoil()
-        parts = torch.split(total, self._sizes)
+        parts = torch.split(total, self._counts)
         self._write_results([[(part,)] for part in parts])
         return None
 
@@ -174,7 +175,7 @@ class BucketContext(Context):
 
     def collect(self, messages: Tensor) -> None:
         assert self._shards is not None, "collect comes after scatter"
-        if not self._shards.collect(messages, self.results, self.digest, self.info.step):
+        if not self._shards.collect(messages, self.results, self.digest, self.info, self.seed):
             return self._spoil()
         return self._remember_results()
 
@@ -236,17 +237,20 @@ class BucketContext(Context):
         return finite
 
     def _encode_one(self, i: int, sections: Sections) -> bool:
-        key = Key(self.seed, self.info.step, self._names[i], self.rank)
         return self._encoders[i].encode(
-            self.gradients[i], self._states[i], sections, self.info, key
+            self.gradients[i], self._states[i], sections, self.info, self._key(i)
         )
+
+    def _key(self, i: int) -> Key:
+        return Key(self.seed, self.info.step, self._names[i], self.rank)
 
     def _write_results(self, payloads: Sequence[Sequence[tuple[Tensor, ...]]]) -> None:
         accumulate = self.strategy.compressor.accumulate
-        for name, result, parts in zip(self._names, self.results, payloads):
+        for i, (result, parts) in enumerate(zip(self.results, payloads)):
             try:
-                accumulate(parts, result, self.world)
+                accumulate(parts, result, self.world, self._key(i))
             except PayloadError as error:
+                name = self._names[i]
                 raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
         self._remember_results()
 

@@ -49,7 +49,7 @@ class ComposedEncoder(Encoder):
         if not self.compressor.encode(y, sections, key):
             return False
         sent = torch.empty_like(y)
-        self.compressor.decode(sections, sent)
+        self.compressor.decode(sections, sent, key)
         self._old, self._unsent = dict(state), (y, midway)
         _replace(state, feedback.after(y, sent, midway))
         return True
@@ -84,12 +84,13 @@ class InPlaceEncoder(Encoder):
     _steps: int = 0
     _fresh: bool = False  # this step made the state
     _encoded: bool = False  # the sections say what was sent
+    _key: Key | None = None
 
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
     ) -> bool:
         rule = self.recurrence
-        self._fresh = rule.state not in state
+        self._fresh, self._key = rule.state not in state, key
         if self._fresh:
             state[rule.state] = kernels.zeros(x.numel(), x.device)
             if rule.momentum is not None:
@@ -108,7 +109,7 @@ class InPlaceEncoder(Encoder):
         finite = self._advance(x, state, info, self._journal)
         self._encoded = self.compressor.encode(v, sections, key)
         if self._encoded and rule.sent != "stays":
-            self.compressor.add(sections, v, -1.0)
+            self.compressor.add(sections, v, -1.0, key)
         if rule.sent == "joins":
             self._advance(x, state, info, None)
         return finite and self._encoded
@@ -123,14 +124,14 @@ class InPlaceEncoder(Encoder):
         if rule.sent == "joins":
             self._retreat(x, state, info, None)
         if self._encoded and rule.sent != "stays":
-            self.compressor.add(sections, state[rule.state], 1.0)
+            self.compressor.add(sections, state[rule.state], 1.0, self._key)
         self._retreat(x, state, info, self._journal)
 
     def give_back(self, state: State, sections: Sections) -> None:
         if self.recurrence.sent == "leaves":
-            self.compressor.add(sections, state[self.recurrence.state], 1.0)
+            self.compressor.add(sections, state[self.recurrence.state], 1.0, self._key)
         elif self.recurrence.sent == "joins":
-            self.compressor.add(sections, state[self.recurrence.state], -1.0)
+            self.compressor.add(sections, state[self.recurrence.state], -1.0, self._key)
 
     def release(self) -> None:
         self._journal.clear()

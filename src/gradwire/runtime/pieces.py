@@ -31,11 +31,20 @@ class Pieces:
 
     def of_owner(self, rank: int) -> tuple[int, int]:
         """The piece that belongs to a rank."""
-        return self.bounds[(rank - self.first_owner) % len(self.bounds)]
+        return self.bounds[self.number_of(rank)]
+
+    def number_of(self, rank: int) -> int:
+        """Which piece belongs to a rank."""
+        return (rank - self.first_owner) % len(self.bounds)
 
     def owners(self) -> list[int]:
         """By piece."""
         return [(self.first_owner + j) % len(self.bounds) for j in range(len(self.bounds))]
+
+
+def of_piece(key: Key, j: int) -> Key:
+    """The dice of piece j."""
+    return key._replace(parameter=f"{key.parameter}/{j}")
 
 
 @dataclass(frozen=True)
@@ -53,21 +62,23 @@ class PieceByPiece(Compressor):
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         finite = True
         for j, (part, own) in enumerate(self._parts(x, sections)):
-            finite &= self.inner.encode(part, own, key._replace(parameter=f"{key.parameter}/{j}"))
+            finite &= self.inner.encode(part, own, of_piece(key, j))
         return finite
 
-    def decode(self, sections: Sections, x: Tensor) -> None:
-        for part, own in self._parts(x, sections):
-            self.inner.decode(own, part)
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
+        for j, (part, own) in enumerate(self._parts(x, sections)):
+            self.inner.decode(own, part, key and of_piece(key, j))
 
-    def add(self, sections: Sections, v: Tensor, factor: float) -> None:
-        for part, own in self._parts(v, sections):
-            self.inner.add(own, part, factor)
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
+        for j, (part, own) in enumerate(self._parts(v, sections)):
+            self.inner.add(own, part, factor, key and of_piece(key, j))
 
-    def accumulate(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> None:
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
         per_piece = [[own for _, own in self._parts(x, payload)] for payload in payloads]
-        for (begin, end), *owns in zip(self.bounds, *per_piece):
-            self.inner.accumulate(owns, x[begin:end], divisor)
+        for j, ((begin, end), *owns) in enumerate(zip(self.bounds, *per_piece)):
+            self.inner.accumulate(owns, x[begin:end], divisor, key and of_piece(key, j))
 
     def _parts(self, x: Tensor, sections: Sections) -> Iterator[tuple[Tensor, Sections]]:
         each = len(sections) // len(self.bounds)

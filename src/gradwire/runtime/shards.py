@@ -18,7 +18,7 @@ from gradwire.local import OWNERS_RESIDUAL
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, Layout, check_headers, check_size, header_of
-from gradwire.runtime.pieces import PieceByPiece, Pieces
+from gradwire.runtime.pieces import PieceByPiece, Pieces, of_piece
 from gradwire.strategy import Key, Recurrence, State, StepInfo, Strategy
 
 
@@ -89,25 +89,34 @@ class Shards:
     ) -> bool:  # fmt: skip
         finite, plain = True, StepInfo(info.step)
         work = zip(self._means, payloads, self._encoders, self._my_sections, states)
-        for name, (mean, parts, encoder, sections, state) in zip(self.bucket.names, work):
+        for p, (mean, parts, encoder, sections, state) in enumerate(work):
+            name = self.bucket.names[p]
+            piece = self.pieces[p].number_of(self.rank)
+            arrived = of_piece(Key(seed, info.step, name, self.rank), piece)
             try:
-                self.strategy.compressor.accumulate(parts, mean, self.world)
+                self.strategy.compressor.accumulate(parts, mean, self.world, arrived)
             except PayloadError as error:
                 raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
-            key = Key(seed, info.step, f"{name}/mean", self.rank)
+            key = self._key_of_mean(p, self.rank, info, seed)
             finite &= encoder.encode(mean, state, sections, plain, key)
         return finite
 
-    def collect(self, messages: Tensor, results: Sequence[Tensor], digest: int, step: int) -> bool:
+    def _key_of_mean(self, p: int, owner: int, info: StepInfo, seed: int) -> Key:
+        return Key(seed, info.step, f"{self.bucket.names[p]}/mean of {owner}", owner)
+
+    def collect(
+        self, messages: Tensor, results: Sequence[Tensor], digest: int, info: StepInfo, seed: int
+    ) -> bool:
         """Every owner's message into the results; False if some rank saw inf or NaN."""
         check_size(messages, self.world, len(self._mine))
-        if not check_headers(header_of(messages), digest, step):
+        if not check_headers(header_of(messages), digest, info.step):
             return False
         for owner, (layout, message) in enumerate(zip(self.layouts, messages)):
             views = layout.views(message[: layout.bytes])
-            for pieces, sections, result in zip(self.pieces, views, results):
-                begin, end = pieces.of_owner(owner)
-                self.strategy.compressor.decode(sections, result[begin:end])
+            for p, (sections, result) in enumerate(zip(views, results)):
+                begin, end = self.pieces[p].of_owner(owner)
+                key = self._key_of_mean(p, owner, info, seed)
+                self.strategy.compressor.decode(sections, result[begin:end], key)
         return True
 
     def undo(self, states: Sequence[State]) -> None:

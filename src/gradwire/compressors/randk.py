@@ -1,0 +1,88 @@
+"""randk: random elements, at the same places on every rank, so that no places travel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.compressors._codec import noise_of
+from gradwire.errors import StrategyError, UsageError
+from gradwire.strategy import Claims, Compressor, Key, Sections
+
+
+@dataclass(frozen=True)
+class RandK(Compressor):
+    """One element at random of each of ceil(density·n) equal runs: 32·density bits per element.
+
+    All ranks draw the same places from seed, step and name, so payloads add up and AllReduce
+    carries them. An element is drawn with chance 1 over the length of its run, as if places were
+    drawn anywhere, but memory is passed over in order. scale: values times that length, so that
+    the mean is x; without, use `ef`. Memory: k places per thread.
+    Source: Stich et al. 2018, definition 2.1 (raw); Wangni et al. 2018 (scaled); stratified here.
+    """
+
+    density: float
+    scale: bool = False
+    name: ClassVar[str] = "randk"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.density, int | float) or not 0 < self.density <= 1:
+            raise StrategyError(
+                f"randk's density is the fraction of elements sent, above 0 and at most 1; got "
+                f"{self.density!r}. Use for example randk(0.01)."
+            )
+        if not isinstance(self.scale, bool):
+            raise StrategyError(
+                f"randk's scale is True or False; got {self.scale!r}. "
+                "Use for example randk(0.01, scale=True)."
+            )
+
+    def k(self, n: int) -> int:
+        """How many of n elements are sent: at least one, unless there is none."""
+        return min(n, math.ceil(self.density * n))
+
+    def claims(self, n: int, dtype: str = "float32") -> Claims:
+        kernels.check_index_range(n)
+        k = self.k(n)
+        whole = k == n and dtype == "float32"
+        return Claims(
+            (("float32", k),), elements=k, sums=True, lossless=whole, unbiased=self.scale,
+            contraction=None if self.scale else 0.0, wants_feedback=not self.scale,
+        )  # fmt: skip
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+        (values,) = sections
+        n, places = x.numel(), self._places(x, values, key)
+        kernels.cast(x.index_select(0, places), values)
+        if self.scale and n:
+            begin = torch.arange(len(places) + 1, device=x.device) * n // len(places)
+            values.mul_(begin[1:] - begin[:-1])
+        return kernels.is_finite(x)
+
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
+        self.accumulate([sections], x, 1.0, key)
+
+    def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
+        (values,) = sections
+        kernels.add(v, self._places(v, values, key), values, factor)
+
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
+        values = [payload[0] for payload in payloads]
+        places = self._places(x, values[0], key)
+        kernels.accumulate(x, [places] * len(values), values, divisor)
+
+    def _places(self, x: Tensor, values: Tensor, key: Key | None) -> Tensor:
+        """(k,) int32, ascending; valid until the thread's next call."""
+        if key is None:
+            raise UsageError("randk's places follow from the key it was encoded with; got none")
+        places = kernels.scratch("randk", values.numel(), torch.int32, x.device)
+        kernels.strata(noise_of(key._replace(rank=0)), x.numel(), places)
+        return places

@@ -79,7 +79,7 @@ def decode_rows(form: Format, codes: torch.Tensor, m: int, scale: torch.Tensor) 
     if form in (INT8, LEVELS8):
         return codes.view(torch.int8).float() * scale
     if form in (E4M3, E5M2):
-        return codes.view(_float8(form)).float() * scale
+        return _decode_float8(form, codes) * scale
     if form is POWERS:
         return _decode_powers(codes, m) * scale
     if form is TERNARY:
@@ -89,6 +89,14 @@ def decode_rows(form: Format, codes: torch.Tensor, m: int, scale: torch.Tensor) 
 
 def _float8(form: Format) -> torch.dtype:
     return torch.float8_e4m3fn if form is E4M3 else torch.float8_e5m2
+
+
+def _decode_float8(form: Format, codes: torch.Tensor) -> torch.Tensor:
+    """e4m3's one NaN, which no encoder writes, is read as the number it would be: 480."""
+    values = codes.view(_float8(form)).float()
+    if form is E5M2:
+        return values
+    return torch.where(values.isnan(), torch.where(codes < 128, 480.0, -480.0), values)
 
 
 def _parts(values: torch.Tensor, parts: int) -> torch.Tensor:

@@ -1,0 +1,55 @@
+"""Quantizers against their twins, against bytes worked out by hand, and on damaged payloads."""
+
+import pytest
+import torch
+from coded import FORMATS, NOISE, Pair, buffers
+from samples import same
+
+from gradwire.kernels import Noise, accumulate_codes, encode_codes, formats
+from gradwire.kernels.formats import Format
+
+pytestmark = pytest.mark.usefixtures("instruction_set")
+EACH = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+DIVISORS = [1.0, 3.0, 4.0, -7.0, -0.25, 2.0**126, 2.0**127, 2.0**-126, 2.0**-149, 1e30, 3e-30]
+NAN, INF = float("nan"), float("inf")
+
+
+def top_of(form: Format, x: torch.Tensor) -> float:
+    return float(x.float().abs().max()) if form.one_scale and x.numel() else 0.0
+
+
+def encoded(form: Format, x: torch.Tensor, noise: Noise = NOISE, fill: int = 0xFF) -> Pair:
+    codes, scales = buffers(form, x.numel(), fill)
+    assert encode_codes(form, x, codes, scales, noise, top_of(form, x))
+    return codes, scales.fill_(top_of(form, x)) if form.one_scale else scales
+
+
+def decoded(form: Format, payload: Pair, n: int) -> torch.Tensor:
+    out = torch.empty(n)
+    accumulate_codes(form, out, [payload], 1.0)
+    return out
+
+
+@EACH
+def test_every_byte_means_what_it_should(form: Format) -> None:
+    """A byte in the first place of a block of one element."""
+    for byte in range(256):
+        extra = (0x00,) if form is formats.POWERS else ()
+        codes = torch.tensor([byte, *extra], dtype=torch.uint8)
+        value = float(decoded(form, (codes, torch.ones(form.scales(1))), 1))
+        signed = byte - 256 * (byte > 127)
+        if form in (formats.INT8, formats.LEVELS8):
+            assert value == signed
+        elif form is formats.LEVELS2:
+            assert value == byte % 4 - 1
+        elif form is formats.LEVELS4:
+            assert value == byte % 16 - 7
+        elif form is formats.TERNARY:
+            assert value == byte * 3 // 256 - 1
+        elif form is formats.POWERS:
+            assert value == (0.0 if byte == 0 else INF if byte == 255 else 2.0 ** (byte - 127))
+        elif form is formats.E4M3 and byte % 128 == 0x7F:
+            assert value == (480.0 if byte < 128 else -480.0)
+        else:
+            dtype = torch.float8_e4m3fn if form is formats.E4M3 else torch.float8_e5m2
+            assert same(torch.tensor([value]), codes.view(dtype).float() + 0.0)

@@ -34,8 +34,8 @@ struct Powers {
         add_terms<4>(payloads, block, sink, [&](std::size_t r, std::size_t first) {
             const Block in = at(r);
             fetch_ahead(in.codes + first);
-            return [codes = in.codes, all = in.scale < 0.0f ? ~0u : 0u](std::size_t i) {
-                return negated(bits_at(codes + block, i) ^ all, from_exponents(codes + i));
+            return [codes = in.codes, factor = fill(in.scale)](std::size_t i) {
+                return mul(negated(bits_at(codes + block, i), from_exponents(codes + i)), factor);
             };
         });
     }

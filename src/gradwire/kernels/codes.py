@@ -125,7 +125,10 @@ def accumulate_codes(
 def add_codes(
     form: Format, v: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, factor: float
 ) -> None:
-    """v += factor · what the codes say. v: (n,) fp32, contiguous. Raises KernelError."""
+    """v += what the codes say with their scales times factor. v: (n,) fp32, contiguous.
+
+    Raises KernelError.
+    """
     check_buffer("v", v, torch.float32, v.numel())
     _check_buffers(form, v.numel(), codes, scales)
     check_same_device(v, codes=codes, scales=scales)
@@ -182,9 +185,9 @@ def encode_codes_twin(
 
 
 def decode_codes_twin(
-    form: Format, codes: torch.Tensor, scales: torch.Tensor, n: int
+    form: Format, codes: torch.Tensor, scales: torch.Tensor, n: int, factor: float = 1.0
 ) -> torch.Tensor:
-    """What the codes say: (n,) fp32."""
+    """What the codes say with their scales times factor: (n,) fp32."""
     out, byte, scale = [], 0, 0
     for rows, m in ((n // form.block, form.block), (1, n % form.block)):
         if rows == 0 or m == 0:
@@ -193,10 +196,10 @@ def decode_codes_twin(
         here = codes[byte : byte + rows * size].view(rows, size)
         byte += rows * size
         if form is POWERS:
-            by = torch.ones((rows, 1), device=codes.device)
+            by = torch.full((rows, 1), factor, device=codes.device)
         else:
             by = scales[:1] if form.one_scale else scales[scale : scale + rows]
-            by = by.view(-1, 1).expand(rows, 1)
+            by = (by * factor).view(-1, 1).expand(rows, 1)
             scale += rows
         out.append(formats.decode_rows(form, here, m, by).flatten())
     return torch.cat(out) if out else torch.zeros(0, device=codes.device)
@@ -227,7 +230,7 @@ def add_codes_twin(
     form: Format, v: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, factor: float
 ) -> None:
     """`add_codes` in torch."""
-    v += factor * decode_codes_twin(form, codes, scales, v.numel())
+    v += decode_codes_twin(form, codes, scales, v.numel(), factor)
 
 
 def _blocks(form: Format, x: torch.Tensor) -> list[torch.Tensor]:

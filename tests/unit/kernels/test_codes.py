@@ -2,10 +2,13 @@
 
 import pytest
 import torch
-from coded import FORMATS, NOISE, Pair, buffers
+from coded import FORMATS, NOISE, Pair, buffers, damaged
 from samples import same
 
-from gradwire.kernels import Noise, accumulate_codes, encode_codes, formats
+from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats
+from gradwire.kernels.codes import (
+    add_codes_twin,
+)
 from gradwire.kernels.formats import Format
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -28,6 +31,18 @@ def decoded(form: Format, payload: Pair, n: int) -> torch.Tensor:
     out = torch.empty(n)
     accumulate_codes(form, out, [payload], 1.0)
     return out
+
+
+@EACH
+@pytest.mark.parametrize("factor", [1.0, -1.0, 0.5, 0.3, -2.7, 1e-30, 1e30, 0.0])
+def test_add_as_twin(form: Format, factor: float) -> None:
+    for n in (0, 7, form.block, 2 * form.block + 33):
+        codes, scales = damaged(form, n, n)
+        v = torch.randn(n + 1)[1:]
+        wanted = v.clone()
+        add_codes(form, v, codes, scales, factor)
+        add_codes_twin(form, wanted, codes, scales, factor)
+        assert same(v, wanted)
 
 
 @EACH

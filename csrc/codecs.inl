@@ -66,7 +66,7 @@ bool encode_all(const T* x, std::size_t first, std::size_t n, Noise noise, float
         }
         const bool scaled = largest >= least_scaled;
         if constexpr (F::steps > 0.0f && !F::one_scale)
-            *scales++ = scaled ? largest / F::steps : 0.0f;
+            *scales++ = scaled ? capped(largest / F::steps, most_scale(F::steps)) : 0.0f;
         if constexpr (F::stochastic) noise_block(noise, first + begin, m, random);
         F::encode(block, m, scaled ? F::steps / largest : 0.0f, random, codes);
         codes += F::bytes(m);

@@ -37,6 +37,14 @@ inline std::uint32_t largest_of(const float* x, std::size_t n) {
 // Blocks smaller than this count as zero, so that no scale and no inverse leaves the range.
 constexpr float least_scaled = 0x1p-100f;
 
+// The largest scale of which so many steps are finite: rounded up, the range over them is not.
+constexpr float most_scale(float steps) {
+    const float scale = 0x1.fffffep127f / steps;
+    return double{scale} * double{steps} < 0x1.ffffffp127 ? scale : scale * (1.0f - 0x1p-23f);
+}
+
+inline float capped(float scale, float most) { return scale < most ? scale : most; }
+
 // What a format is made of:
 //
 // block: elements that are packed together and, mostly, share a scale; bytes(m): of m elements.

@@ -103,13 +103,14 @@ def accumulate_codes(
 
     out: (n,) fp32, bf16 or fp16, contiguous. payloads: (codes, scales) as `encode_codes` wrote
     them. The sum is taken in list order in fp32, from zero. Raises PayloadError, with out
-    untouched, for scales that are not finite; KernelError for out and divisor.
+    untouched, for scales that no encoder writes: not finite, or so large that the steps are not;
+    KernelError for out and divisor.
     """
     by = check_target(out, divisor)
     for number, (codes, scales) in enumerate(payloads):
-        check_payload_scales(number, scales)
         _check_buffers(form, out.numel(), codes, scales)
         check_same_device(out, codes=codes, scales=scales)
+        check_payload_scales(number, scales, form.most_scale)
     found = core_for(out)
     if found is None:
         _accumulate_twin(form, out, payloads, by)
@@ -146,13 +147,20 @@ def _check_buffers(form: Format, n: int, codes: torch.Tensor, scales: torch.Tens
     check_buffer("scales", scales, torch.float32, form.scales(n))
 
 
-def check_payload_scales(number: int, scales: torch.Tensor) -> None:
-    """PayloadError unless all scales of a received payload are finite."""
-    if scales.numel() and not bool(scales.isfinite().all()):
-        raise PayloadError(
-            f"payload {number}: scales must be finite, but {int((~scales.isfinite()).sum())} of "
-            f"{scales.numel()} are not; the message is damaged or belongs to another parameter"
-        )
+def check_payload_scales(
+    number: int, scales: torch.Tensor, most: float = torch.finfo(torch.float32).max
+) -> None:
+    """PayloadError unless all scales of a received payload are finite and at most `most`."""
+    if scales.numel() == 0:
+        return
+    low, high = torch.stack(scales.aminmax()).tolist()
+    if -most <= low and high <= most:  # NaN is neither
+        return
+    raise PayloadError(
+        f"payload {number}: scales must be finite and at most {most:.8g}, but "
+        f"{int((~(scales.abs() <= most)).sum())} of {scales.numel()} are not; the message is "
+        "damaged or belongs to another parameter"
+    )
 
 
 # -- in torch ----------------------------------------------------------------------------------
@@ -179,7 +187,8 @@ def encode_codes_twin(
         codes[byte : byte + written.numel()] = written.flatten()
         byte += written.numel()
         if form.scales(1) and not form.one_scale:
-            scales[scale : scale + len(rows)] = torch.where(scaled, top / steps, zero).flatten()
+            here = torch.where(scaled, (top / steps).clamp(max=form.most_scale), 0.0)
+            scales[scale : scale + len(rows)] = here.flatten()
             scale += len(rows)
     return True
 
@@ -212,7 +221,7 @@ def accumulate_codes_twin(
     """`accumulate_codes` in torch."""
     by = check_target(out, divisor)
     for number, (_, scales) in enumerate(payloads):
-        check_payload_scales(number, scales)
+        check_payload_scales(number, scales, form.most_scale)
     _accumulate_twin(form, out, payloads, by)
 
 

@@ -5,6 +5,7 @@ of ternary digits, part p of the block lies in the same bits (or the same digit)
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -24,6 +25,14 @@ class Format:
     steps: float
     bits: int = 8
     one_scale: bool = False
+
+    @cached_property
+    def most_scale(self) -> float:
+        """The largest scale of which `steps` steps are finite in fp32."""
+        most = torch.tensor(torch.finfo(torch.float32).max)
+        scale = most / max(self.steps, 1.0)
+        fits = bool((scale * self.steps).isfinite())
+        return float(scale if fits else torch.nextafter(scale, torch.zeros(())))
 
     def block_bytes(self, m: int) -> int:
         """Bytes of a block of m elements."""

@@ -76,8 +76,8 @@ def accumulate_signs(
     """
     by = check_target(out, divisor)
     for number, (bits, values) in enumerate(payloads):
-        check_payload_scales(number, values)
         _check_payload(out, bits, values)
+        check_payload_scales(number, values)
     found = core_for(out)
     if found is None:
         _accumulate_twin(out, payloads, by)

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from coded import FORMATS, NOISE, Pair, buffers, damaged
+from coded import FORMATS, LARGEST, NOISE, Pair, buffers, damaged
 from samples import same
 
+from gradwire.errors import PayloadError
 from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats
 from gradwire.kernels.codes import (
+    accumulate_codes_twin,
     add_codes_twin,
 )
 from gradwire.kernels.formats import Format
@@ -46,6 +48,16 @@ def test_add_as_twin(form: Format, factor: float) -> None:
 
 
 @EACH
+def test_finite_values_stay_finite(form: Format) -> None:
+    x = torch.tensor([LARGEST, -LARGEST, 1.0, 3e38]).repeat(form.block)
+    payload = encoded(form, x)
+    back = decoded(form, payload, x.numel())
+    assert back.isfinite().all()
+    add_codes(form, x, *payload, -1.0)
+    assert x.isfinite().all()
+
+
+@EACH
 def test_every_byte_means_what_it_should(form: Format) -> None:
     """A byte in the first place of a block of one element."""
     for byte in range(256):
@@ -68,3 +80,20 @@ def test_every_byte_means_what_it_should(form: Format) -> None:
         else:
             dtype = torch.float8_e4m3fn if form is formats.E4M3 else torch.float8_e5m2
             assert same(torch.tensor([value]), codes.view(dtype).float() + 0.0)
+
+
+@EACH
+@pytest.mark.parametrize("scale", [INF, -INF, NAN, 3.4e38, -3.4e38])
+def test_scales_that_no_encoder_writes_are_refused(form: Format, scale: float) -> None:
+    if form.steps <= 1 and abs(scale) < INF:
+        pytest.skip("within the range of this format" if form.steps else "no scale")
+    n = 2 * form.block
+    out = torch.full((n,), 7.0)
+    good, bad = damaged(form, n, 1), damaged(form, n, 2)
+    if form.scales(n) == 0:
+        pytest.skip("no scale")
+    bad[1][-1] = scale
+    for accumulate in (accumulate_codes, accumulate_codes_twin):
+        with pytest.raises(PayloadError, match=r"payload 1: scales must be finite.*1 of"):
+            accumulate(form, out, [good, bad], 2.0)
+    assert (out == 7.0).all()

@@ -68,7 +68,7 @@ bool encode_all(const T* x, std::size_t first, std::size_t n, Noise noise, float
         if constexpr (F::steps > 0.0f && !F::one_scale)
             *scales++ = scaled ? capped(largest / F::steps, most_scale(F::steps)) : 0.0f;
         if constexpr (F::stochastic) noise_block(noise, first + begin, m, random);
-        F::encode(block, m, scaled ? F::steps / largest : 0.0f, random, codes);
+        F::encode(block, m, scaled ? F::steps * F::one / largest : 0.0f, random, codes);
         codes += F::bytes(m);
     }
     return true;

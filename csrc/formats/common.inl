@@ -35,7 +35,7 @@ inline std::uint32_t largest_of(const float* x, std::size_t n) {
 }
 
 // Blocks smaller than this count as zero, so that no scale and no inverse leaves the range.
-constexpr float least_scaled = 0x1p-100f;
+constexpr float least_scaled = 0x1p-96f;
 
 // The largest scale of which so many steps are finite: rounded up, the range over them is not.
 constexpr float most_scale(float steps) {
@@ -49,6 +49,7 @@ inline float capped(float scale, float most) { return scale < most ? scale : mos
 //
 // block: elements that are packed together and, mostly, share a scale; bytes(m): of m elements.
 // steps: the scale is the block's largest magnitude over steps; 0: the format has no scale.
+// one: how a step is written when `encode` is given 1 / scale; a power of two.
 // encode: one block of m elements. value: element i of a block of m. add: a whole block of all
 // payloads, in order; the vectors of the sum stay in registers while the payloads pass by.
 

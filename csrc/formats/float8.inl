@@ -8,6 +8,7 @@ template <int mantissa, int least_exponent, int largest_value>
 struct Float8 {
     static constexpr std::size_t block = 256;
     static constexpr float steps = largest_value;
+    static constexpr float one = 1.0f;
     static constexpr bool stochastic = false;
     static constexpr bool one_scale = false;
     static constexpr int left = 10 - mantissa;

@@ -2,18 +2,21 @@
 namespace gradwire {
 namespace {
 
-// QSGD's levels: signed integers up to `top`, rounded up or down at random.
+// QSGD's levels: signed integers up to `top`, rounded up or down at random, in fixed point:
+// a sum of floats would be rounded, now and then to the level above one that is met exactly.
 template <int width>
 struct Levels {
     static constexpr std::size_t block = 512;
     static constexpr int top = (1 << (width - 1)) - 1;
     static constexpr float steps = top;
+    static constexpr float one = 0x1p24f;
     static constexpr bool stochastic = true;
     static constexpr bool one_scale = false;
 
     static inline std::int32_t level(float x, float inverse, std::uint32_t random) {
         const float y = float_of(bits_of(x) & magnitude_mask) * inverse;
-        const auto chosen = static_cast<std::int32_t>(y + unit(random));
+        const auto fixed = static_cast<std::uint32_t>(static_cast<std::int32_t>(y));
+        const auto chosen = static_cast<std::int32_t>((fixed + (random >> 8)) >> 24);
         const std::int32_t most = chosen < top ? chosen : top;
         return x < 0.0f ? -most : most;
     }

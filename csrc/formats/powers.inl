@@ -7,6 +7,7 @@ namespace {
 struct Powers {
     static constexpr std::size_t block = 512;
     static constexpr float steps = 0.0f;
+    static constexpr float one = 1.0f;
     static constexpr bool stochastic = true;
     static constexpr bool one_scale = false;
     static constexpr std::size_t bytes(std::size_t m) { return m + bit_bytes(m); }

@@ -30,6 +30,7 @@ struct SignedBytes {
 struct Int8 : SignedBytes {
     static constexpr std::size_t block = 256;
     static constexpr float steps = 127.0f;
+    static constexpr float one = 1.0f;
     static constexpr bool stochastic = false;
     static constexpr bool one_scale = false;
 

@@ -9,6 +9,7 @@ namespace {
 struct Ternary {
     static constexpr std::size_t block = 1280;
     static constexpr float steps = 1.0f;
+    static constexpr float one = 1.0f;
     static constexpr bool stochastic = true;
     static constexpr bool one_scale = true;
     static constexpr std::size_t bytes(std::size_t m) { return (m + 4) / 5; }

@@ -18,7 +18,7 @@ class Float8(Codec):
     """Rounded to nearest even, the block's largest magnitude to the format's: 8.125 bits each.
 
     e4m3 has 4 bits of precision, e5m2 3 and a wider range inside a block. Blocks whose largest
-    magnitude is below 2^-100 are sent as zeros.
+    magnitude is below 2^-96 are sent as zeros.
     Source: Micikevicius et al. 2022, "FP8 Formats for Deep Learning".
     """
 

@@ -18,7 +18,7 @@ class QSGD(Codec):
     """The next lower or higher level at random, mean x: `bits` and a sixteenth per element.
 
     2^(bits-1) - 1 levels up to the block's largest magnitude: closer together than with the
-    2-norm. Blocks whose largest magnitude is below 2^-100 are sent as zeros.
+    2-norm. Blocks whose largest magnitude is below 2^-96 are sent as zeros.
     Source: Alistarh et al. 2017, section 3.1, with the infinity norm of their section 5.
     """
 

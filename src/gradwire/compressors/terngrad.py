@@ -21,7 +21,7 @@ class TernGrad(Codec):
 
     clip: magnitudes above clip times the root mean square are cut to it first, which lowers the
     variance and makes it biased (the paper's 2.5); None: not, and the mean is x. Reads x twice. A
-    parameter whose largest magnitude is below 2^-100 is sent as zeros.
+    parameter whose largest magnitude is below 2^-96 is sent as zeros.
     Source: Wen et al. 2017, sections 3.1 and 3.3.
     """
 

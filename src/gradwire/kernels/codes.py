@@ -182,8 +182,8 @@ def encode_codes_twin(
             top = torch.full_like(top, largest)
         scaled = top >= LEAST_SCALED
         steps = torch.full_like(top, form.steps)
-        zero = torch.zeros_like(top)
-        written = formats.encode_rows(form, rows, torch.where(scaled, steps / top, zero), dice)
+        inverse = torch.where(scaled, steps * form.one / top, 0.0)
+        written = formats.encode_rows(form, rows, inverse, dice)
         codes[byte : byte + written.numel()] = written.flatten()
         byte += written.numel()
         if form.scales(1) and not form.one_scale:

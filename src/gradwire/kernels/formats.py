@@ -17,7 +17,8 @@ class Format:
     """One way to write a block. number: the extension's name for it.
 
     block: elements that are packed together and, unless one_scale, share a scale.
-    steps: the scale is the largest magnitude over steps; 0: no scale.
+    steps: the scale is the largest magnitude over steps; 0: no scale. one: what `encode_rows`
+    takes a step for, a power of two.
     """
 
     number: int
@@ -25,6 +26,7 @@ class Format:
     steps: float
     bits: int = 8
     one_scale: bool = False
+    one: float = 1.0
 
     @cached_property
     def most_scale(self) -> float:
@@ -55,20 +57,21 @@ class Format:
 INT8 = Format(0, 256, 127.0)
 E4M3 = Format(1, 256, 448.0)
 E5M2 = Format(2, 256, 57344.0)
-LEVELS2 = Format(3, 512, 1.0, bits=2)
-LEVELS4 = Format(4, 512, 7.0, bits=4)
-LEVELS8 = Format(5, 512, 127.0)
+LEVELS2 = Format(3, 512, 1.0, bits=2, one=2.0**24)
+LEVELS4 = Format(4, 512, 7.0, bits=4, one=2.0**24)
+LEVELS8 = Format(5, 512, 127.0, one=2.0**24)
 TERNARY = Format(6, 1280, 1.0, one_scale=True)
 POWERS = Format(7, 512, 0.0)
 
-LEAST_SCALED = 2.0**-100
+LEAST_SCALED = 2.0**-96
 """What is smaller than this counts as zero, so that no scale and no inverse leaves the range."""
 
 
 def encode_rows(
     form: Format, x: torch.Tensor, inverse: torch.Tensor, random: torch.Tensor
 ) -> torch.Tensor:
-    """Blocks as codes: x (blocks, m) fp32, inverse (blocks, 1), random like x, int64."""
+    """Blocks as codes: x (blocks, m) fp32, inverse (blocks, 1), form.one over the scale; random
+    like x, int64."""
     if form is INT8:
         return (x * inverse).round().to(torch.int8).view(torch.uint8)
     if form in (E4M3, E5M2):
@@ -78,7 +81,7 @@ def encode_rows(
     if form is TERNARY:
         digit = (unit_twin(random) < x.abs() * inverse).long()
         return _pack_digits(1 + torch.where(x < 0, -digit, digit))
-    chosen = (x.abs() * inverse + unit_twin(random)).long().clamp(max=int(form.steps))
+    chosen = ((x.abs() * inverse).long() + (random >> 8) >> 24).clamp(max=int(form.steps))
     level = torch.where(x < 0, -chosen, chosen)
     return _pack_levels(form, level)
 

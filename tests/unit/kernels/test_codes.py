@@ -6,7 +6,7 @@ from coded import FORMATS, LARGEST, NOISE, Pair, buffers, damaged
 from samples import same
 
 from gradwire.errors import PayloadError
-from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats
+from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats, random_bits
 from gradwire.kernels.codes import (
     accumulate_codes_twin,
     add_codes_twin,
@@ -45,6 +45,18 @@ def test_add_as_twin(form: Format, factor: float) -> None:
         add_codes(form, v, codes, scales, factor)
         add_codes_twin(form, wanted, codes, scales, factor)
         assert same(v, wanted)
+
+
+@pytest.mark.parametrize("form", [formats.LEVELS4, formats.LEVELS8, formats.LEVELS2])
+@pytest.mark.parametrize("number", [0, 255, 2**31, 2**32 - 256, 2**32 - 1])
+def test_a_level_stays_whatever_the_number(form: Format, number: int) -> None:
+    """The sum of level and number in fp32 would be rounded to the level above now and then."""
+    noise = NOISE._replace(shift=0)
+    shift = number - int(random_bits(noise, 2)[1])
+    for level in range(int(form.steps) + 1):
+        x = torch.tensor([form.steps, -level])
+        payload = encoded(form, x, noise._replace(shift=shift % 2**32))
+        assert decoded(form, payload, 2).tolist() == x.tolist()
 
 
 @EACH

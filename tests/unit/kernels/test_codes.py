@@ -1,15 +1,19 @@
 """Quantizers against their twins, against bytes worked out by hand, and on damaged payloads."""
 
+import itertools
+
 import pytest
 import torch
-from coded import FORMATS, LARGEST, NOISE, Pair, buffers, damaged
-from samples import same
+from coded import FORMATS, LARGEST, NOISE, SIZES, Pair, buffers, damaged, inputs
+from samples import DTYPES, same
 
-from gradwire.errors import PayloadError
+from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats, random_bits
 from gradwire.kernels.codes import (
     accumulate_codes_twin,
     add_codes_twin,
+    decode_codes_twin,
+    encode_codes_twin,
 )
 from gradwire.kernels.formats import Format
 
@@ -35,6 +39,60 @@ def decoded(form: Format, payload: Pair, n: int) -> torch.Tensor:
     return out
 
 
+def check_encode(form: Format, x: torch.Tensor, what: str) -> None:
+    wanted = buffers(form, x.numel())
+    finite = encode_codes_twin(form, x, *wanted, NOISE, top_of(form, x))
+    for fill in (0x00, 0xFF):
+        mine = buffers(form, x.numel(), fill)
+        assert encode_codes(form, x, *mine, NOISE, top_of(form, x)) == finite, what
+        if finite:
+            assert torch.equal(mine[0], wanted[0]), what
+            assert same(mine[1], wanted[1]), what
+
+
+@EACH
+@pytest.mark.parametrize("n", SIZES)
+def test_codes_and_scales_as_twin(form: Format, n: int) -> None:
+    for kind, x in inputs(form, n).items():
+        if form.one_scale and not x.isfinite().all():
+            continue  # its caller has looked at all of x already
+        dtypes = DTYPES if kind in ("normal", "ties", "broken") else DTYPES[:1]
+        for dtype in dtypes:
+            check_encode(form, x.to(dtype), f"{kind}, {dtype}")
+
+
+@EACH
+def test_strided_inputs_as_twin(form: Format) -> None:
+    x = torch.randn(4000)
+    check_encode(form, x[::3], "stride")
+    check_encode(form, x[1:], "odd address")
+    check_encode(form, x.bfloat16()[1:], "odd address")
+
+
+@EACH
+@pytest.mark.parametrize("n", SIZES)
+def test_sums_as_twin(form: Format, n: int) -> None:
+    divisors = itertools.cycle(DIVISORS)
+    for dtype, count in itertools.product(DTYPES, (0, 1, 2, 8)):
+        payloads = [damaged(form, n, seed) for seed in range(count)]
+        out, wanted = torch.full((n + 1,), NAN, dtype=dtype)[1:], torch.empty(n, dtype=dtype)
+        divisor = next(divisors)
+        accumulate_codes(form, out, payloads, divisor)
+        accumulate_codes_twin(form, wanted, payloads, divisor)
+        assert same(out, wanted), (dtype, count, divisor)
+
+
+@EACH
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_any_divisor_and_many_payloads_as_twin(form: Format, divisor: float) -> None:
+    n = 2 * form.block + 9
+    payloads = [damaged(form, n, seed) for seed in range(33)]
+    out, wanted = torch.empty(n), torch.empty(n)
+    accumulate_codes(form, out, payloads, divisor)
+    accumulate_codes_twin(form, wanted, payloads, divisor)
+    assert same(out, wanted)
+
+
 @EACH
 @pytest.mark.parametrize("factor", [1.0, -1.0, 0.5, 0.3, -2.7, 1e-30, 1e30, 0.0])
 def test_add_as_twin(form: Format, factor: float) -> None:
@@ -45,6 +103,122 @@ def test_add_as_twin(form: Format, factor: float) -> None:
         add_codes(form, v, codes, scales, factor)
         add_codes_twin(form, wanted, codes, scales, factor)
         assert same(v, wanted)
+
+
+@EACH
+def test_large_targets_written_around_the_cache(form: Format, instruction_set: str) -> None:
+    """On aligned and on other addresses; and encoding what is large."""
+    if instruction_set == "twin":
+        pytest.skip("compared with itself")
+    n = (2 << 20) + 517
+    x = torch.randn(n)
+    payload = encoded(form, x)
+    wanted = decode_codes_twin(form, *payload, n)
+    for dtype, shift in ((torch.float32, 0), (torch.float32, 1), (torch.bfloat16, 0)):
+        held = torch.empty(n + 64, dtype=dtype)
+        start = -held.data_ptr() % 64 // held.element_size() + shift
+        out = held[start : start + n]
+        assert (out.data_ptr() % 64 == 0) == (shift == 0)
+        accumulate_codes(form, out, [payload], 4.0)
+        assert torch.equal(out, (wanted / 4.0).to(dtype))
+    if instruction_set == "plain":
+        check_encode(form, x[: 1 << 20], "large")
+    else:
+        check_encode(form, x, "large")
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [1, 300, 1300])
+def test_inf_and_nan_are_told_wherever_they_are(value: float, dtype: torch.dtype, n: int) -> None:
+    for form in FORMATS.values():
+        for place in {0, n // 2, n - 1}:
+            x = torch.randn(n).to(dtype)
+            x[place] = value
+            codes, scales = buffers(form, n)
+            finite = encode_codes(form, x, codes, scales, NOISE, 4.0)
+            assert finite == form.one_scale
+
+
+# -- by hand -----------------------------------------------------------------------------------
+
+
+def check_bytes(form: Format, x: list[float], codes: list[int], scales: list[float]) -> Pair:
+    payload = encoded(form, torch.tensor(x))
+    assert payload[0].tolist() == codes
+    assert payload[1].tolist() == scales
+    return payload
+
+
+def test_int8_by_hand() -> None:
+    x = [127.0, -127.0, 0.5, 1.5, -2.5, 0.49, -0.0, 126.5]  # ties to even
+    payload = check_bytes(formats.INT8, x, [127, 129, 0, 2, 254, 0, 0, 126], [1.0])
+    assert decoded(formats.INT8, payload, 8).tolist() == [127, -127, 0, 2, -2, 0, 0, 126]
+    check_bytes(formats.INT8, [254.0, -1.0, 3.0], [127, 0, 2], [2.0])
+
+
+def test_e4m3_by_hand() -> None:
+    x = [448.0, -448.0, 1.0, 1.0625, 1.1875, 2.0**-6, 2.0**-9, 2.0**-10, 1.5 * 2.0**-9, -0.0]
+    codes = [0x7E, 0xFE, 0x38, 0x38, 0x3A, 0x08, 0x01, 0x00, 0x02, 0x80]
+    payload = check_bytes(formats.E4M3, x, codes, [1.0])
+    wanted = [448, -448, 1.0, 1.0, 1.25, 2.0**-6, 2.0**-9, 0.0, 2.0**-8, 0.0]
+    assert decoded(formats.E4M3, payload, 10).tolist() == wanted
+
+
+def test_e5m2_by_hand() -> None:
+    x = [57344.0, -57344.0, 1.0, 1.125, 1.375, 2.0**-14, 2.0**-16, 2.0**-17, 1.5 * 2.0**-16]
+    codes = [0x7B, 0xFB, 0x3C, 0x3C, 0x3E, 0x04, 0x01, 0x00, 0x02]
+    payload = check_bytes(formats.E5M2, x, codes, [1.0])
+    wanted = [57344, -57344, 1.0, 1.0, 1.5, 2.0**-14, 2.0**-16, 0.0, 2.0**-15]
+    assert decoded(formats.E5M2, payload, 9).tolist() == wanted
+
+
+def test_levels_by_hand() -> None:
+    """What lies on a level stays there whatever the noise; parts of a block share a byte."""
+    x = [1.0, -1.0, 0.0, 1.0, -1.0]  # two of a part: codes 2 0 | 1 2 | 0 _ | _ _
+    payload = check_bytes(formats.LEVELS2, x, [0b00_00_01_10, 0b00_00_10_00], [1.0])
+    assert decoded(formats.LEVELS2, payload, 5).tolist() == x
+    x = [7.0, -7.0, 0.0, 3.0, -2.0]  # codes 14 0 7 | 10 5 _
+    payload = check_bytes(formats.LEVELS4, x, [0xAE, 0x50, 0x07], [1.0])
+    assert decoded(formats.LEVELS4, payload, 5).tolist() == x
+    payload = check_bytes(formats.LEVELS8, [127.0, -127.0, 5.0, -0.0], [127, 129, 5, 0], [1.0])
+    assert decoded(formats.LEVELS8, payload, 4).tolist() == [127, -127, 5, 0]
+
+
+def test_levels_round_by_the_noise() -> None:
+    x = torch.tensor([7.0, 2.25, -2.25, 0.75] * 3)
+    codes = encoded(formats.LEVELS8, x * 127 / 7)[0].view(torch.int8)
+    scaled = x.abs().double() * 127 / 7
+    chance = random_bits(NOISE, 12).double() / 2**32
+    up = (chance + scaled % 1.0 >= 1.0).double()
+    assert torch.equal(codes.abs().double(), scaled.floor() + up)
+
+
+def test_ternary_by_hand() -> None:
+    x = [1.0, -1.0, 0.0, 1.0, -1.0, 0.0]  # two of a part: digits 2 0 | 1 2 | 0 1 | 0 0 | 0 0
+    first, second = 2 * 81 + 27, 2 * 27 + 9
+    codes = [-(-first * 256 // 243), -(-second * 256 // 243)]
+    assert codes == [200, 67]
+    payload = check_bytes(formats.TERNARY, x, codes, [1.0])
+    assert decoded(formats.TERNARY, payload, 6).tolist() == x
+
+
+def test_a_whole_block_of_ternary_is_interleaved() -> None:
+    x = torch.zeros(1280)
+    x[1], x[16] = 1.0, -1.0  # digits 2 and 0 in the first place; 1 is the digit of a zero
+    codes = encoded(formats.TERNARY, x)[0]
+    zero, one, less = (-(-number * 256 // 243) for number in (121, 121 + 81, 121 - 81))
+    assert (zero, one, less) == (128, 213, 43)
+    assert codes[:4].tolist() == [zero, less, one, zero]
+    assert (codes[4:] == zero).all()
+
+
+def test_powers_by_hand() -> None:
+    x = [1.0, -2.0, 0.0, -0.0, 0.5, 2.0**-126, 2.0**127, LARGEST, -4.0]
+    codes = [127, 128, 0, 0, 126, 1, 254, 254, 129, 0b0000_1010, 0b1]
+    payload = check_bytes(formats.POWERS, x, codes, [])
+    wanted = [1.0, -2.0, 0.0, 0.0, 0.5, 2.0**-126, 2.0**127, 2.0**127, -4.0]
+    assert decoded(formats.POWERS, payload, 9).tolist() == wanted
 
 
 @pytest.mark.parametrize("form", [formats.LEVELS4, formats.LEVELS8, formats.LEVELS2])
@@ -60,6 +234,26 @@ def test_a_level_stays_whatever_the_number(form: Format, number: int) -> None:
 
 
 @EACH
+def test_values_of_the_format_come_back(form: Format) -> None:
+    n = 1 << 16
+    if form is formats.POWERS:
+        x = 2.0 ** torch.arange(-149, 128).repeat(n)[:n]
+        x[x < 2.0**-126] = 0.0  # below, the exponent alone does not say what it is
+    elif form in (formats.E4M3, formats.E5M2):
+        codes = torch.arange(256).repeat(n)[:n].to(torch.uint8)
+        dtype = torch.float8_e4m3fn if form is formats.E4M3 else torch.float8_e5m2
+        x = codes.view(dtype).float()
+        x = torch.where(x.isfinite(), x, form.steps)
+    else:
+        x = torch.arange(-form.steps, form.steps + 1).repeat(n)[:n]
+        x[:: min(form.block, 256)] = form.steps
+    assert torch.equal(decoded(form, encoded(form, x), n), x)
+
+
+# -- the ends of the range, and damage --------------------------------------------------------
+
+
+@EACH
 def test_finite_values_stay_finite(form: Format) -> None:
     x = torch.tensor([LARGEST, -LARGEST, 1.0, 3e38]).repeat(form.block)
     payload = encoded(form, x)
@@ -67,6 +261,29 @@ def test_finite_values_stay_finite(form: Format) -> None:
     assert back.isfinite().all()
     add_codes(form, x, *payload, -1.0)
     assert x.isfinite().all()
+
+
+@EACH
+def test_what_is_too_small_for_a_scale_is_zero(form: Format) -> None:
+    if form.steps == 0:
+        pytest.skip("no scale")
+    n = form.block + 3
+    for value, counts in ((2.0**-96, True), (2.0**-96 * (1 - 2.0**-24), False), (0.0, False)):
+        payload = encoded(form, torch.full((n,), value))
+        wanted = value if counts else 0.0
+        assert decoded(form, payload, n).tolist() == pytest.approx([wanted] * n, rel=1e-6)
+
+
+@EACH
+@pytest.mark.parametrize("n", [1, 8, 257, 1281, 5003])
+def test_any_bytes_are_codes(form: Format, n: int) -> None:
+    """Finite where the format has no code for anything else."""
+    codes, scales = damaged(form, n, n, 1e30)
+    out = decoded(form, (codes, scales), n)
+    if form is formats.E5M2:
+        assert torch.equal(out.isfinite(), (codes & 0x7F) < 0x7C)
+    elif form is not formats.POWERS:
+        assert out.isfinite().all()
 
 
 @EACH
@@ -109,3 +326,22 @@ def test_scales_that_no_encoder_writes_are_refused(form: Format, scale: float) -
         with pytest.raises(PayloadError, match=r"payload 1: scales must be finite.*1 of"):
             accumulate(form, out, [good, bad], 2.0)
     assert (out == 7.0).all()
+
+
+def test_wrong_buffers_are_refused() -> None:
+    form, x = formats.LEVELS4, torch.ones(600)
+    codes, scales = buffers(form, 600)
+    with pytest.raises(KernelError, match=r"codes must have shape \(300,\)"):
+        encode_codes(form, x, codes[1:], scales)
+    with pytest.raises(KernelError, match=r"scales must have shape \(2,\)"):
+        accumulate_codes(form, x, [(codes, scales[1:])], 1.0)
+    with pytest.raises(KernelError, match=r"codes must be torch\.uint8"):
+        add_codes(form, x, codes.view(torch.int8), scales, 1.0)
+    with pytest.raises(KernelError, match="factor must be finite"):
+        add_codes(form, x, codes, scales, INF)
+    with pytest.raises(KernelError, match="divisor must not be 0"):
+        accumulate_codes(form, x, [], 0.0)
+    with pytest.raises(KernelError, match="x must be float32"):
+        encode_codes(form, x.double(), codes, scales)
+    with pytest.raises(KernelError, match="contiguous"):
+        accumulate_codes(form, torch.ones(1200)[::2], [], 1.0)

@@ -1,0 +1,190 @@
+"""Signs, their sums and the largest magnitude: by hand, as twins, and where x is not finite."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from coded import LARGEST, SIZES, inputs
+from samples import DTYPES, draw, same
+
+from gradwire.errors import KernelError, PayloadError
+from gradwire.kernels import accumulate_signs, add_signs, formats, largest, pack_signs, sign_bytes
+from gradwire.kernels.signs import (
+    SignSums,
+    accumulate_signs_twin,
+    add_signs_twin,
+    largest_twin,
+    pack_signs_twin,
+)
+
+pytestmark = pytest.mark.usefixtures("instruction_set")
+MANY = [*SIZES, 63, 64, 65, 4095, 4096, 4097, 8256]
+NAN, INF = float("nan"), float("inf")
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def packed(x: torch.Tensor, fill: int = 0xFF) -> tuple[torch.Tensor, SignSums]:
+    bits = torch.full((sign_bytes(x.numel()) + 1,), fill, dtype=torch.uint8)[1:]
+    return bits, pack_signs(x, bits)
+
+
+def payload(n: int, seed: int, count: int) -> Pair:
+    g = torch.Generator().manual_seed(seed)
+    bits = torch.randint(0, 256, (sign_bytes(n) + 1,), generator=g).to(torch.uint8)[1:]
+    return bits, torch.randn(count, generator=g)
+
+
+def check_pack(x: torch.Tensor, what: str) -> None:
+    wanted_bits = torch.empty(sign_bytes(x.numel()), dtype=torch.uint8)
+    wanted = pack_signs_twin(x, wanted_bits)
+    for fill in (0x00, 0xFF):
+        bits, sums = packed(x, fill)
+        assert sums.finite == wanted.finite, what
+        if sums.finite:
+            assert sums == wanted, what
+            assert torch.equal(bits, wanted_bits), what
+
+
+@pytest.mark.parametrize("n", MANY)
+def test_bits_sums_and_largest_as_twin(n: int) -> None:
+    for kind, x in inputs(formats.INT8, n).items():
+        dtypes = DTYPES if kind in ("normal", "ties", "broken", "signed zeros") else DTYPES[:1]
+        for dtype in dtypes:
+            check_pack(x.to(dtype), f"{kind}, {dtype}")
+            for squares in (False, True):
+                mine, wanted = (f(x.to(dtype), squares) for f in (largest, largest_twin))
+                assert mine == wanted or math.isnan(wanted[0]), (kind, dtype)
+                assert math.isnan(mine[0]) == math.isnan(wanted[0])
+
+
+def test_a_large_input_as_twin() -> None:
+    x = draw("laplace", 1_000_003, 5, shift=1)
+    check_pack(x, "large")
+    check_pack(x[::3], "strided")
+    check_pack(x.half()[1:], "odd address")
+    assert largest(x, squares=True) == largest_twin(x, squares=True)
+    assert largest(x[::3]) == largest_twin(x[::3])
+
+
+def test_signs_by_hand() -> None:
+    x = torch.tensor([-1.0, 2.0, -0.0, 0.0, -4.0, 8.0, 16.0, -32.0, -(2.0**-149), 64.0])
+    bits, sums = packed(x)
+    assert bits.tolist() == [0b1001_0001, 0b01]  # both zeros count as positive
+    assert sums == (-37.0, 90.0, 4, True)
+    assert packed(torch.empty(0))[1] == (0.0, 0.0, 0, True)
+    assert largest(torch.tensor([1.0, -3.0, 2.0]), squares=True) == (3.0, 14.0)
+    assert largest(torch.empty(0), squares=True) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [1, 100, 4097, 100_003])
+def test_sums_are_near_the_exact_ones(n: int, dtype: torch.dtype) -> None:
+    x = draw("laplace", n, n, dtype)
+    exact, sums = x.double(), packed(x)[1]
+    total = float(exact.abs().sum())
+    assert sums.below == pytest.approx(float(exact.clamp(max=0).sum()), abs=1e-6 * total)
+    assert sums.above == pytest.approx(float(exact.clamp(min=0).sum()), abs=1e-6 * total)
+    assert sums.count_below == int((x < 0).sum())
+    most, squares = largest(x, squares=True)
+    assert most == float(exact.abs().max())
+    assert squares == pytest.approx(float(exact.square().sum()), rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN, -NAN])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [1, 63, 300, 5000])
+def test_inf_and_nan_are_told_wherever_they_are(value: float, dtype: torch.dtype, n: int) -> None:
+    for place in {0, n // 2, n - 1}:
+        x = torch.randn(n).to(dtype)
+        assert packed(x)[1].finite
+        assert math.isfinite(largest(x)[0])
+        x[place] = value
+        assert not packed(x)[1].finite
+        assert not math.isfinite(largest(x)[0])
+
+
+def test_sums_beyond_fp32_count_as_not_finite() -> None:
+    x = torch.full((200,), LARGEST)
+    assert packed(x[:1])[1].finite
+    assert not packed(x)[1].finite
+    assert not packed(-x)[1].finite
+    assert largest(x) == (LARGEST, 0.0)
+
+
+@pytest.mark.parametrize("n", MANY)
+def test_sums_of_payloads_as_twin(n: int) -> None:
+    divisors = itertools.cycle([1.0, 3.0, 4.0, -7.0, 2.0**126, 2.0**-126, 1e30, 2.0**-149])
+    for dtype, count in itertools.product(DTYPES, (0, 1, 2, 8, 33)):
+        payloads = [payload(n, seed, seed % 3) for seed in range(count)]
+        out, wanted = torch.full((n + 1,), NAN, dtype=dtype)[1:], torch.empty(n, dtype=dtype)
+        divisor = next(divisors)
+        accumulate_signs(out, payloads, divisor)
+        accumulate_signs_twin(wanted, payloads, divisor)
+        assert same(out, wanted), (dtype, count, divisor)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("factor", [1.0, -1.0, 0.3, -1e30, 0.0])
+def test_add_as_twin(count: int, factor: float) -> None:
+    for n in (0, 1, 63, 128, 129, 5003):
+        bits, values = payload(n, n, count)
+        v = draw("normal", n, 3, shift=1)
+        wanted = v.clone()
+        add_signs(v, bits, values, factor)
+        add_signs_twin(wanted, bits, values, factor)
+        assert same(v, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+@pytest.mark.parametrize("shift", [0, 1])
+def test_large_targets_written_around_the_cache(dtype: torch.dtype, shift: int) -> None:
+    n = (2 << 20) + 77
+    held, wanted = torch.empty(n + 64, dtype=dtype), torch.empty(n, dtype=dtype)
+    start = -held.data_ptr() % 64 // held.element_size() + shift
+    out = held[start : start + n]
+    payloads = [payload(n, seed, seed) for seed in range(3)]
+    accumulate_signs(out, payloads, 3.0)
+    accumulate_signs_twin(wanted, payloads, 3.0)
+    assert torch.equal(out, wanted)
+
+
+def test_values_by_hand() -> None:
+    bits, out = torch.tensor([0b0000_0101], dtype=torch.uint8), torch.full((4,), 9.0)
+    accumulate_signs(out, [(bits, torch.empty(0))], 1.0)
+    assert out.tolist() == [-1.0, 1.0, -1.0, 1.0]
+    accumulate_signs(out, [(bits, torch.tensor([3.0]))], 2.0)
+    assert out.tolist() == [-1.5, 1.5, -1.5, 1.5]
+    accumulate_signs(out, [(bits, torch.tensor([-3.0, 0.5])), (bits, torch.empty(0))], -2.0)
+    assert out.tolist() == [2.0, -0.75, 2.0, -0.75]
+    add_signs(out, bits, torch.tensor([-3.0, 0.5]), 2.0)
+    assert out.tolist() == [-4.0, 0.25, -4.0, 0.25]
+    accumulate_signs(out, [], 2.0)
+    assert out.tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("value", [INF, -INF, NAN])
+def test_values_that_are_not_finite_are_refused(value: float) -> None:
+    n, out = 100, torch.full((100,), 7.0)
+    good, bad = payload(n, 1, 2), payload(n, 2, 2)
+    bad[1][1] = value
+    for accumulate in (accumulate_signs, accumulate_signs_twin):
+        with pytest.raises(PayloadError, match=r"payload 1: .*must be finite.*1 of 2"):
+            accumulate(out, [good, bad], 2.0)
+    assert (out == 7.0).all()
+
+
+def test_wrong_buffers_are_refused() -> None:
+    x, bits = torch.ones(20), torch.zeros(3, dtype=torch.uint8)
+    with pytest.raises(KernelError, match=r"bits must have shape \(3,\)"):
+        pack_signs(x, bits[1:])
+    with pytest.raises(KernelError, match=r"values must have shape \(2,\)"):
+        accumulate_signs(x, [(bits, torch.ones(3))], 1.0)
+    with pytest.raises(KernelError, match=r"values must be torch\.float32"):
+        accumulate_signs(x, [(bits, torch.ones(2).double())], 1.0)
+    with pytest.raises(KernelError, match="factor must be finite"):
+        add_signs(x, bits, torch.ones(2), INF)
+    with pytest.raises(KernelError, match=r"v must be torch\.float32"):
+        add_signs(x.half(), bits, torch.ones(2), 1.0)
+    with pytest.raises(KernelError, match="divisor must not be 0"):
+        accumulate_signs(x, [], 0.0)

@@ -1,13 +1,14 @@
-"""cast against torch over all 16-bit patterns and many 32-bit ones; is_finite."""
+"""cast against torch over all 16-bit patterns and many 32-bit ones; add_cast; is_finite."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import DTYPES, same
+from samples import DISTRIBUTIONS, DTYPES, draw, same
 
 from gradwire.errors import KernelError
-from gradwire.kernels import cast, is_finite
+from gradwire.kernels import add_cast, cast, is_finite
+from gradwire.kernels.casts import add_cast_twin, cast_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 
@@ -29,8 +30,32 @@ def every_pattern(dtype: torch.dtype) -> torch.Tensor:
 def test_every_pattern_as_torch(source: torch.dtype, target: torch.dtype, shift: int) -> None:
     x = every_pattern(source)[shift:]
     out = torch.empty(x.numel() + shift, dtype=target)[shift:]
-    cast(x, out)
+    assert not cast(x, out)
     assert same(out, x.to(target))
+    good = x[x.to(target).isfinite()]
+    assert cast(good, out[: good.numel()])
+
+
+@pytest.mark.parametrize("target", DTYPES, ids=str)
+def test_the_flag_is_about_the_target(target: torch.dtype) -> None:
+    """The first value that is rounded to inf, and the last that is not."""
+    first = {torch.float32: 0x7F800000, torch.bfloat16: 0x7F7F8000, torch.float16: 0x477FF000}
+    ends = torch.tensor([first[target] - 1, first[target]], dtype=torch.int32).view(torch.float32)
+    for n in (1, 7, 16, 33, 1000):
+        out = torch.empty(n, dtype=target)
+        for place in {0, n // 2, n - 1}:
+            for sign in (1.0, -1.0):
+                x = torch.ones(n)
+                x[place] = sign * ends[0]
+                assert [cast(x, out), cast_twin(x, out)] == [True, True]
+                assert out.isfinite().all()
+                x[place] = sign * ends[1]
+                assert [cast(x, out), cast_twin(x, out)] == [False, False]
+                assert out[place] == sign * float("inf")
+                x[place] = float("nan")
+                assert not cast(x, out)
+                assert out[place].isnan()
+    assert cast(torch.empty(0), torch.empty(0, dtype=target))
 
 
 @settings(max_examples=100, deadline=None)
@@ -45,8 +70,41 @@ def test_any_size_as_torch(content: list[float], target: torch.dtype) -> None:
 def test_a_large_target_as_torch() -> None:
     x = torch.randn((2 << 20) + 7)
     out = torch.empty(x.numel() + 1, dtype=torch.bfloat16)[1:]
-    cast(x, out)
+    assert cast(x, out)
     assert torch.equal(out, x.bfloat16())
+    x[-1] = 3.4e38
+    assert not cast(x, out)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(sorted(DISTRIBUTIONS)),
+    st.one_of(st.integers(0, 300), st.integers(4090, 4100)),
+    st.sampled_from(DTYPES),
+    st.integers(0, 3),
+    st.sampled_from([1.0, -1.0, 0.5, 0.1, -3.0, 0.0, 1e30, 1e-30]),
+)
+def test_add_cast_as_twin(
+    kind: str, n: int, dtype: torch.dtype, shift: int, factor: float
+) -> None:
+    source = draw(kind, n, 1, dtype, shift)
+    v = draw("normal", n, 2, shift=shift)
+    wanted = v.clone()
+    add_cast(v, source, factor)
+    add_cast_twin(wanted, source, factor)
+    assert same(v, wanted)
+
+
+def test_add_cast_by_hand() -> None:
+    v = torch.tensor([1.0, 2.0, 3.0])
+    add_cast(v, torch.tensor([1.0, -2.0, 0.5], dtype=torch.float16), -2.0)
+    assert v.tolist() == [-1.0, 6.0, 2.0]
+    add_cast(v, torch.ones(6).bfloat16()[::2], 1.0)
+    assert v.tolist() == [0.0, 7.0, 3.0]
+    with pytest.raises(KernelError, match="factor must be finite"):
+        add_cast(v, torch.ones(3), 1e39)
+    with pytest.raises(KernelError, match="target must have the shape"):
+        add_cast(v, torch.ones(4), 1.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,4 +1,4 @@
-"""accumulate and accumulate_dense against their twins, and their checks."""
+"""accumulate, accumulate_dense and add against their twins, and their checks."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, draw, same
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels import accumulate, accumulate_dense
+from gradwire.kernels import accumulate, accumulate_dense, add, use
 from gradwire.kernels.sparse import accumulate_dense_twin, accumulate_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -99,6 +99,43 @@ def test_a_bad_index_is_named_and_nothing_is_written(wrong: list[int], entry: in
     with pytest.raises(PayloadError, match=pattern):
         accumulate(out, [good, bad], [values, values], 2.0)
     assert out.tolist() == [7.0] * 5
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    KINDS,
+    st.integers(0, 3000),
+    st.floats(0, 1),
+    st.integers(0, 3),
+    st.sampled_from([1.0, -1.0, 0.3, 0.0, -1e30]),
+)
+def test_add_same_bits_as_twin(
+    kind: str, n: int, density: float, shift: int, factor: float
+) -> None:
+    indices, values = payload(kind, n, density, 1, torch.float32)
+    v = draw("normal", n, 2, shift=shift)
+    wanted = v.clone()
+    add(v, indices, values, factor)
+    with use("twin"):
+        add(wanted, indices, values, factor)
+    assert same(v, wanted)
+
+
+def test_add_by_hand_and_its_checks() -> None:
+    v = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    place = torch.tensor([0, 3], dtype=torch.int32)
+    add(v, place, torch.tensor([2.0, -3.0]), -2.0)
+    assert v.tolist() == [-3.0, 2.0, 3.0, 10.0]
+    for wrong in ([0, 4], [-1, 2], [2, 2], [3, 1]):
+        with pytest.raises(PayloadError, match=r"must ascend strictly within 0 \.\.\. 3"):
+            add(v, torch.tensor(wrong, dtype=torch.int32), torch.ones(2), 1.0)
+    with pytest.raises(KernelError, match=r"values must have shape \(2,\)"):
+        add(v, place, torch.ones(3), 1.0)
+    with pytest.raises(KernelError, match=r"values must be torch\.float32"):
+        add(v, place, torch.ones(2).half(), 1.0)
+    with pytest.raises(KernelError, match="factor must be finite"):
+        add(v, place, torch.ones(2), float("nan"))
+    assert v.tolist() == [-3.0, 2.0, 3.0, 10.0]
 
 
 def test_bad_layouts_are_refused() -> None:

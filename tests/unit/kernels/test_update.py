@@ -165,6 +165,50 @@ def test_restore_gives_back_all_that_was_taken(
     assert same(state.velocity, whole.velocity)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    KINDS,
+    KINDS,
+    st.integers(0, 300),
+    st.floats(0, 1),
+    st.sampled_from(DTYPES),
+    st.sampled_from([1.0, 0.9, 0.5, 0.1, -0.7, 1e-3]),
+    st.sampled_from([1.0, 0.125, 1e30]),
+)
+def test_decay_same_bits_as_twin(
+    kind: str, v_kind: str, n: int, density: float, dtype: torch.dtype, decay: float, scale: float
+) -> None:
+    gradient, k = draw(kind, n, 1, dtype, 1), int(density * n)
+    mine, twin = (State((v_kind, "zeros"), n, k, None, 1) for _ in range(2))
+    options = {"decay": decay, "scale": scale}
+    found = mine.update(gradient, **options)
+    assert found.finite == twin.update(gradient, twin=True, **options).finite
+    assert mine.same(twin)
+    mine.undo(gradient, **options)
+    twin.undo(gradient, twin=True, **options)
+    assert mine.same(twin)
+
+
+def test_decay_by_hand() -> None:
+    state = State(("equal", "equal"), 3, 1, None, 0)
+    gradient = torch.tensor([1.0, 2.0, -3.0])
+    state.update(gradient, decay=0.5, scale=2.0)  # v = -1.5/2 + 2g
+    assert state.residual.tolist() == [1.25, 3.25, 0.0]
+    assert (state.indices.tolist(), state.values.tolist()) == ([2], [-6.75])
+    state.undo(gradient, decay=0.5, scale=2.0)
+    assert state.residual.tolist() == [-1.5] * 3
+    with pytest.raises(KernelError, match="decay must be finite"):
+        state.update(gradient, decay=float("inf"))
+
+
+def test_a_decay_belongs_to_feedback_alone() -> None:
+    one, other = (State(("normal", "normal"), 50, 5, 0.9, 0) for _ in "ab")
+    gradient = draw("normal", 50, 1)
+    one.update(gradient, decay=0.5)
+    other.update(gradient)
+    assert one.same(other)
+
+
 def test_the_recurrences_by_hand() -> None:
     gradient = torch.tensor([1.0, 2.0, -3.0])
     plain = State(("equal", "equal"), 3, 1, 0.5, 0)

@@ -54,10 +54,12 @@ bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Flo
                   Noise noise, std::uint8_t* codes, float* scales, const Watch* watch) {
     const Extent extent = extent_of(format);
     const auto* g = static_cast<const char*>(gradient);
+    // Nothing reaches infinity, but where something is not finite a vector of nothing is stored.
+    std::uint32_t unused[2 * candidate_slack];
     bool finite = true;
     for (std::size_t begin = 0; begin < n; begin += chunk) {
         const std::size_t count = std::min(chunk, n - begin);
-        Candidates none{nullptr, nullptr, 0, 0, infinity_bits, 0, nullptr};
+        Candidates none{unused, unused + candidate_slack, 0, 0, infinity_bits, 0, nullptr};
         Part part{watch, begin};
         const Watch here{watch != nullptr ? watch->limit : 0, &part, &Part::announce};
         float* const velocity = u == nullptr ? nullptr : u + begin;

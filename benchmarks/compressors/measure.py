@@ -20,6 +20,7 @@ import torch
 from models import Gradients
 from torch import Tensor
 
+from gradwire.cli.bench_compressors import payload_bytes
 from gradwire.feedback import ErrorFeedback
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Layout
@@ -44,11 +45,11 @@ class Distance:
         self.both += float(given.dot(arrived))
         self.apart += float((given - arrived).square().sum())
 
-    def result(self, own_unit: bool) -> dict[str, float]:
+    def result(self, direction: bool) -> dict[str, float]:
         size = math.sqrt(self.given * self.arrived)
         cosine = self.both / size if size else 0.0
         error = math.sqrt(self.apart / self.given) if self.given else 0.0
-        return {"error": math.sqrt(max(0.0, 1 - cosine**2)) if own_unit else error,
+        return {"error": math.sqrt(max(0.0, 1 - cosine**2)) if direction else error,
                 "cosine": cosine}  # fmt: skip
 
 
@@ -87,15 +88,17 @@ class Totals:
         self._mean = _zeros(gradients)
 
     def add(
-        self, gradients: Sequence[Gradients], sent: Sequence[dict[str, tuple[Tensor, ...]]]
-    ) -> None:
+        self, gradients: Sequence[Gradients], sent: Sequence[dict[str, tuple[Tensor, ...]]],
+        step: int,
+    ) -> None:  # fmt: skip
         for name, x in self._mean.items():
-            one = torch.empty_like(x)
+            one, key = torch.empty_like(x), Key(0, step, name)
             for rank, mine in enumerate(sent):
-                self._compressor.decode(mine[name], one)
+                self._compressor.decode(mine[name], one, key)
                 self._arrived[rank][name] += one
                 self._given[rank][name] += gradients[rank][name]
-            self._compressor.accumulate([mine[name] for mine in sent], one, float(len(sent)))
+            payloads = [mine[name] for mine in sent]
+            self._compressor.accumulate(payloads, one, float(len(sent)), key)
             x += one
 
     def result(self) -> Measure:
@@ -104,8 +107,8 @@ class Totals:
             for given, arrived in zip(self._given, self._arrived):
                 rank.add(given[name], arrived[name])
             mean.add(torch.stack([given[name] for given in self._given]).mean(0), x)
-        own_unit = self._compressor.claims(1).own_unit
-        return {"rank": rank.result(own_unit), "mean": mean.result(own_unit)}
+        direction = self._compressor.claims(1).direction
+        return {"rank": rank.result(direction), "mean": mean.result(direction)}
 
 
 def _zeros(like: Gradients) -> Gradients:
@@ -117,7 +120,7 @@ def measure(compressor: Compressor, recorded: list[list[Gradients]]) -> dict[str
     first, _, total = _run(compressor, None, recorded)
     found = {"one_step": first, "sum": total}
     claims = compressor.claims(1 << 20)
-    if not claims.lossless and not claims.own_unit:
+    if not claims.lossless and not claims.direction:
         _, last, total = _run(compressor, ErrorFeedback(), recorded)
         found |= {"sum_ef": total, "last_ef": last}
     return found
@@ -133,10 +136,10 @@ def _run(
     singles = []
     for step, gradients in enumerate(recorded):
         sent = [rank.send(mine, step) for rank, mine in zip(ranks, gradients)]
-        total.add(gradients, sent)
+        total.add(gradients, sent, step)
         if step in (0, len(recorded) - 1):
             alone = Totals(compressor, recorded[0][0], count)
-            alone.add(gradients, sent)
+            alone.add(gradients, sent, step)
             singles.append(alone.result())
     return singles[0], singles[-1], total.result()
 
@@ -144,8 +147,9 @@ def _run(
 def bits_per_element(compressor: Compressor, gradients: Gradients) -> float:
     """Of all matrices together, without headers."""
     bits = elements = 0
-    for x in gradients.values():
-        for dtype, count in compressor.claims(x.numel()).sections:
-            bits += 8 * getattr(torch, dtype).itemsize * count
-        elements += x.numel()
+    rank = Rank(compressor, None, 0)
+    for name, sections in rank.send(gradients, 0).items():
+        n = gradients[name].numel()
+        bits += 8 * payload_bytes(compressor, n, sections)
+        elements += n
     return bits / elements

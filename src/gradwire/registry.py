@@ -147,7 +147,8 @@ def _signature(member: Any) -> str:
     inside = ", ".join(
         p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in named
     )
-    return f"'{getattr(member, 'name', 'dgc')}({inside})'"
+    name = getattr(member, "name", None) or member.__name__.strip("_")
+    return f"'{name}({inside})'"
 
 
 def _first_line(member: type[Member] | Callable[..., Any]) -> str:

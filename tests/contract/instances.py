@@ -7,13 +7,14 @@ n: elements of a parameter. world: ranks. b: bytes of one rank's contribution.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gradwire import Strategy
-from gradwire.collectives import AllGatherSum, AllReduceSum
+from gradwire.collectives import AllGatherSum, AllReduceSum, AllToAllSum, MajorityVote, PowerSGD
 from gradwire.compressors import (
     QSGD,
     BFloat16,
@@ -22,9 +23,12 @@ from gradwire.compressors import (
     Identity,
     Int8,
     Natural,
+    NonZero,
     OneBit,
+    RandK,
     Sign,
     TernGrad,
+    Threshold,
     TopK,
 )
 from gradwire.errors import StrategyError
@@ -47,11 +51,21 @@ COMPRESSORS: tuple[Compressor, ...] = (
     Sign(),
     Sign(scaled=True),
     OneBit(),
+    RandK(0.1),
+    RandK(0.3, scale=True),
+    RandK(1.0),
+    Threshold(0.5),
+    NonZero(),
     TopK(0.001),
     TopK(0.1),
     TopK(0.5),
     TopK(1.0),
+    TopK(0.1, values="bf16"),
+    TopK(0.1, values="fp16"),
+    *(TopK(0.1, index=code) for code in ("int32", "gap16", "gap8", "elias_fano", "bitmap")),
 )
+REMEMBERED = tuple(c for c in COMPRESSORS if getattr(c, "index", "auto") == "auto")
+"""Those that are tried with every feedback: it never sees how places are written."""
 FEEDBACK: tuple[Feedback, ...] = (
     ErrorFeedback(),
     ErrorFeedback(decay=0.9),
@@ -67,7 +81,9 @@ FEEDBACK: tuple[Feedback, ...] = (
     ServerMomentum(0.9),
     ServerMomentum(0.5, nesterov=True),
 )
-COLLECTIVES: tuple[Collective, ...] = (AllReduceSum(), AllGatherSum())
+COLLECTIVES: tuple[Collective, ...] = (
+    AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2),
+)  # fmt: skip
 WORLDS = (1, 2, 3, 5, 8)
 
 # -- by hand, not by claims --------------------------------------------------------------------
@@ -78,18 +94,48 @@ PAYLOAD_BYTES: dict[str, Callable[[Compressor, int, int], int]] = {
     "bf16": lambda c, n, item: 2 * n,
     "int8": lambda c, n, item: n + 4 * blocks(n, 256),
     "fp8": lambda c, n, item: n + 4 * blocks(n, 256),
-    "qsgd": lambda c, n, item: -(-n * c.bits // 8) + 4 * blocks(n, 512),  # type: ignore[attr-defined]
+    "qsgd": lambda c, n, item: blocks(n * c.bits, 8) + 4 * blocks(n, 512),  # type: ignore
     "natural": lambda c, n, item: n + blocks(n, 8),
     "terngrad": lambda c, n, item: blocks(n, 5) + 4 * min(n, 1),
     "sign": lambda c, n, item: blocks(n, 8) + 4 * min(n, int(c.scaled)),  # type: ignore[attr-defined]
     "onebit": lambda c, n, item: blocks(n, 8) + 8 * min(n, 1),
-    "topk": lambda c, n, item: 8 * min(n, math.ceil(c.density * n)),  # type: ignore[attr-defined]
+    "randk": lambda c, n, item: 4 * sent_by_topk(c, n),
+    "threshold": lambda c, n, item: 16 + 8 * blocks(n, 64) + 4 * n,
+    "nonzero": lambda c, n, item: 16 + 8 * blocks(n, 64) + 4 * n,
+    "topk": lambda c, n, item: topk_bytes(c, n),
 }
-"""Bytes of one payload; item: bytes of an element of the gradient."""
+"""Bytes of one payload, or of the longest; item: bytes of an element of the gradient."""
 
 
 def blocks(n: int, size: int) -> int:
     return -(-n // size)
+
+
+# Bytes of k places among n, by how they are written.
+PLACES: dict[str, Callable[[int, int], int]] = {
+    "int32": lambda n, k: 4 * k,
+    "gap16": lambda n, k: 2 * (k + (n - k) // 65535) if k else 0,
+    "gap8": lambda n, k: k + (n - k) // 255 if k else 0,
+    "elias_fano": lambda n, k: elias_fano_bytes(n, k) if k else 0,
+    "bitmap": lambda n, k: blocks(n, 8),
+}
+
+
+def elias_fano_bytes(n: int, k: int) -> int:
+    low = (n // k).bit_length() - 1
+    return blocks(k * low, 8) + blocks(k + ((n - 1) >> low), 8)
+
+
+def sent_by_topk(compressor: Compressor, n: int) -> int:
+    """k, of n elements."""
+    return min(n, math.ceil(compressor.density * n))  # type: ignore[attr-defined]
+
+
+def topk_bytes(compressor: Compressor, n: int) -> int:
+    k, index = sent_by_topk(compressor, n), compressor.index  # type: ignore[attr-defined]
+    places = {code: size(n, k) for code, size in PLACES.items()}
+    each = 4 if compressor.values == "fp32" else 2  # type: ignore[attr-defined]
+    return each * k + (min(places.values()) if index == "auto" else places[index])
 
 
 def message_bytes(payload: int) -> int:
@@ -97,11 +143,30 @@ def message_bytes(payload: int) -> int:
     return 32 + -(-payload // 8) * 8
 
 
-BYTES_SENT: dict[str, Callable[[int, int], float]] = {
-    "allreduce": lambda world, payload: 2 * (world - 1) / world * payload,
-    "allgather": lambda world, payload: (world - 1) * message_bytes(payload),
+def payload(c: Compressor, n: int, item: int) -> int:
+    return PAYLOAD_BYTES[c.name](c, n, item)
+
+
+BYTES_SENT: dict[str, Callable[[Compressor, int, int, int], list[float]]] = {
+    "allreduce": lambda c, world, n, item: [2 * (world - 1) / world * payload(c, n, item)] * world,
+    "allgather": lambda c, world, n, item: (
+        [(world - 1) * message_bytes(payload(c, n, item))] * world
+    ),
+    "alltoall": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
+    "vote": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
+    "powersgd": lambda c, world, n, item: [2 * (world - 1) / world * 4 * n] * world,  # a vector
 }
-"""Bytes one of `world` ranks puts on the wire for one payload."""
+"""Bytes each of `world` ranks puts on the wire for a vector of n elements."""
+
+
+def to_owners_and_back(c: Compressor, world: int, n: int, item: int) -> list[float]:
+    """Pieces of whole 64s, to their owners, the first of whom follows from the name "x"."""
+    size = 64 * blocks(n, 64 * world)
+    pieces = [max(0, min(size, n - j * size)) for j in range(world)]
+    first = zlib.crc32(b"x") % world
+    owned = [message_bytes(payload(c, pieces[(r - first) % world], item)) for r in range(world)]
+    return [float(sum(owned) - own + (world - 1) * max(owned)) for own in owned]
+
 
 # The inputs a compressor is exact on: its own class.
 OWN_CLASS: dict[str, Callable[[Compressor, Tensor], Tensor]] = {
@@ -109,13 +174,16 @@ OWN_CLASS: dict[str, Callable[[Compressor, Tensor], Tensor]] = {
     "fp16": lambda c, x: x.half().to(x.dtype),
     "bf16": lambda c, x: x.bfloat16().to(x.dtype),
     "int8": lambda c, x: on_grid(x, 127),
-    "fp8": lambda c, x: on_grid(x, 7) if c.variant == "e4m3" else on_grid(x, 3),  # type: ignore[attr-defined]
+    "fp8": lambda c, x: on_grid(x, 7),  # three significant bits, and 7 · 2^k is the largest value
     "qsgd": lambda c, x: on_grid(x, 2 ** (c.bits - 1) - 1),  # type: ignore[attr-defined]
     "natural": lambda c, x: torch.sign(x) * 2.0 ** (x.float().abs() * 3).round().to(x.dtype),
     "terngrad": lambda c, x: torch.sign(x) if c.clip is None else torch.zeros_like(x),  # type: ignore[attr-defined]
     "sign": lambda c, x: torch.where(x < 0, -1.0, 1.0).to(x.dtype),
     "onebit": lambda c, x: torch.where(x < 0, -2.0, 0.5).to(x.dtype),
-    "topk": lambda c, x: k_sparse(x, min(len(x), math.ceil(c.density * len(x)))),  # type: ignore[attr-defined]
+    "randk": lambda c, x: x if c.density == 1 else torch.zeros_like(x),  # type: ignore
+    "threshold": lambda c, x: torch.where(x.abs() < c.value, 0, x).to(x.dtype),  # type: ignore
+    "nonzero": lambda c, x: x,
+    "topk": lambda c, x: k_sparse(in_format(x, c.values), sent_by_topk(c, len(x))),  # type: ignore
 }
 
 
@@ -124,6 +192,12 @@ def on_grid(x: Tensor, top: int) -> Tensor:
     whole = (x.float() * top / 3).round().clamp(-top, top)
     whole[::256] = top
     return whole.to(x.dtype)
+
+
+def in_format(x: Tensor, values: str) -> Tensor:
+    """x, rounded to what "fp32", "bf16" or "fp16" can say."""
+    short = {"fp32": x.dtype, "bf16": torch.bfloat16, "fp16": torch.float16}[values]
+    return x.to(short).to(x.dtype)
 
 
 def k_sparse(x: Tensor, k: int) -> Tensor:
@@ -137,6 +211,8 @@ def strategies(feedback: tuple[Feedback | None, ...] = (None, *FEEDBACK)) -> lis
     made = []
     for compressor in COMPRESSORS:
         for memory in feedback:
+            if memory is not None and compressor not in REMEMBERED:
+                continue
             for collective in COLLECTIVES:
                 try:
                     made.append(Strategy(compressor, collective, memory))

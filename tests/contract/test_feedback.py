@@ -7,17 +7,25 @@ import laws
 import pytest
 import torch
 from inputs import FLOATS, normal
-from instances import COMPRESSORS, FEEDBACK
+from instances import COMPRESSORS, FEEDBACK, REMEMBERED
 
 from gradwire.compressors import TopK
-from gradwire.feedback import ErrorFeedback, MomentumCorrection, ServerMomentum
+from gradwire.feedback import EF21, ErrorFeedback, MomentumCorrection, ServerMomentum
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
 from gradwire.strategy import Compressor, Encoder, Feedback, StepInfo
 
 every = pytest.mark.parametrize("feedback", FEEDBACK, ids=instances.ids)
+# Those that can run in place, or in a compressor's own kernel.
+RECURRENT = [f for f in FEEDBACK if f.recurrence() is not None]
 # With a residual: the feedbacks that keep what was not sent.
-KEEPING = [f for f in FEEDBACK if not isinstance(f, ServerMomentum)]
-SPARSE = [c for c in COMPRESSORS if isinstance(c, TopK)]
+KEEPING = [f for f in RECURRENT if f.recurrence().sent == "leaves"]  # type: ignore[union-attr]
+PAIRS = [
+    (c, f)
+    for c in REMEMBERED
+    for f in RECURRENT
+    if not isinstance(make_encoder(c, f), ComposedEncoder)
+]
+every_pair = pytest.mark.parametrize(("compressor", "feedback"), PAIRS, ids=instances.ids)
 
 N = 203
 STEPS = [normal(N, seed) for seed in range(8)]
@@ -38,33 +46,40 @@ def test_state_is_flat_and_fp32(feedback: Feedback) -> None:
 
 @pytest.mark.parametrize("clip_scale", [1.0, 0.37])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("feedback", [None, *KEEPING], ids=instances.ids)
-@pytest.mark.parametrize("compressor", SPARSE, ids=instances.ids)
-def test_fused_is_composed_bit_for_bit(
-    compressor: TopK, feedback: Feedback | None, dtype: torch.dtype, clip_scale: float
+@every_pair
+def test_fused_and_in_place_are_composed_bit_for_bit(
+    compressor: Compressor, feedback: Feedback, dtype: torch.dtype, clip_scale: float
 ) -> None:
-    fused = make_encoder(compressor, feedback)
-    assert not isinstance(fused, ComposedEncoder)
     steps = [x.to(dtype) for x in STEPS]
     laws.law_encoders_agree(
-        fused, ComposedEncoder(compressor, feedback), compressor, steps, clip_scale
+        make_encoder(compressor, feedback), ComposedEncoder(compressor, feedback), compressor,
+        steps, clip_scale,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("compressor", [c for c in COMPRESSORS if c.fuse(None)], ids=instances.ids)
+def test_fused_without_feedback_is_composed_bit_for_bit(compressor: Compressor) -> None:
+    laws.law_encoders_agree(
+        make_encoder(compressor, None), ComposedEncoder(compressor, None), compressor, STEPS
     )
 
 
-@pytest.mark.parametrize("feedback", KEEPING, ids=instances.ids)
+@every_pair
 @pytest.mark.parametrize("n", [0, 1, 2, 31])
-def test_fused_is_composed_on_small_parameters(feedback: Feedback, n: int) -> None:
-    compressor = TopK(0.1)
+def test_fused_is_composed_on_small_parameters(
+    compressor: Compressor, feedback: Feedback, n: int
+) -> None:
     fused, composed = make_encoder(compressor, feedback), ComposedEncoder(compressor, feedback)
     laws.law_encoders_agree(fused, composed, compressor, [normal(n, s) for s in range(5)])
 
 
-def test_members_without_a_kernel_are_composed() -> None:
+def test_what_is_no_recurrence_is_composed() -> None:
     for compressor in COMPRESSORS:
-        for feedback in (None, *FEEDBACK):
+        for feedback in FEEDBACK:
+            rule = feedback.recurrence()
+            masked = rule is not None and rule.mask and not isinstance(compressor, TopK)
             composed = isinstance(make_encoder(compressor, feedback), ComposedEncoder)
-            can_fuse = isinstance(compressor, TopK) and not isinstance(feedback, ServerMomentum)
-            assert composed == (not can_fuse), f"{compressor}+{feedback}"
+            assert composed == (rule is None or masked), f"{compressor}+{feedback}"
 
 
 # -- undo and give_back ------------------------------------------------------------------------
@@ -73,14 +88,15 @@ def test_members_without_a_kernel_are_composed() -> None:
 def encoders(compressor: Compressor, feedback: Feedback) -> dict[str, tuple[Encoder, float]]:
     """By name: the encoder, and how exactly it can take a step back."""
     made = {"composed": (ComposedEncoder(compressor, feedback), 0.0)}
-    if isinstance(compressor, TopK):
-        made["fused"] = (make_encoder(compressor, feedback), 1e-5)
+    own = make_encoder(compressor, feedback)
+    if not isinstance(own, ComposedEncoder):
+        made["fused"] = own, 1e-5
     return made
 
 
 @pytest.mark.parametrize("clip_scale", [1.0, 0.37])
-@pytest.mark.parametrize("feedback", KEEPING, ids=instances.ids)
-@pytest.mark.parametrize("compressor", COMPRESSORS, ids=instances.ids)
+@pytest.mark.parametrize("feedback", RECURRENT, ids=instances.ids)
+@pytest.mark.parametrize("compressor", REMEMBERED, ids=instances.ids)
 def test_undo_restores(compressor: Compressor, feedback: Feedback, clip_scale: float) -> None:
     momentum_zero = getattr(feedback, "momentum", None) == 0.0
     for name, (encoder, tolerance) in encoders(compressor, feedback).items():
@@ -90,17 +106,24 @@ def test_undo_restores(compressor: Compressor, feedback: Feedback, clip_scale: f
 
 
 @pytest.mark.parametrize("feedback", KEEPING, ids=instances.ids)
-@pytest.mark.parametrize("compressor", COMPRESSORS, ids=instances.ids)
+@pytest.mark.parametrize("compressor", REMEMBERED, ids=instances.ids)
 def test_give_back_keeps_everything(compressor: Compressor, feedback: Feedback) -> None:
     for encoder, _ in encoders(compressor, feedback).values():
         laws.law_give_back_keeps_everything(lambda e=encoder: e, compressor, STEPS, 1e-6)
+
+
+@pytest.mark.parametrize("compressor", REMEMBERED, ids=instances.ids)
+def test_given_back_the_receivers_know_no_more(compressor: Compressor) -> None:
+    for encoder, _ in encoders(compressor, EF21()).values():
+        laws.law_give_back_forgets_what_joined(lambda e=encoder: e, compressor, STEPS, 1e-5)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_give_back_restores_the_masked_velocity(momentum: float, nesterov: bool) -> None:
     """A step that is given back was sent nowhere, so nothing of its velocity is masked."""
-    compressor, feedback = TopK(0.1), MomentumCorrection(momentum, nesterov, mask=True)
+    compressor = TopK(0.1, index="int32")
+    feedback = MomentumCorrection(momentum, nesterov, mask=True)
     unmasked = MomentumCorrection(momentum, nesterov, mask=False)
     for encoder, _ in encoders(compressor, feedback).values():
         state, sections = {}, laws.sections_for(compressor, N, "float32")
@@ -127,8 +150,9 @@ def test_after_release_undo_and_give_back_do_nothing() -> None:
 
 def test_error_feedback_by_hand() -> None:
     state: dict[str, torch.Tensor] = {}
-    encoder = make_encoder(TopK(0.5), ErrorFeedback())
-    sections = laws.sections_for(TopK(0.5), 4, "float32")
+    compressor = TopK(0.5, index="int32")
+    encoder = make_encoder(compressor, ErrorFeedback())
+    sections = laws.sections_for(compressor, 4, "float32")
     encoder.encode(torch.tensor([1.0, -3.0, 2.0, 0.5]), state, sections, StepInfo(), laws.KEY)
     assert sections[1].tolist() == [-3.0, 2.0]
     assert state["residual"].tolist() == [1.0, 0.0, 0.0, 0.5]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import laws
 import pytest
@@ -286,3 +287,30 @@ def law_follows_the_authors(feedback: MomentumCorrection, world: int = 2) -> Non
 @pytest.mark.parametrize("momentum", [0.9, 0.5])
 def test_state_by_state_as_the_authors(momentum: float, nesterov: bool, mask: bool) -> None:
     law_follows_the_authors(MomentumCorrection(momentum, nesterov, mask))
+
+
+# -- mistakes of the training loop, against the oracle of SGD ----------------------------------
+
+
+def is_sgd(strategy: str | Strategy, **settings: Any) -> bool:
+    """Whether a training loop so set up steps as SGD with momentum and weight decay."""
+    wanted = dense(Quadratic(3), momentum=0.9, weight_decay=0.1)
+    ours = train(strategy, Quadratic(3), **settings)
+    return torch.allclose(ours, wanted, rtol=0, atol=1e-5)
+
+
+def inside(g: Tensor, w: Tensor) -> Tensor:
+    return g + 0.1 * w
+
+
+CORRECTED = "topk(1)+dgc(0.9, mask=False) | allgather"
+
+
+def test_the_oracle_of_sgd_catches_mistakes_of_the_loop() -> None:
+    assert is_sgd(CORRECTED, decay=inside)
+    assert not is_sgd(CORRECTED, decay=inside, momentum=0.9), "double momentum"
+    assert not is_sgd(CORRECTED, weight_decay=0.1), "weight decay outside the momentum"
+    assert not is_sgd(CORRECTED, decay=lambda g, w: inside(g, w) / 3), "1/N twice"
+    assert not is_sgd(CORRECTED, decay=lambda g, w: -inside(g, w)), "sign flip"
+    assert not is_sgd(CORRECTED.replace("0.9", "0.8"), decay=inside), "another momentum"
+    assert not is_sgd(CORRECTED.replace("mask=False", "mask=True"), decay=inside), "the mask"

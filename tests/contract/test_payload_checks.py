@@ -23,7 +23,8 @@ from gradwire.strategy import Collective, Context, StepInfo
 
 N, WORLD, BAD = 20, 3, 1
 K = TopK(0.25).k(N)
-EF = Strategy.parse("topk(0.25)+ef | allgather")
+LISTED = TopK(0.25, index="int32")
+EF = Strategy.parse(f"{LISTED}+ef | allgather")
 INDICES = slice(32, 32 + 4 * K)
 """Where the indices lie in a message; the values come after them."""
 
@@ -141,7 +142,7 @@ class Corrupting(Collective):
 @pytest.mark.parametrize(("place", "value"), [(0, 0), (16, 0), (24, 99), (35, 0x7F), (35, 0xFF)])
 def test_lockstep_tells_of_damage_on_the_way(place: int, value: int) -> None:
     with pytest.raises(PayloadError, match=r"rank 1|payload 1"):
-        lockstep(Strategy(TopK(0.25), Corrupting(place, value)), ranks(WORLD, N), step=3)
+        lockstep(Strategy(LISTED, Corrupting(place, value)), ranks(WORLD, N), step=3)
 
 
 @given(st.integers(0, 32 + 8 * K - 1), st.integers(0, 7))

@@ -21,6 +21,7 @@ from gradwire.errors import GradwireError, PayloadError, UsageError
 from gradwire.runtime.faulty import Corrupt, Die, Fail, Fault, Stall, inject
 
 TOPK = "topk(0.1)+ef | allgather"
+LISTED = 'topk(0.1, index="int32")+ef | allgather'  # places as they are, to be changed by hand
 PATIENCE = 6.0  # seconds: the group's timeout in tests that wait for it
 
 
@@ -346,7 +347,7 @@ def corrupted(name: str, sent: bool) -> tuple[str, str, bool, bool]:
     torch.manual_seed(0)
     model = nn.Linear(20, 8, bias=False)
     guard = torch.full((3, 8, 20), 5.0)
-    with attached(model, "topk(0.1)+ef | allgather", timeout_seconds=PATIENCE) as handle:
+    with attached(model, LISTED, timeout_seconds=PATIENCE) as handle:
         fault = Corrupt(2, CORRUPTIONS[name][0], sent=sent)
         inject(handle._session.conductor, fault, rank=1)
         kind, text = "", ""

@@ -81,7 +81,15 @@ def test_the_bytes_of_a_message(golden: Golden) -> None:
     bucket = Bucket((Parameter("a", (5,)), Parameter("b", (3,))))
     a, b = torch.tensor([0.5, -4.0, 0.0, 2.0, 1.0]), torch.tensor([1.0, -1.0, 0.25])
     lines = []
-    for text in ("none | allgather", "fp16 | allgather", "topk(0.4)+ef | allgather"):
+    for text in (
+        "none | allgather",
+        "fp16 | allgather",
+        'topk(0.4, index="int32")+ef | allgather',
+        "topk(0.4)+ef | allgather",
+        'topk(0.4, values="bf16", index="gap16") | allgather',
+        'topk(0.4, values="fp16", index="gap8") | allgather',
+        'topk(0.4, index="elias_fano") | allgather',
+    ):
         context = BucketContext(Strategy.parse(text), bucket, 1, 2, {})
         context.begin([a, b], [torch.empty(5), torch.empty(3)], StepInfo(step=258))
         raw = bytearray(context.message().tolist())

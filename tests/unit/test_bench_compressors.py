@@ -64,6 +64,8 @@ def test_a_compressor_is_decoded_once_whatever_its_feedback() -> None:
 # -- what must move, by hand -------------------------------------------------------------------
 
 SCALES = 4 * 100  # of 25,600 elements in blocks of 256
+PLAIN = TopK(0.01, index="int32")
+CODED = 4 * 256 + 6 * 256 // 8 + 82  # Elias-Fano: 6 low bits each, and 256 + 399 bits
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,10 @@ SCALES = 4 * 100  # of 25,600 elements in blocks of 256
     [
         (Int8(), 0, [4 * N + N + SCALES]),
         (Int8(), N, [4 * N + 8 * N + N + SCALES]),
-        (TopK(0.01), 0, [4 * N + 8 * 256]),
-        (TopK(0.01), 2 * N, [4 * N + 16 * N + 8 * 256]),
+        (PLAIN, 0, [4 * N + 8 * 256]),
+        (PLAIN, 2 * N, [4 * N + 16 * N + 8 * 256]),
+        (TopK(0.01), 0, [4 * N + CODED]),
+        (TopK(0.01, values="bf16"), 0, [4 * N + CODED - 2 * 256]),
         (Sign(), N, [12 * N + N // 8]),
         (Sign(scaled=True), 0, [4 * N + N // 8 + 4]),
         (Sign(scaled=True), N, [12 * N + N // 8 + 4, 20 * N + N // 8 + 4]),
@@ -89,7 +93,8 @@ def test_bytes_of_encoding(compressor: bench.Compressor, state: int, expected: l
 
 def test_bytes_of_decoding() -> None:
     assert bench.decode_bytes(Int8(), N, 8) == [4 * N + 8 * (N + SCALES)]
-    assert bench.decode_bytes(TopK(0.01), N, 8) == [4 * N + 8 * 8 * 256]
+    assert bench.decode_bytes(PLAIN, N, 8) == [4 * N + 8 * 8 * 256]
+    assert bench.decode_bytes(TopK(0.01), N, 8) == [4 * N + 8 * CODED]
 
 
 # -- a tiny run --------------------------------------------------------------------------------
@@ -111,7 +116,8 @@ def test_rows_agree_with_themselves() -> None:
 
 @native
 def test_state_is_counted_as_training_keeps_it() -> None:
-    found = bench.measure(["none", "int8+ef", "dgc(0.01)", "topk(0.01)"], N, 1, 2)
+    listed = "(0.01, index='int32')"
+    found = bench.measure(["none", "int8+ef", f"dgc{listed}", f"topk{listed}"], N, 1, 2)
     none, int8, dgc, topk = found["encode"]
     assert none["bytes"] == [8 * N]
     assert int8["bytes"] == [12 * N + N + SCALES]

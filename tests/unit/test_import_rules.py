@@ -9,7 +9,17 @@ import pytest
 from source import FILES, ROOT, imports
 
 FAMILIES = ("compressors", "feedback", "collectives")
-VOCABULARY = ("strategy", "member", "moves", "plan", "buckets", "topology", "trace", "errors")
+VOCABULARY = (
+    "strategy",
+    "member",
+    "local",
+    "moves",
+    "plan",
+    "buckets",
+    "topology",
+    "trace",
+    "errors",
+)
 
 # Who may import what, at any place in the file; "." stands for the package itself.
 ALLOWED = {

@@ -37,7 +37,8 @@ def test_members_are_frozen_comparable_and_hashable(family: str) -> None:
         assert parameters.frozen
         assert parameters.eq
         required = [f for f in dataclasses.fields(member) if f.default is dataclasses.MISSING]
-        one, other = (member(*[0.5] * len(required)) for _ in range(2))
+        values = [1 if f.type == "int" else 0.5 for f in required]
+        one, other = (member(*values) for _ in range(2))
         assert one == other
         assert hash(one) == hash(other)
 

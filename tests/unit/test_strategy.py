@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gradwire import Strategy
 from gradwire.collectives import AllGatherSum, AllReduceSum
-from gradwire.compressors import Float16, Identity, TopK
+from gradwire.compressors import Float16, Identity, Sign, TopK
 from gradwire.errors import StrategyError
-from gradwire.feedback import ErrorFeedback, MomentumCorrection, ServerMomentum
+from gradwire.feedback import ErrorFeedback, Momentum, MomentumCorrection, ServerMomentum
 from gradwire.registry import ALIASES, COLLECTIVES, COMPRESSORS, FEEDBACK
 
 # How to draw each parameter that a member has. A new parameter without a line here fails below.
@@ -28,6 +28,11 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "variant": st.sampled_from(["e4m3", "e5m2"]),
     "scaled": st.booleans(),
     "clip": st.none() | st.floats(0, 100, exclude_min=True),
+    "scale": st.booleans(),
+    "rank": st.integers(1, 64),
+    "value": st.floats(2.0**-100, 100),
+    "values": st.sampled_from(["fp32", "bf16", "fp16"]),
+    "index": st.sampled_from(["auto", "int32", "gap16", "gap8", "elias_fano", "bitmap"]),
 }
 
 
@@ -51,7 +56,8 @@ def written(draw: st.DrawFn) -> Strategy:
     claims = compressor.claims(100)
     if not all(getattr(claims, promise) for promise in collective.needs):
         collective = AllGatherSum()
-    return Strategy(compressor, collective, draw(st.none() | members(FEEDBACK)))
+    memory = st.none() if collective.own_feedback else st.none() | members(FEEDBACK)
+    return Strategy(compressor, collective, draw(memory))
 
 
 def test_every_parameter_of_every_member_can_be_drawn() -> None:
@@ -69,13 +75,20 @@ def test_parse_of_print_is_the_same_strategy(strategy: Strategy) -> None:
     assert str(strategy.expand()) == str(strategy)
 
 
-@given(DRAWN["density"], DRAWN["momentum"], st.booleans(), st.booleans())
+@given(
+    DRAWN["density"], DRAWN["momentum"], st.booleans(), st.booleans(), DRAWN["values"],
+    DRAWN["index"],
+)  # fmt: skip
 def test_the_alias_is_its_long_form(
-    density: float, momentum: float, nesterov: bool, mask: bool
+    density: float, momentum: float, nesterov: bool, mask: bool, values: str, index: str
 ) -> None:
-    text = f"dgc({density!r}, momentum={momentum!r}, nesterov={nesterov}, mask={mask}) | allgather"
+    text = (
+        f"dgc({density!r}, momentum={momentum!r}, nesterov={nesterov}, mask={mask}, "
+        f'values="{values}", index="{index}") | allgather'
+    )
     strategy = Strategy.parse(text)
-    long = Strategy(TopK(density), AllGatherSum(), MomentumCorrection(momentum, nesterov, mask))
+    memory = MomentumCorrection(momentum, nesterov, mask)
+    long = Strategy(TopK(density, values, index), AllGatherSum(), memory)
     assert str(strategy) == text
     assert strategy == long == Strategy.parse(str(strategy)) == Strategy.parse(str(long))
     assert hash(strategy) == hash(long)
@@ -113,6 +126,26 @@ def test_the_alias_is_its_long_form(
             Strategy(TopK(0.001), AllGatherSum(), MomentumCorrection()),
             "dgc(0.001) | allgather",
         ),
+        (
+            "topk( 0.01,index = 'gap8',values='bf16' )|allgather",
+            Strategy(TopK(0.01, "bf16", "gap8"), AllGatherSum()),
+            'topk(0.01, values="bf16", index="gap8") | allgather',
+        ),
+        (
+            "topk(0.01, 'fp32', 'auto') | allgather",
+            Strategy(TopK(0.01), AllGatherSum()),
+            "topk(0.01) | allgather",
+        ),
+        (
+            "dgc(0.01, values='fp16') | allgather",
+            Strategy(TopK(0.01, "fp16"), AllGatherSum(), MomentumCorrection()),
+            'dgc(0.01, values="fp16") | allgather',
+        ),
+        (
+            "signum(momentum=0.5) | allgather",
+            Strategy(Sign(), AllGatherSum(), Momentum(0.5)),
+            "signum(momentum=0.5) | allgather",
+        ),
     ],
 )
 def test_reads_what_people_write(text: str, strategy: Strategy, printed: str) -> None:
@@ -120,12 +153,41 @@ def test_reads_what_people_write(text: str, strategy: Strategy, printed: str) ->
     assert str(Strategy.parse(text)) == printed
 
 
-def test_an_alias_prints_as_typed_and_expands() -> None:
-    strategy = Strategy.parse("dgc(0.001) | allgather")
-    assert str(strategy) == "dgc(0.001) | allgather"
-    assert str(strategy.expand()) == "topk(0.001)+dgc | allgather"
-    assert strategy.expand().alias is None
-    assert set(ALIASES) == {"dgc"}
+ALIASES_BY_HAND: dict[str, tuple[str, Strategy]] = {
+    "dgc(0.001)": (
+        "topk(0.001)+dgc",
+        Strategy(TopK(0.001), AllGatherSum(), MomentumCorrection()),
+    ),
+    'dgc(0.001, mask=False, values="bf16", index="gap16")': (
+        'topk(0.001, values="bf16", index="gap16")+dgc(mask=False)',
+        Strategy(TopK(0.001, "bf16", "gap16"), AllGatherSum(), MomentumCorrection(mask=False)),
+    ),
+    "efsignsgd": (
+        "sign(scaled=True)+ef",
+        Strategy(Sign(scaled=True), AllGatherSum(), ErrorFeedback()),
+    ),
+    "signsgd": ("sign", Strategy(Sign(), AllGatherSum())),
+    "signum": ("sign+momentum", Strategy(Sign(), AllGatherSum(), Momentum(0.9))),
+    "signum(0.5)": (
+        "sign+momentum(momentum=0.5)",
+        Strategy(Sign(), AllGatherSum(), Momentum(0.5)),
+    ),
+}
+
+
+@pytest.mark.parametrize("alias", ALIASES_BY_HAND)
+def test_an_alias_prints_as_typed_and_expands(alias: str) -> None:
+    long, strategy = ALIASES_BY_HAND[alias]
+    parsed = Strategy.parse(f"{alias} | allgather")
+    assert parsed == strategy
+    assert hash(parsed) == hash(strategy)
+    assert str(parsed) == f"{alias} | allgather"
+    assert str(parsed.expand()) == f"{long} | allgather"
+    assert parsed.expand().alias is None
+
+
+def test_every_alias_is_tried() -> None:
+    assert {alias.partition("(")[0] for alias in ALIASES_BY_HAND} == set(ALIASES)
 
 
 def test_different_strategies_differ() -> None:
@@ -140,6 +202,15 @@ def test_different_strategies_differ() -> None:
         "dgc(0.01, momentum=0.8) | allgather",
         "dgc(0.01, mask=False) | allgather",
         "dgc(0.01, nesterov=True) | allgather",
+        'dgc(0.01, values="bf16") | allgather',
+        'topk(0.01, values="bf16") | allgather',
+        'topk(0.01, values="fp16") | allgather',
+        'topk(0.01, index="int32") | allgather',
+        'topk(0.01, index="elias_fano") | allgather',
+        "efsignsgd | allgather",
+        "signsgd | allgather",
+        "signum | allgather",
+        "signum(0.8) | allgather",
     ]
     for one, other in itertools.combinations(map(Strategy.parse, texts), 2):
         assert one != other

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gradwire import Strategy
 from gradwire.collectives import AllReduceSum
-from gradwire.compressors import TopK
+from gradwire.compressors import QSGD, Float8, Sign, TernGrad, TopK
 from gradwire.errors import GradwireError, StrategyError
-from gradwire.feedback import MomentumCorrection, ServerMomentum
+from gradwire.feedback import ErrorFeedback, MomentumCorrection, ServerMomentum
 
 
 def problem(text: Any) -> str:
@@ -38,7 +38,7 @@ def problem(text: Any) -> str:
         ("none | carrier_pigeon", "'carrier_pigeon' is no collective", "allreduce, allgather"),
         # members in the wrong place
         ("ef | allgather", "'ef' is no compressor", "none, fp16, bf16, int8, fp8"),
-        ("topk(0.1)+topk(0.1) | allgather", "'topk' is no feedback", "ef, dgc, ef21, momentum, server_momentum"),
+        ("topk(0.1)+topk(0.1) | allgather", "'topk' is no feedback", "(there are ef, dgc, ef21"),
         ("dgc(0.1)+ef | allgather", "'dgc' is no compressor", "none, fp16, bf16, int8, fp8"),
         ("allgather | none", "'none' is no collective", "Use"),
         # ranges
@@ -55,16 +55,54 @@ def problem(text: Any) -> str:
             "server_momentum's momentum is at least 0 and below 1; got 1.0",
             "server_momentum(momentum=0.9)",
         ),
+        ("none+ef(0) | allgather", "ef's decay is above 0 and at most 1; got 0", "ef(decay=0.9)"),
+        ("none+ef(1.5) | allgather", "above 0 and at most 1; got 1.5", "ef(decay=0.9)"),
+        ("none+ef('x') | allgather", "above 0 and at most 1; got 'x'", "ef(decay=0.9)"),
+        ("none+momentum(1) | allgather", "momentum's momentum is at least 0", "momentum=0.9"),
+        ("signum(1) | allgather", "at least 0 and below 1; got 1", "momentum=0.9"),
+        ("qsgd(3) | allgather", "bits per element are 2, 4 or 8; got 3", "qsgd(4)"),
+        ("qsgd(True) | allgather", "bits per element are 2, 4 or 8; got True", "qsgd(4)"),
+        ("qsgd('4') | allgather", "bits per element are 2, 4 or 8; got '4'", "qsgd(4)"),
+        ("terngrad(0) | allgather", "terngrad's clip is a number", "terngrad(clip=2.5)"),
+        ("terngrad(-1) | allgather", "above 0, or None; got -1", "terngrad(clip=2.5)"),
+        ("terngrad('x') | allgather", "above 0, or None; got 'x'", "terngrad(clip=2.5)"),
+        ("terngrad(1e999) | allgather", "above 0, or None; got inf", "terngrad(clip=2.5)"),
+        # choices
+        (
+            "topk(0.1, 'fp8') | allgather",
+            "topk's values is one of fp32, bf16, fp16; got 'fp8'",
+            'topk(0.01, values="fp16")',
+        ),
+        (
+            "topk(0.1, index='rice') | allgather",
+            "topk's index is one of auto, int32, gap16, gap8, elias_fano, bitmap; got 'rice'",
+            'topk(0.01, index="bitmap")',
+        ),
+        ("topk(0.1, values=16) | allgather", "fp32, bf16, fp16; got 16", "values="),
+        ("topk(0.1, values=None) | allgather", "fp32, bf16, fp16; got None", "values="),
+        ("topk(0.1, values=['bf16']) | allgather", "got ['bf16']", "values="),
+        ("topk(0.1, index=32) | allgather", "bitmap; got 32", "index="),
+        ("topk(0.1, index='Auto') | allgather", "bitmap; got 'Auto'", "index="),
+        ("dgc(0.1, values='half') | allgather", "fp32, bf16, fp16; got 'half'", "values="),
+        ("dgc(0.1, index='gap32') | allgather", "bitmap; got 'gap32'", "index="),
+        ("fp8('e3m4') | allgather", "variant is one of e4m3, e5m2; got 'e3m4'", 'variant="e5m2"'),
+        ("fp8(8) | allgather", "variant is one of e4m3, e5m2; got 8", 'variant="e5m2"'),
+        ("sign(1) | allgather", "sign's scaled is True or False; got 1", "sign(scaled=True)"),
+        ("sign(scaled='yes') | allgather", "True or False; got 'yes'", "sign(scaled=True)"),
         # impossible pairs
         ("topk(0.1) | allreduce", "needs a compressor that promises 'sums'", "| allgather'"),
         ("topk(0.1)+ef | allreduce", "'topk(0.1)' does not", "Use 'topk(0.1)+ef | allgather'"),
         ("dgc(0.1) | allreduce", "'topk(0.1)' does not", "Use 'dgc(0.1) | allgather'"),
         # parameters
-        ("topk | allgather", "'topk' do not fit", "Use 'topk(density)'"),
-        ("topk() | allgather", "missing 1 required positional argument", "'topk(density)'"),
-        ("topk(densty=0.1) | allgather", "keyword argument 'densty'", "'topk(density)'"),
-        ("topk(0.1, 0.2) | allgather", "'topk' do not fit", "'topk(density)'"),
-        ("topk(0.1, density=0.1) | allgather", "multiple values", "'topk(density)'"),
+        ("topk | allgather", "'topk' do not fit", "Use 'topk(density, values="),
+        ("topk() | allgather", "missing 1 required positional argument", "'topk(density, values="),
+        ("topk(densty=0.1) | allgather", "keyword argument 'densty'", "'topk(density, values="),
+        (
+            "topk(0.1, 'fp32', 'auto', 1) | allgather",
+            "'topk' do not fit",
+            "'topk(density, values=",
+        ),
+        ("topk(0.1, density=0.1) | allgather", "multiple values", "'topk(density, values="),
         ("ef(0.9) and 1 | allgather", "needs a collective", "| allgather"),
         ("dgc(moment=1) | allgather", "'dgc' do not fit", "momentum=0.9, nesterov=False"),
         ("none(1) | allreduce", "'none' do not fit", "'none()'"),
@@ -127,6 +165,15 @@ def test_members_refuse_the_same_without_a_text() -> None:
         lambda: MomentumCorrection(float("nan")),
         lambda: ServerMomentum(-1.0),
         lambda: ServerMomentum(None),  # type: ignore[arg-type]
+        lambda: TopK(0.1, values="fp8"),
+        lambda: TopK(0.1, index=""),
+        lambda: TopK(0.1, index=None),  # type: ignore[arg-type]
+        lambda: ErrorFeedback(0.0),
+        lambda: ErrorFeedback(float("nan")),
+        lambda: QSGD(16),
+        lambda: Float8("e8m0"),
+        lambda: TernGrad(float("nan")),
+        lambda: Sign("yes"),  # type: ignore[arg-type]
         lambda: Strategy(TopK(0.1), AllReduceSum()),
     ):
         with pytest.raises(StrategyError, match="Use"):

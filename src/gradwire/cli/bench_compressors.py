@@ -44,7 +44,7 @@ LISTED = (
     "qsgd(2)", "qsgd(4)", "qsgd(8)", "natural", "terngrad",
     "sign", "sign(scaled=True)", "sign(scaled=True)+ef", "onebit", "onebit+ef",
     "topk(0.001)", "topk(0.001)+ef", "dgc(0.001)", 'dgc(0.001, values="bf16")', "topk(0.01)+ef",
-    "threshold(2.0)+ef", "nonzero",
+    "randk(0.01)+ef", "threshold(2.0)+ef", "nonzero",
 )  # fmt: skip
 """What is measured by default; a member that is not listed is measured without parameters."""
 
@@ -151,6 +151,7 @@ class _Job:
     name: str
     compressor: Compressor
     target: float
+    payload_bytes: Callable[[], int]
     bytes: Callable[[], list[int]]
     call: Callable[[int], object]  # gets the number of the turn
     prepare: Callable[[int], object] = lambda turn: None
@@ -221,7 +222,12 @@ class _Bench:
 
         target = ENCODE_TARGETS.get(compressor.name, math.inf)
         name = str(strategy).partition(" | ")[0]
-        return _Job(name, compressor, target, moved, encode, lambda turn: encoder.release())
+        if compressor.name == "topk" and strategy.feedback is None:
+            target = math.inf  # the target is that of the fused pass
+        return _Job(
+            name, compressor, target, lambda: payload_bytes(compressor, self.n, sections), moved,
+            encode, lambda turn: encoder.release(),
+        )  # fmt: skip
 
     def decoding(self, compressor: Compressor) -> _Job:
         from gradwire.strategy import Key
@@ -237,8 +243,11 @@ class _Bench:
             str(compressor),
             compressor,
             DECODE_TARGET,
+            lambda: payload_bytes(compressor, self.n, payloads[0]),
             lambda: decode_bytes(compressor, self.n, self.payloads, payloads[0]),
-            lambda turn: compressor.accumulate(payloads, self.out, float(self.payloads)),
+            lambda turn: compressor.accumulate(
+                payloads, self.out, float(self.payloads), Key(0, turn, "weight")
+            ),
             fill,
         )
 
@@ -251,7 +260,7 @@ class _Bench:
         timed, moved = job.seconds, job.bytes()
         limits = [count / (8 * self.n) * median(self.copies) for count in moved]
         ratios = [median(timed) / limit for limit in limits]
-        bits = 8 * payload_bytes(job.compressor, self.n)
+        bits = 8 * job.payload_bytes()
         kept = job.compressor.claims(self.n).elements
         return Row(
             job.name, median(timed), min(timed), max(timed), len(timed), moved, limits, ratios,

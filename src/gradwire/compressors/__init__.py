@@ -27,8 +27,11 @@ __all__ = [
     "Identity",
     "Int8",
     "Natural",
+    "NonZero",
     "OneBit",
+    "RandK",
     "Sign",
     "TernGrad",
+    "Threshold",
     "TopK",
-]  # fmt: skip
+]

@@ -47,6 +47,7 @@ class Ragged(Compressor):
         facts = [used, 4 * entries.k + _FORMATS.index(entries.values)]
         section[:_HEAD].view(torch.int64).copy_(torch.tensor(facts))
         entries.write(parts, found.places, found.values)
+        section[_HEAD + parts[0].nbytes : used - parts[1].nbytes].zero_()
         return found.finite
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:

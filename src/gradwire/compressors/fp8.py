@@ -26,7 +26,7 @@ class Float8(Codec):
     name: ClassVar[str] = "fp8"
 
     def __post_init__(self) -> None:
-        if self.variant not in _FORMATS:
+        if not isinstance(self.variant, str) or self.variant not in _FORMATS:
             raise StrategyError(
                 f"fp8's variant is one of {', '.join(_FORMATS)}; got {self.variant!r}. "
                 'Use for example fp8(variant="e5m2").'

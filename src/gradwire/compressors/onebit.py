@@ -15,7 +15,7 @@ from gradwire.strategy import Claims, Key, Sections
 
 @dataclass(frozen=True)
 class OneBit(Signs):
-    """The mean of the negative elements, or of the others: 1 bit per element and 64 bits.
+    """The mean of the negative elements, or of the others: 1 bit per element.
 
     Source: Seide et al. 2014, section 3.2, with one pair of means per parameter.
     """

@@ -26,7 +26,7 @@ class QSGD(Codec):
     name: ClassVar[str] = "qsgd"
 
     def __post_init__(self) -> None:
-        if isinstance(self.bits, bool) or self.bits not in _FORMATS:
+        if type(self.bits) is not int or self.bits not in _FORMATS:
             raise StrategyError(
                 f"qsgd's bits per element are 2, 4 or 8; got {self.bits!r}. Use for example "
                 "qsgd(4)."

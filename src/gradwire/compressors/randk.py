@@ -18,12 +18,13 @@ from gradwire.strategy import Claims, Compressor, Key, Sections
 
 @dataclass(frozen=True)
 class RandK(Compressor):
-    """One element at random of each of ceil(density·n) equal runs: 32·density bits per element.
+    """One element at random of each of ceil(density·n) runs; no places travel.
 
-    All ranks draw the same places from seed, step and name, so payloads add up and AllReduce
-    carries them. An element is drawn with chance 1 over the length of its run, as if places were
-    drawn anywhere, but memory is passed over in order. scale: values times that length, so that
-    the mean is x; without, use `ef`. Memory: k places per thread.
+    32·density bits per element. All ranks draw the same places from seed, step and name, so
+    payloads add up and AllReduce carries them. An element is drawn with chance 1 over the length
+    of its run, as if places were drawn anywhere, but memory is passed over in order. scale:
+    values times that length, so that the mean is x; without, use `ef`. Memory: k places per
+    thread.
     Source: Stich et al. 2018, definition 2.1 (raw); Wangni et al. 2018 (scaled); stratified here.
     """
 
@@ -32,7 +33,7 @@ class RandK(Compressor):
     name: ClassVar[str] = "randk"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.density, int | float) or not 0 < self.density <= 1:
+        if type(self.density) not in (int, float) or not 0 < self.density <= 1:
             raise StrategyError(
                 f"randk's density is the fraction of elements sent, above 0 and at most 1; got "
                 f"{self.density!r}. Use for example randk(0.01)."

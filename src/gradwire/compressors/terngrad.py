@@ -30,7 +30,7 @@ class TernGrad(Codec):
 
     def __post_init__(self) -> None:
         if self.clip is not None and not (
-            isinstance(self.clip, int | float) and 0 < self.clip < math.inf
+            type(self.clip) in (int, float) and 0 < self.clip < math.inf
         ):
             raise StrategyError(
                 f"terngrad's clip is a number of root mean squares above 0, or None; got "
@@ -51,7 +51,7 @@ class TernGrad(Codec):
         most, squares = kernels.largest(x, squares=self.clip is not None)
         if not math.isfinite(most):
             return False
-        if self.clip is not None and x.numel():
+        if self.clip is not None and 0.0 < squares < math.inf:  # else they left fp32's range
             most = min(most, self.clip * math.sqrt(squares / x.numel()))
         scales.fill_(most)
         return kernels.encode_codes(TERNARY, x, codes, scales, noise_of(key), most)

@@ -15,10 +15,10 @@ from gradwire.strategy import Claims
 
 @dataclass(frozen=True)
 class Threshold(Ragged):
-    """|x| >= value, as many as there are; the size of a message depends on the data.
+    """|x| >= value, as many elements as there are.
 
-    With `ef` a value sent as it was asked for: large ones at once, small ones when they have added
-    up. Collectives exchange the lengths first.
+    The size of a message depends on the data; collectives exchange the lengths first. With `ef`
+    large elements are sent at once, small ones when they have added up. Memory: 8 bytes per entry.
     Source: Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing".
     """
 
@@ -27,7 +27,7 @@ class Threshold(Ragged):
 
     def __post_init__(self) -> None:
         given = self.value
-        if not isinstance(given, int | float) or not 2.0**-126 <= given < math.inf:
+        if type(given) not in (int, float) or not 2.0**-126 <= given < math.inf:
             raise StrategyError(
                 f"threshold's value is the least magnitude sent, above 0 and finite; got "
                 f"{given!r}. Use for example threshold(0.001)."

@@ -47,7 +47,7 @@ class TopK(Compressor):
     name: ClassVar[str] = "topk"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.density, int | float) or not 0 < self.density <= 1:
+        if type(self.density) not in (int, float) or not 0 < self.density <= 1:
             raise StrategyError(
                 f"topk's density is the fraction of elements sent, above 0 and at most 1; got "
                 f"{self.density!r}. Use for example topk(0.01)."

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.local import OF_OTHER_SHAPE
 from gradwire.strategy import (
     Compressor,
     Encoder,
@@ -209,6 +210,8 @@ def make_encoder(
 
 
 def _replace(state: State, new: State) -> None:
-    kept = dict(new)
-    state.clear()
+    """The feedback's part of the state; the owner's is none of its business."""
+    kept = {name: v for name, v in new.items() if name not in OF_OTHER_SHAPE}
+    for name in [name for name in state if name not in OF_OTHER_SHAPE]:
+        del state[name]
     state.update(kept)

@@ -59,30 +59,40 @@ struct Ternary {
     static void add(std::size_t payloads, Blocks at, Sink sink) {
         constexpr std::size_t h = block / 5;
         constexpr float meaning[16] = {-1.0f, 0.0f, 1.0f};
-        for (std::size_t j = 0; j < h; j += j % 32 == 0 && W < 16 ? W : 32 - j % 32) {
-            Vector sum[5][2];
+        // 32 bytes are two vectors of 16 lanes per part, or four of 8: two at a time.
+        constexpr std::size_t G = W / 8;  // groups whose sums fit into registers together
+        for (std::size_t first = 0; first < h; first += 32 * G) {
+            for (std::size_t half = 0; half < 16; half += W) {
+                Vector sum[G][5][2];
+                const auto each = [&](auto visit) {
 #pragma GCC unroll 8
-            for (std::size_t p = 0; p < 5; ++p) {
-                sum[p][0] = sink.open(p * h + j);
-                sum[p][1] = sink.open(p * h + j + 16);
-            }
-            for (std::size_t r = 0; r < payloads; ++r) {
-                const Block in = at(r);
-                const Table values = table(meaning, in.scale);
-                fetch_ahead(in.codes + j);
-                Fractions rest = fractions(in.codes + place(block, j));
+                    for (std::size_t g = 0; g < G; ++g)
 #pragma GCC unroll 8
-                for (std::size_t p = 0; p < 5; ++p) {
-                    const Small digits = thirds(rest);
-                    sum[p][0] = gradwire::add(sum[p][0], lookup(values, digits));
-                    sum[p][1] = gradwire::add(sum[p][1], lookup(values, shifted(digits, 16)));
-                    rest = tripled(rest);
+                        for (std::size_t p = 0; p < 5; ++p) {
+                            const std::size_t i = p * h + first + 32 * g + half;
+                            visit(sum[g][p][0], i);
+                            visit(sum[g][p][1], i + 16);
+                        }
+                };
+                each([&](Vector& v, std::size_t i) { v = sink.open(i); });
+                for (std::size_t r = 0; r < payloads; ++r) {
+                    const Block in = at(r);
+                    const Table values = table(meaning, in.scale);
+                    fetch_ahead(in.codes + first);
+#pragma GCC unroll 8
+                    for (std::size_t g = 0; g < G; ++g) {
+                        Fractions rest = fractions(in.codes + first + 32 * g + 2 * half);
+#pragma GCC unroll 8
+                        for (std::size_t p = 0; p < 5; ++p) {
+                            const Small digits = thirds(rest);
+                            Vector* const two = sum[g][p];
+                            two[0] = gradwire::add(two[0], lookup(values, digits));
+                            two[1] = gradwire::add(two[1], lookup(values, shifted(digits, 16)));
+                            rest = tripled(rest);
+                        }
+                    }
                 }
-            }
-#pragma GCC unroll 8
-            for (std::size_t p = 0; p < 5; ++p) {
-                sink.close(p * h + j, sum[p][0]);
-                sink.close(p * h + j + 16, sum[p][1]);
+                each([&](Vector v, std::size_t i) { sink.close(i, v); });
             }
         }
     }

@@ -5,8 +5,6 @@
 #include <cstring>
 #include <limits>
 
-#include "sparse.hpp"
-
 namespace gradwire {
 namespace {
 
@@ -57,10 +55,11 @@ void write_ones(std::uint8_t* bits, std::size_t size, std::size_t k, Place place
     }
 }
 
-// Calls take(place) for every one, ascending, as long as it returns true; whether it always did.
+// Calls take(place) for every one from word `first` on, ascending, as long as it returns true;
+// whether it always did.
 template <class Take>
-bool read_ones(const std::uint8_t* bits, std::size_t size, Take take) {
-    for (std::size_t at = 0; at < size; at += word_bytes) {
+bool read_ones(const std::uint8_t* bits, std::size_t size, std::size_t first, Take take) {
+    for (std::size_t at = word_bytes * first; at < size; at += word_bytes) {
         for (std::uint64_t word = load(bits, at, size); word != 0; word &= word - 1) {
             if (!take(8 * at + static_cast<std::size_t>(std::countr_zero(word)))) return false;
         }
@@ -74,10 +73,11 @@ void encode_bitmap(IndexList list, const std::int32_t* index, std::uint8_t* sect
                [&](std::size_t j) { return static_cast<std::size_t>(index[j]); });
 }
 
-std::size_t decode_bitmap(IndexList list, const std::uint8_t* section, std::size_t bytes,
-                          std::int32_t* index) {
-    std::size_t found = 0;
-    const bool whole = read_ones(section, bytes, [&](std::size_t place) {
+std::size_t decode_bitmap(const Sparse& sparse, IndexList list, const std::uint8_t* section,
+                          std::size_t bytes, std::int32_t* index) {
+    const Progress bulk = sparse.ones(section, list.n / 64, list.k, index);
+    std::size_t found = bulk.found;
+    const bool whole = read_ones(section, bytes, bulk.words, [&](std::size_t place) {
         if (found == list.k || place >= list.n) return false;
         index[found++] = static_cast<std::int32_t>(place);
         return true;
@@ -123,14 +123,19 @@ void encode_elias_fano(IndexList list, const std::int32_t* index, std::uint8_t* 
     });
 }
 
-std::size_t decode_elias_fano(IndexList list, const std::uint8_t* section, std::size_t bytes,
-                              std::int32_t* index) {
+// The rest after the bulk is read entry by entry; all of it, if the bulk was not good.
+std::size_t decode_elias_fano(const Sparse& sparse, IndexList list, const std::uint8_t* section,
+                              std::size_t bytes, std::int32_t* index) {
     if (list.k == 0) return 0;
     const Halves halves(list);
     const std::uint64_t mask = (std::uint64_t{1} << halves.width) - 1;
-    std::size_t found = 0, bit = 0, least = 0;
     const std::uint8_t* const upper = section + halves.low_bytes;
-    const bool whole = read_ones(upper, bytes - halves.low_bytes, [&](std::size_t place) {
+    const std::size_t upper_bytes = bytes - halves.low_bytes;
+    const Progress bulk = sparse.elias_fano(
+        {list.n, list.k, halves.width, section, bytes, upper, upper_bytes}, index);
+    std::size_t found = bulk.found, bit = found * halves.width;
+    std::size_t least = found == 0 ? 0 : static_cast<std::size_t>(index[found - 1]) + 1;
+    const bool whole = read_ones(upper, upper_bytes, bulk.words, [&](std::size_t place) {
         if (found == list.k) return false;
         const std::uint64_t low = (load(section, bit / 8, bytes) >> (bit % 8)) & mask;
         const std::size_t now = ((place - found) << halves.width) | low;
@@ -213,17 +218,17 @@ void encode_indices(IndexCode code, IndexList list, const std::int32_t* index,
     }
 }
 
-std::size_t decode_indices(IndexCode code, IndexList list, const std::uint8_t* section,
-                           std::size_t bytes, std::int32_t* index) {
+std::size_t decode_indices(const Sparse& sparse, IndexCode code, IndexList list,
+                           const std::uint8_t* section, std::size_t bytes, std::int32_t* index) {
     switch (code) {
         case IndexCode::gap16:
             return decode_gaps<std::uint16_t>(list, section, bytes, index);
         case IndexCode::gap8:
             return decode_gaps<std::uint8_t>(list, section, bytes, index);
         case IndexCode::elias_fano:
-            return decode_elias_fano(list, section, bytes, index);
+            return decode_elias_fano(sparse, list, section, bytes, index);
         case IndexCode::bitmap:
-            return decode_bitmap(list, section, bytes, index);
+            return decode_bitmap(sparse, list, section, bytes, index);
         default:
             return decode_int32(list, section, bytes, index);
     }

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sparse.hpp"
+
 namespace gradwire {
 
 enum class IndexCode { int32, gap16, gap8, elias_fano, bitmap };
@@ -22,7 +24,7 @@ void encode_indices(IndexCode code, IndexList list, const std::int32_t* index,
 // The section may hold anything. Returns k if it is the code of a list, the position of the first
 // entry that is missing, out of range or not above the one before, or k + 1 if all k are good and
 // something that must be zero is not. What index holds from that position on means nothing.
-std::size_t decode_indices(IndexCode code, IndexList list, const std::uint8_t* section,
-                           std::size_t bytes, std::int32_t* index);
+std::size_t decode_indices(const Sparse& sparse, IndexCode code, IndexList list,
+                           const std::uint8_t* section, std::size_t bytes, std::int32_t* index);
 
 }  // namespace gradwire

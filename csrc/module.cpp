@@ -64,6 +64,16 @@ const Codecs& codecs_of(int set) {
     return plain_codecs;
 }
 
+const Sparse& sparse_of(int set) {
+    const Passes& passes = passes_of(set);  // checks the number
+#ifdef GRADWIRE_X86
+    if (&passes == &avx512_passes) return avx512_sparse;
+    if (&passes == &avx2_passes) return avx2_sparse;
+#endif
+    static_cast<void>(passes);
+    return plain_sparse;
+}
+
 template <class T>
 T* at(Address address) {
     return reinterpret_cast<T*>(address);
@@ -145,24 +155,25 @@ void encode_indices_at(int code, std::size_t n, std::size_t k, Address index, Ad
                    at<std::uint8_t>(section), bytes);
 }
 
-std::size_t decode_indices_at(int code, std::size_t n, std::size_t k, Address section,
+std::size_t decode_indices_at(int set, int code, std::size_t n, std::size_t k, Address section,
                               std::size_t bytes, Address index) {
+    const Sparse& sparse = sparse_of(set);
     const nb::gil_scoped_release release;
-    return decode_indices(static_cast<IndexCode>(code), {n, k}, at<std::uint8_t>(section), bytes,
-                          at<std::int32_t>(index));
+    return decode_indices(sparse, static_cast<IndexCode>(code), {n, k}, at<std::uint8_t>(section),
+                          bytes, at<std::int32_t>(index));
 }
 
 void accumulate_at(int set, int type, Address target, std::size_t n,
                    const std::vector<std::tuple<Address, Address, std::size_t, int>>& payloads,
                    float divisor) {
-    const Passes& passes = passes_of(set);
+    const Sparse& sparse = sparse_of(set);
     const nb::gil_scoped_release release;
     std::vector<SparsePayload> list;
     for (const auto& [index, value, count, kind] : payloads) {
         list.push_back(
             {at<std::int32_t>(index), at<void>(value), count, static_cast<Float>(kind)});
     }
-    accumulate(passes, static_cast<Float>(type), at<void>(target), n, list, divisor);
+    accumulate(sparse, static_cast<Float>(type), at<void>(target), n, list, divisor);
 }
 
 void accumulate_dense_at(int set, int type, Address target, std::size_t n,

@@ -1,9 +1,12 @@
 #include <type_traits>
 
 #include "codecs.hpp"
+#include "entries.hpp"
 #include "vector_plain.hpp"
 
 #define GRADWIRE_PASSES plain_passes
 #include "passes.inl"
 #define GRADWIRE_CODECS plain_codecs
 #include "codecs.inl"
+#define GRADWIRE_SPARSE plain_sparse
+#include "entries.inl"

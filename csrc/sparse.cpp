@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "half.hpp"
-
 namespace gradwire {
 namespace {
 
@@ -18,21 +16,6 @@ char* at(void* data, std::size_t i, Float type) {
 
 const char* at(const void* data, std::size_t i, Float type) {
     return static_cast<const char*>(data) + i * width_of(type);
-}
-
-// Adds the payload's entries below index `end`, starting from entry `from`; returns where it
-// stopped.
-std::size_t scatter(const SparsePayload& payload, std::size_t from, std::size_t begin,
-                    std::size_t end, float* sum) {
-    return with_type(payload.type, payload.value, [&](const auto* value) {
-        std::size_t j = from;
-        for (; j < payload.count; ++j) {
-            const auto i = static_cast<std::size_t>(payload.index[j]);
-            if (i >= end) break;
-            sum[i - begin] += widen(value[j]);
-        }
-        return j;
-    });
 }
 
 // Calls add(begin, end, sum) for block after block of zeros and writes the quotient.
@@ -51,25 +34,23 @@ void by_block(const Passes& passes, Float type, void* target, std::size_t n, flo
 }  // namespace
 
 std::size_t first_violation(const std::int32_t* index, std::size_t count, std::size_t n) {
-    std::int64_t before = -1;
-    for (std::size_t j = 0; j < count; ++j) {
-        const std::int64_t now = index[j];
-        if (now <= before || now >= static_cast<std::int64_t>(n)) return j;
-        before = now;
+    constexpr std::size_t stride = 1024;
+    const auto falls = [&](std::size_t j) { return index[j] <= index[j - 1]; };
+    std::size_t j = count > 0 && index[0] >= 0 && static_cast<std::size_t>(index[0]) < n;
+    if (j == 0) return 0;
+    for (; j + stride <= count; j += stride) {  // without a branch: compilers vectorise it
+        int bad = static_cast<std::size_t>(index[j + stride - 1]) >= n;
+        for (std::size_t i = j; i < j + stride; ++i) bad |= falls(i);
+        if (bad != 0) break;
     }
-    return count;
+    while (j < count && !falls(j) && static_cast<std::size_t>(index[j]) < n) ++j;
+    return j;
 }
 
-void accumulate(const Passes& passes, Float type, void* target, std::size_t n,
-                const std::vector<SparsePayload>& payloads, float divisor) {
-    std::vector<std::size_t> cursor(payloads.size(), 0);
-    by_block(passes, type, target, n, divisor,
-             [&](std::size_t begin, std::size_t end, float* sum) {
-                 std::fill_n(sum, block, 0.0f);
-                 for (std::size_t r = 0; r < payloads.size(); ++r) {
-                     cursor[r] = scatter(payloads[r], cursor[r], begin, end, sum);
-                 }
-             });
+void accumulate(const Sparse& sparse, Float type, void* target, std::size_t n,
+                std::vector<SparsePayload>& payloads, float divisor) {
+    const bool stream = n * width_of(type) >= stream_bytes;
+    sparse.accumulate(type, target, n, payloads.data(), payloads.size(), divisor, stream);
 }
 
 void accumulate_dense(const Passes& passes, Float type, void* target, std::size_t n,

@@ -3,17 +3,10 @@
 
 #include <vector>
 
+#include "entries.hpp"
 #include "kernels.hpp"
 
 namespace gradwire {
-
-struct SparsePayload {
-    const std::int32_t*
-        index;  // strictly ascending, in 0 ... n - 1: checked by first_violation, not here
-    const void* value;
-    std::size_t count;
-    Float type;
-};
 
 struct DensePayload {
     const void* value;
@@ -25,8 +18,8 @@ struct DensePayload {
 std::size_t first_violation(const std::int32_t* index, std::size_t count, std::size_t n);
 
 // target = (sum in list order, in fp32, from zero) / divisor, rounded to the type.
-void accumulate(const Passes& passes, Float type, void* target, std::size_t n,
-                const std::vector<SparsePayload>& payloads, float divisor);
+void accumulate(const Sparse& sparse, Float type, void* target, std::size_t n,
+                std::vector<SparsePayload>& payloads, float divisor);
 void accumulate_dense(const Passes& passes, Float type, void* target, std::size_t n,
                       const std::vector<DensePayload>& payloads, float divisor);
 

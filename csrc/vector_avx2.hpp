@@ -189,5 +189,87 @@ inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, st
     return count;
 }
 
+// Places: numbers below 2^32, one per lane.
+struct Places {
+    __m256i a;
+};
+inline Places load(const std::uint32_t* from) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))};
+}
+inline void store(std::uint32_t* to, Places p) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), p.a);
+}
+inline Places count_from(std::uint32_t first) {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return {_mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<int>(first)))};
+}
+
+// The places of the ones in each byte.
+struct Ones {
+    std::uint8_t at[256][8];
+};
+constexpr Ones make_ones() {
+    Ones out{};
+    for (unsigned byte = 0; byte < 256; ++byte) {
+        unsigned count = 0;
+        for (std::uint8_t i = 0; i < 8; ++i)
+            if ((byte >> i & 1u) != 0) out.at[byte][count++] = i;
+    }
+    return out;
+}
+constexpr Ones ones_of = make_ones();
+
+// Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
+inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
+    std::size_t count = 0;
+#pragma GCC unroll 8
+    for (int part = 0; part < 8; ++part) {
+        const auto byte = static_cast<std::uint32_t>(word >> (8 * part) & 255u);
+        const __m256i at = _mm256_cvtepu8_epi32(eight_bytes(ones_of.at[byte]));
+        const auto first = static_cast<int>(base + 8u * static_cast<std::uint32_t>(part));
+        store(to + count, {_mm256_add_epi32(at, _mm256_set1_epi32(first))});
+        count += static_cast<std::size_t>(__builtin_popcount(byte));
+    }
+    return count;
+}
+
+// How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.
+struct Spread {
+    __m256i first, second, right, left, mask;
+    __m128i shift;
+};
+inline Spread spread_of(unsigned bits) {
+    const __m256i at =
+        _mm256_mullo_epi32(count_from(0).a, _mm256_set1_epi32(static_cast<int>(bits)));
+    const __m256i first = _mm256_srli_epi32(at, 5);
+    const __m256i right = _mm256_and_si256(at, _mm256_set1_epi32(31));
+    return {first,
+            _mm256_add_epi32(first, _mm256_set1_epi32(1)),
+            right,
+            _mm256_sub_epi32(_mm256_set1_epi32(32), right),
+            _mm256_set1_epi32(static_cast<int>((1u << bits) - 1)),
+            _mm_cvtsi32_si128(static_cast<int>(bits))};
+}
+
+// (high - number) with the lower bits that 64 bytes hold behind it. A shift by 32 gives 0.
+inline Places joined(Places high, Places number, const std::uint8_t* low, const Spread& how) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low));
+    const __m256i one =
+        _mm256_srlv_epi32(_mm256_permutevar8x32_epi32(words, how.first), how.right);
+    const __m256i two =
+        _mm256_sllv_epi32(_mm256_permutevar8x32_epi32(words, how.second), how.left);
+    const __m256i rest = _mm256_and_si256(_mm256_or_si256(one, two), how.mask);
+    const __m256i upper = _mm256_sll_epi32(_mm256_sub_epi32(high.a, number.a), how.shift);
+    return {_mm256_or_si256(upper, rest)};
+}
+
+// One bit per lane that is not above the lane before it, as signed numbers.
+inline std::uint32_t falls(Places before, Places now) {
+    const __m256i across = _mm256_permute2x128_si256(before.a, now.a, 0x21);
+    const __m256i last = _mm256_alignr_epi8(now.a, across, 12);
+    const __m256i above = _mm256_cmpgt_epi32(now.a, last);
+    return ~static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(above))) & 0xffu;
+}
+
 }  // namespace
 }  // namespace gradwire

@@ -179,5 +179,64 @@ inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, st
     return static_cast<std::size_t>(__builtin_popcount(mask));
 }
 
+// Places: numbers below 2^32, one per lane.
+struct Places {
+    __m512i a;
+};
+inline Places load(const std::uint32_t* from) { return {_mm512_loadu_si512(from)}; }
+inline void store(std::uint32_t* to, Places p) { _mm512_storeu_si512(to, p.a); }
+inline Places count_from(std::uint32_t first) {
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return {_mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(first)))};
+}
+
+// Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
+inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
+    Places here = count_from(base);
+    const __m512i step = _mm512_set1_epi32(16);
+#pragma GCC unroll 4
+    for (int part = 0; part < 4; ++part) {
+        const auto mask = static_cast<__mmask16>(word >> (16 * part));
+        const auto before = word & ((std::uint64_t{1} << (16 * part)) - 1);
+        _mm512_storeu_si512(to + __builtin_popcountll(before),
+                            _mm512_maskz_compress_epi32(mask, here.a));
+        here.a = _mm512_add_epi32(here.a, step);
+    }
+    return static_cast<std::size_t>(__builtin_popcountll(word));
+}
+
+// How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.
+struct Spread {
+    __m512i first, second, right, left, mask;
+    __m128i shift;
+};
+inline Spread spread_of(unsigned bits) {
+    const __m512i at =
+        _mm512_mullo_epi32(count_from(0).a, _mm512_set1_epi32(static_cast<int>(bits)));
+    const __m512i first = _mm512_srli_epi32(at, 5);
+    const __m512i right = _mm512_and_si512(at, _mm512_set1_epi32(31));
+    return {first,
+            _mm512_add_epi32(first, _mm512_set1_epi32(1)),
+            right,
+            _mm512_sub_epi32(_mm512_set1_epi32(32), right),
+            _mm512_set1_epi32(static_cast<int>((1u << bits) - 1)),
+            _mm_cvtsi32_si128(static_cast<int>(bits))};
+}
+
+// (high - number) with the lower bits that 64 bytes hold behind it. A shift by 32 gives 0.
+inline Places joined(Places high, Places number, const std::uint8_t* low, const Spread& how) {
+    const __m512i words = _mm512_loadu_si512(low);
+    const __m512i one = _mm512_srlv_epi32(_mm512_permutexvar_epi32(how.first, words), how.right);
+    const __m512i two = _mm512_sllv_epi32(_mm512_permutexvar_epi32(how.second, words), how.left);
+    const __m512i rest = _mm512_and_si512(_mm512_or_si512(one, two), how.mask);
+    const __m512i upper = _mm512_sll_epi32(_mm512_sub_epi32(high.a, number.a), how.shift);
+    return {_mm512_or_si512(upper, rest)};
+}
+
+// One bit per lane that is not above the lane before it, as signed numbers.
+inline std::uint32_t falls(Places before, Places now) {
+    return _mm512_cmple_epi32_mask(now.a, _mm512_alignr_epi32(now.a, before.a, 15));
+}
+
 }  // namespace
 }  // namespace gradwire

@@ -198,5 +198,62 @@ inline std::size_t compress(Vector a, std::uint32_t mask, std::uint32_t base, st
     return count;
 }
 
+// Places: numbers below 2^32, one per lane.
+struct Places {
+    std::uint32_t lane[Vector::width];
+};
+inline Places load(const std::uint32_t* from) {
+    Places out;
+    for (std::size_t i = 0; i < Vector::width; ++i) out.lane[i] = from[i];
+    return out;
+}
+inline void store(std::uint32_t* to, Places p) {
+    for (std::size_t i = 0; i < Vector::width; ++i) to[i] = p.lane[i];
+}
+inline Places count_from(std::uint32_t first) {
+    Places out;
+    for (std::uint32_t i = 0; i < Vector::width; ++i) out.lane[i] = first + i;
+    return out;
+}
+
+// Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
+inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
+    std::size_t count = 0;
+    for (; word != 0; word &= word - 1)
+        to[count++] = base + static_cast<std::uint32_t>(__builtin_ctzll(word));
+    return count;
+}
+
+// How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.
+struct Spread {
+    unsigned bits;
+};
+inline Spread spread_of(unsigned bits) { return {bits}; }
+
+// (high - number) with the lower bits that 64 bytes hold behind it.
+inline Places joined(Places high, Places number, const std::uint8_t* low, const Spread& how) {
+    const std::uint64_t mask = (std::uint64_t{1} << how.bits) - 1;
+    for (std::size_t i = 0; i < Vector::width; ++i) {
+        const std::size_t at = i * how.bits;
+        std::uint64_t word;
+        std::memcpy(&word, low + at / 8, sizeof word);
+        const auto rest = static_cast<std::uint32_t>(word >> (at % 8) & mask);
+        high.lane[i] = ((high.lane[i] - number.lane[i]) << how.bits) | rest;
+    }
+    return high;
+}
+
+// One bit per lane that is not above the lane before it, as signed numbers.
+inline std::uint32_t falls(Places before, Places now) {
+    std::uint32_t mask = 0;
+    std::uint32_t last = before.lane[Vector::width - 1];
+    for (std::size_t i = 0; i < Vector::width; ++i) {
+        const bool above = static_cast<std::int32_t>(now.lane[i]) > static_cast<std::int32_t>(last);
+        mask |= above ? 0u : 1u << i;
+        last = now.lane[i];
+    }
+    return mask;
+}
+
 }  // namespace
 }  // namespace gradwire

@@ -232,11 +232,13 @@ def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> N
     if found is None:
         decode_indices_twin(section, n, code, indices_out)
         return
-    core, _ = found
+    core, which = found
     _check_decode(section, n, code, indices_out)
     section = section.contiguous()
     number, k, size = INDEX_CODES.index(code), indices_out.numel(), section.numel()
-    position = core.decode_indices(number, n, k, pointer(section), size, pointer(indices_out))
+    position = core.decode_indices(
+        which, number, n, k, pointer(section), size, pointer(indices_out)
+    )
     _check_decoded(position, n, code, k)
 
 

@@ -99,7 +99,7 @@ class Core(Protocol):
         self, code: int, n: int, k: int, index: int, section: int, bytes: int, /
     ) -> None: ...
     def decode_indices(
-        self, code: int, n: int, k: int, section: int, bytes: int, index: int, /
+        self, set: int, code: int, n: int, k: int, section: int, bytes: int, index: int, /
     ) -> int: ...
     def accumulate(
         self,

@@ -78,6 +78,33 @@ def test_targets_written_around_the_cache(dtype: torch.dtype, shift: int) -> Non
     assert torch.equal(out, wanted)
 
 
+@pytest.mark.parametrize("values", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_entries_around_blocks_and_vectors(values: torch.dtype, dtype: torch.dtype) -> None:
+    """Runs of every length around a vector, up to and over the edges of a block."""
+    n = 3 * 4096 + 7
+    places, terms = [], []
+    for length in (1, 7, 8, 9, 15, 16, 17, 33):
+        runs = [torch.arange(length) + edge - length // 2 for edge in (4096, 8192, 3 * 4096)]
+        ends = [torch.arange(length), torch.arange(n - length, n)]
+        places.append(torch.cat([*runs, *ends]).clamp(max=n - 1).unique().int())
+        terms.append(draw("normal", places[-1].numel(), length, values))
+    out, wanted = torch.empty(n, dtype=dtype), torch.empty(n, dtype=dtype)
+    accumulate(out, places, terms, 3.0)
+    accumulate_twin(wanted, places, terms, 3.0)
+    assert same(out, wanted)
+
+
+@pytest.mark.parametrize("at", [1, 1023, 1024, 1025, 2047, 2048, 2999])
+@pytest.mark.parametrize("wrong", [-1, 0, 5000, 2**31 - 1])
+def test_a_bad_index_in_a_long_list_is_named(at: int, wrong: int) -> None:
+    out, places = torch.full((5000,), 7.0), torch.arange(1, 3001, dtype=torch.int32)
+    places[at] = wrong
+    with pytest.raises(PayloadError, match=f"but entry {at} is {wrong}"):
+        accumulate(out, [places], [torch.ones(3000)], 1.0)
+    assert (out == 7.0).all()
+
+
 def test_values_by_hand() -> None:
     out = torch.full((5,), 7.0)
     first, second = torch.tensor([0, 3], dtype=torch.int32), torch.tensor([3], dtype=torch.int32)

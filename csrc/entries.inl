@@ -1,0 +1,154 @@
+// Sparse payloads, written over a Vector: their sum, and the bulk of their places. Included after
+// passes.inl and codecs.inl, with GRADWIRE_SPARSE set to the name of their table.
+
+namespace gradwire {
+namespace {
+
+// -- the sum ---------------------------------------------------------------------------------------
+
+constexpr std::size_t sum_span = 4096;     // fp32 elements: 16 KiB of first-level cache
+constexpr std::size_t entries_ahead = 256;  // many streams, slowly read: processors do not follow
+
+// What widen() gives, W values at a time; `left` are readable.
+inline const float* widened(const float* value, std::size_t, float*) { return value; }
+template <class T>
+inline const float* widened(const T* value, std::size_t left, float* held) {
+    store(held, load_some(value, left < W ? left : W));
+    return held;
+}
+
+// Adds the payload's entries below index `end`; sum is about the indices from `begin` on.
+template <class T>
+inline void scatter(SparsePayload& payload, const T* value, std::size_t begin, std::size_t end,
+                    float* sum) {
+    constexpr std::size_t step = sizeof(T) == sizeof(float) ? 8 : W;
+    const std::int32_t* const index = payload.index;
+    const std::size_t count = payload.count;
+    const auto bound = static_cast<std::int32_t>(end);
+    float held[W];
+    std::size_t j = payload.next;
+    const auto add_entry = [&](std::size_t i, float term) {
+        sum[static_cast<std::size_t>(index[i]) - begin] += term;
+    };
+    for (; j + step <= count && index[j + step - 1] < bound; j += step) {
+        __builtin_prefetch(index + j + entries_ahead);
+        __builtin_prefetch(value + j + entries_ahead);
+        const float* const terms = widened(value + j, step, held);
+#pragma GCC unroll 16
+        for (std::size_t i = 0; i < step; ++i) add_entry(j + i, terms[i]);
+    }
+    if (j < count && index[j] < bound) {
+        const float* const terms = widened(value + j, count - j, held);
+        for (std::size_t i = 0; j < count && index[j] < bound; ++i, ++j) add_entry(j, terms[i]);
+    }
+    payload.next = j;
+}
+
+// Elements from `begin` to `end`, whose target the sink has from 0 on. A block is cleared as it is
+// written: stores around the cache alone, one after the other, go at half the speed.
+template <class Sink>
+void sum_range(SparsePayload* payloads, std::size_t count, std::size_t begin, std::size_t end,
+               Sink sink) {
+    alignas(64) float sum[sum_span] = {};
+    const Vector zero = fill(0);
+    for (std::size_t first = begin; first < end; first += sum_span) {
+        const std::size_t last = end - first < sum_span ? end : first + sum_span;
+        for (std::size_t r = 0; r < count; ++r) {
+            with_type(payloads[r].type, payloads[r].value, [&](const auto* value) {
+                scatter(payloads[r], value, first, last, sum);
+            });
+        }
+        const std::size_t size = last - first;
+        const Sink here = sink.from(first - begin);
+        std::size_t i = 0;
+        for (; i + W <= size; i += W) {
+            here.close(i, load(sum + i));
+            store(sum + i, zero);
+        }
+        for (; i < size; ++i) here.last(i, sum[i]);  // the last block
+    }
+}
+
+void accumulate_sparse(Float type, void* target, std::size_t n, SparsePayload* payloads,
+                       std::size_t count, float divisor, bool around) {
+    with_type(type, target, [&](auto* out) {
+        const std::size_t past = around ? head(out, n) : 0;
+        const std::size_t begin = past == n ? 0 : past;  // cannot be aligned: written as it is
+        const auto sum_to = [&](std::size_t from, std::size_t to) {
+            with_quotient(type, out + from, divisor, around, [&](auto sink) {
+                sum_range(payloads, count, from, to, sink);
+            });
+        };
+        if (begin > 0) sum_to(0, begin);
+        sum_to(begin, n);
+    });
+}
+
+// -- places ----------------------------------------------------------------------------------------
+
+constexpr std::size_t words_at_once = 8;
+constexpr std::size_t places_at_once = 64 * words_at_once + W;  // with what is written beyond them
+
+inline std::uint64_t word_at(const std::uint8_t* bits, std::size_t word) {
+    std::uint64_t out;
+    __builtin_memcpy(&out, bits + 8 * word, sizeof out);
+    return out;
+}
+
+// Turns the places of ones in the upper bits into indices, W at a time.
+struct Join {
+    const std::uint8_t* section;
+    std::size_t bytes;
+    unsigned width;
+    Spread how = spread_of(width);
+    Places before = count_from(0u - static_cast<std::uint32_t>(W));  // the last lane: -1
+    std::uint32_t bad = 0;
+
+    // `which`: the lanes that are there.
+    void join(std::uint32_t* place, std::size_t first, std::uint32_t which) {
+        const std::size_t at = first * width / 8;  // a whole byte: W is a multiple of 8
+        std::uint8_t last[64] = {};
+        const std::uint8_t* low = section + at;
+        if (__builtin_expect(bytes - at < sizeof last, 0)) {
+            __builtin_memcpy(last, low, bytes - at);
+            low = last;
+        }
+        const Places number = count_from(static_cast<std::uint32_t>(first));
+        const Places now = joined(load(place + first), number, low, how);
+        store(place + first, now);
+        bad |= falls(before, now) & which;
+        before = now;
+    }
+};
+
+Progress elias_fano(EliasFano code, std::int32_t* index) {
+    const Progress nothing{0, 0};
+    auto* const place = reinterpret_cast<std::uint32_t*>(index);
+    Join join{code.section, code.bytes, code.width};
+    std::size_t word = 0, found = 0, joined = 0;
+    while (word + words_at_once <= code.upper_bytes / 8 && code.k - found >= places_at_once) {
+        for (const std::size_t end = word + words_at_once; word < end; ++word) {
+            const auto base = static_cast<std::uint32_t>(64 * word);
+            found += place_ones(word_at(code.upper, word), base, place + found);
+        }
+        for (; joined + W <= found; joined += W) join.join(place, joined, ~0u);
+    }
+    if (joined < found) join.join(place, joined, (1u << (found - joined)) - 1);
+    // Each zero so far is worth one in the upper half; with no more than these nothing overflows.
+    if (found == 0 || 64 * word - found > (code.n >> code.width) + 8) return nothing;
+    return join.bad != 0 || place[found - 1] >= code.n ? nothing : Progress{word, found};
+}
+
+Progress ones(const std::uint8_t* bits, std::size_t words, std::size_t k, std::int32_t* index) {
+    auto* const place = reinterpret_cast<std::uint32_t*>(index);
+    std::size_t word = 0, found = 0;
+    for (; word < words && k - found >= 64 + W; ++word)
+        found += place_ones(word_at(bits, word), static_cast<std::uint32_t>(64 * word), place + found);
+    return {word, found};
+}
+
+}  // namespace
+
+extern const Sparse GRADWIRE_SPARSE = {accumulate_sparse, elias_fano, ones};
+
+}  // namespace gradwire

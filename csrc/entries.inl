@@ -4,7 +4,7 @@
 namespace gradwire {
 namespace {
 
-// -- the sum ---------------------------------------------------------------------------------------
+// -- the sum --------------------------------------------------------------------------------------
 
 constexpr std::size_t sum_span = 4096;     // fp32 elements: 16 KiB of first-level cache
 constexpr std::size_t entries_ahead = 256;  // many streams, slowly read: processors do not follow
@@ -84,7 +84,7 @@ void accumulate_sparse(Float type, void* target, std::size_t n, SparsePayload* p
     });
 }
 
-// -- places ----------------------------------------------------------------------------------------
+// -- places ---------------------------------------------------------------------------------------
 
 constexpr std::size_t words_at_once = 8;
 constexpr std::size_t places_at_once = 64 * words_at_once + W;  // with what is written beyond them
@@ -142,8 +142,10 @@ Progress elias_fano(EliasFano code, std::int32_t* index) {
 Progress ones(const std::uint8_t* bits, std::size_t words, std::size_t k, std::int32_t* index) {
     auto* const place = reinterpret_cast<std::uint32_t*>(index);
     std::size_t word = 0, found = 0;
-    for (; word < words && k - found >= 64 + W; ++word)
-        found += place_ones(word_at(bits, word), static_cast<std::uint32_t>(64 * word), place + found);
+    for (; word < words && k - found >= 64 + W; ++word) {
+        const auto base = static_cast<std::uint32_t>(64 * word);
+        found += place_ones(word_at(bits, word), base, place + found);
+    }
     return {word, found};
 }
 

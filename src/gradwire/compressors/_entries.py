@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.errors import PayloadError, StrategyError
+from gradwire.errors import StrategyError
 from gradwire.strategy import Sections
 
 VALUES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -70,21 +69,8 @@ class Entries:
         kernels.cast(values, wide)
         return places, wide
 
-    def read_all(self, payloads: Sequence[Sections]) -> tuple[list[Tensor], list[Tensor]]:
-        """Places and values as they came, by payload; valid until the thread's next read.
-
-        Raises PayloadError, naming the payload.
-        """
-        places = [self.places(r, sections[0]) for r, sections in enumerate(payloads)]
-        return places, [sections[1] for sections in payloads]
-
     def places(self, payload: int, section: Tensor) -> Tensor:
         """Of one payload: (k,) int32; PayloadError, naming the payload."""
         if self.code == "int32":
             return section
-        places = kernels.scratch(f"places {payload}", self.k, torch.int32, section.device)
-        try:
-            kernels.decode_indices(section, self.n, self.code, places)
-        except PayloadError as error:
-            raise PayloadError(f"payload {payload}: {error}") from error
-        return places
+        return kernels.decoded_places(payload, section, self.n, self.code, self.k)

@@ -61,12 +61,10 @@ class Ragged(Compressor):
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:
-        places, values = [], []
-        for r, (section,) in enumerate(payloads):
-            entries, parts = _read(r, section, x.numel())
-            places.append(entries.places(r, parts[0]))
-            values.append(parts[1])
-        kernels.accumulate(x, places, values, divisor)
+        read = [_read(r, section, x.numel()) for r, (section,) in enumerate(payloads)]
+        codes = [entries.code for entries, _ in read]
+        places, values = [parts[0] for _, parts in read], [parts[1] for _, parts in read]
+        kernels.accumulate_coded(x, codes, places, values, divisor)
 
 
 def _read(payload: int, section: Tensor, n: int) -> tuple[Entries, Sections]:

@@ -83,8 +83,9 @@ class TopK(Compressor):
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:
-        places, values = self.entries(x.numel()).read_all(payloads)
-        kernels.accumulate(x, places, values, divisor)
+        codes = [self.entries(x.numel()).code] * len(payloads)
+        places, values = [p[0] for p in payloads], [p[1] for p in payloads]
+        kernels.accumulate_coded(x, codes, places, values, divisor)
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         if recurrence is None:

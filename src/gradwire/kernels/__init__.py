@@ -6,6 +6,7 @@ the results are the same bits. Importing needs neither a compiler nor the extens
 
 from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, is_finite
+from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.indices import (
     INDEX_CODES,
@@ -31,6 +32,7 @@ __all__ = [
     "Scratch",
     "Selected",
     "accumulate",
+    "accumulate_coded",
     "accumulate_codes",
     "accumulate_dense",
     "accumulate_signs",
@@ -43,6 +45,7 @@ __all__ = [
     "check_index_range",
     "code_bytes",
     "decode_indices",
+    "decoded_places",
     "encode_codes",
     "encode_indices",
     "fallbacks",

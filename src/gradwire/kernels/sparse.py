@@ -79,10 +79,23 @@ def _check_payloads(
             f"each payload has indices and values, but there are {len(indices)} "
             f"and {len(values)}; pass lists of equal length"
         )
-    n = out.numel()
     for number, (index, value) in enumerate(zip(indices, values)):
-        _check_layout(number, index, value)
-        check_same_device(out, indices=index, values=value)
+        check_payload(number, out, index, value, core)
+
+
+def check_payload(
+    number: int,
+    out: torch.Tensor,
+    index: torch.Tensor,
+    value: torch.Tensor,
+    core: Core | None,
+    entries: bool = True,
+) -> None:
+    """PayloadError unless the payload can be added to out; its entries are looked at, or not."""
+    _check_layout(number, index, value)
+    check_same_device(out, indices=index, values=value)
+    if entries:
+        n = out.numel()
         _check_entries(number, first_violation(index, n, core), index, n)
 
 
@@ -100,6 +113,17 @@ def accumulate(
     by = check_target(out, divisor)
     found = core_for(out)
     _check_payloads(out, indices, values, None if found is None else found[0])
+    sum_checked(out, indices, values, by, found)
+
+
+def sum_checked(
+    out: torch.Tensor,
+    indices: list[torch.Tensor],
+    values: list[torch.Tensor],
+    by: float,
+    found: tuple[Core, int] | None,
+) -> None:
+    """`accumulate` of payloads that are known to be good. found: of `core_for`."""
     if found is None:
         _accumulate_twin(out, indices, values, by)
         return

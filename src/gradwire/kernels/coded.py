@@ -1,0 +1,51 @@
+"""Sums of sparse payloads whose places are coded: decoded, checked once, and added up."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import KernelError, PayloadError
+from gradwire.kernels.indices import decode_indices
+from gradwire.kernels.memory import scratch
+from gradwire.kernels.native import core_for
+from gradwire.kernels.sparse import check_payload, check_target, sum_checked
+
+
+def accumulate_coded(
+    out: Tensor, codes: Sequence[str], sections: list[Tensor], values: list[Tensor], divisor: float
+) -> None:
+    """`accumulate` for places that are coded, as `decode_indices` reads them.
+
+    codes: one of INDEX_CODES per payload. sections: its bytes; of "int32" the (k,) int32 places
+    themselves. values: one (k,) fp32, bf16 or fp16 per payload.
+    Raises PayloadError, with out untouched, naming the payload; KernelError for out and divisor.
+    Memory: 4 bytes per entry and thread, kept.
+    """
+    by = check_target(out, divisor)
+    found = core_for(out)
+    if not len(codes) == len(sections) == len(values):
+        raise KernelError(
+            f"each payload has a code, places and values, but there are {len(codes)}, "
+            f"{len(sections)} and {len(values)}; pass lists of equal length"
+        )
+    places = []
+    for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
+        if code == "int32" and section.dtype == torch.int32:
+            places.append(section)
+            core = None if found is None else found[0]
+            check_payload(payload, out, section, value, core)
+        else:
+            places.append(decoded_places(payload, section, out.numel(), code, value.numel()))
+            check_payload(payload, out, places[-1], value, None, entries=False)
+    sum_checked(out, places, values, by, found)
+
+
+def decoded_places(payload: int, section: Tensor, n: int, code: str, k: int) -> Tensor:
+    """(k,) int32, valid until the thread's next for that payload; PayloadError, naming it."""
+    places = scratch(f"places {payload}", k, torch.int32, section.device)
+    try:
+        decode_indices(section, n, code, places)
+    except PayloadError as error:
+        raise PayloadError(f"payload {payload}: {error}") from error
+    return places

@@ -42,6 +42,11 @@ struct Sparse {
     // Where the first words of a bitmap have ones: less than k, all if it has k or more.
     Progress (*ones)(const std::uint8_t* bits, std::size_t words, std::size_t k,
                      std::int32_t* index);
+    // The entries of a list with a magnitude from `least` to below `bound`, in order; how many.
+    // The results hold a vector more; they may be the list itself.
+    std::size_t (*between)(const std::uint32_t* bits, const std::uint32_t* index,
+                           std::size_t count, std::uint32_t least, std::uint32_t bound,
+                           std::uint32_t* bits_out, std::uint32_t* index_out);
 };
 
 extern const Sparse plain_sparse;

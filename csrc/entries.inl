@@ -4,7 +4,7 @@
 namespace gradwire {
 namespace {
 
-// -- the sum --------------------------------------------------------------------------------------
+// -- the sum -------------------------------------------------------------------------------------
 
 constexpr std::size_t sum_span = 4096;     // fp32 elements: 16 KiB of first-level cache
 constexpr std::size_t entries_ahead = 256;  // many streams, slowly read: processors do not follow
@@ -84,7 +84,7 @@ void accumulate_sparse(Float type, void* target, std::size_t n, SparsePayload* p
     });
 }
 
-// -- places ---------------------------------------------------------------------------------------
+// -- places --------------------------------------------------------------------------------------
 
 constexpr std::size_t words_at_once = 8;
 constexpr std::size_t places_at_once = 64 * words_at_once + W;  // with what is written beyond them
@@ -149,8 +149,33 @@ Progress ones(const std::uint8_t* bits, std::size_t words, std::size_t k, std::i
     return {word, found};
 }
 
+std::size_t between(const std::uint32_t* bits, const std::uint32_t* index, std::size_t count,
+                    std::uint32_t least, std::uint32_t bound_bits, std::uint32_t* bits_out,
+                    std::uint32_t* index_out) {
+    const Bound low = bound(least);
+    const Bound high = bound(bound_bits);
+    std::size_t found = 0;
+    const auto take = [&](const std::uint32_t* b, const std::uint32_t* i, std::uint32_t lanes) {
+        float value[W];
+        __builtin_memcpy(value, b, sizeof value);
+        const Places values = load(b);
+        const Places places = load(i);
+        const std::uint32_t mask = reaches(load(value), low) & ~reaches(load(value), high) & lanes;
+        keep(values, mask, bits_out + found);
+        found += keep(places, mask, index_out + found);
+    };
+    std::size_t j = 0;
+    for (; j + W <= count; j += W) take(bits + j, index + j, ~0u);
+    if (j == count) return found;
+    std::uint32_t last[2][W] = {};
+    __builtin_memcpy(last[0], bits + j, (count - j) * sizeof last[0][0]);
+    __builtin_memcpy(last[1], index + j, (count - j) * sizeof last[0][0]);
+    take(last[0], last[1], (1u << (count - j)) - 1);
+    return found;
+}
+
 }  // namespace
 
-extern const Sparse GRADWIRE_SPARSE = {accumulate_sparse, elias_fano, ones};
+extern const Sparse GRADWIRE_SPARSE = {accumulate_sparse, elias_fano, ones, between};
 
 }  // namespace gradwire

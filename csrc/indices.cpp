@@ -36,7 +36,24 @@ bool all_zero(const std::uint8_t* begin, const std::uint8_t* end) {
     return std::all_of(begin, end, [](std::uint8_t byte) { return byte == 0; });
 }
 
-// A bitmap with ones at place(0) < place(1) < ... < place(k - 1) < 8 * size.
+// A bitmap with ones at place(0) < place(1) < ... < place(k - 1) < 8 * size: a third to a half of
+// the bits. The word at hand is written with every one: where it ends cannot be predicted.
+template <class Place>
+void write_half_of_ones(std::uint8_t* bits, std::size_t size, std::size_t k, Place place) {
+    std::fill_n(bits, size, std::uint8_t{0});
+    std::uint64_t word = 0;
+    std::size_t before = 0;
+    for (std::size_t j = 0; j < k; ++j) {
+        const std::size_t one = place(j);
+        const std::size_t at = one / 64;
+        word &= std::uint64_t{0} - (at == before);
+        word |= std::uint64_t{1} << (one % 64);
+        store(bits, word_bytes * at, size, word);
+        before = at;
+    }
+}
+
+// The same of any number of ones: each word is written once.
 template <class Place>
 void write_ones(std::uint8_t* bits, std::size_t size, std::size_t k, Place place) {
     std::uint64_t word = 0;
@@ -97,13 +114,29 @@ struct Halves {
     std::size_t low_bytes;
 };
 
+// Eight numbers take `width` bytes; they do not wait for those before. Narrow ones fill one word.
 // Each store also writes what lies behind the low bits; the upper bits are written after them.
+std::size_t encode_narrow(unsigned width, std::size_t k, const std::int32_t* index,
+                          std::uint8_t* section, std::size_t bytes) {
+    const std::uint64_t mask = (std::uint64_t{1} << width) - 1;
+    std::size_t j = 0;
+    for (; j + 8 <= k; j += 8) {
+        std::uint64_t word = 0;
+        for (unsigned i = 0; i < 8; ++i)
+            word |= (static_cast<std::uint64_t>(index[j + i]) & mask) << (i * width);
+        store(section, j / 8 * width, bytes, word);
+    }
+    return j;
+}
+
 void encode_low(const Halves& halves, IndexList list, const std::int32_t* index,
                 std::uint8_t* section, std::size_t bytes) {
     const std::uint64_t mask = (std::uint64_t{1} << halves.width) - 1;
+    const std::size_t first =
+        halves.width <= 8 ? encode_narrow(halves.width, list.k, index, section, bytes) : 0;
     std::uint64_t held = 0;
     unsigned filled = 0;
-    for (std::size_t j = 0, at = 0; j < list.k; ++j) {
+    for (std::size_t j = first, at = first / 8 * halves.width; j < list.k; ++j) {
         held |= (static_cast<std::uint64_t>(index[j]) & mask) << filled;
         store(section, at, bytes, held);
         filled += halves.width;
@@ -118,9 +151,10 @@ void encode_elias_fano(IndexList list, const std::int32_t* index, std::uint8_t* 
     if (list.k == 0) return;
     const Halves halves(list);
     if (halves.width > 0) encode_low(halves, list, index, section, bytes);
-    write_ones(section + halves.low_bytes, bytes - halves.low_bytes, list.k, [&](std::size_t j) {
+    const auto place = [&](std::size_t j) {
         return (static_cast<std::size_t>(index[j]) >> halves.width) + j;
-    });
+    };
+    write_half_of_ones(section + halves.low_bytes, bytes - halves.low_bytes, list.k, place);
 }
 
 // The rest after the bulk is read entry by entry; all of it, if the bulk was not good.

@@ -82,8 +82,9 @@ T* at(Address address) {
 std::pair<float, bool> topk_at(int set, int type, Address x, std::size_t n, std::size_t k,
                                Address index, Address value, float hint) {
     const Passes& passes = passes_of(set);
+    const Sparse& sparse = sparse_of(set);
     const nb::gil_scoped_release release;
-    const Outcome out = topk(passes, static_cast<Float>(type), at<void>(x), n,
+    const Outcome out = topk(passes, sparse, static_cast<Float>(type), at<void>(x), n,
                              {at<std::int32_t>(index), at<float>(value), k, hint});
     return {out.hint, out.finite};
 }
@@ -107,9 +108,10 @@ std::pair<float, bool> update_topk_at(int set, int type, Address gradient, Addre
                                       bool mask, std::size_t k, Address index, Address value,
                                       Address velocities, float hint, Address journal) {
     const Passes& passes = passes_of(set);
+    const Sparse& sparse = sparse_of(set);
     const nb::gil_scoped_release release;
     const Outcome out =
-        update_topk(passes, static_cast<Float>(type), at<void>(gradient), at<float>(u),
+        update_topk(passes, sparse, static_cast<Float>(type), at<void>(gradient), at<float>(u),
                     at<float>(v), n, {static_cast<Mode>(mode), momentum, scale}, mask,
                     {at<std::int32_t>(index), at<float>(value), k, hint}, at<float>(velocities),
                     at<Journal>(journal));

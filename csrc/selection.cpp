@@ -3,45 +3,22 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <memory>
 
 #include "half.hpp"
+#include "ranks.hpp"
 
 namespace gradwire {
 namespace {
 
 std::atomic<std::uint64_t> fallback_count{0};
 
-constexpr std::size_t bins = 4096;
 constexpr std::uint32_t smallest_bits =
     1;  // of the smallest positive float: every non-zero is a candidate
-
-// Grows, never shrinks, is not initialised: fresh pages cost more than the selection.
-struct Buffer {
-    std::unique_ptr<std::uint32_t[]> data;
-    std::size_t size = 0;
-    std::uint32_t* at_least(std::size_t wanted) {
-        if (wanted > size) {
-            data.reset();
-            size = 0;
-            data.reset(new std::uint32_t[wanted]);
-            size = wanted;
-        }
-        return data.get();
-    }
-};
-
-struct Scratch {
-    Buffer bits, index, work;
-    std::uint32_t histogram[bins];
-};
 
 Scratch& scratch() {
     thread_local Scratch own;
     return own;
 }
-
-std::uint32_t magnitude(std::uint32_t bits) { return bits & magnitude_mask; }
 
 // A non-finite element counts as zero.
 template <class T>
@@ -49,69 +26,6 @@ std::uint32_t finite_bits(const T* x, std::size_t i) {
     const std::uint32_t bits = bits_of(widen(x[i]));
     return magnitude(bits) < infinity_bits ? bits : 0;
 }
-
-struct Range {
-    std::uint32_t low, high;
-};
-
-Range range_of(const std::uint32_t* bits, std::size_t count) {
-    std::int32_t low = magnitude_mask;
-    std::int32_t high = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-        const auto m = static_cast<std::int32_t>(magnitude(bits[i]));
-        low = std::min(low, m);
-        high = std::max(high, m);
-    }
-    return {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(high)};
-}
-
-// Order statistics of magnitudes: one histogram over their range, then the one bin that holds the
-// rank.
-class Ranks {
-  public:
-    Ranks(const std::uint32_t* bits, std::size_t count, Scratch& own)
-        : bits_(bits), count_(count), own_(own) {
-        range_ = range_of(bits, count);
-        while (((range_.high - range_.low) >> shift_) >= bins) ++shift_;
-        std::fill_n(own.histogram, bins, 0u);
-        for (std::size_t i = 0; i < count; ++i) ++own.histogram[bin(bits[i])];
-    }
-
-    // Magnitude bits of the rank-th largest, rank in 1 ... count.
-    std::uint32_t largest(std::size_t rank) const {
-        std::uint32_t where = bins - 1;
-        for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
-        if (shift_ == 0) return range_.low + where;
-        std::uint32_t* const work = own_.work.at_least(count_ + 1);
-        std::size_t held = 0;
-        for (std::size_t i = 0; i < count_; ++i) {
-            work[held] = magnitude(bits_[i]);
-            held += bin(bits_[i]) == where;
-        }
-        std::nth_element(work, work + (held - rank), work + held);
-        return work[held - rank];
-    }
-
-    // A little below it: the lower edge of its bin.
-    std::uint32_t about_largest(std::size_t rank) const {
-        std::uint32_t where = bins - 1;
-        for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
-        return range_.low + (where << shift_);
-    }
-
-    std::uint32_t smallest() const { return range_.low; }
-
-  private:
-    std::uint32_t bin(std::uint32_t bits) const {
-        return (magnitude(bits) - range_.low) >> shift_;
-    }
-
-    const std::uint32_t* bits_;
-    std::size_t count_;
-    Scratch& own_;
-    Range range_;
-    int shift_ = 0;
-};
 
 // Keeps the rank largest candidates, in index order, ties to the lower index. `to` may be `from`
 // itself.
@@ -182,16 +96,65 @@ float lower_hint(std::uint32_t kth, std::uint32_t last, std::size_t k, std::size
     return static_cast<float>(std::max(0.5 * low, low - drop));
 }
 
-// Writes the k largest candidates in index order and returns the next hint. count >= k.
-float choose(const Candidates& found, std::size_t n, Selection out, Scratch& own) {
-    const std::size_t wanted = aim(n, out.k);
+// Magnitudes: the k-th largest, exactly; about the wanted-th, if there are so many, and about the
+// smallest.
+struct Cut {
+    std::uint32_t kth, wanted, smallest;
+};
+
+Cut cut_by_ranks(const Candidates& found, std::size_t k, std::size_t wanted, Scratch& own) {
     const Ranks ranks(found.bits, found.count, own);
-    const std::uint32_t kth = ranks.largest(out.k);
-    keep_largest(found, out.k, kth, reinterpret_cast<std::uint32_t*>(out.value),
-                 reinterpret_cast<std::uint32_t*>(out.index));
+    const std::size_t rank = std::min(wanted, found.count);
+    return {ranks.largest(k), ranks.about_largest(rank), ranks.smallest()};
+}
+
+// Of many candidates: a sample says between which two magnitudes the k-th lies, and only what lies
+// there is ranked. kth is 0 if it does not lie there: a sample may mislead.
+Cut cut_by_sample(const Passes& passes, const Sparse& sparse, const Candidates& found,
+                  std::size_t k, std::size_t wanted, Scratch& own) {
+    constexpr std::size_t size = sample_size;
+    constexpr std::size_t margin = 180;  // four times the deviation of a rank, at most
+    const auto rank_of = [&](std::size_t rank) { return rank * size / found.count; };
+    const std::size_t middle = rank_of(k);
+    if (found.count < 4 * size || middle <= margin || middle + margin >= size) return {};
+    const std::size_t stride = found.count / size;
+    for (std::size_t i = 0; i < size; ++i) own.sample[i] = found.bits[i * stride];
+    const Ranks ranks(own.sample, size, own);
+    const std::uint32_t high = ranks.largest(middle - margin);
+    const std::uint32_t low = ranks.largest(middle + margin);
+    const Cut rough{0, ranks.about_largest(std::min(size, rank_of(wanted) + 1)), ranks.smallest()};
+    const std::size_t above = passes.count(Float::fp32, found.bits, found.count, high);
+    std::uint32_t* const band = own.band.at_least(found.count + candidate_slack);
+    const std::size_t held =
+        sparse.between(found.bits, found.bits, found.count, low, high, band, band);
+    if (above >= k || above + held < k) return {};
+    return {Ranks(band, held, own).largest(k - above), rough.wanted, rough.smallest};
+}
+
+// Writes the rank largest, `least` and more, in index order; overwrites the candidates.
+void take_largest(const Passes& passes, const Sparse& sparse, const Candidates& found,
+                  std::uint32_t least, Selection out) {
+    auto* const bits = reinterpret_cast<std::uint32_t*>(out.value);
+    auto* const index = reinterpret_cast<std::uint32_t*>(out.index);
+    if (passes.count(Float::fp32, found.bits, found.count, least) != out.k) {
+        return keep_largest(found, out.k, least, bits, index);  // not all ties
+    }
+    sparse.between(found.bits, found.index, found.count, least, infinity_bits, found.bits,
+                   found.index);
+    std::copy_n(found.bits, out.k, bits);
+    std::copy_n(found.index, out.k, index);
+}
+
+// Writes the k largest candidates in index order and returns the next hint. count >= k.
+float choose(const Passes& passes, const Sparse& sparse, const Candidates& found, std::size_t n,
+             Selection out, Scratch& own) {
+    const std::size_t wanted = aim(n, out.k);
+    Cut cut = cut_by_sample(passes, sparse, found, out.k, wanted, own);
+    if (cut.kth == 0) cut = cut_by_ranks(found, out.k, wanted, own);
+    take_largest(passes, sparse, found, cut.kth, out);
     const float hint = found.count >= wanted
-                           ? float_of(ranks.about_largest(wanted))
-                           : lower_hint(kth, ranks.smallest(), out.k, found.count, wanted);
+                           ? float_of(cut.wanted)
+                           : lower_hint(cut.kth, cut.smallest, out.k, found.count, wanted);
     return std::max(hint, float_of(smallest_bits));
 }
 
@@ -225,8 +188,8 @@ void take_all(const T* x, Selection out) {
 // After a pass over x that collected. 0 < k < n. Fewer than k candidates, by a hint that was too
 // high, need another look at x for all non-zeros; fewer than k of those leave room for the first
 // zeros.
-Outcome finish(const Passes& passes, Float type, const void* x, std::size_t n, Selection out,
-               Candidates& found, bool finite, Scratch& own) {
+Outcome finish(const Passes& passes, const Sparse& sparse, Float type, const void* x, std::size_t n,
+               Selection out, Candidates& found, bool finite, Scratch& own) {
     if (found.count < out.k && found.threshold != smallest_bits) {
         fallback_count.fetch_add(1, std::memory_order_relaxed);
         found.count = 0;
@@ -235,7 +198,7 @@ Outcome finish(const Passes& passes, Float type, const void* x, std::size_t n, S
     }
     const float hint =
         found.count >= out.k
-            ? choose(found, n, out, own)
+            ? choose(passes, sparse, found, n, out, own)
             : with_type(type, x, [&](const auto* p) { return fill_up(p, found, out); });
     return {hint, finite};
 }
@@ -266,7 +229,8 @@ std::uint32_t journal_limit(float hint) {
 
 std::uint64_t fallbacks() { return fallback_count.load(std::memory_order_relaxed); }
 
-Outcome topk(const Passes& passes, Float type, const void* x, std::size_t n, Selection out) {
+Outcome topk(const Passes& passes, const Sparse& sparse, Float type, const void* x, std::size_t n,
+             Selection out) {
     if (out.k == 0 || out.k == n) {
         with_type(type, x, [&](const auto* p) { take_all(p, out); });
         return {out.hint, passes.is_finite(type, x, n)};
@@ -274,12 +238,12 @@ Outcome topk(const Passes& passes, Float type, const void* x, std::size_t n, Sel
     Scratch& own = scratch();
     Candidates found = fresh(own, n, out.k, threshold_of(out.hint));
     const bool finite = passes.scan(type, x, n, found);
-    return finish(passes, type, x, n, out, found, finite, own);
+    return finish(passes, sparse, type, x, n, out, found, finite, own);
 }
 
-Outcome update_topk(const Passes& passes, Float type, const void* gradient, float* u, float* v,
-                    std::size_t n, Recurrence how, bool mask, Selection out, float* velocities,
-                    Journal* journal) {
+Outcome update_topk(const Passes& passes, const Sparse& sparse, Float type, const void* gradient,
+                    float* u, float* v, std::size_t n, Recurrence how, bool mask, Selection out,
+                    float* velocities, Journal* journal) {
     Watch watch{};
     if (journal != nullptr) {
         journal->begin(u, v, n);
@@ -294,7 +258,7 @@ Outcome update_topk(const Passes& passes, Float type, const void* gradient, floa
     if (trivial) {
         take_all(v, out);
     } else {
-        outcome = finish(passes, Float::fp32, v, n, out, found, outcome.finite, own);
+        outcome = finish(passes, sparse, Float::fp32, v, n, out, found, outcome.finite, own);
     }
     clear_selected(u, v, mask, out, velocities);
     if (journal != nullptr && journal->failed()) throw std::bad_alloc();
@@ -304,16 +268,20 @@ Outcome update_topk(const Passes& passes, Float type, const void* gradient, floa
 std::pair<std::size_t, bool> reaching(const Passes& passes, Float type, const void* x,
                                       std::size_t n, std::uint32_t threshold, std::size_t room,
                                       std::int32_t* index, float* value) {
-    const auto enough = [](Candidates&) {};
+    // Full: begin anew, so as to count the rest; found.keep holds what was counted before.
+    const auto begin_anew = [](Candidates& found) {
+        found.keep += found.count;
+        found.count = 0;
+    };
     Candidates found{reinterpret_cast<std::uint32_t*>(value),
                      reinterpret_cast<std::uint32_t*>(index),
                      0,
                      room,
                      threshold,
-                     room,
-                     enough};
+                     0,
+                     begin_anew};
     const bool finite = passes.scan(type, x, n, found);
-    return {found.count, finite};
+    return {found.keep + found.count, finite};
 }
 
 }  // namespace gradwire

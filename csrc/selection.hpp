@@ -2,9 +2,10 @@
 // elements count as zeros.
 #pragma once
 
-#include "journal.hpp"
 #include <utility>
 
+#include "entries.hpp"
+#include "journal.hpp"
 #include "kernels.hpp"
 
 namespace gradwire {
@@ -24,21 +25,23 @@ struct Outcome {
 // Times that a hint was given and was of no use, since the process started.
 std::uint64_t fallbacks();
 
-Outcome topk(const Passes& passes, Float type, const void* x, std::size_t n, Selection out);
+Outcome topk(const Passes& passes, const Sparse& sparse, Float type, const void* x, std::size_t n,
+             Selection out);
 
 // Advances u and v by the gradient, selects among |v|, and clears what was selected: v, and u if
 // mask. velocities (k) gets the selected u's; u and velocities are null in Mode::feedback.
 // journal, which may be null: gets the old u and v of every block in which a scaled gradient is
 // journal_factor times the hint or more; of all blocks if the hint is unknown.
 // Throws std::bad_alloc, with u and v updated, if the journal could not be held.
-Outcome update_topk(const Passes& passes, Float type, const void* gradient, float* u, float* v,
-                    std::size_t n, Recurrence how, bool mask, Selection out, float* velocities,
-                    Journal* journal);
+Outcome update_topk(const Passes& passes, const Sparse& sparse, Float type, const void* gradient,
+                    float* u, float* v, std::size_t n, Recurrence how, bool mask, Selection out,
+                    float* velocities, Journal* journal);
 
 inline constexpr float journal_factor = 16.0f;
 
-// All finite elements whose magnitude reaches the threshold, by ascending index; there are at most
-// `room`, and the arrays hold candidate_slack more. Returns their number, and whether x is finite.
+// All finite elements whose magnitude reaches the threshold, by ascending index. Returns their
+// number, and whether x is finite. The arrays hold candidate_slack more than `room`; if there are
+// more than room, what they hold means nothing.
 std::pair<std::size_t, bool> reaching(const Passes& passes, Float type, const void* x,
                                       std::size_t n, std::uint32_t threshold, std::size_t room,
                                       std::int32_t* index, float* value);

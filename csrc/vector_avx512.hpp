@@ -190,6 +190,13 @@ inline Places count_from(std::uint32_t first) {
     return {_mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(first)))};
 }
 
+// The lanes of the mask, one after the other; writes a whole vector. How many.
+inline std::size_t keep(Places p, std::uint32_t mask, std::uint32_t* to) {
+    const auto lanes = static_cast<__mmask16>(mask);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(lanes, p.a));
+    return static_cast<std::size_t>(__builtin_popcount(mask));
+}
+
 // Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
 inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
     Places here = count_from(base);

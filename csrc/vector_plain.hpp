@@ -216,6 +216,15 @@ inline Places count_from(std::uint32_t first) {
     return out;
 }
 
+// The lanes of the mask, one after the other; how many.
+inline std::size_t keep(Places p, std::uint32_t mask, std::uint32_t* to) {
+    std::uint32_t lane[Vector::width];
+    store(lane, p);
+    std::size_t count = 0;
+    for (; mask != 0; mask &= mask - 1) to[count++] = lane[__builtin_ctz(mask)];
+    return count;
+}
+
 // Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
 inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
     std::size_t count = 0;

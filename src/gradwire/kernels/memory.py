@@ -40,6 +40,17 @@ class Scratch:
             self._kept[key] = torch.empty(n, dtype=dtype, device=device)
         return self._kept[key][:n]
 
+    def size(self, name: str, dtype: torch.dtype, device: torch.device) -> int:
+        """The largest room of that name so far."""
+        held = self._kept.get((name, dtype, device))
+        return 0 if held is None else held.numel()
+
+
+def kept(name: str, dtype: torch.dtype, device: torch.device) -> int:
+    """Elements that this thread's scratch has of that name."""
+    own: Scratch | None = getattr(_local, "scratch", None)
+    return 0 if own is None else own.size(name, dtype, device)
+
 
 def scratch(name: str, n: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Room of this thread's own, for what does not outlive the caller's work on one parameter."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from gradwire.errors import KernelError
-from gradwire.kernels.memory import scratch
+from gradwire.kernels.memory import kept, scratch
 from gradwire.kernels.native import (
     CODES,
     check_buffer,
@@ -96,7 +96,8 @@ class Reaching(NamedTuple):
 def reaching(x: torch.Tensor, least: float) -> Reaching:
     """All elements whose magnitude is at least `least`, which is above 0.
 
-    x: (n,) fp32, bf16 or fp16. Reads x twice: to count, and to take. Raises KernelError.
+    x: (n,) fp32, bf16 or fp16. Reads x twice where there are more than the thread met so far.
+    Memory: 10 bytes per element found and thread, kept. Raises KernelError.
     """
     check_float("x", x)
     if not finite_number("least", least) > 0.0:
@@ -107,13 +108,16 @@ def reaching(x: torch.Tensor, least: float) -> Reaching:
     core, which = found
     x = x.contiguous()
     n, type_ = x.numel(), CODES[x.dtype]
-    room = core.count(which, type_, pointer(x), n, least)
-    places = scratch("reaching", room + _SLACK, torch.int32, x.device)
-    values = scratch("reaching", room + _SLACK, torch.float32, x.device)
-    k, finite = core.reaching(
-        which, type_, pointer(x), n, least, room, pointer(places), pointer(values)
-    )
-    return Reaching(places[:k], values[:k], finite)
+    room = max(kept("reaching", torch.int32, x.device) - _SLACK, 0)
+    while True:
+        places = scratch("reaching", room + _SLACK, torch.int32, x.device)
+        values = scratch("reaching", room + _SLACK, torch.float32, x.device)
+        k, finite = core.reaching(
+            which, type_, pointer(x), n, least, room, pointer(places), pointer(values)
+        )
+        if k <= room:
+            return Reaching(places[:k], values[:k], finite)
+        room = min(n, k + k // 4)  # the next step finds a few more or less
 
 
 def reaching_twin(x: torch.Tensor, least: float) -> Reaching:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, bits, draw, same
 
 from gradwire.errors import KernelError
-from gradwire.kernels import Selected, check_index_range, fallbacks, topk
-from gradwire.kernels.selection import topk_twin
+from gradwire.kernels import Selected, check_index_range, fallbacks, reaching, topk
+from gradwire.kernels.selection import reaching_twin, topk_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 HINTS = st.sampled_from([0.0, -1.0, 1e-45, 1e-3, 0.5, 1.0, 3.0, 1e30, float("inf"), float("nan")])
@@ -139,3 +139,48 @@ def test_index_range() -> None:
         check_index_range(2**31)
     with pytest.raises(KernelError, match="split it or exclude it"):  # a view, not allocated
         select(torch.zeros(1).expand(2**31), 0)
+
+
+MANY = 100_000
+
+
+def many(kind: str) -> torch.Tensor:
+    """Enough to rank by a sample, and data that mislead it: each period meets one of its steps."""
+    noise = torch.randn(MANY, generator=torch.Generator().manual_seed(1))
+    period = torch.arange(MANY)
+    return {
+        "normal": noise,
+        "few magnitudes": (noise * 4).round(),
+        "one magnitude": noise.sign(),
+        "ascending": period.float(),
+        "descending": -period.flip(0).float(),
+        "every eighth is large": noise + 100.0 * (period % 8 == 0),
+        "every twelfth is small": noise * (period % 12 != 0) + 1e-3,
+        "broken": torch.where(period % 9 == 0, float("nan"), noise),
+    }[kind]
+
+
+@pytest.mark.parametrize("k", [1, 500, 20_000, 50_000, 97_000, MANY - 1])
+@pytest.mark.parametrize(
+    "kind",
+    ["normal", "few magnitudes", "one magnitude", "ascending", "descending",
+     "every eighth is large", "every twelfth is small", "broken"],
+)  # fmt: skip
+def test_many_candidates(kind: str, k: int) -> None:
+    x = many(kind)
+    hint = select(x, k)[2].hint
+    for given_hint in (0.0, hint, 0.8 * hint):
+        check_against_twin(x, k, given_hint)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_reaching_same_bits_as_twin_however_many_there_were(dtype: torch.dtype) -> None:
+    x = draw("normal", 70_001, 3, dtype)
+    x[[0, 4096, 70_000]] = float("inf")
+    for least in (3.0, 0.5, 1e-30, 2.0, 1e30, 0.1):
+        found, wanted = reaching(x, least), reaching_twin(x, least)
+        assert bits(found.places) == bits(wanted.places)
+        assert bits(found.values) == bits(wanted.values)
+        assert not found.finite
+        assert not wanted.finite
+    assert reaching(x[:0], 1.0).places.numel() == 0

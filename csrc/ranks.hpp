@@ -1,0 +1,100 @@
+// Order statistics of magnitudes, for selection.cpp.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels.hpp"
+
+namespace gradwire {
+
+constexpr std::size_t bins = 4096;
+constexpr std::size_t sample_size = 8192;  // of many candidates: ranks within 2 percent
+
+// Grows, never shrinks, is not initialised: fresh pages cost more than the selection.
+struct Buffer {
+    std::unique_ptr<std::uint32_t[]> data;
+    std::size_t size = 0;
+    std::uint32_t* at_least(std::size_t wanted) {
+        if (wanted > size) {
+            data.reset();
+            size = 0;
+            data.reset(new std::uint32_t[wanted]);
+            size = wanted;
+        }
+        return data.get();
+    }
+};
+
+struct Scratch {
+    Buffer bits, index, work, band;
+    std::uint32_t sample[sample_size];
+    std::uint32_t histogram[bins];
+};
+
+inline std::uint32_t magnitude(std::uint32_t bits) { return bits & magnitude_mask; }
+
+struct Range {
+    std::uint32_t low, high;
+};
+
+inline Range range_of(const std::uint32_t* bits, std::size_t count) {
+    std::int32_t low = magnitude_mask;
+    std::int32_t high = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto m = static_cast<std::int32_t>(magnitude(bits[i]));
+        low = std::min(low, m);
+        high = std::max(high, m);
+    }
+    return {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(high)};
+}
+
+// Order statistics of magnitudes: one histogram over their range, then the one bin that holds the
+// rank.
+class Ranks {
+  public:
+    Ranks(const std::uint32_t* bits, std::size_t count, Scratch& own)
+        : bits_(bits), count_(count), own_(own) {
+        range_ = range_of(bits, count);
+        while (((range_.high - range_.low) >> shift_) >= bins) ++shift_;
+        std::fill_n(own.histogram, bins, 0u);
+        for (std::size_t i = 0; i < count; ++i) ++own.histogram[bin(bits[i])];
+    }
+
+    // Magnitude bits of the rank-th largest, rank in 1 ... count.
+    std::uint32_t largest(std::size_t rank) const {
+        std::uint32_t where = bins - 1;
+        for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
+        if (shift_ == 0) return range_.low + where;
+        std::uint32_t* const work = own_.work.at_least(count_ + 1);
+        std::size_t held = 0;
+        for (std::size_t i = 0; i < count_; ++i) {
+            work[held] = magnitude(bits_[i]);
+            held += bin(bits_[i]) == where;
+        }
+        std::nth_element(work, work + (held - rank), work + held);
+        return work[held - rank];
+    }
+
+    // A little below it: the lower edge of its bin.
+    std::uint32_t about_largest(std::size_t rank) const {
+        std::uint32_t where = bins - 1;
+        for (; own_.histogram[where] < rank; --where) rank -= own_.histogram[where];
+        return range_.low + (where << shift_);
+    }
+
+    std::uint32_t smallest() const { return range_.low; }
+
+  private:
+    std::uint32_t bin(std::uint32_t bits) const {
+        return (magnitude(bits) - range_.low) >> shift_;
+    }
+
+    const std::uint32_t* bits_;
+    std::size_t count_;
+    Scratch& own_;
+    Range range_;
+    int shift_ = 0;
+};
+
+}  // namespace gradwire

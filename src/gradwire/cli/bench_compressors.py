@@ -156,6 +156,7 @@ class _Job:
     call: Callable[[int], object]  # gets the number of the turn
     prepare: Callable[[int], object] = lambda turn: None
     seconds: list[float] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)  # in the last turn; then the pool is another's
 
 
 class _Bench:
@@ -255,9 +256,10 @@ class _Bench:
         job.prepare(number)
         self.references(number)
         _time(number, lambda: job.call(number), job.seconds)
+        job.moved = job.bytes()
 
     def row(self, job: _Job) -> Row:
-        timed, moved = job.seconds, job.bytes()
+        timed, moved = job.seconds, job.moved
         limits = [count / (8 * self.n) * median(self.copies) for count in moved]
         ratios = [median(timed) / limit for limit in limits]
         bits = 8 * job.payload_bytes()

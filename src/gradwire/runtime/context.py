@@ -134,9 +134,11 @@ class BucketContext(Context):
     def numbers(self) -> Tensor:
         if self._as_it_is and self.gradients is self.results and self.info.clip_scale == 1.0:
             return self.gradients[0]
-        if not self._encode(self._sections):
-            self.layout.numbers(self._buffer).fill_(math.nan)
-        return self.layout.numbers(self._buffer)
+        finite, own = self._encode(self._sections), self.layout.numbers(self._buffer)
+        if self.strategy.feedback is not None:  # the sum must not overwrite what may go back
+            numbers = self._scratch.room("numbers", own.numel(), own.dtype, self._device)
+            own = numbers.copy_(own)
+        return own if finite else own.fill_(math.nan)
 
     def accumulate(self, messages: Tensor) -> None:
         if self.ragged:

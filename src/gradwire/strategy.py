@@ -70,7 +70,12 @@ class Compressor(Member):
 
 
 class Feedback(Member):
-    """What is remembered because it was not sent. State is a dict of named tensors."""
+    """What is remembered because it was not sent. State is a dict of named tensors.
+
+    sends_all: it encodes the gradient as it is and remembers nothing of it; only `received` acts.
+    """
+
+    sends_all: ClassVar[bool] = False
 
     def recurrence(self) -> Recurrence | None:
         """This feedback as data, for a compressor that can fuse it."""

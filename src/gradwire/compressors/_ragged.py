@@ -24,7 +24,7 @@ _FORMATS = tuple(VALUES)
 class Ragged(Compressor):
     """Entries whose magnitude reaches a threshold, in the smallest code for their number.
 
-    Memory: 8 bytes per entry and thread while encoding, as much per payload while decoding.
+    Memory: 10 bytes per entry and thread while encoding, 4 per entry and payload while decoding.
     """
 
     @abstractmethod
@@ -68,6 +68,11 @@ class Ragged(Compressor):
 
 
 def _read(payload: int, section: Tensor, n: int) -> tuple[Entries, Sections]:
+    if section.numel() < _HEAD:
+        raise PayloadError(
+            f"payload {payload}: it begins with {_HEAD} bytes; got {section.numel()}. The message "
+            "is damaged or belongs to another parameter"
+        )
     used, word = section[:_HEAD].view(torch.int64).tolist()
     k, form = divmod(word, 4)
     if not 0 <= k <= n or form >= len(_FORMATS):
@@ -76,24 +81,30 @@ def _read(payload: int, section: Tensor, n: int) -> tuple[Entries, Sections]:
             f"{form}. The message is damaged or belongs to another parameter"
         )
     entries = Entries(n, k, _FORMATS[form])
-    parts, size = _parts(section, entries)
+    _, _, size = _bounds(entries)
     if used != size or size > section.numel():
         raise PayloadError(
             f"payload {payload}: {k} entries of {n} take {size} bytes; got {used}, of "
             f"{section.numel()}. The message is damaged or belongs to another parameter"
         )
-    return entries, parts
+    return entries, _parts(section, entries)[0]
 
 
 def _parts(section: Tensor, entries: Entries) -> tuple[Sections, int]:
     """The sections of places and values inside a ragged one, and where they end."""
+    (places, _), (values, _) = entries.sections
+    places_end, begin, end = _bounds(entries)
+    first = section[_HEAD:places_end].view(getattr(torch, places))
+    second = section[begin:end].view(getattr(torch, values))
+    return (first, second), end
+
+
+def _bounds(entries: Entries) -> tuple[int, int, int]:
+    """Where the places end, and where the values begin and end."""
     (places, count), (values, k) = entries.sections
     place_bytes = count * getattr(torch, places).itemsize
     begin = _HEAD + _padded(place_bytes)
-    end = begin + k * getattr(torch, values).itemsize
-    first = section[_HEAD : _HEAD + place_bytes].view(getattr(torch, places))
-    second = section[begin:end].view(getattr(torch, values))
-    return (first, second), end
+    return _HEAD + place_bytes, begin, begin + k * getattr(torch, values).itemsize
 
 
 def _padded(size: int) -> int:

@@ -23,8 +23,8 @@ class RandK(Compressor):
     32·density bits per element. All ranks draw the same places from seed, step and name, so
     payloads add up and AllReduce carries them. An element is drawn with chance 1 over the length
     of its run, as if places were drawn anywhere, but memory is passed over in order. scale:
-    values times that length, so that the mean is x; without, use `ef`. Memory: k places per
-    thread.
+    values times that length, so that the mean is x; without, use `ef`. Memory per thread: k
+    places; k values for 16-bit gradients; 16 bytes times k with scale.
     Source: Stich et al. 2018, definition 2.1 (raw); Wangni et al. 2018 (scaled); stratified here.
     """
 
@@ -60,10 +60,16 @@ class RandK(Compressor):
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         (values,) = sections
         n, places = x.numel(), self._places(x, values, key)
-        kernels.cast(x.index_select(0, places), values)
+        k, whole = values.numel(), x.dtype == values.dtype
+        taken = values if whole else kernels.scratch("randk taken", k, x.dtype, x.device)
+        torch.index_select(x.detach(), 0, places, out=taken)
+        if not whole:
+            kernels.cast(taken, values)
         if self.scale and n:
-            begin = torch.arange(len(places) + 1, device=x.device) * n // len(places)
-            values.mul_(begin[1:] - begin[:-1])
+            begin = kernels.scratch("randk begin", k + 1, torch.int64, x.device)
+            size = kernels.scratch("randk size", k, torch.int64, x.device)
+            torch.arange(k + 1, out=begin).mul_(n).floor_divide_(k)
+            values.mul_(torch.sub(begin[1:], begin[:-1], out=size))
         return kernels.is_finite(x)
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:

@@ -18,7 +18,8 @@ class Threshold(Ragged):
     """|x| >= value, as many elements as there are.
 
     The size of a message depends on the data; collectives exchange the lengths first. With `ef`
-    large elements are sent at once, small ones when they have added up. Memory: 8 bytes per entry.
+    large elements are sent at once, small ones when they have added up. Memory: 10 bytes per
+    entry and thread.
     Source: Strom 2015, "Scalable distributed DNN training using commodity GPU cloud computing".
     """
 

@@ -36,8 +36,9 @@ class TopK(Compressor):
     values: "fp32", or "bf16" or "fp16", whose rounding error stays in the residual.
     index: how the places are coded, without loss and in a size that n and k alone decide: "auto"
     (the smallest), "int32", "gap16", "gap8", "elias_fano" (about 2 + log2(n/k) bits) or "bitmap".
-    Memory: k places and twice k values per parameter. Where a place was taken to be sent, momentum
-    factor masking clears the velocity, also if the value rounds to zero in 16 bits.
+    Memory per parameter: k places and k values, k values more if they are rounded, and k
+    velocities with `dgc`. Where a place was taken to be sent, momentum factor masking clears the
+    velocity, also if the value rounds to zero in 16 bits.
     Source: Aji and Heafield 2017, "Sparse Communication for Distributed Gradient Descent".
     """
 
@@ -71,7 +72,12 @@ class TopK(Compressor):
         return Claims(sections, elements=k, contraction=share, wants_feedback=True)
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return _Select(self).encode(x, {}, sections, StepInfo(), key)
+        entries = self.entries(x.numel())
+        places = kernels.scratch("topk", entries.k, torch.int32, x.device)
+        values = kernels.scratch("topk", entries.k, torch.float32, x.device)
+        selected = kernels.topk(x, entries.k, places, values)
+        entries.write(sections, places, values)
+        return selected.finite
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)

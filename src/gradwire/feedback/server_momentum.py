@@ -22,6 +22,7 @@ class ServerMomentum(Feedback):
 
     momentum: float = 0.9
     nesterov: bool = False
+    sends_all: ClassVar[bool] = True
     name: ClassVar[str] = "server_momentum"
 
     def __post_init__(self) -> None:
@@ -41,9 +42,7 @@ class ServerMomentum(Feedback):
         if u is None:
             u = torch.zeros_like(mean)
         if self.nesterov:
-            u = u.add(mean).mul_(self.momentum)
-            mean.add_(u)
+            mean.add_(u.add_(mean).mul_(self.momentum))
         else:
-            u = u.mul(self.momentum).add_(mean)
-            mean.copy_(u)
+            mean.copy_(u.mul_(self.momentum).add_(mean))
         return {"velocity": u}

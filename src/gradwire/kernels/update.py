@@ -48,8 +48,9 @@ def check_update(
             "velocity and velocities belong to momentum: give all three or none, not "
             f"momentum={momentum}, velocity given: {given[0]}, velocities given: {given[1]}"
         )
-    if velocity is not None and velocities is not None:
+    if velocity is not None:
         check_buffer("velocity", velocity, torch.float32, n)
+    if velocities is not None:
         check_buffer("velocities", velocities, torch.float32, k)
 
 

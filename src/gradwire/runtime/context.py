@@ -27,6 +27,7 @@ from gradwire.runtime.message import (
     Header,
     Layout,
     check_headers,
+    check_ragged_size,
     check_size,
     header_of,
     padded,
@@ -121,9 +122,11 @@ class BucketContext(Context):
         for i, (capacity,) in enumerate(self.layout.sections):
             section = self._buffer[at : at + capacity[2] - capacity[1]]
             own.append((section,))
-            finite &= self._encode_one(i, own[-1])
-            at += padded(used(section)) if finite else 0
-        self._own, self._length = own, at
+            good = self._encode_one(i, own[-1])
+            finite &= good
+            # A spoiled step sends no payloads, but undoing it reads them.
+            at += padded(used(section) if good else capacity[2] - capacity[1])
+        self._own, self._length = own, at if finite else HEADER_BYTES
         self._header.write(self.digest, self.info.step, finite)
         return self._buffer
 
@@ -151,6 +154,7 @@ class BucketContext(Context):
         return None
 
     def _accumulate_ragged(self, messages: Tensor) -> None:
+        check_ragged_size(messages, self.world, self.layout.bytes)
         if not check_headers(header_of(messages), self.digest, self.info.step):
             return self._spoil()
         capacities = [end - begin for ((_, begin, end),) in self.layout.sections]
@@ -179,7 +183,7 @@ class BucketContext(Context):
         assert self._shards is not None, "collect comes after scatter"
         if not self._shards.collect(messages, self.results, self.digest, self.info, self.seed):
             return self._spoil()
-        return self._remember_results()
+        return None
 
     def room(self, name: str, n: int) -> Tensor:
         return self._scratch.room(name, n, torch.float32, self._device)
@@ -203,6 +207,8 @@ class BucketContext(Context):
 
     def end(self, skipped: bool) -> None:
         """After all buckets of the step. skipped: another bucket was not finite."""
+        if not skipped and self.finite:  # what a skipped step brought is not remembered
+            self._remember_results()
         if skipped and self.finite and self.strategy.feedback is not None:
             for encoder, state, sections in zip(self._encoders, self._states, self._own):
                 encoder.give_back(state, sections)
@@ -254,7 +260,6 @@ class BucketContext(Context):
             except PayloadError as error:
                 name = self._names[i]
                 raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
-        self._remember_results()
 
     def _remember_results(self) -> None:
         feedback = self.strategy.feedback

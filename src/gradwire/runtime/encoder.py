@@ -198,6 +198,8 @@ def make_encoder(
     left for feedback that is no recurrence, and for momentum factor masking of compressors that
     send nearly everything.
     """
+    if feedback is not None and feedback.sends_all:
+        feedback = None
     if feedback is not None:
         rule = feedback.recurrence()
     if feedback is None or rule is not None:

@@ -39,7 +39,7 @@ class Layout:
             sections = []
             for name, count in claim.sections:
                 dtype: torch.dtype = getattr(torch, name)
-                at += -at % dtype.itemsize
+                at += -at % (dtype.itemsize if claim.fixed else 8)  # as ragged payloads begin
                 sections.append((dtype, at, at + count * dtype.itemsize))
                 at = sections[-1][2]
             parameters.append(tuple(sections))
@@ -114,6 +114,17 @@ def check_size(messages: Tensor, world: int, size: int) -> None:
         raise PayloadError(
             f"{world} ranks send {size} bytes each, by the plan; {tuple(messages.shape)} arrived. "
             "Attach the same plan everywhere."
+        )
+
+
+def check_ragged_size(messages: Tensor, world: int, most: int) -> None:
+    """PayloadError unless there is one message per rank, of a length that one can have."""
+    count, size = messages.shape
+    if count != world or not HEADER_BYTES <= size <= most or size % 8:
+        raise PayloadError(
+            f"{world} ranks send {HEADER_BYTES} to {most} bytes each, a multiple of 8; "
+            f"{tuple(messages.shape)} arrived. The lengths that were exchanged are damaged: run "
+            "`gradwire doctor`."
         )
 
 

@@ -51,7 +51,7 @@ class Shards:
         ]
         rule = Recurrence(state=OWNERS_RESIDUAL) if _remembers(strategy) else None
         self._encoders = [make_encoder(strategy.compressor, None, rule) for _ in self.pieces]
-        self._reduced = False
+        self._encoded = 0  # parameters whose means this step's encoders have seen
 
     def _layout(self, owner: int) -> Layout:
         sizes = [end - begin for begin, end in (p.of_owner(owner) for p in self.pieces)]
@@ -64,7 +64,7 @@ class Shards:
 
     def outgoing(self, digest: int, step: int, finite: bool) -> AllToAll:
         """The first move; the sections hold what was encoded."""
-        self._reduced = False
+        self._encoded = 0
         for header in self._headers:
             header.write(digest, step, finite)
         return self._move
@@ -74,12 +74,13 @@ class Shards:
     ) -> Tensor:
         """The owner's work, and the message for all."""
         layout = self.layouts[self.rank]
+        if arrived.numel() != self.world * layout.bytes:
+            check_size(arrived, self.world, layout.bytes)
         messages = arrived.view(self.world, layout.bytes)
         finite = check_headers(header_of(messages), digest, info.step)
         if finite:
             by_rank = [layout.views(message) for message in messages]
             finite = self._encode_means(list(zip(*by_rank)), states, info, seed)
-            self._reduced = finite
         self._my_header.write(digest, info.step, finite)
         return self._mine
 
@@ -99,6 +100,7 @@ class Shards:
                 raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
             key = self._key_of_mean(p, self.rank, info, seed)
             finite &= encoder.encode(mean, state, sections, plain, key)
+            self._encoded = p + 1
         return finite
 
     def _key_of_mean(self, p: int, owner: int, info: StepInfo, seed: int) -> Key:
@@ -116,16 +118,21 @@ class Shards:
             for p, (sections, result) in enumerate(zip(views, results)):
                 begin, end = self.pieces[p].of_owner(owner)
                 key = self._key_of_mean(p, owner, info, seed)
-                self.strategy.compressor.decode(sections, result[begin:end], key)
+                try:
+                    self.strategy.compressor.decode(sections, result[begin:end], key)
+                except PayloadError as error:
+                    name = self.bucket.names[p]
+                    raise PayloadError(
+                        f"'{name}' (payload 0 is the mean from rank {owner}): {error}"
+                    ) from error
         return True
 
     def undo(self, states: Sequence[State]) -> None:
         """The owner's memory as it was before this step."""
-        if not self._reduced:
-            return
-        work = zip(self._encoders, self._means, states, self._my_sections)
+        work = zip(self._encoders[: self._encoded], self._means, states, self._my_sections)
         for encoder, mean, state, sections in work:
             encoder.undo(mean, state, sections, StepInfo())
+        self._encoded = 0
 
     def release(self) -> None:
         for encoder in self._encoders:

@@ -1,0 +1,131 @@
+"""Several parameters in one bucket on N ranks, in lockstep: states, skipped steps, damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire import Strategy
+from gradwire.buckets import Bucket, Parameter
+from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.lockstep import Rounds, _drive
+from gradwire.strategy import StepInfo
+from gradwire.trace import Trace
+
+Shapes = Mapping[str, tuple[int, ...]]
+Named = dict[str, Tensor]
+"""Gradients or results of one rank, by parameter."""
+Damage = tuple[int, int, Callable[[Tensor], Tensor]]
+"""Which move, counted from 0; which rank it arrives at, or EVERYBODY; what becomes of it."""
+EVERYBODY = -1
+
+
+class Several:
+    """N ranks, each with its memory and one context per bucket."""
+
+    def __init__(
+        self, text: str, shapes: Shapes, world: int, *, dtype: torch.dtype = torch.float32,
+        exact_undo: bool = False, buckets: Sequence[Sequence[str]] | None = None,
+        memories: Sequence[Memory] | None = None,
+    ) -> None:  # fmt: skip
+        self.shapes, self.world, self.dtype = dict(shapes), world, dtype
+        self.memories: list[Memory] = list(memories or ({} for _ in range(world)))
+        self.trace = Trace(world)
+        name = str(dtype).removeprefix("torch.")
+        strategy = Strategy.parse(text)
+        self.contexts = [
+            [
+                BucketContext(
+                    strategy, Bucket(tuple(Parameter(n, self.shapes[n], name) for n in names)),
+                    rank, world, self.memories[rank], exact_undo=exact_undo,
+                )
+                for rank in range(world)
+            ]
+            for names in buckets or [list(shapes)]
+        ]  # fmt: skip
+        self.taken = 0
+
+    def step(
+        self, gradients: Sequence[Named], *, skipped: bool = False, clip_scale: float = 1.0,
+        damage: Damage | None = None,
+    ) -> list[Named]:  # fmt: skip
+        """One step over all buckets; every rank's results, in the parameters' shapes."""
+        results = [
+            {n: torch.full(shape, 7.0, dtype=self.dtype) for n, shape in self.shapes.items()}
+            for _ in range(self.world)
+        ]
+        info = StepInfo(self.taken, clip_scale)
+        self.trace = Trace(self.world)
+        for contexts in self.contexts:
+            rounds = []
+            for context, mine, out in zip(contexts, gradients, results):
+                names = context.bucket.names
+                flat = [mine[n].to(self.dtype).reshape(-1).clone() for n in names]
+                context.begin(flat, [out[n].view(-1) for n in names], info)
+                moves = context.strategy.collective.rounds(context)
+                rounds.append(_damaged(moves, damage) if _hits(damage, context.rank) else moves)
+            _drive(rounds, self.trace)
+        for contexts in self.contexts:
+            for context in contexts:
+                context.end(skipped=skipped)
+        self.taken += 1
+        return results
+
+    def kept(self) -> list[dict[str, Named]]:
+        """A copy of every rank's memory."""
+        return [
+            {n: {key: v.clone() for key, v in state.items()} for n, state in memory.items()}
+            for memory in self.memories
+        ]
+
+
+def _hits(damage: Damage | None, rank: int) -> bool:
+    return damage is not None and damage[1] in (rank, EVERYBODY)
+
+
+def _damaged(rounds: Rounds, damage: Damage | None) -> Rounds:
+    assert damage is not None
+    at, _, change = damage
+    number, move = 0, next(rounds)
+    while True:
+        arrived = yield move
+        if number == at:
+            arrived = change(arrived.clone())
+        number += 1
+        try:
+            move = rounds.send(arrived)
+        except StopIteration:
+            return
+
+
+def drawn(shapes: Shapes, world: int, step: int = 0, scale: float = 1.0) -> list[Named]:
+    """Normal gradients, others for every rank, step and parameter."""
+    return [
+        {
+            n: scale * torch.randn(shape, generator=_dice(7919 * step + 97 * rank + p))
+            for p, (n, shape) in enumerate(shapes.items())
+        }
+        for rank in range(world)
+    ]
+
+
+def _dice(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mean(gradients: Sequence[Named], name: str) -> Tensor:
+    """In fp64."""
+    return torch.stack([mine[name].double() for mine in gradients]).mean(0)
+
+
+def equal(one: Named, other: Named) -> bool:
+    """Bit for bit, but for the sign of zero; NaN equals NaN."""
+    return one.keys() == other.keys() and all(
+        torch.equal(v.nan_to_num(1e9), other[n].nan_to_num(1e9)) for n, v in one.items()
+    )
+
+
+def all_nan(results: Sequence[Named]) -> bool:
+    return all(bool(v.isnan().all()) for mine in results for v in mine.values())

@@ -1,0 +1,223 @@
+"""update_codes is advance, encode_codes and add_codes, bit for bit."""
+
+import pytest
+import torch
+from coded import FORMATS, NOISE, buffers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from samples import DISTRIBUTIONS, DTYPES, bits, draw
+
+from gradwire.errors import KernelError
+from gradwire.kernels import (
+    Journal,
+    add_codes,
+    advance,
+    encode_codes,
+    retreat,
+    update_codes,
+    use,
+)
+from gradwire.kernels.native import available_sets
+
+pytestmark = pytest.mark.usefixtures("instruction_set")
+CODED = pytest.mark.parametrize("name", sorted(set(FORMATS) - {"ternary"}))
+FORMS = {"feedback": (None, False), "momentum": (0.9, False), "nesterov": (0.9, True)}
+SIZES = [0, 1, 7, 255, 256, 257, 511, 512, 513, 1279, 4095, 4096, 4097, 8193, 20_001, 70_001]
+
+
+def same(x: torch.Tensor | None, y: torch.Tensor | None) -> bool:
+    """As that of `samples`, fast for large tensors."""
+    if x is None or y is None:
+        return x is y
+    if not x.is_floating_point():
+        return torch.equal(x, y)
+    integers = torch.int32 if x.dtype == torch.float32 else torch.int16
+    alike = x.view(integers) == y.view(integers)
+    return x.dtype == y.dtype and bool((alike | (x.isnan() & y.isnan())).all())
+
+
+class Held:
+    """One rank's state, its sections, and its journal."""
+
+    def __init__(self, name: str, n: int, momentum: float | None, a: float = 1.0) -> None:
+        self.form, self.momentum = FORMATS[name], momentum
+        self.residual = draw("normal", n, 1, shift=1) * a
+        self.velocity = None if momentum is None else draw("normal", n, 2) * a
+        self.codes, self.scales = buffers(self.form, n)
+        self.journal = Journal()
+
+    def fused(self, g: torch.Tensor, journal: bool = True, **how: object) -> bool:
+        return update_codes(
+            self.form, g, self.velocity, self.residual, self.codes, self.scales, NOISE,
+            momentum=self.momentum, journal=self.journal if journal else None, **how,
+        )  # fmt: skip
+
+    def one_by_one(self, g: torch.Tensor, journal: bool = True, **how: object) -> bool:
+        finite = advance(
+            g, self.velocity, self.residual, momentum=self.momentum,
+            journal=self.journal if journal else None, **how,
+        )  # fmt: skip
+        encode_codes(self.form, self.residual, self.codes, self.scales, NOISE)
+        add_codes(self.form, self.residual, self.codes, self.scales, -1.0)
+        return finite
+
+    def take_back(self, g: torch.Tensor, hint: float = 0.0, **how: object) -> None:
+        add_codes(self.form, self.residual, self.codes, self.scales, 1.0)
+        retreat(
+            g, self.velocity, self.residual, momentum=self.momentum, journal=self.journal, **how
+        )
+
+    def everything(self) -> list[torch.Tensor]:
+        held = [self.residual, self.scales, self.codes.int()]
+        return held if self.velocity is None else [*held, self.velocity]
+
+
+def check(name: str, g: torch.Tensor, momentum: float | None, **how: object) -> None:
+    fused, wanted = (Held(name, g.numel(), momentum) for _ in "ab")
+    before = g.clone()
+    assert fused.fused(g, **how) == wanted.one_by_one(g, **how)
+    for one, other in zip(fused.everything(), wanted.everything()):
+        assert same(one, other)
+    assert fused.journal.elements == wanted.journal.elements
+    assert same(g, before)
+
+
+@CODED
+@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.parametrize("n", SIZES)
+def test_every_size(n: int, form: str, name: str) -> None:
+    momentum, nesterov = FORMS[form]
+    for dtype in DTYPES if n < 5000 else DTYPES[:1]:
+        g = draw("normal", n, 3, dtype)
+        check(name, g, momentum, nesterov=nesterov)
+        check(name, g, momentum, nesterov=nesterov, hint=0.05)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(set(FORMATS) - {"ternary"})),
+    st.sampled_from(sorted(set(DISTRIBUTIONS) - {"broken"})),
+    st.sampled_from(sorted(FORMS)),
+    st.integers(0, 700),
+    st.sampled_from(DTYPES),
+    st.sampled_from([1.0, 0.37, -2.0]),
+    st.sampled_from([1.0, 0.9, -1.0]),
+    st.sampled_from([0.0, 1e-3, 1.0]),
+)
+def test_drawn(
+    name: str, kind: str, form: str, n: int, dtype: torch.dtype, scale: float, decay: float,
+    hint: float,
+) -> None:  # fmt: skip
+    momentum, nesterov = FORMS[form]
+    g = draw(kind, n, 5, dtype)
+    check(name, g, momentum, nesterov=nesterov, scale=scale, decay=decay, hint=hint)
+
+
+@CODED
+@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_gradients_that_are_not_finite(value: float, form: str, name: str) -> None:
+    """Reported, and left out: velocity and residual stay there, and nothing else suffers."""
+    momentum, nesterov = FORMS[form]
+    for n, dtype in ((1, DTYPES[0]), (256, DTYPES[1]), (513, DTYPES[2]), (9001, DTYPES[0])):
+        for places in ([0], [n - 1], [n // 2], list(range(n))):
+            g = draw("normal", n, 3, dtype)
+            g[places] = value
+            for hint in (0.0, 1.0):
+                check(name, g, momentum, nesterov=nesterov, hint=hint)
+        held = Held(name, n, momentum)
+        assert not held.fused(torch.full((n,), value), nesterov=nesterov)
+        assert held.residual.isfinite().all()
+
+
+@CODED
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_a_journal_takes_it_back_bit_for_bit(form: str, name: str) -> None:
+    """hint 0: everything is kept; the codes that left return first."""
+    momentum, nesterov = FORMS[form]
+    for n in (1, 257, 4097, 20_001):
+        for broken in (False, True):
+            g = draw("broken" if broken else "normal", n, 3) * 100
+            held, before = (Held(name, n, momentum, 1e-3) for _ in "ab")
+            held.fused(g, nesterov=nesterov)
+            assert held.journal.elements == n
+            held.take_back(g, nesterov=nesterov)
+            assert same(held.residual, before.residual)
+            assert same(held.velocity, before.velocity)
+
+
+@CODED
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_with_a_hint_it_comes_back_to_rounding(form: str, name: str) -> None:
+    momentum, nesterov = FORMS[form]
+    n = 20_001
+    g = draw("normal", n, 3)
+    g[[5, 9000, 20_000]] = 1e7
+    for scale, decay in ((1.0, 1.0), (0.5, 0.9)):
+        held, before = (Held(name, n, momentum) for _ in "ab")
+        held.fused(g, nesterov=nesterov, scale=scale, decay=decay, hint=3.0)
+        held.take_back(g, nesterov=nesterov, scale=scale, decay=decay)
+        off = float((held.residual - before.residual).abs().max())
+        assert off < 2e-5
+        if momentum is not None:
+            assert torch.allclose(held.velocity, before.velocity, rtol=1e-5, atol=1e-5)
+
+
+@CODED
+def test_without_a_journal_it_is_the_same(name: str) -> None:
+    for form in FORMS.values():
+        momentum, nesterov = form
+        one, other = (Held(name, 5003, momentum) for _ in "ab")
+        g = draw("normal", 5003, 3) * 1e3
+        one.fused(g, nesterov=nesterov, hint=0.1)
+        other.fused(g, journal=False, nesterov=nesterov, hint=0.1)
+        for a, b in zip(one.everything(), other.everything()):
+            assert same(a, b)
+
+
+def test_ten_steps_in_a_row() -> None:
+    for name in sorted(set(FORMATS) - {"ternary"}):
+        for momentum, nesterov in FORMS.values():
+            fused, wanted = (Held(name, 3003, momentum, 0.0) for _ in "ab")
+            for step in range(10):
+                g = draw("normal", 3003, step)
+                fused.fused(g, nesterov=nesterov, hint=0.01)
+                wanted.one_by_one(g, nesterov=nesterov, hint=0.01)
+                for a, b in zip(fused.everything(), wanted.everything()):
+                    assert same(a, b), f"step {step}"
+
+
+def test_every_native_set_writes_the_same_bits() -> None:
+    for name in sorted(set(FORMATS) - {"ternary"}):
+        seen = []
+        for one in available_sets()[1:]:
+            with use(one):
+                held = Held(name, 5003, 0.9)
+                held.fused(draw("broken", 5003, 7), hint=0.3)
+                seen.append([bits(x) for x in held.everything()])
+        assert all(one == seen[0] for one in seen)
+
+
+def test_with_one_scale_in_all_it_must_not_crash() -> None:
+    """Nothing sets the scale of such a format, and no member asks for it."""
+    held, g = Held("ternary", 1281, None), draw("normal", 1281, 3)
+    held.scales.fill_(1.0)
+    assert held.fused(g)
+
+
+def test_buffers_that_do_not_fit_are_refused() -> None:
+    held, g = Held("int8", 300, 0.9), draw("normal", 300, 3)
+    for change in (
+        {"residual": torch.zeros(299)}, {"codes": torch.zeros(1, dtype=torch.uint8)},
+        {"scales": torch.zeros(1)}, {"velocity": None}, {"velocity": torch.zeros(299)},
+    ):  # fmt: skip
+        given = {
+            "velocity": held.velocity, "residual": held.residual, "codes": held.codes,
+            "scales": held.scales,
+        }  # fmt: skip
+        given |= change
+        with pytest.raises(KernelError):
+            update_codes(
+                held.form, g, given["velocity"], given["residual"], given["codes"],
+                given["scales"], NOISE, momentum=0.9,
+            )  # fmt: skip

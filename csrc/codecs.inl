@@ -216,8 +216,6 @@ struct LaneSums {
     }
 };
 
-// The sums are finite unless x is not, or is beyond any use: they tell, without a look at every
-// element, whether x is.
 // Random bits for 64 elements: the upper ones of their numbers.
 inline std::uint64_t coins(Noise noise, std::size_t first) {
     std::uint32_t random[64];
@@ -227,6 +225,8 @@ inline std::uint64_t coins(Noise noise, std::size_t first) {
     return out;
 }
 
+// The sums are finite unless x is not, or is beyond any use: they tell, without a look at every
+// element, whether x is.
 template <class T>
 SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint8_t* bits) {
     SignSums out{0.0, 0.0, 0, true};

@@ -35,7 +35,8 @@ class Claims:
     sums: adding payloads number by number adds the tensors, so AllReduce may carry them.
     lossless: decode(encode(x)) == x, bit for bit.
     unbiased: the mean of decode(encode(x)) over keys is x.
-    contraction: the c of |x - decode(encode(x))|² <= (1 - c)·|x|²; None: no such promise.
+    contraction: the c of |x - decode(encode(x))|² <= (1 - c)·|x|², for x whose largest magnitude
+        is 2^-96 or more; None: no such promise.
     wants_feedback: what is not sent is lost without `ef`, `dgc` or another feedback.
     direction: signs without a scale: what arrives is no gradient in the gradient's unit, so no
         parameter of a model may travel uncompressed beside it.

@@ -62,7 +62,11 @@ class Plan:
         taken = {name for bucket in chosen for name in bucket.names}
         rest = [p for p in reversed(parameters) if p.name not in taken]
         claims = strategy.compressor.claims(1 << 20)
-        all_alike = claims.sums or claims.direction or strategy.collective.own_feedback
+        all_alike = (
+            (claims.sums and claims.elements is None)
+            or claims.direction
+            or strategy.collective.own_feedback
+        )
         small = [] if all_alike else [p for p in rest if len(p.shape) <= 1]
         large = [p for p in rest if p not in small]
         compressed = [(b, strategy) for b in chosen + group(large, bucket_bytes)]

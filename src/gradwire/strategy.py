@@ -73,9 +73,11 @@ class Feedback(Member):
     """What is remembered because it was not sent. State is a dict of named tensors.
 
     sends_all: it encodes the gradient as it is and remembers nothing of it; only `received` acts.
+    exact_mean: `received` gets the average in fp32, whatever the gradient's dtype.
     """
 
     sends_all: ClassVar[bool] = False
+    exact_mean: ClassVar[bool] = False
 
     def recurrence(self) -> Recurrence | None:
         """This feedback as data, for a compressor that can fuse it."""
@@ -90,7 +92,10 @@ class Feedback(Member):
         """The state once `sent`, of all of x, has left."""
 
     def received(self, mean: Tensor, state: State) -> State:
-        """A last word on the average, in place; every rank says the same."""
+        """A last word on the average, in place; every rank says the same.
+
+        Not asked if the step is skipped, or the average is not finite.
+        """
         return state
 
     def keeps_momentum(self) -> bool:
@@ -133,7 +138,7 @@ class Strategy:
                 raise StrategyError(
                     f"the collective '{self.collective}' needs a compressor that promises "
                     f"'{promise}' ({_PROMISES[promise]}); '{self.compressor}' does not. "
-                    f"Use '{self._left()} | allgather'."
+                    f"Use '{self._instead()}'."
                 )
 
         if self.collective.own_feedback and self.feedback is not None:
@@ -142,6 +147,10 @@ class Strategy:
                 f"feedback '{self.feedback}' beside it. Use '{self.compressor} | "
                 f"{self.collective}'."
             )
+
+    def _instead(self) -> str:
+        own = self.collective.own_feedback
+        return f"none | {self.collective}" if own else f"{self._left()} | allgather"
 
     def _left(self) -> str:
         long = f"{self.compressor}+{self.feedback}" if self.feedback else str(self.compressor)

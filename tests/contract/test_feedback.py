@@ -10,7 +10,13 @@ from inputs import FLOATS, normal
 from instances import COMPRESSORS, FEEDBACK, REMEMBERED
 
 from gradwire.compressors import TopK
-from gradwire.feedback import EF21, ErrorFeedback, MomentumCorrection, ServerMomentum
+from gradwire.feedback import (
+    EF21,
+    ErrorFeedback,
+    Momentum,
+    MomentumCorrection,
+    ServerMomentum,
+)
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
 from gradwire.strategy import Compressor, Encoder, Feedback, StepInfo
 
@@ -211,6 +217,7 @@ def test_server_momentum_is_sgd(nesterov: bool) -> None:
         assert torch.equal(mean, wanted)
 
 
-def test_only_momentum_correction_asks_for_other_dense_dynamics() -> None:
+def test_a_momentum_goes_with_what_travels_dense() -> None:
     for feedback in FEEDBACK:
-        assert (feedback.dense() is not None) == isinstance(feedback, MomentumCorrection)
+        local = isinstance(feedback, MomentumCorrection | Momentum)
+        assert (feedback.dense() is not None) == local

@@ -58,7 +58,7 @@ DAMAGE: dict[str, tuple[Callable[[Tensor], None], str]] = {
     "indices unsorted": (swap, "payload 1: indices must ascend strictly"),
     "index twice": (repeat, "payload 1: indices must ascend strictly"),
     "magic": (header(0, 0x1234), "rank 1's begins with 0x1234"),
-    "flags": (header(1, 2), "rank 1's begins with"),
+    "flags": (header(1, 4), "rank 1's begins with"),
     "digest": (header(2, 77), r"rank 1 sent a message of another bucket \(digest 0x4d"),
     "step": (header(3, 8), "rank 1 is at step 8, this one at 4"),
 }

@@ -110,8 +110,13 @@ class _Factors:
         if not self.finite or not kernels.is_finite(total):
             return False
         sizes = [m.columns * m.rank for m in self.matrices]
-        for matrix, part in zip(self.matrices, torch.split(total, sizes)):
-            matrix.finish(part.div_(self.world).view(matrix.columns, -1))
+        rights = [part.div_(self.world) for part in torch.split(total, sizes)]
+        room = self._room("powersgd product", max((m.m.numel() for m in self.matrices), default=0))
+        good = [matrix.multiply(right, room) for matrix, right in zip(self.matrices, rights)]
+        if not all(good):  # beyond the range of 16 bits; the same on every rank
+            return False
+        for matrix, right in zip(self.matrices, rights):
+            matrix.remember(right)
         return True
 
 
@@ -125,7 +130,8 @@ class _Matrix:
         self.m = room.view(self.rows, self.columns)
         self.left = room.new_empty(0)
         known = parameter.state.get(RIGHT_FACTOR)
-        self.right = known if known is not None else self._first_guess()
+        fits = known is not None and known.shape == (self.columns, rank)
+        self.right = known if known is not None and fits else self._first_guess()
 
     def _first_guess(self) -> Tensor:
         dice = torch.Generator().manual_seed(zlib.crc32(self.parameter.name.encode()))
@@ -140,16 +146,24 @@ class _Matrix:
             self.m += residual.view_as(self.m)
         return self.m
 
-    def finish(self, right: Tensor) -> None:
-        """The result, and what it lacks, its own rounding included."""
-        state, result = self.parameter.state, self.parameter.result.view_as(self.m)
+    def multiply(self, right: Tensor, room: Tensor) -> bool:
+        """The result, rounded to its dtype; whether that is finite."""
+        result, right = self.parameter.result.view_as(self.m), right.view(self.columns, -1)
+        if result.dtype == self.m.dtype:
+            torch.mm(self.left, right.t(), out=result)
+        else:
+            product = room[: self.m.numel()].view_as(self.m)
+            result.copy_(torch.mm(self.left, right.t(), out=product))
+        return kernels.is_finite(self.parameter.result)
+
+    def remember(self, right: Tensor) -> None:
+        """What the result lacks, its own rounding included, and the next step's start."""
+        state = self.parameter.state
         if "residual" not in state:
             state["residual"] = kernels.zeros(self.m.numel(), self.m.device)
-        residual = state["residual"].view_as(self.m)
-        torch.mm(self.left, right.t(), out=residual)
-        result.copy_(residual)
-        torch.sub(self.m, residual if result.dtype == self.m.dtype else result, out=residual)
-        state[RIGHT_FACTOR] = right.clone()
+        result = self.parameter.result.view_as(self.m)
+        torch.sub(self.m, result, out=state["residual"].view_as(self.m))
+        state[RIGHT_FACTOR] = right.view(self.columns, -1).clone()
 
 
 def _is_thin(shape: tuple[int, ...], rank: int) -> bool:

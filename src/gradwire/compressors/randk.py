@@ -51,9 +51,8 @@ class RandK(Compressor):
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         kernels.check_index_range(n)
         k = self.k(n)
-        whole = k == n and dtype == "float32"
         return Claims(
-            (("float32", k),), elements=k, sums=True, lossless=whole, unbiased=self.scale,
+            (("float32", k),), elements=k, sums=True, unbiased=self.scale,
             contraction=None if self.scale else 0.0, wants_feedback=not self.scale,
         )  # fmt: skip
 
@@ -89,7 +88,10 @@ class RandK(Compressor):
     def _places(self, x: Tensor, values: Tensor, key: Key | None) -> Tensor:
         """(k,) int32, ascending; valid until the thread's next call."""
         if key is None:
-            raise UsageError("randk's places follow from the key it was encoded with; got none")
+            raise UsageError(
+                "randk's places follow from the key it was encoded with; got none. "
+                "Pass the key that encode got."
+            )
         places = kernels.scratch("randk", values.numel(), torch.int32, x.device)
         kernels.strata(noise_of(key._replace(rank=0)), x.numel(), places)
         return places

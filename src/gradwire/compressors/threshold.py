@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,9 +27,9 @@ class Threshold(Ragged):
 
     def __post_init__(self) -> None:
         given = self.value
-        if type(given) not in (int, float) or not 2.0**-126 <= given < math.inf:
+        if type(given) not in (int, float) or not 2.0**-126 <= given < 2.0**127:
             raise StrategyError(
-                f"threshold's value is the least magnitude sent, above 0 and finite; got "
+                f"threshold's value is the least magnitude sent, from 2^-126 to 2^127; got "
                 f"{given!r}. Use for example threshold(0.001)."
             )
 

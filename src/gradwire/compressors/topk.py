@@ -66,8 +66,8 @@ class TopK(Compressor):
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         k = self.k(n)
         share = k / n if n else 1.0
-        if self.values != "fp32":
-            share *= 0.99
+        if self.values != "fp32":  # below fp16's range everything is rounded to zero
+            share *= 0.99 if self.values == "bf16" else 0.0
         sections = self.entries(n).sections
         return Claims(sections, elements=k, contraction=share, wants_feedback=True)
 

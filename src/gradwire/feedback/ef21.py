@@ -20,6 +20,7 @@ class EF21(Feedback):
     """
 
     name: ClassVar[str] = "ef21"
+    exact_mean: ClassVar[bool] = True
 
     def recurrence(self) -> Recurrence:
         return Recurrence(decay=-1.0, sent="joins", state="estimate")
@@ -34,6 +35,6 @@ class EF21(Feedback):
 
     def received(self, mean: Tensor, state: State) -> State:
         total = state.get("mean")
-        total = mean.float() if total is None else total.add_(mean)
+        total = mean.clone() if total is None else total.add_(mean)
         mean.copy_(total)
         return {"mean": total}

@@ -34,6 +34,9 @@ class Momentum(Feedback):
     def keeps_momentum(self) -> bool:
         return self.momentum > 0
 
+    def dense(self) -> str:
+        return str(self)
+
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         u = x * (1 - self.momentum)
         if "velocity" in state:

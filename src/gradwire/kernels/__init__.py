@@ -15,6 +15,7 @@ from gradwire.kernels.indices import (
     encode_indices,
     smallest,
 )
+from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.native import check_index_range, instruction_set, use
@@ -26,6 +27,7 @@ from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, u
 
 __all__ = [
     "INDEX_CODES",
+    "JOURNAL_FACTOR",
     "Journal",
     "Noise",
     "Reaching",

@@ -19,7 +19,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
-from gradwire.local import Local
+from gradwire.local import RIGHT_FACTOR, Local
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import (
@@ -35,7 +35,7 @@ from gradwire.runtime.message import (
     used,
 )
 from gradwire.runtime.shards import Shards
-from gradwire.strategy import Context, Encoder, Key, Sections, State, StepInfo, Strategy
+from gradwire.strategy import Context, Encoder, Feedback, Key, Sections, State, StepInfo, Strategy
 
 Memory: TypeAlias = "dict[str, State]"
 """State by parameter name, then by the feedback's names; survives regrouping and resume."""
@@ -79,6 +79,7 @@ class BucketContext(Context):
         self._arrived: _Arrived | None = None
         self._snapshots: list[dict[str, Tensor]] = []
         self._committed = False
+        self._exact = kernels.Scratch()  # the bucket's own: needed until the step ends
         self.finite = True
 
     @cached_property
@@ -181,7 +182,7 @@ class BucketContext(Context):
 
     def collect(self, messages: Tensor) -> None:
         assert self._shards is not None, "collect comes after scatter"
-        if not self._shards.collect(messages, self.results, self.digest, self.info, self.seed):
+        if not self._shards.collect(messages, self._means, self.digest, self.info, self.seed):
             return self._spoil()
         return None
 
@@ -194,7 +195,7 @@ class BucketContext(Context):
         shapes = (p.shape for p in self.bucket.parameters)
         work = zip(self._names, shapes, self.gradients, self.results, self._states)
         return [
-            Local(name, shape, x if scale == 1.0 else x * scale, result, state)
+            Local(name, shape, x if scale == 1.0 else x.float() * scale, result, state)
             for name, shape, x, result, state in work
         ]
 
@@ -216,7 +217,7 @@ class BucketContext(Context):
                 self._shards.undo(self._states)
         if skipped and self.finite and self._committed:
             for state, result in zip(self._states, self.results):
-                if "residual" in state:
+                if RIGHT_FACTOR in state:
                     state["residual"].add_(result.view_as(state["residual"]))
         self._snapshots = []
         self.gradients = self.results = ()  # so that zero_grad(set_to_none=True) frees them
@@ -232,6 +233,17 @@ class BucketContext(Context):
         return math.sqrt(sum(float(torch.dot(v.view(-1), v.view(-1))) for v in kept))
 
     # -- steps -----------------------------------------------------------------------------
+
+    @property
+    def _means(self) -> Sequence[Tensor]:
+        """Where averages are written: the results, or fp32 rooms for a feedback that wants it."""
+        feedback = self.strategy.feedback
+        if feedback is None or not feedback.exact_mean or self.bucket.dtype == "float32":
+            return self.results
+        sizes = self.bucket.sizes
+        return [
+            self._exact.room(f"{i}", n, torch.float32, self._device) for i, n in enumerate(sizes)
+        ]
 
     def _snapshot(self) -> None:
         if self.exact_undo:
@@ -254,7 +266,7 @@ class BucketContext(Context):
 
     def _write_results(self, payloads: Sequence[Sequence[tuple[Tensor, ...]]]) -> None:
         accumulate = self.strategy.compressor.accumulate
-        for i, (result, parts) in enumerate(zip(self.results, payloads)):
+        for i, (result, parts) in enumerate(zip(self._means, payloads)):
             try:
                 accumulate(parts, result, self.world, self._key(i))
             except PayloadError as error:
@@ -263,9 +275,13 @@ class BucketContext(Context):
 
     def _remember_results(self) -> None:
         feedback = self.strategy.feedback
-        if feedback is not None:
-            for result, state in zip(self.results, self._states):
-                state.update(feedback.received(result, state))
+        if feedback is None:
+            return
+        for mean, result, state in zip(self._means, self.results, self._states):
+            if type(feedback).received is not Feedback.received and kernels.is_finite(mean):
+                state.update(feedback.received(mean, state))
+            if mean is not result:
+                result.copy_(mean)
 
     def _spoil(self) -> None:
         """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -83,7 +84,8 @@ class InPlaceEncoder(Encoder):
     _journal: kernels.Journal = field(default_factory=kernels.Journal, repr=False)
     _hint: float = 0.0
     _steps: int = 0
-    _fresh: bool = False  # this step made the state
+    _fresh: bool = False  # this step made v
+    _made: list[str] = field(default_factory=list)  # what state this step made
     _encoded: bool = False  # the sections say what was sent
     _key: Key | None = None
 
@@ -92,13 +94,20 @@ class InPlaceEncoder(Encoder):
     ) -> bool:
         rule = self.recurrence
         self._fresh, self._key = rule.state not in state, key
-        if self._fresh:
-            state[rule.state] = kernels.zeros(x.numel(), x.device)
-            if rule.momentum is not None:
-                state["velocity"] = kernels.zeros(x.numel(), x.device)
+        wanted = [rule.state] if rule.momentum is None else [rule.state, "velocity"]
+        self._made = [name for name in wanted if name not in state]
+        for name in self._made:
+            state[name] = kernels.zeros(x.numel(), x.device)
         x, info = self._clipped(x, info)
-        v = state[rule.state]
-        self._look(v)
+        finite = self._encode(x, state, sections, info, key)
+        if finite:
+            self._look(state[rule.state], x, info)
+        return finite
+
+    def _encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
+    ) -> bool:
+        rule, v = self.recurrence, state[self.recurrence.state]
         blocks = self.compressor.blocks(sections, key) if rule.sent == "leaves" else None
         if blocks is not None:
             self._encoded = True
@@ -116,17 +125,22 @@ class InPlaceEncoder(Encoder):
         return finite and self._encoded
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
-        rule = self.recurrence
+        rule, self._hint = self.recurrence, 0.0  # this step's sizes are no guide
         x, info = self._clipped(x, info)
         if self._fresh:  # there was none
-            state.pop(rule.state, None)
-            state.pop("velocity", None)
+            self._forget_made(state)
             return
         if rule.sent == "joins":
             self._retreat(x, state, info, None)
         if self._encoded and rule.sent != "stays":
             self.compressor.add(sections, state[rule.state], 1.0, self._key)
         self._retreat(x, state, info, self._journal)
+        self._forget_made(state)
+
+    def _forget_made(self, state: State) -> None:
+        for name in self._made:
+            state.pop(name, None)
+        self._made = []
 
     def give_back(self, state: State, sections: Sections) -> None:
         if self.recurrence.sent == "leaves":
@@ -143,11 +157,16 @@ class InPlaceEncoder(Encoder):
             return x, info
         return x.float() * info.clip_scale, info._replace(clip_scale=1.0)
 
-    def _look(self, v: Tensor) -> None:
-        """Now and then: how large the state is, for the journal to know what is large."""
+    def _look(self, v: Tensor, x: Tensor, info: StepInfo) -> None:
+        """Now and then: how large state and gradients are, for journals to know what is large.
+
+        A residual of an exact quantizer is far smaller than the gradient: what is twice as large
+        as gradients were is not put aside, and inverting is off by so much times 6e-8.
+        """
         if self._hint == 0.0 or self._steps % _STEPS_PER_LOOK == 0:
-            largest, _ = kernels.largest(v)
-            self._hint = largest
+            usual = 2 * info.clip_scale * self.recurrence.gain * kernels.largest(x)[0]
+            if math.isfinite(usual):
+                self._hint = max(kernels.largest(v)[0], usual / kernels.JOURNAL_FACTOR)
         self._steps += 1
 
     def _advance(

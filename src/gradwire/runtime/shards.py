@@ -51,6 +51,7 @@ class Shards:
         ]
         rule = Recurrence(state=OWNERS_RESIDUAL) if _remembers(strategy) else None
         self._encoders = [make_encoder(strategy.compressor, None, rule) for _ in self.pieces]
+        self._damage: PayloadError | None = None
         self._encoded = 0  # parameters whose means this step's encoders have seen
 
     def _layout(self, owner: int) -> Layout:
@@ -80,8 +81,11 @@ class Shards:
         finite = check_headers(header_of(messages), digest, info.step)
         if finite:
             by_rank = [layout.views(message) for message in messages]
-            finite = self._encode_means(list(zip(*by_rank)), states, info, seed)
-        self._my_header.write(digest, info.step, finite)
+            try:
+                finite = self._encode_means(list(zip(*by_rank)), states, info, seed)
+            except PayloadError as error:  # the others must hear of it before this rank stops
+                self._damage = error
+        self._my_header.write(digest, info.step, finite, damaged=self._damage is not None)
         return self._mine
 
     def _encode_means(
@@ -110,6 +114,8 @@ class Shards:
         self, messages: Tensor, results: Sequence[Tensor], digest: int, info: StepInfo, seed: int
     ) -> bool:
         """Every owner's message into the results; False if some rank saw inf or NaN."""
+        if self._damage is not None:
+            raise self._damage
         check_size(messages, self.world, len(self._mine))
         if not check_headers(header_of(messages), digest, info.step):
             return False
@@ -140,6 +146,6 @@ class Shards:
 
 
 def _remembers(strategy: Strategy) -> bool:
-    """Whether what is not sent waits for the next step."""
+    """Whether what is not sent is made good in a later step."""
     rule = strategy.feedback.recurrence() if strategy.feedback else None
-    return rule is not None and rule.sent == "leaves"
+    return rule is not None and rule.sent != "stays"

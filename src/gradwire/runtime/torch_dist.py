@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.errors import MoveError, PeerError
 from gradwire.moves import AllGather, AllReduce, AllToAll, Move
 
@@ -32,7 +34,7 @@ class Performer:
         self.group = group
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = dist.get_backend(group) == "gloo"
-        self._buffers: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
+        self._scratch = kernels.Scratch()
 
     def perform(self, move: Move, label: str) -> Tensor:
         """What arrives. The memory is reused by the next move of the same size.
@@ -95,10 +97,9 @@ class Performer:
         return arrived
 
     def _buffer(self, data: Tensor, shape: tuple[int, ...]) -> Tensor:
-        key = shape, data.dtype
-        if key not in self._buffers:
-            self._buffers[key] = data.new_empty(shape)
-        return self._buffers[key]
+        """One room for all moves, as large as the largest: lengths may differ every step."""
+        n = math.prod(shape)
+        return self._scratch.room("arrived", n, data.dtype, data.device).view(shape)
 
 
 @contextmanager

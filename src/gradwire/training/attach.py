@@ -55,7 +55,8 @@ class Handle:
     def stats(self) -> dict[str, float]:
         """Means per step since attach, of this rank. Not collective.
 
-        steps; bytes_given (of gradient) and bytes_sent; density (fraction of elements sent);
+        steps; bytes_given (of gradient) and bytes_sent; density (fraction of elements sent, NaN
+        where the data decide);
         encode_seconds, wire_seconds, decode_seconds (in the lanes); exposed_seconds (waited for
         after backward); overlap (1 - exposed / all three); residual_norm (now).
         """

@@ -50,7 +50,9 @@ class Stats:
         }
 
 
-def _elements_sent(context: BucketContext) -> int:
+def _elements_sent(context: BucketContext) -> float:
     compressor, bucket = context.strategy.compressor, context.bucket
+    if context.ragged or context.strategy.collective.own_feedback:
+        return math.nan  # not known, or no elements at all
     spoken = ((compressor.claims(n, bucket.dtype).elements, n) for n in bucket.sizes)
     return sum(n if elements is None else elements for elements, n in spoken)

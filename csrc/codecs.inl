@@ -225,6 +225,14 @@ inline std::uint64_t coins(Noise noise, std::size_t first) {
     return out;
 }
 
+// Which of up to 64 elements are zero.
+template <class T>
+std::uint64_t zeros_of(const T* x, std::size_t count) {
+    std::uint64_t out = 0;
+    for (std::size_t i = 0; i < count; ++i) out |= std::uint64_t{widen(x[i]) == 0.0f} << i;
+    return out;
+}
+
 // The sums are finite unless x is not, or is beyond any use: they tell, without a look at every
 // element, whether x is.
 template <class T>
@@ -237,13 +245,13 @@ SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint
         for (std::size_t i = begin; i < end; i += sum_lanes) {
             const std::size_t count = end - i < sum_lanes ? end - i : sum_lanes;
             std::uint64_t below = 0;
-            std::uint64_t nonzero = 0;
+            std::uint32_t full = ~0u;  // lanes without a zero, over all vectors
             const auto take = [&](Vector v, std::size_t j) {
                 const std::uint32_t mask = signs(gradwire::add(v, zero));  // -0 counts as 0
                 sums.lane[0][j] = add_where(mask, sums.lane[0][j], v);
                 sums.lane[1][j] = add_where(~mask, sums.lane[1][j], v);
                 below |= std::uint64_t{mask} << (j * W);
-                nonzero |= std::uint64_t{reaches(v, bound(1))} << (j * W);
+                full &= nonzero(v);
             };
             fetch_far(x + i, sum_lanes);
             if (count == sum_lanes) {
@@ -253,10 +261,9 @@ SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint
                 for (std::size_t j = 0; j * W < count; ++j)
                     take(load_some(x + i + j * W, count - j * W < W ? count - j * W : W), j);
             }
-            const std::uint64_t here = count == 64 ? ~0ull : (1ull << count) - 1;
-            const std::uint64_t zeros = ~nonzero & here;
-            if (noise != nullptr && __builtin_expect(zeros != 0, 0))
-                below |= coins(*noise, i) & zeros;
+            const bool some_zero = (~full & ((1u << W) - 1)) != 0;
+            if (noise != nullptr && __builtin_expect(some_zero, 0))
+                below |= coins(*noise, i) & zeros_of(x + i, count);
             __builtin_memcpy(bits + i / 8, &below, (count + 7) / 8);
             out.count_below += static_cast<std::size_t>(__builtin_popcountll(below));
         }

@@ -83,6 +83,12 @@ inline std::uint32_t signs(Vector v) {
     return static_cast<std::uint32_t>(_mm256_movemask_ps(v.a));
 }
 
+// One bit per lane: whether it is neither 0 nor -0.
+inline std::uint32_t nonzero(Vector v) {
+    const __m256 differs = _mm256_cmp_ps(v.a, _mm256_setzero_ps(), _CMP_NEQ_UQ);
+    return static_cast<std::uint32_t>(_mm256_movemask_ps(differs));
+}
+
 inline __m256 lanes_of(std::uint32_t mask) {
     const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
     const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(mask)), lane);

@@ -83,6 +83,16 @@ inline std::uint32_t signs(Vector a) {
     return mask;
 }
 
+// One bit per lane: whether it is neither 0 nor -0.
+inline std::uint32_t nonzero(Vector a) {
+    std::uint32_t mask = 0;
+    for (std::size_t i = 0; i < Vector::width; ++i) {
+        const bool differs = (bits_of(a.lane[i]) & magnitude_mask) != 0;
+        mask |= differs ? 1u << i : 0u;
+    }
+    return mask;
+}
+
 // a where the mask is set, b elsewhere.
 inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     return each([&](std::size_t i) { return (mask >> i & 1u) != 0 ? a.lane[i] : b.lane[i]; });

@@ -79,12 +79,15 @@ def save(document: dict[str, Any], folder: Path) -> None:
 
 
 def _points(model: dict[str, Any]) -> list[plot.Point]:
+    """All but an absolute threshold, which says nothing here, and twins in a short format."""
+    hidden = "threshold(2.0)", 'topk(0.001, values="bf16")'
     return [
         plot.Point(
             row["compressor"], row["bits_per_element"], middle(row, "one_step"),
             middle(row, "sum_ef"),
         )
         for row in model["rows"]
+        if row["compressor"] not in hidden
     ]  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def save(panels: Sequence[tuple[str, Sequence[Point]]], window: int, path: Path)
 
 
 def _draw(axes: Any, title: str, points: Sequence[Point]) -> None:
-    axes.set(xscale="log", yscale="log", xlabel="bits per element", xlim=(0.0012, 900))
+    axes.set(xscale="log", yscale="log", xlabel="bits per element", xlim=(1e-5, 3e4))
     axes.set_title(title, loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#E8E8E8", linewidth=0.6)
@@ -81,7 +81,7 @@ def _label(axes: Any, points: Sequence[Point]) -> None:
         places = [_place(axes, point) for point in side]
         order = sorted(range(len(side)), key=lambda i: places[i][::-1])
         heights = spread([places[i][1] for i in order], _ROW)
-        x, align, end = (0.23, "right", 1) if left else (0.77, "left", 0)
+        x, align, end = (0.31, "right", 1) if left else (0.74, "left", 0)
         arrow = {"arrowstyle": "-", "color": _GREY, "linewidth": 0.5, "relpos": (end, 0.5)}
         for i, height in zip(order, heights):
             axes.annotate(

@@ -329,7 +329,7 @@ class _Noise:
 
 CORRUPTIONS = {
     "magic": (_Header(0, 0x1234), "header"),
-    "flags": (_Header(1, 2), "header"),
+    "flags": (_Header(1, 4), "header"),
     "digest": (_Header(2, 77), "another bucket"),
     "step": (_Header(3, 41), "step 41"),
     "negative": (_Index(-1, 3), "ascend"),

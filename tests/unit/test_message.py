@@ -137,7 +137,7 @@ def test_reading_tells_whether_every_rank_was_finite() -> None:
     ("word", "value", "said"),
     [
         (0, 0, r"begins with gradwire's header; rank {r}'s begins with 0x0, 0x0\. .*doctor"),
-        (1, 2, r"rank {r}'s begins with 0x\w+, 0x2\. "),
+        (1, 4, r"rank {r}'s begins with 0x\w+, 0x4\. "),
         (1, -1, r"rank {r}'s begins with 0x\w+, -0x1\. "),
         (2, 1, r"rank {r} sent a message of another bucket .*digest 0x1, .*Attach the same plan"),
         (3, 9, r"rank {r} is at step 9, this one at 7\. Call backward\(\) equally often"),
@@ -150,6 +150,13 @@ def test_a_wrong_word_is_refused_and_names_the_rank(
     messages[rank, :32].view(torch.int64)[word] = value
     with pytest.raises(PayloadError, match=said.format(r=rank)):
         check_headers(header_of(messages), DIGEST, STEP)
+
+
+def test_a_rank_that_received_damage_stops_all() -> None:
+    good, bad = stamped(), stamped()
+    Header(bad).write(DIGEST, STEP, finite=True, damaged=True)
+    with pytest.raises(PayloadError, match=r"rank 1 received a damaged payload in step 7"):
+        check_headers(header_of(torch.stack([good, bad, good])), DIGEST, STEP)
 
 
 def test_the_size_is_checked() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from gradwire.moves import AllGather, Move
+from gradwire.collectives._owners import through_owners
+from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
 
 
@@ -26,6 +27,4 @@ class AllToAllSum(Collective):
     needs: ClassVar[tuple[str, ...]] = ("fixed",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        arrived = yield ctx.scatter()
-        messages = yield AllGather(ctx.reduce(arrived))
-        ctx.collect(messages)
+        yield from through_owners(ctx)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.compressors._codec import noise_of
+from gradwire.compressors._density import check_density, count_of
 from gradwire.errors import StrategyError, UsageError
 from gradwire.strategy import Claims, Compressor, Key, Sections
 
@@ -33,11 +33,7 @@ class RandK(Compressor):
     name: ClassVar[str] = "randk"
 
     def __post_init__(self) -> None:
-        if type(self.density) not in (int, float) or not 0 < self.density <= 1:
-            raise StrategyError(
-                f"randk's density is the fraction of elements sent, above 0 and at most 1; got "
-                f"{self.density!r}. Use for example randk(0.01)."
-            )
+        check_density(self.name, self.density)
         if not isinstance(self.scale, bool):
             raise StrategyError(
                 f"randk's scale is True or False; got {self.scale!r}. "
@@ -46,7 +42,7 @@ class RandK(Compressor):
 
     def k(self, n: int) -> int:
         """How many of n elements are sent: at least one, unless there is none."""
-        return min(n, math.ceil(self.density * n))
+        return count_of(self.density, n)
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         kernels.check_index_range(n)

@@ -6,7 +6,6 @@ with error feedback or DGC's momentum correction (`kernels.update_topk`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.compressors._density import check_density, count_of
 from gradwire.compressors._entries import Entries
-from gradwire.errors import StrategyError
 from gradwire.strategy import (
     Claims,
     Compressor,
@@ -48,16 +47,12 @@ class TopK(Compressor):
     name: ClassVar[str] = "topk"
 
     def __post_init__(self) -> None:
-        if type(self.density) not in (int, float) or not 0 < self.density <= 1:
-            raise StrategyError(
-                f"topk's density is the fraction of elements sent, above 0 and at most 1; got "
-                f"{self.density!r}. Use for example topk(0.01)."
-            )
+        check_density(self.name, self.density)
         Entries.check(self.name, self.values, self.index)
 
     def k(self, n: int) -> int:
         """How many of n elements are sent: at least one, unless there is none."""
-        return min(n, math.ceil(self.density * n))
+        return count_of(self.density, n)
 
     def entries(self, n: int) -> Entries:
         """How the places and values of n elements are written."""

@@ -1,0 +1,21 @@
+"""What topk and randk share: how many of n elements a density is."""
+
+from __future__ import annotations
+
+import math
+
+from gradwire.errors import StrategyError
+
+
+def check_density(owner: str, density: object) -> None:
+    """StrategyError unless it is the fraction of elements sent."""
+    if type(density) not in (int, float) or not 0 < density <= 1:  # type: ignore[operator]
+        raise StrategyError(
+            f"{owner}'s density is the fraction of elements sent, above 0 and at most 1; got "
+            f"{density!r}. Use for example {owner}(0.01)."
+        )
+
+
+def count_of(density: float, n: int) -> int:
+    """At least one, unless there is none."""
+    return min(n, math.ceil(density * n))

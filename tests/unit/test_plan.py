@@ -55,6 +55,17 @@ def test_beside_momentum_correction_vectors_get_the_same_momentum() -> None:
     assert plan.strategies[0] == Strategy.parse("none+server_momentum(0.8) | allreduce")
 
 
+def test_random_elements_add_up_but_vectors_still_travel_dense() -> None:
+    plan = Plan.make(MODEL, Strategy.parse("randk(0.1)+ef | allreduce"))
+    assert str(plan.strategy_of("block.bias")) == "none | allreduce"
+    assert str(plan.strategy_of("block.weight")) == "randk(0.1)+ef | allreduce"
+
+
+def test_directions_take_vectors_along() -> None:
+    plan = Plan.make(MODEL, Strategy.parse("signsgd | vote"))
+    assert {str(s) for s in plan.strategies} == {"signsgd | vote"}
+
+
 def test_a_cap_splits_and_a_larger_parameter_stands_alone() -> None:
     plan = Plan.make(MODEL, SPARSE, bucket_bytes=4 * (80 + 64))
     assert names(plan) == [

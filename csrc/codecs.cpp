@@ -5,7 +5,8 @@
 namespace gradwire {
 namespace {
 
-constexpr std::size_t chunk = 16384;  // 64 KiB of residual, as much gradient: second-level cache
+// Two blocks of most formats, whose residual and gradient stay in the first-level cache.
+constexpr std::size_t chunk = watched_block;
 
 std::size_t width_of(Float type) { return type == Float::fp32 ? 4 : 2; }
 
@@ -68,7 +69,8 @@ bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Flo
         const std::size_t block = begin / extent.block;
         std::uint8_t* const out = codes + block * extent.block_bytes;
         float* const scale = scales + block * extent.scales_per_block;
-        codecs.encode(format, Float::fp32, v + begin, begin, count, noise, 0.0f, out, scale);
+        codecs.encode(format, Float::fp32, v + begin, begin, count, noise, 0.0f, out, scale,
+                      false);
         codecs.add(format, v + begin, count, {out, scale}, -1.0f);
     }
     return finite;

@@ -54,9 +54,11 @@ struct SignSums {
 
 struct Codecs {
     // Writes codes and, unless the scale is given, scales. first: the index of x[0] for the noise.
-    // Returns whether all of x is finite; if not, what was written is worthless.
+    // stream: write codes around the cache. Returns whether all of x is finite; if not, what was
+    // written is worthless.
     bool (*encode)(Format format, Float type, const void* x, std::size_t first, std::size_t n,
-                   Noise noise, float given_scale, std::uint8_t* codes, float* scales);
+                   Noise noise, float given_scale, std::uint8_t* codes, float* scales,
+                   bool stream);
     // target = (sum in list order, in fp32, from zero) / divisor.
     void (*accumulate)(Format format, Float type, void* target, std::size_t n,
                        const Codes* payloads, std::size_t count, float divisor, bool stream);

@@ -48,9 +48,10 @@ void noise_block(Noise noise, std::size_t first, std::size_t n, std::uint32_t* t
         target[i] = random_bits(begin + static_cast<std::uint32_t>(i), noise);
 }
 
+// Whole blocks, and perhaps a last one that is shorter.
 template <class F, class T>
-bool encode_all(const T* x, std::size_t first, std::size_t n, Noise noise, float given,
-                std::uint8_t* codes, float* scales) {
+bool encode_blocks(const T* x, std::size_t first, std::size_t n, Noise noise, float given,
+                   std::uint8_t* codes, float* scales) {
     alignas(64) float held[F::block];
     alignas(64) std::uint32_t random[F::block];
     for (std::size_t begin = 0; begin < n; begin += F::block) {
@@ -74,11 +75,35 @@ bool encode_all(const T* x, std::size_t first, std::size_t n, Noise noise, float
     return true;
 }
 
+// Around the cache: by way of some blocks' codes inside it, so that whole lines are written. Where
+// dice are thrown, that takes longer than memory does, and nothing is gained.
+template <class F, class T>
+bool encode_all(const T* x, std::size_t first, std::size_t n, Noise noise, float given,
+                std::uint8_t* codes, float* scales, bool around) {
+    if (F::stochastic || !around)
+        return encode_blocks<F>(x, first, n, noise, given, codes, scales);
+    constexpr std::size_t blocks = 4096 / F::bytes(F::block);
+    constexpr std::size_t together = blocks * F::block;
+    alignas(64) std::uint8_t written[blocks * F::bytes(F::block)];
+    bool finite = true;
+    for (std::size_t begin = 0; finite && begin < n; begin += together) {
+        const std::size_t m = n - begin < together ? n - begin : together;
+        finite = encode_blocks<F>(x + begin, first + begin, m, noise, given, written,
+                                  scales + begin / F::block);
+        const std::size_t rest = m % F::block;
+        const std::size_t bytes = m / F::block * F::bytes(F::block) + F::bytes(rest);
+        copy_around(codes, written, bytes);
+        codes += bytes;
+    }
+    fence();
+    return finite;
+}
+
 bool encode(Format format, Float type, const void* x, std::size_t first, std::size_t n, Noise noise,
-            float given, std::uint8_t* codes, float* scales) {
+            float given, std::uint8_t* codes, float* scales, bool around) {
     return with_format(format, [&](auto chosen) {
         return with_type(type, x, [&](const auto* in) {
-            return encode_all<decltype(chosen)>(in, first, n, noise, given, codes, scales);
+            return encode_all<decltype(chosen)>(in, first, n, noise, given, codes, scales, around);
         });
     });
 }
@@ -131,12 +156,14 @@ void with_quotient(Float type, void* target, float divisor, bool around, Work wo
 
 template <class F, class Sink>
 void add_all(const Codes* payloads, std::size_t count, std::size_t n, float factor, Sink sink) {
+    constexpr bool has_scales = F::steps > 0.0f;
     for (std::size_t i = 0; i < n; i += F::block) {
         const std::size_t m = n - i < F::block ? n - i : F::block;
         const std::size_t number = i / F::block;
         const auto at = [&](std::size_t r) {
             const float* const scales = payloads[r].scales;
-            const float scale = F::steps > 0.0f ? scales[F::one_scale ? 0 : number] : 1.0f;
+            if constexpr (has_scales && !F::one_scale) __builtin_prefetch(scales + number + 32);
+            const float scale = has_scales ? scales[F::one_scale ? 0 : number] : 1.0f;
             return Block{payloads[r].codes + number * F::bytes(F::block), scale * factor};
         };
         if (m == F::block) {
@@ -287,9 +314,9 @@ void add_all_signs(const Signs* payloads, std::size_t count, std::size_t n, floa
     add_terms<U>(count, whole, sink, [&](std::size_t r, std::size_t first) {
         const Signs& in = payloads[r];
         fetch_ahead(in.bits + first / 8);
-        return [bits = in.bits, low = fill(in.low() * factor),
-                high = fill(in.high() * factor)](std::size_t i) {
-            return choose(bits_at(bits, i), low, high);
+        return [bits = in.bits + first / 8, first,
+                values = either(in.high() * factor, in.low() * factor)](std::size_t i) {
+            return pick(values, bits, i - first);
         };
     });
     for (std::size_t i = whole; i < n; ++i) {

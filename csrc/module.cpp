@@ -223,13 +223,13 @@ bool is_finite_at(int set, int type, Address x, std::size_t n) {
 
 bool encode_at(int set, int format, int type, Address x, std::size_t n,
                std::tuple<std::uint32_t, std::uint32_t, std::uint32_t> noise, float given_scale,
-               Address codes, Address scales) {
+               Address codes, Address scales, bool stream) {
     const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;
     const auto [first, second, shift] = noise;
     return codecs.encode(static_cast<Format>(format), static_cast<Float>(type), at<void>(x), 0, n,
                          {first, second, shift}, given_scale, at<std::uint8_t>(codes),
-                         at<float>(scales));
+                         at<float>(scales), stream);
 }
 
 bool update_codes_at(int set, int format, int type, Address gradient, Address u, Address v,

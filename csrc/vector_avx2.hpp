@@ -50,6 +50,11 @@ template <class T>
 inline void stream(T* to, Vector v) {
     _mm_stream_si128(reinterpret_cast<__m128i*>(to), narrowed(v, to));
 }
+inline void stream_line(std::uint8_t* to, const std::uint8_t* from) {
+    for (int i = 0; i < 64; i += 32)
+        _mm256_stream_si256(reinterpret_cast<__m256i*>(to + i),
+                            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+}
 inline void fence() { _mm_sfence(); }
 
 inline Vector fill(float a) { return {_mm256_set1_ps(a)}; }
@@ -98,6 +103,15 @@ inline __m256 lanes_of(std::uint32_t mask) {
 // a where the mask is set, b elsewhere.
 inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     return {_mm256_blendv_ps(b.a, a.a, lanes_of(mask))};
+}
+
+// One of two values per lane, by its bit among many.
+struct Either {
+    Vector clear, set;
+};
+inline Either either(float clear, float set) { return {fill(clear), fill(set)}; }
+inline Vector pick(Either e, const std::uint8_t* bits, std::size_t i) {
+    return choose(bits[i / 8], e.set, e.clear);
 }
 
 // sum + a where the mask is set.

@@ -49,6 +49,9 @@ template <class T>
 inline void stream(T* to, Vector v) {
     _mm256_stream_si256(reinterpret_cast<__m256i*>(to), narrowed(v, to));
 }
+inline void stream_line(std::uint8_t* to, const std::uint8_t* from) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+}
 inline void fence() { _mm_sfence(); }
 
 inline Vector fill(float a) { return {_mm512_set1_ps(a)}; }
@@ -93,6 +96,23 @@ inline std::uint32_t nonzero(Vector v) {
 // a where the mask is set, b elsewhere.
 inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     return {_mm512_mask_mov_ps(b.a, static_cast<__mmask16>(mask), a.a)};
+}
+
+// One of two values per lane, by its bit among many; the 32 bits around it are read. Looked up: the
+// lowest bit of an index decides, whatever is above it. Masks would come through a single unit.
+struct Either {
+    __m512 values;
+};
+inline Either either(float clear, float set) {
+    return {_mm512_mask_blend_ps(0xaaaa, _mm512_set1_ps(clear), _mm512_set1_ps(set))};
+}
+inline Vector pick(Either e, const std::uint8_t* bits, std::size_t i) {
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i first = _mm512_set1_epi32(static_cast<int>(i % 32));
+    int word;
+    __builtin_memcpy(&word, bits + i / 32 * 4, sizeof word);
+    const __m512i bit = _mm512_srlv_epi32(_mm512_set1_epi32(word), _mm512_add_epi32(lanes, first));
+    return {_mm512_permutexvar_ps(bit, e.values)};
 }
 
 // sum + a where the mask is set.
@@ -163,8 +183,13 @@ inline Fractions fractions(const std::uint8_t* from) {  // of 256, from bytes
 // The whole part of three times each, two in a lane: one in the lower half, one in the upper.
 inline Small thirds(Fractions f) { return {_mm512_mulhi_epu16(f.a, _mm512_set1_epi16(3))}; }
 
-// Three times each, without the whole part.
-inline Fractions tripled(Fractions f) { return {_mm512_mullo_epi16(f.a, _mm512_set1_epi16(3))}; }
+// Three times each, without the whole part. Compilers would turn the product into a shift and a sum,
+// and shifts wait for the units that `lookup` needs.
+inline Fractions tripled(Fractions f) {
+    __m512i three = _mm512_set1_epi16(3);
+    asm("" : "+v"(three));
+    return {_mm512_mullo_epi16(f.a, three)};
+}
 
 // Whether any lane of what was looked at reaches a bound.
 struct Seen {

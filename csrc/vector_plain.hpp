@@ -32,6 +32,9 @@ template <class T>
 inline void stream(T* to, Vector a) {
     store(to, a);
 }
+inline void stream_line(std::uint8_t* to, const std::uint8_t* from) {
+    __builtin_memcpy(to, from, 64);
+}
 inline void fence() {}
 
 inline Vector fill(float a) {
@@ -96,6 +99,15 @@ inline std::uint32_t nonzero(Vector a) {
 // a where the mask is set, b elsewhere.
 inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
     return each([&](std::size_t i) { return (mask >> i & 1u) != 0 ? a.lane[i] : b.lane[i]; });
+}
+
+// One of two values per lane, by its bit among many.
+struct Either {
+    Vector clear, set;
+};
+inline Either either(float clear, float set) { return {fill(clear), fill(set)}; }
+inline Vector pick(Either e, const std::uint8_t* bits, std::size_t i) {
+    return choose(bits[i / 8], e.set, e.clear);
 }
 
 // sum + a where the mask is set.

@@ -78,6 +78,16 @@ inline void add_terms(std::size_t payloads, std::size_t m, Sink sink, Term term)
     }
 }
 
+// Around the cache, but for what lies at both ends in lines of others.
+inline void copy_around(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
+    const std::size_t past = reinterpret_cast<std::uintptr_t>(to) % 64;
+    std::size_t i = past == 0 ? 0 : 64 - past;
+    i = i < bytes ? i : bytes;
+    __builtin_memcpy(to, from, i);
+    for (; i + 64 <= bytes; i += 64) stream_line(to + i, from + i);
+    __builtin_memcpy(to + i, from + i, bytes - i);
+}
+
 inline constexpr std::size_t bit_bytes(std::size_t n) { return (n + 7) / 8; }
 
 // W bits at a multiple of W elements.

@@ -44,7 +44,7 @@ LISTED = (
     "qsgd(2)", "qsgd(4)", "qsgd(8)", "natural", "terngrad",
     "sign", "sign(scaled=True)", "sign(scaled=True)+ef", "onebit", "onebit+ef",
     "topk(0.001)", "topk(0.001)+ef", "dgc(0.001)", 'dgc(0.001, values="bf16")', "topk(0.01)+ef",
-    "randk(0.01)+ef", "threshold(2.0)+ef", "nonzero",
+    "randk(0.01)+ef", "threshold(3.0)+ef", "threshold(2.0)+ef", "nonzero",
 )  # fmt: skip
 """What is measured by default; a member that is not listed is measured without parameters."""
 
@@ -156,7 +156,9 @@ class _Job:
     call: Callable[[int], object]  # gets the number of the turn
     prepare: Callable[[int], object] = lambda turn: None
     seconds: list[float] = field(default_factory=list)
-    moved: list[int] = field(default_factory=list)  # in the last turn; then the pool is another's
+    # Of the last turn; then the pool is another's.
+    sent: int = 0
+    moved: list[int] = field(default_factory=list)
 
 
 class _Bench:
@@ -256,13 +258,13 @@ class _Bench:
         job.prepare(number)
         self.references(number)
         _time(number, lambda: job.call(number), job.seconds)
-        job.moved = job.bytes()
+        job.sent, job.moved = job.payload_bytes(), job.bytes()
 
     def row(self, job: _Job) -> Row:
         timed, moved = job.seconds, job.moved
         limits = [count / (8 * self.n) * median(self.copies) for count in moved]
         ratios = [median(timed) / limit for limit in limits]
-        bits = 8 * job.payload_bytes()
+        bits = 8 * job.sent
         kept = job.compressor.claims(self.n).elements
         return Row(
             job.name, median(timed), min(timed), max(timed), len(timed), moved, limits, ratios,

@@ -45,7 +45,7 @@ def encode_codes(
     x = x.contiguous()
     return core.encode(
         which, form.number, CODES[x.dtype], pointer(x), x.numel(), noise, largest,
-        pointer(codes), pointer(scales),
+        pointer(codes), pointer(scales), codes.numel() >= STREAM_BYTES,
     )  # fmt: skip
 
 

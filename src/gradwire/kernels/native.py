@@ -140,6 +140,7 @@ class Core(Protocol):
         given_scale: float,
         codes: int,
         scales: int,
+        stream: bool,
         /,
     ) -> bool: ...
     def update_codes(

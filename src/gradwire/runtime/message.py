@@ -3,6 +3,7 @@
     0        8        16       24       32
     │ magic  │ flags  │ digest │ step   │ p0.section0 p0.section1 p1.section0 …      │ pad to 8
 
+Codes of 4 KiB and more begin, and then messages end, at a multiple of 64 bytes: a cache line.
 The sizes follow from the plan alone, so nothing about them travels; the digest of the plan does.
 Bare numbers (for AllReduce, where the network adds) are the same buffer without its header.
 """
@@ -23,6 +24,8 @@ HEADER_BYTES = 32
 _MAGIC = 0x31455249_57445247  # "GRDWIRE1", little endian
 _NON_FINITE = 1
 _DAMAGED = 2
+_LINE = 64
+_LONG_CODE = 4096
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,19 @@ class Layout:
     @staticmethod
     def of(claims: Sequence[Claims]) -> Layout:
         """The layout for parameters with these claims, in order."""
-        at, parameters = HEADER_BYTES, []
+        at, end, parameters = HEADER_BYTES, 8, []
         for claim in claims:
             sections = []
             for name, count in claim.sections:
                 dtype: torch.dtype = getattr(torch, name)
-                at += -at % (dtype.itemsize if claim.fixed else 8)  # as ragged payloads begin
+                start = dtype.itemsize if claim.fixed else 8  # as ragged payloads begin
+                if claim.fixed and dtype == torch.uint8 and count >= _LONG_CODE:
+                    start = end = _LINE
+                at += -at % start
                 sections.append((dtype, at, at + count * dtype.itemsize))
                 at = sections[-1][2]
             parameters.append(tuple(sections))
-        return Layout(tuple(parameters), at + -at % 8)
+        return Layout(tuple(parameters), at + -at % end)
 
     def views(self, message: Tensor) -> list[tuple[Tensor, ...]]:
         """The sections of each parameter, sharing the message's memory."""

@@ -2,6 +2,7 @@
 
 #include "codecs.hpp"
 #include "entries.hpp"
+#include "streams.hpp"
 #include "vector_avx512.hpp"
 
 #define GRADWIRE_PASSES avx512_passes
@@ -10,3 +11,5 @@
 #include "codecs.inl"
 #define GRADWIRE_SPARSE avx512_sparse
 #include "entries.inl"
+#define GRADWIRE_STREAMS avx512_streams
+#include "streams.inl"

@@ -17,10 +17,11 @@ inline const float* widened(const T* value, std::size_t left, float* held) {
     return held;
 }
 
-// Adds the payload's entries below index `end`; sum is about the indices from `begin` on.
-template <class T>
+// Adds the payload's entries below index `end`; sum is about the indices from `begin` on. Calls
+// note(index) for each.
+template <class T, class Note>
 inline void scatter(SparsePayload& payload, const T* value, std::size_t begin, std::size_t end,
-                    float* sum) {
+                    float* sum, Note note) {
     constexpr std::size_t step = sizeof(T) == sizeof(float) ? 8 : W;
     const std::int32_t* const index = payload.index;
     const std::size_t count = payload.count;
@@ -29,6 +30,7 @@ inline void scatter(SparsePayload& payload, const T* value, std::size_t begin, s
     std::size_t j = payload.next;
     const auto add_entry = [&](std::size_t i, float term) {
         sum[static_cast<std::size_t>(index[i]) - begin] += term;
+        note(static_cast<std::size_t>(index[i]));
     };
     for (; j + step <= count && index[j + step - 1] < bound; j += step) {
         __builtin_prefetch(index + j + entries_ahead);
@@ -55,7 +57,7 @@ void sum_range(SparsePayload* payloads, std::size_t count, std::size_t begin, st
         const std::size_t last = end - first < sum_span ? end : first + sum_span;
         for (std::size_t r = 0; r < count; ++r) {
             with_type(payloads[r].type, payloads[r].value, [&](const auto* value) {
-                scatter(payloads[r], value, first, last, sum);
+                scatter(payloads[r], value, first, last, sum, [](std::size_t) {});
             });
         }
         const std::size_t size = last - first;

@@ -23,6 +23,8 @@
 namespace nb = nanobind;
 using namespace gradwire;
 
+void bind_streams(nb::module_& m);
+
 namespace {
 
 using Address = std::uintptr_t;
@@ -355,6 +357,7 @@ NB_MODULE(_native, m) {
         .def("elements", &Journal::elements)
         .def("fits", &Journal::fits)
         .def("put_back", &put_back_at);
+    bind_streams(m);
     m.def("best_instruction_set", &best_instruction_set);
     m.def("fallbacks", &fallbacks);
     m.def("topk", &topk_at);

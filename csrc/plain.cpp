@@ -2,6 +2,7 @@
 
 #include "codecs.hpp"
 #include "entries.hpp"
+#include "streams.hpp"
 #include "vector_plain.hpp"
 
 #define GRADWIRE_PASSES plain_passes
@@ -10,3 +11,5 @@
 #include "codecs.inl"
 #define GRADWIRE_SPARSE plain_sparse
 #include "entries.inl"
+#define GRADWIRE_STREAMS plain_streams
+#include "streams.inl"

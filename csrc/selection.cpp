@@ -284,4 +284,17 @@ std::pair<std::size_t, bool> reaching(const Passes& passes, Float type, const vo
     return {found.keep + found.count, finite};
 }
 
+void keep_top(const Passes& passes, const Sparse& sparse, std::uint32_t* bits,
+              std::uint32_t* index, std::size_t count, Selection out) {
+    Scratch& own = scratch();
+    const Candidates all{bits, index, count, count, smallest_bits, out.k, nullptr};
+    if (range_of(bits, count).high < infinity_bits) {
+        choose(passes, sparse, all, count, out, own);
+        return;
+    }
+    const std::uint32_t least = Ranks(bits, count, own).largest(out.k);
+    keep_largest(all, out.k, least, reinterpret_cast<std::uint32_t*>(out.value),
+                 reinterpret_cast<std::uint32_t*>(out.index));
+}
+
 }  // namespace gradwire

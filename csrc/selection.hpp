@@ -46,6 +46,11 @@ std::pair<std::size_t, bool> reaching(const Passes& passes, Float type, const vo
                                       std::size_t n, std::uint32_t threshold, std::size_t room,
                                       std::int32_t* index, float* value);
 
+// Writes the k of largest magnitude among `count` > k > 0 entries by ascending index; inf and NaN
+// are large. Overwrites the entries, whose arrays hold candidate_slack more.
+void keep_top(const Passes& passes, const Sparse& sparse, std::uint32_t* bits,
+              std::uint32_t* index, std::size_t count, Selection out);
+
 // Bits from which on an update is announced to a journal, given the largest of the last one.
 std::uint32_t journal_limit(float hint);
 

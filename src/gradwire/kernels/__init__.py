@@ -18,14 +18,17 @@ from gradwire.kernels.indices import (
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import Scratch, scratch, zeros
+from gradwire.kernels.merges import contained, merge_coded, merge_streams, top_of_two
 from gradwire.kernels.native import check_index_range, instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits, strata
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
+from gradwire.kernels.streams import CHUNK, place_stream, split_stream
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 
 __all__ = [
+    "CHUNK",
     "INDEX_CODES",
     "JOURNAL_FACTOR",
     "Journal",
@@ -46,6 +49,7 @@ __all__ = [
     "cast",
     "check_index_range",
     "code_bytes",
+    "contained",
     "decode_indices",
     "decoded_places",
     "encode_codes",
@@ -55,7 +59,10 @@ __all__ = [
     "instruction_set",
     "is_finite",
     "largest",
+    "merge_coded",
+    "merge_streams",
     "pack_signs",
+    "place_stream",
     "random_bits",
     "reaching",
     "restore_topk",
@@ -63,7 +70,9 @@ __all__ = [
     "scratch",
     "sign_bytes",
     "smallest",
+    "split_stream",
     "strata",
+    "top_of_two",
     "topk",
     "undo_topk",
     "update_codes",

@@ -8,7 +8,7 @@ from torch import Tensor
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.indices import decode_indices
 from gradwire.kernels.memory import scratch
-from gradwire.kernels.native import core_for
+from gradwire.kernels.native import Core, core_for
 from gradwire.kernels.sparse import check_payload, check_target, sum_checked
 
 
@@ -24,6 +24,20 @@ def accumulate_coded(
     """
     by = check_target(out, divisor)
     found = core_for(out)
+    core = None if found is None else found[0]
+    places = checked_places(out.numel(), out, codes, sections, values, core)
+    sum_checked(out, places, values, by, found)
+
+
+def checked_places(
+    n: int,
+    like: Tensor,
+    codes: Sequence[str],
+    sections: list[Tensor],
+    values: list[Tensor],
+    core: Core | None,
+) -> list[Tensor]:
+    """The places of each payload, decoded and checked, as long as those of decoded_places live."""
     if not len(codes) == len(sections) == len(values):
         raise KernelError(
             f"each payload has a code, places and values, but there are {len(codes)}, "
@@ -33,12 +47,11 @@ def accumulate_coded(
     for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
         if code == "int32" and section.dtype == torch.int32:
             places.append(section)
-            core = None if found is None else found[0]
-            check_payload(payload, out, section, value, core)
+            check_payload(payload, n, like, section, value, core)
         else:
-            places.append(decoded_places(payload, section, out.numel(), code, value.numel()))
-            check_payload(payload, out, places[-1], value, None, entries=False)
-    sum_checked(out, places, values, by, found)
+            places.append(decoded_places(payload, section, n, code, value.numel()))
+            check_payload(payload, n, like, places[-1], value, None, entries=False)
+    return places
 
 
 def decoded_places(payload: int, section: Tensor, n: int, code: str, k: int) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Protocol, cast
 import torch
 
 from gradwire.errors import KernelError
+from gradwire.kernels.core_streams import StreamsCore
 
 VARIABLE = "GRADWIRE_KERNELS"
 SETS = ("plain", "avx2", "avx512")  # position = the number that the extension uses
@@ -35,7 +36,7 @@ class NativeJournal(Protocol):
     def put_back(self, u: int, v: int, /) -> None: ...
 
 
-class Core(Protocol):
+class Core(StreamsCore, Protocol):
     """The functions of gradwire._native: addresses and sizes, nothing checked."""
 
     def Journal(self) -> NativeJournal: ...

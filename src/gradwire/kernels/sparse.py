@@ -24,6 +24,11 @@ def check_target(out: torch.Tensor, divisor: float) -> float:
     """The divisor as fp32; KernelError unless a sum can be written to out and divided by it."""
     check_float("out", out)
     check_contiguous("out", out)
+    return check_divisor(divisor)
+
+
+def check_divisor(divisor: float) -> float:
+    """The divisor as fp32; KernelError if it is 0 or not finite."""
     by = finite_number("divisor", divisor)
     if by == 0.0:
         raise KernelError("divisor must not be 0 in float32; pass the number of contributions")
@@ -68,34 +73,36 @@ def _check_entries(payload: int, position: int, indices: torch.Tensor, n: int) -
     )
 
 
-def _check_payloads(
-    out: torch.Tensor,
+def check_payloads(
+    n: int,
+    like: torch.Tensor,
     indices: list[torch.Tensor],
     values: list[torch.Tensor],
     core: Core | None,
 ) -> None:
+    """PayloadError unless all payloads are streams of n elements, where `like` is."""
     if len(indices) != len(values):
         raise PayloadError(
             f"each payload has indices and values, but there are {len(indices)} "
             f"and {len(values)}; pass lists of equal length"
         )
     for number, (index, value) in enumerate(zip(indices, values)):
-        check_payload(number, out, index, value, core)
+        check_payload(number, n, like, index, value, core)
 
 
 def check_payload(
     number: int,
-    out: torch.Tensor,
+    n: int,
+    like: torch.Tensor,
     index: torch.Tensor,
     value: torch.Tensor,
     core: Core | None,
     entries: bool = True,
 ) -> None:
-    """PayloadError unless the payload can be added to out; its entries are looked at, or not."""
+    """PayloadError unless it is a stream of n elements; its entries are looked at, or not."""
     _check_layout(number, index, value)
-    check_same_device(out, indices=index, values=value)
+    check_same_device(like, indices=index, values=value)
     if entries:
-        n = out.numel()
         _check_entries(number, first_violation(index, n, core), index, n)
 
 
@@ -112,7 +119,7 @@ def accumulate(
     """
     by = check_target(out, divisor)
     found = core_for(out)
-    _check_payloads(out, indices, values, None if found is None else found[0])
+    check_payloads(out.numel(), out, indices, values, None if found is None else found[0])
     sum_checked(out, indices, values, by, found)
 
 
@@ -143,7 +150,7 @@ def add(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: fl
     check_buffer("values", values, torch.float32, indices.numel())
     by = finite_number("factor", factor)
     found = core_for(v)
-    _check_payloads(v, [indices], [values], None if found is None else found[0])
+    check_payloads(v.numel(), v, [indices], [values], None if found is None else found[0])
     if found is None:
         _add_twin(v, indices, values, by)
         return
@@ -160,7 +167,7 @@ def accumulate_twin(
 ) -> None:
     """`accumulate` in torch."""
     by = check_target(out, divisor)
-    _check_payloads(out, indices, values, None)
+    check_payloads(out.numel(), out, indices, values, None)
     _accumulate_twin(out, indices, values, by)
 
 

@@ -1,0 +1,85 @@
+// The part of the Python module about streams: addresses and sizes in, nothing checked here. Its
+// only callers are gradwire/kernels/streams.py, merges.py and rows.py.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "sparse.hpp"
+#include "streams.hpp"
+
+namespace nb = nanobind;
+using namespace gradwire;
+
+namespace {
+
+using Address = std::uintptr_t;
+using Given = std::tuple<Address, Address, std::size_t, int>;  // places, values, count, type
+
+const Streams& streams_of(int set) {
+#ifdef GRADWIRE_X86
+    if (set == 2) return avx512_streams;
+    if (set == 1) return avx2_streams;
+#endif
+    static_cast<void>(set);
+    return plain_streams;
+}
+
+template <class T>
+T* at(Address address) {
+    return reinterpret_cast<T*>(address);
+}
+
+Stream stream_of(const Given& given) {
+    const auto& [place, value, count, type] = given;
+    return {at<std::int32_t>(place), at<void>(value), count, static_cast<Float>(type)};
+}
+
+std::vector<std::size_t> split_at(const Given& whole, Address table, unsigned bits,
+                                  std::size_t owners, Address place, Address value) {
+    const nb::gil_scoped_release release;
+    return split(stream_of(whole), {at<std::int32_t>(table), bits, owners},
+                 at<std::int32_t>(place), at<void>(value));
+}
+
+std::size_t merge_at(int set, const std::vector<Given>& payloads, std::size_t n, float divisor,
+                     int type, Address place, Address value) {
+    const nb::gil_scoped_release release;
+    std::vector<SparsePayload> list;
+    for (const auto& [index, values, count, kind] : payloads) {
+        list.push_back({at<std::int32_t>(index), at<void>(values), count, static_cast<Float>(kind)});
+    }
+    return streams_of(set).merge(list.data(), list.size(), n, divisor, static_cast<Float>(type),
+                                 at<std::int32_t>(place), at<void>(value));
+}
+
+void put_in_place_at(const Given& stream, Address chunks, int type, Address out) {
+    const nb::gil_scoped_release release;
+    put_in_place(stream_of(stream), at<std::int32_t>(chunks), static_cast<Float>(type),
+                 at<void>(out));
+}
+
+std::size_t top_of_two_at(int set, const Given& a, const Given& b, std::size_t k, Address place,
+                          int type, Address value) {
+    const nb::gil_scoped_release release;
+    return top_of_two(streams_of(set), stream_of(a), stream_of(b), k, at<std::int32_t>(place),
+                      static_cast<Float>(type), at<void>(value));
+}
+
+void contained_at(Address place, std::size_t count, Address among, std::size_t others,
+                  Address out) {
+    const nb::gil_scoped_release release;
+    contained(at<std::int32_t>(place), count, at<std::int32_t>(among), others,
+              at<std::uint8_t>(out));
+}
+
+}  // namespace
+
+void bind_streams(nb::module_& m) {
+    m.def("split", &split_at);
+    m.def("merge", &merge_at);
+    m.def("put_in_place", &put_in_place_at);
+    m.def("top_of_two", &top_of_two_at);
+    m.def("contained", &contained_at);
+}

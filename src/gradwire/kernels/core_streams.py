@@ -1,0 +1,30 @@
+"""What gradwire._native has for streams and rows: addresses and sizes, nothing checked."""
+
+from typing import Protocol
+
+Given = tuple[int, int, int, int]
+"""A stream: the addresses of places and values, how many, and the values' number in CODES."""
+
+
+class StreamsCore(Protocol):
+    """The functions that kernels/streams.py, merges.py and rows.py call."""
+
+    def split(
+        self, whole: Given, table: int, bits: int, owners: int, places: int, values: int, /
+    ) -> list[int]: ...
+    def merge(
+        self,
+        set: int,
+        payloads: list[Given],
+        n: int,
+        divisor: float,
+        type: int,
+        places: int,
+        values: int,
+        /,
+    ) -> int: ...
+    def put_in_place(self, stream: Given, chunks: int, type: int, out: int, /) -> None: ...
+    def top_of_two(
+        self, set: int, a: Given, b: Given, k: int, places: int, type: int, values: int, /
+    ) -> int: ...
+    def contained(self, places: int, k: int, among: int, others: int, out: int, /) -> None: ...

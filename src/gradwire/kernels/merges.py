@@ -1,0 +1,243 @@
+"""Sums of streams that stay sparse, and what is common to two lists of places.
+
+What is summed comes from other ranks, so it is checked before anything is written. The selection
+of `top_of_two` is that of gTop-k S-SGD (Shi et al., 2019), with an order that makes it the same
+on both sides.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import PayloadError
+from gradwire.kernels.coded import checked_places
+from gradwire.kernels.native import (
+    CODES,
+    INDEX_LIMIT,
+    Core,
+    check_buffer,
+    check_same_device,
+    core_for,
+    pointer,
+)
+from gradwire.kernels.sparse import (
+    check_divisor,
+    check_payloads,
+    first_violation,
+    quotient,
+)
+from gradwire.kernels.streams import check_capacity, check_count, check_domain, given
+
+_NO_SUM = -0.0  # what adds nothing to any value, -0 included
+
+
+def merge_streams(
+    n: int,
+    places: list[Tensor],
+    values: list[Tensor],
+    divisor: float,
+    places_out: Tensor,
+    values_out: Tensor,
+) -> int:
+    """The sum of streams over n elements, divided, as one stream; returns how many entries it has.
+
+    places: one (k_r,) int32 per payload, strictly ascending within 0 ... n-1. values: one (k_r,)
+    fp32, bf16 or fp16 per payload. The sum is taken in list order in fp32, from zero; where it is
+    zero there is no entry; inf and NaN stay. places_out: int32, values_out: fp32, bf16 or fp16,
+    contiguous, no inputs themselves, min(n, all entries) long or longer; what they hold beyond
+    the result is untouched.
+    Raises PayloadError, with nothing written, naming the payload and the entry; KernelError for
+    n, divisor and the outputs. Memory: 260 KiB per thread, kept.
+    """
+    outs = places_out, values_out
+    by = _check_merge(n, values, divisor, outs)
+    found = core_for(places_out)
+    check_payloads(n, places_out, places, values, None if found is None else found[0])
+    return _merge_checked(n, places, values, by, outs, found)
+
+
+def merge_coded(
+    n: int,
+    codes: Sequence[str],
+    sections: list[Tensor],
+    values: list[Tensor],
+    divisor: float,
+    places_out: Tensor,
+    values_out: Tensor,
+) -> int:
+    """`merge_streams` for places that are coded, as `accumulate_coded` takes them."""
+    outs = places_out, values_out
+    by = _check_merge(n, values, divisor, outs)
+    found = core_for(places_out)
+    core = None if found is None else found[0]
+    places = checked_places(n, places_out, codes, sections, values, core)
+    return _merge_checked(n, places, values, by, outs, found)
+
+
+def _check_merge(
+    n: int, values: list[Tensor], divisor: float, outs: tuple[Tensor, Tensor]
+) -> float:
+    by = check_divisor(divisor)
+    check_domain(n)
+    check_capacity(*outs, min(n, sum(v.numel() for v in values)))
+    return by
+
+
+def _merge_checked(
+    n: int,
+    places: list[Tensor],
+    values: list[Tensor],
+    by: float,
+    outs: tuple[Tensor, Tensor],
+    found: tuple[Core, int] | None,
+) -> int:
+    if found is None:
+        return _merge_twin(n, places, values, by, outs)
+    core, which = found
+    held = [(p.contiguous(), v.contiguous()) for p, v in zip(places, values)]
+    payloads = [given(p, v) for p, v in held]
+    type_ = CODES[outs[1].dtype]
+    return core.merge(which, payloads, n, by, type_, pointer(outs[0]), pointer(outs[1]))
+
+
+def merge_streams_twin(
+    n: int,
+    places: list[Tensor],
+    values: list[Tensor],
+    divisor: float,
+    places_out: Tensor,
+    values_out: Tensor,
+) -> int:
+    """`merge_streams` in torch."""
+    outs = places_out, values_out
+    by = _check_merge(n, values, divisor, outs)
+    check_payloads(n, places_out, places, values, None)
+    return _merge_twin(n, places, values, by, outs)
+
+
+def _merge_twin(
+    n: int, places: list[Tensor], values: list[Tensor], by: float, outs: tuple[Tensor, Tensor]
+) -> int:
+    total = torch.zeros(n, dtype=torch.float32, device=outs[0].device)
+    for place, value in zip(places, values):
+        total[place.long()] += value.float()
+    kept = total.nonzero().flatten()
+    return _write(outs, kept, quotient(total[kept], by))
+
+
+def _write(outs: tuple[Tensor, Tensor], places: Tensor, values: Tensor) -> int:
+    count = places.numel()
+    outs[0][:count] = places
+    outs[1][:count] = values
+    return count
+
+
+def top_of_two(
+    n: int,
+    a_places: Tensor,
+    a_values: Tensor,
+    b_places: Tensor,
+    b_values: Tensor,
+    k: int,
+    places_out: Tensor,
+    values_out: Tensor,
+) -> int:
+    """The k of largest magnitude in the sum of two streams; returns how many: fewer if it has.
+
+    a, b: streams within 0 ... n-1, of any dtypes. Their union, shared places added in fp32 (an
+    entry whose sum is zero stays one); of these the k largest, ties to the lower place, by
+    ascending place. NaN is larger than inf, and becomes the one quiet NaN; so swapping a and b
+    changes no bit. places_out: int32, values_out: fp32, bf16 or fp16, rounded to after the
+    selection; contiguous, no inputs themselves, min(k, n, all entries) long or longer.
+    Raises PayloadError, with nothing written, naming the stream (0: a, 1: b) and the entry;
+    KernelError for n, k and the outputs. Memory: 16 bytes per entry and thread, kept.
+    """
+    outs = places_out, values_out
+    found = core_for(places_out)
+    if found is None:
+        return top_of_two_twin(n, a_places, a_values, b_places, b_values, k, *outs)
+    core, which = found
+    places, values = [a_places, b_places], [a_values, b_values]
+    _check_top(n, places, values, k, outs, core)
+    held = [(p.contiguous(), v.contiguous()) for p, v in zip(places, values)]
+    a, b = (given(p, v) for p, v in held)
+    type_ = CODES[outs[1].dtype]
+    return core.top_of_two(which, a, b, k, pointer(outs[0]), type_, pointer(outs[1]))
+
+
+def _check_top(
+    n: int,
+    places: list[Tensor],
+    values: list[Tensor],
+    k: int,
+    outs: tuple[Tensor, Tensor],
+    core: Core | None,
+) -> None:
+    check_domain(n)
+    check_count("k", k)
+    check_capacity(*outs, min(k, n, sum(v.numel() for v in values)))
+    check_payloads(n, outs[0], places, values, core)
+
+
+def top_of_two_twin(
+    n: int,
+    a_places: Tensor,
+    a_values: Tensor,
+    b_places: Tensor,
+    b_values: Tensor,
+    k: int,
+    places_out: Tensor,
+    values_out: Tensor,
+) -> int:
+    """`top_of_two` in torch."""
+    outs = places_out, values_out
+    _check_top(n, [a_places, b_places], [a_values, b_values], k, outs, None)
+    both = torch.cat([a_places, b_places]).sort().values
+    union = both[both.diff(prepend=both.new_full((1,), -1)) != 0]
+    total = torch.full(union.shape, _NO_SUM, dtype=torch.float32, device=union.device)
+    total[torch.searchsorted(union, a_places)] += a_values.float()
+    total[torch.searchsorted(union, b_places)] += b_values.float()
+    total = torch.where(total.isnan(), torch.full_like(total, torch.nan), total)
+    order = total.abs().sort(descending=True, stable=True).indices
+    chosen = order[:k].sort().values
+    return _write(outs, union[chosen], total[chosen])
+
+
+def _check_contained(places: Tensor, among: Tensor, out: Tensor, core: Core | None) -> None:
+    check_buffer("out", out, torch.bool, places.numel())
+    for name, given_ in (("places", places), ("among", among)):
+        if given_.dtype != torch.int32 or given_.dim() != 1:
+            raise PayloadError(
+                f"{name} must be int32 with one dimension, not {given_.dtype} of shape "
+                f"{tuple(given_.shape)}; check the sender's format"
+            )
+        position = first_violation(given_, INDEX_LIMIT, core)
+        if position < given_.numel():
+            raise PayloadError(
+                f"{name} must ascend strictly from 0 on, but entry {position} is "
+                f"{int(given_[position])}; the message is damaged"
+            )
+    check_same_device(out, places=places, among=among)
+
+
+def contained(places: Tensor, among: Tensor, out: Tensor) -> None:
+    """out[j] = whether places[j] is in the other list.
+
+    places: (k,) int32, among: (m,) int32, both strictly ascending from 0 on. out: (k,) bool,
+    contiguous. Raises PayloadError, with out untouched; KernelError for out.
+    """
+    found = core_for(out)
+    if found is None:
+        contained_twin(places, among, out)
+        return
+    core, _ = found
+    _check_contained(places, among, out, core)
+    places, among = places.contiguous(), among.contiguous()
+    core.contained(pointer(places), places.numel(), pointer(among), among.numel(), pointer(out))
+
+
+def contained_twin(places: Tensor, among: Tensor, out: Tensor) -> None:
+    """`contained` in torch."""
+    _check_contained(places, among, out, None)
+    out.copy_(torch.isin(places, among, assume_unique=True))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from gradwire.member import Key, StepInfo
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from gradwire.kernels.formats import Format
     from gradwire.kernels.noise import Noise
-    from gradwire.moves import AllToAll
+    from gradwire.moves import AllGather, AllToAll
 
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
@@ -66,6 +68,137 @@ class Local:
     state: State
 
 
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A sparse vector: places, (k,) int32, strictly ascending, and values, (k,).
+
+    Or of rows: then places are rows, and values (k, width).
+    """
+
+    places: Tensor
+    values: Tensor
+
+    @property
+    def count(self) -> int:
+        return self.places.numel()
+
+
+class Domains(ABC):
+    """Which rank owns which elements of a bucket's flat vector: its parameters, end to end."""
+
+    sizes: Sequence[int]
+    """How many elements each rank owns: places in its domain are 0 to one less."""
+
+    @abstractmethod
+    def split(self, stream: Stream) -> list[Stream]:
+        """What falls into each domain, with places in it. Valid until the next split."""
+
+    @abstractmethod
+    def flat(self, owner: int, places: Tensor) -> Tensor:
+        """Places in an owner's domain as places in the flat vector, ascending, int32."""
+
+
+class Streams(ABC):
+    """Local work on sparse payloads: what is sent, as one stream over the bucket's flat vector.
+
+    A coded stream is bytes: its places, in the smallest code for their number, and its values.
+    Their sizes follow from numbers that all ranks have heard.
+    """
+
+    size: int
+    mean_dtype: torch.dtype
+    """Elements of the flat vector; the dtype of averages."""
+
+    @abstractmethod
+    def entries(self) -> Stream:
+        """Compress. Nothing, if this rank's gradients are not finite."""
+
+    @abstractmethod
+    def announce(self, *numbers: int, finite: bool = True) -> AllGather:
+        """The move that tells all ranks these numbers, as many of them everywhere.
+
+        finite: whether all gradients are, beside those that `entries` looked at.
+        """
+
+    @abstractmethod
+    def heard(self, messages: Tensor) -> list[list[int]] | None:
+        """What each rank announced. None: some rank's gradients are not finite, and the step is
+        over: results are NaN, states as they were. PayloadError where a rank found damage."""
+
+    @abstractmethod
+    def ranges(self, n: int) -> Domains:
+        """Even, contiguous domains of n elements, or rows."""
+
+    @abstractmethod
+    def chunks(self) -> Domains:
+        """Chunks of 16 elements, dealt out at random: balanced whatever the tensor."""
+
+    @abstractmethod
+    def coded(self, n: int, stream: Stream) -> Tensor:
+        """The bytes of a stream over n elements, (coded_bytes(n, count, stream),) uint8."""
+
+    @abstractmethod
+    def coded_bytes(self, n: int, count: int, like: Stream) -> int:
+        """How many bytes a stream of so many entries takes, with values like those of another."""
+
+    @abstractmethod
+    def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
+        """A coded stream, with values like those of another; PayloadError unless it is one."""
+
+    @abstractmethod
+    def coded_places(self, n: int, places: Tensor) -> Tensor:
+        """Places alone, coded: (coded_places_bytes(n, k),) uint8."""
+
+    @abstractmethod
+    def coded_places_bytes(self, n: int, count: int) -> int:
+        """How many bytes they take."""
+
+    @abstractmethod
+    def read_places(self, n: int, count: int, message: Tensor) -> Tensor:
+        """(count,) int32; PayloadError unless they are coded so."""
+
+    @abstractmethod
+    def damage_is_told(self) -> AbstractContextManager[None, bool]:
+        """Around work on what arrived: PayloadError is remembered, and told by the next
+        `announce`, so that no rank waits for one that has stopped."""
+
+    @abstractmethod
+    def average(self, n: int, own: Stream, arrived: Mapping[int, tuple[int, Tensor]]) -> Stream:
+        """The owner's work: own entries and those of each other rank, (count, coded), summed in
+        rank order in fp32, divided once by the number of ranks. Zeros are left out.
+
+        `damage_is_told` is around it.
+        """
+
+    @abstractmethod
+    def merge(self, n: int, one: Stream, other: Stream) -> Stream:
+        """The sum of two, fp32, the same to the bit whichever comes first. Zeros are left out."""
+
+    @abstractmethod
+    def top(self, one: Stream, other: Stream) -> Stream:
+        """Of the sum of two, the largest: of each parameter as many as `entries` has of it."""
+
+    @abstractmethod
+    def survivors(self, entries: Stream, among: Stream) -> Tensor:
+        """(k,) bool: which entries' places are also among the others'."""
+
+    @abstractmethod
+    def give_back(self, lost: Stream) -> None:
+        """Entries of this rank's that no result contains go back to where they came from."""
+
+    @abstractmethod
+    def check_count(self, count: int) -> None:
+        """PayloadError unless a stream can have so many entries."""
+
+    @abstractmethod
+    def write(self, parts: Sequence[Stream]) -> None:
+        """The result: these averages by place in the flat vector, and zeros elsewhere."""
+
+    @abstractmethod
+    def write_dense(self, total: Tensor, divisor: float) -> None:
+        """The result: all of the flat vector, (size,) fp32, divided."""
+
+
 class Context(ABC):
     """All local work a collective may ask for, on one bucket's gradients."""
 
@@ -108,6 +241,10 @@ class Context(ABC):
     @abstractmethod
     def collect(self, messages: Tensor) -> None:
         """The result: every owner's message, (world, bytes)."""
+
+    @abstractmethod
+    def streams(self) -> Streams:
+        """The same for payloads that are places and values."""
 
     @abstractmethod
     def room(self, name: str, n: int) -> Tensor:

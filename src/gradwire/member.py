@@ -42,6 +42,7 @@ class Claims:
         parameter of a model may travel uncompressed beside it.
     fixed: the sections have the sizes that are stated. Otherwise there is one section of bytes,
         as large as it can get, which begins with how many of them are used: 8 bytes.
+    entries: a payload is places and values, which `read` gives.
     """
 
     sections: tuple[tuple[str, int], ...]
@@ -53,6 +54,12 @@ class Claims:
     wants_feedback: bool = False
     direction: bool = False
     fixed: bool = True
+    entries: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """What arrives equals what was sent, but for the sign of zeros."""
+        return self.lossless or self.contraction == 1.0
 
 
 @dataclass(frozen=True)

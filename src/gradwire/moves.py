@@ -6,6 +6,7 @@ puts on the wire, by the formula of the best algorithm for that move; headers ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,19 +16,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """One collective operation over one group of ranks. `data` is 1-D and contiguous."""
+    """One operation over one group of ranks."""
+
+    name: ClassVar[str]
+
+    def bytes_sent(self, n: int) -> float:
+        """Bytes one rank of n puts on the wire."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class _Collective(Move):
+    """All ranks bring data of one dtype. It is 1-D and contiguous."""
 
     data: Tensor
-    name: ClassVar[str]
 
     @property
     def bytes(self) -> int:
         """Bytes this rank contributes."""
         return self.data.numel() * self.data.element_size()
-
-    def bytes_sent(self, n: int) -> float:
-        """Bytes one rank of n puts on the wire."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         dtype = str(self.data.dtype).removeprefix("torch.")
@@ -35,7 +42,7 @@ class Move:
 
 
 @dataclass(frozen=True, eq=False)
-class AllReduce(Move):
+class AllReduce(_Collective):
     """Every rank gets the sum, element by element. Arrives as: data's shape and dtype.
 
     The performer may use data's memory for the result.
@@ -48,7 +55,7 @@ class AllReduce(Move):
 
 
 @dataclass(frozen=True, eq=False)
-class AllGather(Move):
+class AllGather(_Collective):
     """Every rank gets every rank's data, all of one size. Arrives as: (n, len(data))."""
 
     name: ClassVar[str] = "all_gather"
@@ -58,7 +65,7 @@ class AllGather(Move):
 
 
 @dataclass(frozen=True, eq=False)
-class AllToAll(Move):
+class AllToAll(_Collective):
     """Every rank sends each rank a part of its own. Arrives as: the parts, in rank order, 1-D.
 
     sizes: elements for each rank; arriving: elements from each rank. All ranks know both.
@@ -71,3 +78,23 @@ class AllToAll(Move):
 
     def bytes_sent(self, n: int) -> float:
         return float(self.bytes - self.sizes[self.rank] * self.data.element_size())
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange(Move):
+    """Point to point, with any of the other ranks at once; every rank takes part, idle ones too.
+
+    sends: what goes to which rank, 1-D uint8, contiguous. receives: how many bytes come from
+    which; both sides know. Arrives as: {rank: its bytes}.
+    """
+
+    sends: Mapping[int, Tensor]
+    receives: Mapping[int, int]
+    name: ClassVar[str] = "exchange"
+
+    def bytes_sent(self, n: int) -> float:
+        return float(sum(data.numel() for data in self.sends.values()))
+
+    def __str__(self) -> str:
+        sends = {r: data.numel() for r, data in self.sends.items()}
+        return f"{self.name}(bytes to {sends}, from {dict(self.receives)})"

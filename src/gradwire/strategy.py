@@ -59,6 +59,13 @@ class Compressor(Member):
     ) -> None:
         """Overwrite x with the sum of the payloads in order, divided once; PayloadError if bad."""
 
+    def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
+        """Places, (k,) int32, strictly ascending, and values, (k,), of a payload of this rank's.
+
+        Only of compressors that promise `entries`. Valid until the thread's next call.
+        """
+        raise NotImplementedError(f"{self.name} does not promise entries")
+
     def blocks(self, sections: Sections, key: Key) -> BlockCodes | None:
         """The sections as block codes, if that is what they are: then feedback runs with them in
         one pass over memory."""
@@ -112,10 +119,12 @@ class Collective(Member):
 
     needs: the promises of `Claims` without which the sum would be wrong.
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
+    partner: the compressor it is used with, where there can be only one.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     own_feedback: ClassVar[bool] = False
+    partner: ClassVar[str] = "none"
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
@@ -149,8 +158,9 @@ class Strategy:
             )
 
     def _instead(self) -> str:
-        own = self.collective.own_feedback
-        return f"none | {self.collective}" if own else f"{self._left()} | allgather"
+        if self.collective.own_feedback:
+            return f"{self.collective.partner} | {self.collective}"
+        return f"{self._left()} | allgather"
 
     def _left(self) -> str:
         long = f"{self.compressor}+{self.feedback}" if self.feedback else str(self.compressor)
@@ -182,4 +192,6 @@ _PROMISES = {
     "lossless": "what arrives is what was sent, bit for bit",
     "fixed": "the size of a payload is known in advance",
     "direction": "signs without a scale",
+    "entries": "a payload is places and values",
+    "exact": "what arrives equals what was sent",
 }

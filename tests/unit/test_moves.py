@@ -45,4 +45,4 @@ def test_moves_compare_by_identity() -> None:
 
 def test_a_move_of_no_kind_has_no_price() -> None:
     with pytest.raises(NotImplementedError):
-        Move(torch.zeros(1)).bytes_sent(2)
+        Move().bytes_sent(2)

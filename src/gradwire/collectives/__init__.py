@@ -3,9 +3,25 @@
 from gradwire.collectives.allgather import AllGatherSum
 from gradwire.collectives.allreduce import AllReduceSum
 from gradwire.collectives.alltoall import AllToAllSum
+from gradwire.collectives.columns import Columns
+from gradwire.collectives.dsar import DSAR
+from gradwire.collectives.gtopk import GTopK
+from gradwire.collectives.omnireduce import OmniReduce
 from gradwire.collectives.powersgd import PowerSGD
+from gradwire.collectives.sparcml import SparCML
+from gradwire.collectives.sparcml_split import SparCMLSplit
+from gradwire.collectives.sparse_ps import SparsePS
+from gradwire.collectives.union import Union
 from gradwire.collectives.vote import MajorityVote
+from gradwire.collectives.zen import Zen
 
-MEMBERS = (AllReduceSum, AllGatherSum, AllToAllSum, MajorityVote, PowerSGD)
+MEMBERS = (
+    AllReduceSum, AllGatherSum, AllToAllSum, MajorityVote, PowerSGD, GTopK, SparCML, SparCMLSplit,
+    DSAR, SparsePS, OmniReduce, Union, Zen, Columns,
+)  # fmt: skip
 
-__all__ = ["MEMBERS", "AllGatherSum", "AllReduceSum", "AllToAllSum", "MajorityVote", "PowerSGD"]
+__all__ = [
+    "DSAR", "MEMBERS", "AllGatherSum", "AllReduceSum", "AllToAllSum", "Columns", "GTopK",
+    "MajorityVote", "OmniReduce", "PowerSGD", "SparCML", "SparCMLSplit", "SparsePS", "Union",
+    "Zen",
+]  # fmt: skip

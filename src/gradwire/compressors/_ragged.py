@@ -58,6 +58,10 @@ class Ragged(Compressor):
         places, values = entries.read(parts)
         kernels.add(v, places, values, factor)
 
+    def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
+        entries, parts = _read(0, sections[0], n)
+        return entries.places(0, parts[0]), parts[1]
+
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:

@@ -31,4 +31,5 @@ class NonZero(Ragged):
         return _NAMES[dtype]
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
-        return Claims((("uint8", self.capacity(n)),), contraction=1.0, fixed=False)
+        sections = (("uint8", self.capacity(n)),)
+        return Claims(sections, contraction=1.0, fixed=False, entries=True)

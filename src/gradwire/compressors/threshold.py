@@ -41,4 +41,4 @@ class Threshold(Ragged):
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         sections = (("uint8", self.capacity(n)),)
-        return Claims(sections, contraction=0.0, wants_feedback=True, fixed=False)
+        return Claims(sections, contraction=0.0, wants_feedback=True, fixed=False, entries=True)

@@ -64,7 +64,7 @@ class TopK(Compressor):
         if self.values != "fp32":  # below fp16's range everything is rounded to zero
             share *= 0.99 if self.values == "bf16" else 0.0
         sections = self.entries(n).sections
-        return Claims(sections, elements=k, contraction=share, wants_feedback=True)
+        return Claims(sections, elements=k, contraction=share, wants_feedback=True, entries=True)
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         entries = self.entries(x.numel())
@@ -87,6 +87,9 @@ class TopK(Compressor):
         codes = [self.entries(x.numel()).code] * len(payloads)
         places, values = [p[0] for p in payloads], [p[1] for p in payloads]
         kernels.accumulate_coded(x, codes, places, values, divisor)
+
+    def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
+        return self.entries(n).places(0, sections[0]), sections[1]
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         if recurrence is None:

@@ -8,6 +8,7 @@ from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
+from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.indices import (
     INDEX_CODES,
     code_bytes,
@@ -21,9 +22,10 @@ from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.merges import contained, merge_coded, merge_streams, top_of_two
 from gradwire.kernels.native import check_index_range, instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits, strata
+from gradwire.kernels.row_sums import merge_rows
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
-from gradwire.kernels.sparse import accumulate, accumulate_dense, add
+from gradwire.kernels.sparse import accumulate, accumulate_dense, add, quotient
 from gradwire.kernels.streams import CHUNK, place_stream, split_stream
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 
@@ -60,9 +62,12 @@ __all__ = [
     "is_finite",
     "largest",
     "merge_coded",
+    "merge_rows",
     "merge_streams",
+    "pack_bits",
     "pack_signs",
     "place_stream",
+    "quotient",
     "random_bits",
     "reaching",
     "restore_topk",
@@ -75,6 +80,7 @@ __all__ = [
     "top_of_two",
     "topk",
     "undo_topk",
+    "unpack_bits",
     "update_codes",
     "update_topk",
     "use",

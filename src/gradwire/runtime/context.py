@@ -19,7 +19,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
-from gradwire.local import RIGHT_FACTOR, Local
+from gradwire.local import RIGHT_FACTOR, Local, Stream, Streams
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import (
@@ -35,6 +35,7 @@ from gradwire.runtime.message import (
     used,
 )
 from gradwire.runtime.shards import Shards
+from gradwire.runtime.streams import BucketStreams
 from gradwire.strategy import Context, Encoder, Feedback, Key, Sections, State, StepInfo, Strategy
 
 Memory: TypeAlias = "dict[str, State]"
@@ -75,6 +76,8 @@ class BucketContext(Context):
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         self._as_it_is = strategy.feedback is None and len(claims) == 1 and claims[0].lossless
         self._shards: Shards | None = None
+        self._streams: BucketStreams | None = None
+        self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._arrived: _Arrived | None = None
         self._snapshots: list[dict[str, Tensor]] = []
@@ -106,17 +109,19 @@ class BucketContext(Context):
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
         self.finite, self._committed, self._own = True, False, ()
+        self._given_back = []
 
     # -- the collective's side -------------------------------------------------------------
 
     def message(self) -> Tensor:
-        if self.ragged:
-            return self._ragged_message()
-        finite = self._encode(self._sections)
+        finite = self._compress()
         self._header.write(self.digest, self.info.step, finite)
         return self._buffer
 
-    def _ragged_message(self) -> Tensor:
+    def _compress(self) -> bool:
+        return self._compress_ragged() if self.ragged else self._encode(self._sections)
+
+    def _compress_ragged(self) -> bool:
         """Payload after payload, each where the one before it ended."""
         finite, at, own = True, HEADER_BYTES, []
         self._snapshot()
@@ -128,8 +133,7 @@ class BucketContext(Context):
             # A spoiled step sends no payloads, but undoing it reads them.
             at += padded(used(section) if good else capacity[2] - capacity[1])
         self._own, self._length = own, at if finite else HEADER_BYTES
-        self._header.write(self.digest, self.info.step, finite)
-        return self._buffer
+        return finite
 
     def length(self) -> Tensor:
         bytes_ = self._length if self.ragged else self.layout.bytes
@@ -186,6 +190,28 @@ class BucketContext(Context):
             return self._spoil()
         return None
 
+    def streams(self) -> Streams:
+        if self._streams is None:
+            self._streams = BucketStreams(
+                self.bucket, self.rank, self.world, self.seed, self._device, self._compress,
+                self._own_entries, lambda: self._means, self._spoil, self._give_back_entries,
+            )  # fmt: skip
+        self._streams.begin(self.digest, self.info.step)
+        return self._streams
+
+    def _own_entries(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.strategy.compressor.read(self._own[i], self.bucket.sizes[i])
+
+    def _give_back_entries(self, i: int, lost: Stream) -> None:
+        """To the memory that they left or joined, and out of it again if the step is skipped."""
+        rule = self.strategy.feedback.recurrence() if self.strategy.feedback else None
+        if rule is None or rule.sent == "stays":
+            return
+        v, values = self._states[i][rule.state], lost.values.float()
+        sign = 1.0 if rule.sent == "leaves" else -1.0
+        kernels.add(v, lost.places, values, sign)
+        self._given_back.append((v, lost.places, values * -sign))
+
     def room(self, name: str, n: int) -> Tensor:
         return self._scratch.room(name, n, torch.float32, self._device)
 
@@ -213,6 +239,8 @@ class BucketContext(Context):
         if skipped and self.finite and self.strategy.feedback is not None:
             for encoder, state, sections in zip(self._encoders, self._states, self._own):
                 encoder.give_back(state, sections)
+            for v, places, values in self._given_back:  # it is in what was given back now
+                kernels.add(v, places, values, 1.0)
             if self._shards is not None:  # the owner's sums are in what is given back
                 self._shards.undo(self._states)
         if skipped and self.finite and self._committed:

@@ -15,12 +15,15 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from torch import Tensor
 
-from gradwire.moves import Move
+from gradwire.moves import Exchange, Move
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.torch_dist import Performer
+
+Arrived: TypeAlias = "Tensor | dict[int, Tensor]"
 
 
 class Fault:
@@ -30,7 +33,7 @@ class Fault:
         """Called before a move is performed; returns what is performed."""
         return move
 
-    def after(self, number: int, arrived: Tensor) -> Tensor:
+    def after(self, number: int, arrived: Arrived) -> Arrived:
         """Called with what arrived; returns what the collective sees."""
         return arrived
 
@@ -96,7 +99,7 @@ class Fail(_AtOnce):
 class Corrupt(Fault):
     """Changes what is sent (sent=True: every rank sees it) or what arrived, at move `at`.
 
-    change: gets the tensor, changes it in place.
+    change: gets the tensor, changes it in place; of an exchange, every one.
     """
 
     at: int
@@ -106,13 +109,19 @@ class Corrupt(Fault):
     def before(self, number: int, move: Move) -> Move:
         if number != self.at or not self.sent:
             return move
-        data = move.data.clone()
-        self.change(data)
-        return replace(move, data=data)
+        if isinstance(move, Exchange):
+            return replace(move, sends={to: self._changed(x) for to, x in move.sends.items()})
+        return replace(move, data=self._changed(move.data))  # type: ignore[attr-defined, call-arg]
 
-    def after(self, number: int, arrived: Tensor) -> Tensor:
+    def _changed(self, data: Tensor) -> Tensor:
+        data = data.clone()
+        self.change(data)
+        return data
+
+    def after(self, number: int, arrived: Arrived) -> Arrived:
         if number == self.at and not self.sent:
-            self.change(arrived)
+            for data in arrived.values() if isinstance(arrived, dict) else (arrived,):
+                self.change(data)
         return arrived
 
 
@@ -123,7 +132,7 @@ class FaultyPerformer:
         self.rank, self.world = inner.rank, inner.world
         self._inner, self._faults, self._number = inner, faults, 0
 
-    def perform(self, move: Move, label: str) -> Tensor:
+    def perform(self, move: Move, label: str) -> Arrived:
         """See `Performer.perform`."""
         number, self._number = self._number, self._number + 1
         for fault in self._faults:

@@ -7,7 +7,7 @@ rank 2  ── AllGather(…) ──┘
 
 from __future__ import annotations
 
-from collections.abc import Generator, MutableMapping, Sequence
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import MoveError, UsageError
 from gradwire.local import OF_OTHER_SHAPE
-from gradwire.moves import AllGather, AllReduce, AllToAll, Move
+from gradwire.moves import AllGather, AllReduce, AllToAll, Exchange, Move
 from gradwire.runtime.context import BucketContext
 from gradwire.strategy import StepInfo, Strategy
 from gradwire.trace import Span, Trace
@@ -101,6 +101,7 @@ def _agreed(moves: Sequence[Move | None]) -> list[Move]:
     kinds = {_kind(move) for move in moves}
     parts = [m for m in moves if isinstance(m, AllToAll)]
     pairs = all(a.sizes[b.rank] == b.arriving[a.rank] for a in parts for b in parts)
+    pairs &= _meets(dict(enumerate(m for m in moves if isinstance(m, Exchange))))
     if len(kinds) > 1 or not pairs:
         asked = "; ".join(f"rank {r}: {m or 'done'}" for r, m in enumerate(moves))
         raise MoveError(
@@ -110,15 +111,30 @@ def _agreed(moves: Sequence[Move | None]) -> list[Move]:
     return [m for m in moves if m is not None]
 
 
+def _meets(moves: Mapping[int, Exchange]) -> bool:
+    """Whether each send has its receive, of the same size, and the other way round."""
+    sent = {(r, to): x.numel() for r, m in moves.items() for to, x in m.sends.items()}
+    expected = {(by, r): size for r, m in moves.items() for by, size in m.receives.items()}
+    return sent == expected and all(by != to for by, to in sent)
+
+
 def _kind(move: Move | None) -> tuple[object, ...] | None:
     """What ranks must agree on."""
-    if move is None or isinstance(move, AllToAll):
-        return None if move is None else (AllToAll, move.data.dtype, len(move.sizes))
-    return type(move), move.data.dtype, move.data.numel()
+    if isinstance(move, AllToAll):
+        return AllToAll, move.data.dtype, len(move.sizes)
+    if isinstance(move, AllReduce | AllGather):
+        return type(move), move.data.dtype, move.data.numel()
+    return None if move is None else (type(move),)
 
 
-def _perform(moves: Sequence[Move]) -> list[Tensor]:
-    data = [m.data for m in moves]
+def _perform(moves: Sequence[Move]) -> list[Any]:
+    if all(isinstance(m, Exchange) for m in moves):
+        sends = [m.sends for m in moves]  # type: ignore[attr-defined]
+        return [
+            {by: sends[by][r].clone() for by in m.receives}  # type: ignore[attr-defined]
+            for r, m in enumerate(moves)
+        ]
+    data: list[Tensor] = [m.data for m in moves]  # type: ignore[attr-defined]
     if isinstance(moves[0], AllReduce):
         total = data[0].clone()
         for x in data[1:]:

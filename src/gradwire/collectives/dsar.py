@@ -1,0 +1,39 @@
+"""dsar: sparse to the owners, dense from them. For sums that are nearly full."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from gradwire.collectives._owners import push
+from gradwire.moves import AllGather, Move
+from gradwire.strategy import Collective, Context
+
+
+@dataclass(frozen=True)
+class DSAR(Collective):
+    """Entries to the owners of even ranges; whole ranges to all. Half the bytes of dense, at best.
+
+    Source: Renggli et al. 2019, "SparCML", section 5.3.3 (DSAR_Split_allgather).
+    """
+
+    name: ClassVar[str] = "dsar"
+    needs: ClassVar[tuple[str, ...]] = ("entries",)
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        work = ctx.streams()
+        domains = work.ranges(work.size)
+        mean = yield from push(ctx, work, work.entries(), domains)
+        if mean is None:
+            return
+        if work.heard((yield work.announce())) is None:
+            return
+        most = max(domains.sizes)
+        piece = torch.zeros(most, dtype=mean.values.dtype, device=mean.values.device)
+        piece[mean.places.long()] = mean.values
+        pieces = yield AllGather(piece)
+        whole = torch.cat([row[:n] for row, n in zip(pieces, domains.sizes)])
+        work.write_dense(whole, 1.0)

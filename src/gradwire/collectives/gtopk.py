@@ -1,0 +1,142 @@
+"""gtopk: the k largest of the sum, merged on the way. 2k·log2(n) words, whatever is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.collectives._butterfly import Butterfly
+from gradwire.errors import StrategyError
+from gradwire.local import Stream, Streams
+from gradwire.moves import Exchange, Move
+from gradwire.strategy import Collective, Context
+
+_VARIANTS = ("butterfly", "tree")
+
+
+@dataclass(frozen=True)
+class GTopK(Collective):
+    """Two lists of k become one: shared places added, the k largest kept, ties to the lower place.
+
+    "butterfly": ranks pair up log2(n) times, both merge alike, so all end with the same k entries
+    and nothing is broadcast. Each rank follows its own entries: one that a merge cut on its way
+    goes back to that rank's residual, so that no gradient is lost. Any number of ranks: those
+    beyond the largest power of two hand over before, and get the result after.
+    "tree": as published: up a binomial tree to rank 0 and down again, 4k·log2(n) words; back to
+    the residual goes what is not in the result, and what was cut under a place that others brought
+    into it is lost.
+    Each parameter keeps as many entries as its compressor selects, so grouping changes nothing.
+    Source: Shi et al. 2019, "A Distributed Synchronous SGD Algorithm with Global Top-k
+    Sparsification for Low Bandwidth Networks", algorithms 2 to 4.
+    """
+
+    variant: Literal["butterfly", "tree"] = "butterfly"
+    name: ClassVar[str] = "gtopk"
+    needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
+
+    def __post_init__(self) -> None:
+        if self.variant not in _VARIANTS:
+            raise StrategyError(
+                f"gtopk's variant is one of {', '.join(_VARIANTS)}; got {self.variant!r}. "
+                'Use gtopk, or gtopk(variant="tree").'
+            )
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        work = ctx.streams()
+        entries = work.entries()
+        mine = replace(entries, values=entries.values.float())
+        if work.heard((yield work.announce(mine.count))) is None:
+            return
+        merge = _tree if self.variant == "tree" else _butterfly
+        result, kept = yield from merge(ctx, work, mine)
+        lost = ~kept
+        work.give_back(Stream(mine.places[lost], mine.values[lost]))
+        means = kernels.quotient(result.values.float(), float(ctx.world))
+        work.write([Stream(result.places, means.to(work.mean_dtype))])
+
+
+Merged = Generator[Move, Any, tuple[Stream, Tensor]]
+"""The result, and which of this rank's own entries are in it."""
+
+
+def _butterfly(ctx: Context, work: Streams, mine: Stream) -> Merged:
+    place = Butterfly(ctx.rank, ctx.world)
+    if place.is_folded:
+        return (yield from _folded(work, mine, place))
+    group, mine_kept = mine, torch.ones(mine.count, dtype=torch.bool, device=mine.places.device)
+    guest = theirs_kept = None
+    if place.guest is not None:
+        arrived = yield _from(work, mine, place.guest)
+        guest = _read(work, mine, arrived[place.guest])
+        theirs_kept = torch.ones_like(mine_kept)
+        group = work.top(mine, guest)
+        mine_kept &= work.survivors(mine, group)
+        theirs_kept &= work.survivors(guest, group)
+    else:
+        yield Exchange({}, {})
+    for partner in place.partners:
+        arrived = yield _both(work, group, partner)
+        group = work.top(group, _read(work, group, arrived[partner]))
+        mine_kept &= work.survivors(mine, group)
+        if guest is not None and theirs_kept is not None:
+            theirs_kept &= work.survivors(guest, group)
+    if place.guest is None or theirs_kept is None:
+        yield Exchange({}, {})
+    else:
+        news = torch.cat([work.coded(work.size, group), kernels.pack_bits(theirs_kept)])
+        yield Exchange({place.guest: news}, {})
+    return group, mine_kept
+
+
+def _folded(work: Streams, mine: Stream, place: Butterfly) -> Merged:
+    yield Exchange({place.host: work.coded(work.size, mine)}, {})
+    for _ in place.partners:
+        yield Exchange({}, {})
+    size = work.coded_bytes(work.size, mine.count, mine)
+    arrived = yield Exchange({}, {place.host: size + -(-mine.count // 8)})
+    news = arrived[place.host]
+    result = _read(work, mine, news[:size])
+    return result, kernels.unpack_bits(news[size:], mine.count)
+
+
+def _tree(ctx: Context, work: Streams, mine: Stream) -> Merged:
+    rank, world, group = ctx.rank, ctx.world, mine
+    steps = [1 << j for j in range((world - 1).bit_length())]
+    for step in steps:
+        if rank % (2 * step) == step:
+            yield Exchange({rank - step: work.coded(work.size, group)}, {})
+        elif rank % (2 * step) == 0 and rank + step < world:
+            arrived = yield _from(work, mine, rank + step)
+            group = work.top(group, _read(work, mine, arrived[rank + step]))
+        else:
+            yield Exchange({}, {})
+    for step in reversed(steps):
+        if rank % (2 * step) == step:
+            arrived = yield _from(work, mine, rank - step)
+            group = _read(work, mine, arrived[rank - step])
+        elif rank % (2 * step) == 0 and rank + step < world:
+            yield Exchange({rank + step: work.coded(work.size, group)}, {})
+        else:
+            yield Exchange({}, {})
+    return group, work.survivors(mine, group)
+
+
+def _both(work: Streams, group: Stream, partner: int) -> Exchange:
+    return Exchange({partner: work.coded(work.size, group)}, _sizes(work, group, partner))
+
+
+def _from(work: Streams, like: Stream, rank: int) -> Exchange:
+    return Exchange({}, _sizes(work, like, rank))
+
+
+def _sizes(work: Streams, like: Stream, rank: int) -> dict[int, int]:
+    return {rank: work.coded_bytes(work.size, like.count, like)}
+
+
+def _read(work: Streams, like: Stream, message: Tensor) -> Stream:
+    return work.read(work.size, like.count, like, message)

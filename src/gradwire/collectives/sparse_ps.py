@@ -1,0 +1,30 @@
+"""sparse_ps: owners of even ranges. (n-1)/n · (d + D) of the tensor, where entries are even."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gradwire.collectives._owners import push_and_pull
+from gradwire.moves import Move
+from gradwire.strategy import Collective, Context
+
+
+@dataclass(frozen=True)
+class SparsePS(Collective):
+    """Every rank owns a contiguous part of the flat tensor, sums it, and sends the average to all.
+
+    As fast as the fullest part: where most non-zeros lie together, as the frequent words of an
+    embedding do, one owner has most of the work. `zen` is the same with balanced parts.
+    Source: Wang et al. 2025, "Zen", appendix B.
+    """
+
+    name: ClassVar[str] = "sparse_ps"
+    needs: ClassVar[tuple[str, ...]] = ("entries",)
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        work = ctx.streams()
+        means = yield from push_and_pull(ctx, work, work.entries(), work.ranges(work.size))
+        if means is not None:
+            work.write(means)

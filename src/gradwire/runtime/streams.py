@@ -1,0 +1,270 @@
+"""A bucket's sparse payloads as one stream: compressed, cut, coded, merged and written.
+
+parameter 0      parameter 1       …
+places, values   places, values         of each, as its compressor says them
+└──────────── one stream ─────────┘     places in the flat vector: parameter after parameter
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.buckets import Bucket, digest
+from gradwire.errors import PayloadError
+from gradwire.local import Domains, Stream, Streams
+from gradwire.moves import AllGather
+from gradwire.runtime.domains import Ranges, chunks_or_ranges
+from gradwire.runtime.message import HEADER_BYTES, Header, check_headers, check_size, header_of
+
+_NUMBER_BYTES = 8
+
+
+class BucketStreams(Streams):
+    """The local work on one bucket of one rank, step after step.
+
+    compress: writes the sections and says whether all was finite; own: a parameter's stream.
+    means: where averages are written. spoil: what happens if some rank was not finite.
+    give_back: entries of one parameter, to its memory.
+    """
+
+    def __init__(
+        self, bucket: Bucket, rank: int, world: int, seed: int, device: torch.device,
+        compress: Callable[[], bool], own: Callable[[int], tuple[Tensor, Tensor]],
+        means: Callable[[], Sequence[Tensor]], spoil: Callable[[], None],
+        give_back: Callable[[int, Stream], None],
+    ) -> None:  # fmt: skip
+        self._bucket, self._rank, self._world, self._seed = bucket, rank, world, seed
+        self._device = device
+        self._compress, self._own, self._means = compress, own, means
+        self._spoil, self._lost = spoil, give_back
+        self._room = kernels.Scratch()
+        self.damage: PayloadError | None = None
+        self._finite = True
+        self.size = bucket.elements
+        kernels.check_index_range(self.size)
+        self.mean_dtype = torch.float32
+
+    def begin(self, plan: int, step: int) -> None:
+        """A new step."""
+        self._digest, self._step = digest(plan, self._seed), step
+        self.damage, self._finite = None, True
+        self.mean_dtype = self._means()[0].dtype
+
+    def entries(self) -> Stream:
+        self._finite = self._compress()
+        if not self._finite:
+            return self._nothing()
+        parts = [self._own_part(i) for i in range(len(self._bucket.sizes))]
+        self._counts = [part.count for part in parts]
+        if len(parts) == 1:
+            return parts[0]
+        return Stream(
+            torch.cat([part.places + at for part, at in zip(parts, self._bucket.offsets)]),
+            torch.cat([part.values for part in parts]),
+        )
+
+    def _own_part(self, i: int) -> Stream:
+        """A copy: the compressor's own is overwritten by its next."""
+        places, values = self._own(i)
+        return Stream(places.clone(), values.clone())
+
+    def _nothing(self) -> Stream:
+        none = torch.empty(0, device=self._device)
+        return Stream(none.int(), none)
+
+    # -- what all ranks hear ----------------------------------------------------------------
+
+    def announce(self, *numbers: int, finite: bool = True) -> AllGather:
+        size = HEADER_BYTES + _NUMBER_BYTES * len(numbers)
+        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        damaged = self.damage is not None
+        Header(message).write(self._digest, self._step, self._finite and finite, damaged)
+        message[HEADER_BYTES:].view(torch.int64).copy_(torch.tensor(numbers))
+        return AllGather(message)
+
+    def heard(self, messages: Tensor) -> list[list[int]] | None:
+        if self.damage is not None:
+            raise self.damage
+        count = (messages.shape[-1] - HEADER_BYTES) // _NUMBER_BYTES
+        check_size(messages, self._world, HEADER_BYTES + _NUMBER_BYTES * count)
+        if not check_headers(header_of(messages), self._digest, self._step):
+            self._spoil()
+            return None
+        numbers: list[list[int]] = messages[:, HEADER_BYTES:].view(torch.int64).tolist()
+        for row in numbers:
+            for number in row:
+                self.check_count(number)
+        return numbers
+
+    def check_count(self, count: int) -> None:
+        if not 0 <= count <= self.size:
+            raise PayloadError(
+                f"a stream has 0 to {self.size} entries; {count} were announced. The message is "
+                "damaged: run `gradwire doctor`."
+            )
+
+    # -- cutting and coding -----------------------------------------------------------------
+
+    def ranges(self, n: int) -> Domains:
+        return Ranges(n, self._world)
+
+    def chunks(self) -> Domains:
+        return self._chunks
+
+    @cached_property
+    def _chunks(self) -> Domains:
+        return chunks_or_ranges(self.size, self._world, self._seed, self._device)
+
+    def coded_places(self, n: int, places: Tensor) -> Tensor:
+        code, size = _code(n, places.numel())
+        section = torch.empty(size, dtype=torch.uint8, device=self._device)
+        kernels.encode_indices(places, n, code, section)
+        return section
+
+    def coded_places_bytes(self, n: int, count: int) -> int:
+        return _code(n, count)[1]
+
+    def read_places(self, n: int, count: int, message: Tensor) -> Tensor:
+        places = torch.empty(count, dtype=torch.int32, device=message.device)
+        kernels.decode_indices(message, n, _code(n, count)[0], places)
+        return places
+
+    def coded(self, n: int, stream: Stream) -> Tensor:
+        size = self.coded_bytes(n, stream.count, stream)
+        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        code, section, values = _parts(n, stream.count, stream, message)
+        kernels.encode_indices(stream.places, n, code, section)
+        values.copy_(stream.values)
+        return message
+
+    def coded_bytes(self, n: int, count: int, like: Stream) -> int:
+        return _bounds(n, count, like)[2]
+
+    def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
+        _, section, values = _parts(n, count, like, message)
+        return Stream(self.read_places(n, count, section), values)
+
+    def damage_is_told(self) -> AbstractContextManager[None, bool]:
+        return _Told(self)
+
+    # -- sums -------------------------------------------------------------------------------
+
+    def average(self, n: int, own: Stream, arrived: Mapping[int, tuple[int, Tensor]]) -> Stream:
+        with self.damage_is_told():
+            parts = {
+                r: self.read(n, count, own, message) for r, (count, message) in arrived.items()
+            }
+            parts[self._rank] = own
+            in_order = [parts[r] for r in range(self._world)]
+            return self._sum(n, in_order, float(self._world), self.mean_dtype)
+        return self._nothing()
+
+    def merge(self, n: int, one: Stream, other: Stream) -> Stream:
+        return self._sum(n, [one, other], 1.0, torch.float32)
+
+    def _sum(self, n: int, parts: Sequence[Stream], divisor: float, dtype: torch.dtype) -> Stream:
+        if parts[0].values.dim() > 1:
+            ids, rows = [p.places for p in parts], [p.values for p in parts]
+            return Stream(*kernels.merge_rows(ids, rows, divisor, dtype))
+        most = min(n, sum(part.count for part in parts))
+        places = torch.empty(most, dtype=torch.int32, device=self._device)
+        values = torch.empty(most, dtype=dtype, device=self._device)
+        count = kernels.merge_streams(
+            n, [p.places for p in parts], [p.values for p in parts], divisor, places, values
+        )
+        return Stream(places[:count], values[:count])
+
+    def top(self, one: Stream, other: Stream) -> Stream:
+        first = (0, *accumulate(self._counts))
+        places = torch.empty(first[-1], dtype=torch.int32, device=self._device)
+        values = torch.empty(first[-1], dtype=torch.float32, device=self._device)
+        for i, n in enumerate(self._bucket.sizes):
+            part, at = slice(first[i], first[i + 1]), self._bucket.offsets[i]
+            kernels.top_of_two(
+                n, one.places[part] - at, one.values[part], other.places[part] - at,
+                other.values[part], self._counts[i], places[part], values[part],
+            )  # fmt: skip
+            places[part] += at
+        return Stream(places, values)
+
+    def survivors(self, entries: Stream, among: Stream) -> Tensor:
+        kept = torch.empty(entries.count, dtype=torch.bool, device=self._device)
+        kernels.contained(entries.places, among.places, kept)
+        return kept
+
+    def give_back(self, lost: Stream) -> None:
+        for i, part in enumerate(self._by_parameter(lost)):
+            if part.count:
+                self._lost(i, part)
+
+    # -- results ----------------------------------------------------------------------------
+
+    def write(self, parts: Sequence[Stream]) -> None:
+        means = self._means()
+        for mean in means:
+            mean.zero_()
+        for part in parts:
+            for mean, own in zip(means, self._by_parameter(part)):
+                kernels.place_stream(mean, own.places, own.values, None)
+
+    def write_dense(self, total: Tensor, divisor: float) -> None:
+        for mean, part in zip(self._means(), torch.split(total, list(self._bucket.sizes))):
+            kernels.accumulate_dense(mean, [part], divisor)
+
+    def _by_parameter(self, stream: Stream) -> list[Stream]:
+        if len(self._bucket.sizes) == 1:
+            return [stream]
+        offsets = torch.tensor(self._bucket.offsets, dtype=torch.int32, device=self._device)
+        cuts = [*torch.searchsorted(stream.places, offsets).tolist(), stream.count]
+        return [
+            Stream(stream.places[begin:end] - at, stream.values[begin:end])
+            for at, begin, end in zip(self._bucket.offsets, cuts, cuts[1:])
+        ]
+
+
+class _Told(AbstractContextManager[None, bool]):
+    def __init__(self, streams: BucketStreams) -> None:
+        self._streams = streams
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, PayloadError):
+            return False
+        self._streams.damage = error
+        return True
+
+
+def _code(n: int, count: int) -> tuple[str, int]:
+    """The smallest code of so many places, and its bytes."""
+    code = kernels.smallest(n, count)
+    return code, kernels.code_bytes(code, n, count)
+
+
+def _bounds(n: int, count: int, like: Stream) -> tuple[int, int, int]:
+    """Where the places of a coded stream end, and where its values begin and end."""
+    places = _code(n, count)[1]
+    begin = places + -places % like.values.element_size()
+    return places, begin, begin + count * _width(like) * like.values.element_size()
+
+
+def _width(like: Stream) -> int:
+    return like.values.shape[1] if like.values.dim() > 1 else 1
+
+
+def _parts(n: int, count: int, like: Stream, message: Tensor) -> tuple[str, Tensor, Tensor]:
+    """Code, places and values of a coded stream, sharing its memory."""
+    places, begin, end = _bounds(n, count, like)
+    if message.numel() != end:
+        raise PayloadError(
+            f"{count} entries of {n} take {end} bytes; {message.numel()} arrived. The counts that "
+            "were exchanged are damaged: run `gradwire doctor`."
+        )
+    values = message[begin:end].view(like.values.dtype)
+    shape = (count, *like.values.shape[1:])
+    return _code(n, count)[0], message[:places], values.view(shape)

@@ -26,6 +26,9 @@ struct Streams {
     // where the fp32 sum is zero. Returns how many are left. Moves the payloads' `next`.
     std::size_t (*merge)(SparsePayload* payloads, std::size_t count, std::size_t n, float divisor,
                          Float type, std::int32_t* place, void* value);
+    // sum[position] += row, for rows of `width` elements one after the other.
+    void (*add_rows)(Float type, const void* rows, const std::int32_t* position,
+                     std::size_t count, std::size_t width, float* sum);
 };
 
 extern const Streams plain_streams;

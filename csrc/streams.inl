@@ -1,4 +1,4 @@
-// Sums of streams that stay sparse, written over a Vector. Included after entries.inl, with
+// Sums of streams that stay sparse and of rows, written over a Vector. Included after entries.inl, with
 // GRADWIRE_STREAMS set to the name of their table.
 
 namespace gradwire {
@@ -151,8 +151,31 @@ std::size_t merge(SparsePayload* payloads, std::size_t count, std::size_t n, flo
     return kept.written();
 }
 
+// -- rows ----------------------------------------------------------------------------------------
+
+template <class T>
+inline void add_row(const T* row, std::size_t width, float* sum) {
+    std::size_t i = 0;
+    for (; i + W <= width; i += W) store(sum + i, add(load(sum + i), load(row + i)));
+    for (; i < width; ++i) sum[i] += widen(row[i]);
+}
+
+void add_rows(Float type, const void* rows, const std::int32_t* position, std::size_t count,
+              std::size_t width, float* sum) {
+    constexpr std::size_t ahead = 8;
+    with_type(type, rows, [&](const auto* row) {
+        for (std::size_t j = 0; j < count; ++j, row += width) {
+            if (j + ahead < count) {
+                const float* const later = sum + static_cast<std::size_t>(position[j + ahead]) * width;
+                for (std::size_t i = 0; i < width; i += 16) __builtin_prefetch(later + i, 1);
+            }
+            add_row(row, width, sum + static_cast<std::size_t>(position[j]) * width);
+        }
+    });
+}
+
 }  // namespace
 
-extern const Streams GRADWIRE_STREAMS = {&GRADWIRE_PASSES, &GRADWIRE_SPARSE, merge};
+extern const Streams GRADWIRE_STREAMS = {&GRADWIRE_PASSES, &GRADWIRE_SPARSE, merge, add_rows};
 
 }  // namespace gradwire

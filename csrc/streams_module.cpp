@@ -1,4 +1,4 @@
-// The part of the Python module about streams: addresses and sizes in, nothing checked here. Its
+// The part of the Python module about streams and rows: addresses and sizes in, nothing checked here. Its
 // only callers are gradwire/kernels/streams.py, merges.py and rows.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "rows.hpp"
 #include "sparse.hpp"
 #include "streams.hpp"
 
@@ -74,6 +75,33 @@ void contained_at(Address place, std::size_t count, Address among, std::size_t o
               at<std::uint8_t>(out));
 }
 
+std::size_t nonzero_rows_at(int type, Address x, std::size_t rows, std::size_t columns,
+                            Address ids) {
+    const nb::gil_scoped_release release;
+    return nonzero_rows(static_cast<Float>(type), at<void>(x), rows, columns,
+                        at<std::int32_t>(ids));
+}
+
+void gather_stripes_at(Address x, Address ids, std::size_t count, std::size_t row_bytes,
+                       const std::vector<std::size_t>& bounds, Address out) {
+    const nb::gil_scoped_release release;
+    gather_stripes(at<void>(x), {at<std::int32_t>(ids), count, row_bytes}, bounds, at<void>(out));
+}
+
+void scatter_stripes_at(Address x, Address ids, std::size_t count, std::size_t row_bytes,
+                        const std::vector<std::size_t>& bounds, Address stripes) {
+    const nb::gil_scoped_release release;
+    scatter_stripes(at<void>(x), {at<std::int32_t>(ids), count, row_bytes}, bounds,
+                    at<void>(stripes));
+}
+
+void add_rows_at(int set, int type, Address rows, Address positions, std::size_t count,
+                 std::size_t width, Address sum) {
+    const nb::gil_scoped_release release;
+    streams_of(set).add_rows(static_cast<Float>(type), at<void>(rows),
+                             at<std::int32_t>(positions), count, width, at<float>(sum));
+}
+
 }  // namespace
 
 void bind_streams(nb::module_& m) {
@@ -82,4 +110,8 @@ void bind_streams(nb::module_& m) {
     m.def("put_in_place", &put_in_place_at);
     m.def("top_of_two", &top_of_two_at);
     m.def("contained", &contained_at);
+    m.def("nonzero_rows", &nonzero_rows_at);
+    m.def("gather_stripes", &gather_stripes_at);
+    m.def("scatter_stripes", &scatter_stripes_at);
+    m.def("add_rows", &add_rows_at);
 }

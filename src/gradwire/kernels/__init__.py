@@ -23,6 +23,7 @@ from gradwire.kernels.merges import contained, merge_coded, merge_streams, top_o
 from gradwire.kernels.native import check_index_range, instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits, strata
 from gradwire.kernels.row_sums import merge_rows
+from gradwire.kernels.rows import add_rows, gather_stripes, nonzero_rows, scatter_stripes
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add, quotient
@@ -46,6 +47,7 @@ __all__ = [
     "add",
     "add_cast",
     "add_codes",
+    "add_rows",
     "add_signs",
     "advance",
     "cast",
@@ -58,12 +60,14 @@ __all__ = [
     "encode_indices",
     "fallbacks",
     "formats",
+    "gather_stripes",
     "instruction_set",
     "is_finite",
     "largest",
     "merge_coded",
     "merge_rows",
     "merge_streams",
+    "nonzero_rows",
     "pack_bits",
     "pack_signs",
     "place_stream",
@@ -72,6 +76,7 @@ __all__ = [
     "reaching",
     "restore_topk",
     "retreat",
+    "scatter_stripes",
     "scratch",
     "sign_bytes",
     "smallest",

@@ -1,0 +1,97 @@
+#include "rows.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace gradwire {
+namespace {
+
+constexpr std::size_t line = 64;
+constexpr std::size_t far = 16384;  // a page and more ahead: processors stop at the end of a page
+constexpr std::size_t block = 512;
+constexpr std::size_t rows_ahead = 8;
+
+std::uint64_t word_at(const char* bytes) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes, sizeof word);
+    return word;
+}
+
+// All bits that are set in a multiple of eight bytes.
+template <std::size_t bytes>
+std::uint64_t united(const char* from) {
+    std::uint64_t any = 0;
+    for (std::size_t i = 0; i < bytes; i += 8) any |= word_at(from + i);
+    return any;
+}
+
+// Whether any bit of the mask is set; a first line tells most rows that hold something.
+bool any_set(const char* row, std::size_t bytes, std::uint64_t mask) {
+    std::size_t i = 0;
+    if (bytes >= line && (united<line>(row) & mask) != 0) return true;
+    for (; i + block <= bytes; i += block) {
+        for (std::size_t j = 0; j < block; j += line) __builtin_prefetch(row + i + j + far);
+        if ((united<block>(row + i) & mask) != 0) return true;
+    }
+    std::uint64_t any = 0;
+    for (; i + 8 <= bytes; i += 8) any |= word_at(row + i);
+    std::uint64_t last = 0;
+    std::memcpy(&last, row + i, bytes - i);
+    return ((any | last) & mask) != 0;
+}
+
+void prefetch(const char* from, std::size_t bytes) {
+    for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(from + i);
+}
+
+// Calls copy(row's bytes, stripe's bytes, how many) for each row and owner.
+template <class Byte, class Copy>
+void each_piece(Byte* x, Rows rows, const std::vector<std::size_t>& bounds, Copy copy) {
+    const std::size_t first = bounds.front(), width = bounds.back() - first;
+    for (std::size_t j = 0; j < rows.count; ++j) {
+        const auto row_of = [&](std::size_t i) {
+            return x + static_cast<std::size_t>(rows.id[i]) * rows.row_bytes;
+        };
+        if (j + rows_ahead < rows.count) prefetch(row_of(j + rows_ahead) + first, width);
+        Byte* const row = row_of(j);
+        for (std::size_t owner = 0; owner + 1 < bounds.size(); ++owner) {
+            const std::size_t size = bounds[owner + 1] - bounds[owner];
+            copy(row + bounds[owner], rows.count * (bounds[owner] - first) + j * size, size);
+        }
+    }
+}
+
+}  // namespace
+
+std::size_t nonzero_rows(Float type, const void* x, std::size_t rows, std::size_t columns,
+                         std::int32_t* id) {
+    const bool wide = type == Float::fp32;
+    const std::size_t bytes = columns * (wide ? 4 : 2);
+    const std::uint64_t mask = wide ? 0x7fffffff7fffffffu : 0x7fff7fff7fff7fffu;
+    const auto* row = static_cast<const char*>(x);
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < rows; ++i, row += bytes) {
+        id[found] = static_cast<std::int32_t>(i);
+        found += any_set(row, bytes, mask);
+    }
+    return found;
+}
+
+void gather_stripes(const void* x, Rows rows, const std::vector<std::size_t>& bounds, void* out) {
+    auto* const to = static_cast<char*>(out);
+    each_piece(static_cast<const char*>(x), rows, bounds,
+               [to](const char* row, std::size_t at, std::size_t size) {
+                   std::memcpy(to + at, row, size);
+               });
+}
+
+void scatter_stripes(void* x, Rows rows, const std::vector<std::size_t>& bounds,
+                     const void* stripes) {
+    const auto* const from = static_cast<const char*>(stripes);
+    each_piece(static_cast<char*>(x), rows, bounds,
+               [from](char* row, std::size_t at, std::size_t size) {
+                   std::memcpy(row, from + at, size);
+               });
+}
+
+}  // namespace gradwire

@@ -1,0 +1,27 @@
+// Matrices of which few rows hold anything, and stripes: each owner has some columns of all rows.
+// Nothing is checked here; gradwire/kernels/rows.py does. Rows are bytes where nothing is computed.
+#pragma once
+
+#include <vector>
+
+#include "kernels.hpp"
+
+namespace gradwire {
+
+struct Rows {
+    const std::int32_t* id;  // ascending
+    std::size_t count;
+    std::size_t row_bytes;
+};
+
+// The rows that hold anything but 0 and -0, ascending; how many. id holds as many as there are.
+std::size_t nonzero_rows(Float type, const void* x, std::size_t rows, std::size_t columns,
+                         std::int32_t* id);
+
+// Columns bounds[j] ... bounds[j + 1] - 1, in bytes, of the rows: one owner after the other, each
+// row after row; and back.
+void gather_stripes(const void* x, Rows rows, const std::vector<std::size_t>& bounds, void* out);
+void scatter_stripes(void* x, Rows rows, const std::vector<std::size_t>& bounds,
+                     const void* stripes);
+
+}  // namespace gradwire

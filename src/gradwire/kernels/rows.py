@@ -1,0 +1,193 @@
+"""Matrices of which few rows hold anything: which they are, and their columns dealt to owners.
+
+Owner j has the columns bounds[j] ... bounds[j+1]-1 of every row, a stripe. Stripes of k rows lie
+one owner after the other, each (k, width) row after row, so that each owner's part is one run.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import KernelError, PayloadError
+from gradwire.kernels.native import (
+    CODES,
+    Core,
+    check_buffer,
+    check_contiguous,
+    check_index_range,
+    check_same_device,
+    core_for,
+    pointer,
+)
+from gradwire.kernels.sparse import first_violation
+
+
+def _check_matrix(name: str, x: Tensor) -> None:
+    if x.dim() != 2 or x.dtype not in CODES:
+        raise KernelError(
+            f"{name} must be float32, bfloat16 or float16 with two dimensions, not {x.dtype} of "
+            f"shape {tuple(x.shape)}; pass rows of the table"
+        )
+    check_contiguous(name, x)
+    check_index_range(x.shape[0])
+
+
+def _check_ids(name: str, ids: Tensor, rows: int, core: Core | None) -> None:
+    if ids.dtype != torch.int32 or ids.dim() != 1:
+        raise PayloadError(
+            f"{name} must be int32 with one dimension, not {ids.dtype} of shape "
+            f"{tuple(ids.shape)}; check the sender's format"
+        )
+    position = first_violation(ids, rows, core)
+    if position < ids.numel():
+        raise PayloadError(
+            f"{name} must ascend strictly within 0 ... {rows - 1}, but entry {position} is "
+            f"{int(ids[position])}; the message is damaged or belongs to another parameter"
+        )
+
+
+def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
+    """Writes which rows hold anything but zeros, ascending; returns how many.
+
+    x: (r, d) fp32, bf16 or fp16, contiguous. NaN is not zero, -0 is. ids_out: (r,) int32,
+    contiguous; what it holds beyond the result means nothing. Raises KernelError.
+    """
+    found = core_for(x)
+    if found is None:
+        return nonzero_rows_twin(x, ids_out)
+    _check_nonzero(x, ids_out)
+    rows, columns = x.shape
+    return found[0].nonzero_rows(CODES[x.dtype], pointer(x), rows, columns, pointer(ids_out))
+
+
+def _check_nonzero(x: Tensor, ids_out: Tensor) -> None:
+    _check_matrix("x", x)
+    check_buffer("ids_out", ids_out, torch.int32, x.shape[0])
+    check_same_device(x, ids_out=ids_out)
+
+
+def nonzero_rows_twin(x: Tensor, ids_out: Tensor) -> int:
+    """`nonzero_rows` in torch."""
+    _check_nonzero(x, ids_out)
+    ids = (x != 0).any(1).nonzero().flatten()
+    ids_out[: ids.numel()] = ids
+    return ids.numel()
+
+
+def _check_stripes(
+    x: Tensor,
+    ids: Tensor,
+    bounds: Sequence[int],
+    name: str,
+    stripes: Tensor,
+    core: Core | None,
+) -> None:
+    _check_matrix("x", x)
+    edges = [0, *bounds, x.shape[1]]
+    if not bounds or any(edge > after for edge, after in pairwise(edges)):
+        raise KernelError(
+            f"bounds must ascend within 0 ... {x.shape[1]}, the columns, but are {list(bounds)}; "
+            "pass the first column of each owner, and the end"
+        )
+    check_buffer(name, stripes, x.dtype, ids.numel() * (bounds[-1] - bounds[0]))
+    check_same_device(x, ids=ids, stripes=stripes)
+    _check_ids("ids", ids, x.shape[0], core)
+
+
+def _in_bytes(x: Tensor, ids: Tensor, bounds: Sequence[int]) -> tuple[int, int, int, list[int]]:
+    """The addresses and sizes of rows, as the extension takes them."""
+    size = x.element_size()
+    return pointer(ids), ids.numel(), x.shape[1] * size, [size * b for b in bounds]
+
+
+def gather_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -> None:
+    """The stripes of some rows, owner after owner.
+
+    x: (r, d) fp32, bf16 or fp16, contiguous. ids: (k,) int32, strictly ascending within
+    0 ... r-1. bounds: the first column of each owner and the end, ascending within 0 ... d. out:
+    (k * (bounds[-1] - bounds[0]),) of x's dtype, contiguous, written, apart from x.
+    Raises PayloadError, with out untouched, naming the entry; KernelError for the rest.
+    """
+    found = core_for(x)
+    if found is None:
+        gather_stripes_twin(x, ids, bounds, out)
+        return
+    core, _ = found
+    _check_stripes(x, ids, bounds, "out", out, core)
+    ids = ids.contiguous()
+    core.gather_stripes(pointer(x), *_in_bytes(x, ids, bounds), pointer(out))
+
+
+def gather_stripes_twin(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -> None:
+    """`gather_stripes` in torch."""
+    _check_stripes(x, ids, bounds, "out", out, None)
+    rows = x[ids.long()]
+    pieces = [rows[:, a:b].flatten() for a, b in pairwise(bounds)]
+    out.copy_(torch.cat(pieces) if pieces else out)
+
+
+def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
+    """The inverse of `gather_stripes`: writes the stripes to the rows of x, and nothing else.
+
+    Raises PayloadError, with x untouched, naming the entry; KernelError for the rest.
+    """
+    found = core_for(x)
+    if found is None:
+        scatter_stripes_twin(x, ids, bounds, stripes)
+        return
+    core, _ = found
+    _check_stripes(x, ids, bounds, "stripes", stripes, core)
+    ids = ids.contiguous()
+    core.scatter_stripes(pointer(x), *_in_bytes(x, ids, bounds), pointer(stripes))
+
+
+def scatter_stripes_twin(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
+    """`scatter_stripes` in torch."""
+    _check_stripes(x, ids, bounds, "stripes", stripes, None)
+    widths = [b - a for a, b in pairwise(bounds)]
+    pieces = torch.split(stripes, [ids.numel() * width for width in widths]) if widths else ()
+    for begin, width, piece in zip(bounds, widths, pieces):
+        x[ids.long(), begin : begin + width] = piece.view(ids.numel(), width)
+
+
+def _check_add(out: Tensor, positions: Tensor, stripe: Tensor, core: Core | None) -> None:
+    _check_matrix("out", out)
+    if out.dtype != torch.float32:
+        raise KernelError(f"out must be float32, not {out.dtype}; sum in float32")
+    shape = positions.numel(), out.shape[1]
+    if stripe.dtype not in CODES or tuple(stripe.shape) != shape:
+        raise PayloadError(
+            f"stripe must be float32, bfloat16 or float16 of shape {shape}, a row for each "
+            f"position, not {stripe.dtype} of shape {tuple(stripe.shape)}; check the sender's "
+            "format"
+        )
+    check_same_device(out, positions=positions, stripe=stripe)
+    _check_ids("positions", positions, out.shape[0], core)
+
+
+def add_rows(out: Tensor, positions: Tensor, stripe: Tensor) -> None:
+    """out[positions] += stripe, row by row, in fp32.
+
+    out: (m, w) fp32, contiguous. positions: (k,) int32, strictly ascending within 0 ... m-1.
+    stripe: (k, w) fp32, bf16 or fp16. Raises PayloadError, with out untouched, naming the entry;
+    KernelError for out.
+    """
+    found = core_for(out)
+    if found is None:
+        add_rows_twin(out, positions, stripe)
+        return
+    core, which = found
+    _check_add(out, positions, stripe, core)
+    positions, stripe = positions.contiguous(), stripe.contiguous()
+    k, width = stripe.shape
+    core.add_rows(
+        which, CODES[stripe.dtype], pointer(stripe), pointer(positions), k, width, pointer(out)
+    )
+
+
+def add_rows_twin(out: Tensor, positions: Tensor, stripe: Tensor) -> None:
+    """`add_rows` in torch."""
+    _check_add(out, positions, stripe, None)
+    out[positions.long()] += stripe.float()

@@ -18,11 +18,12 @@ from gradwire.kernels.indices import (
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import Scratch, scratch, zeros
-from gradwire.kernels.native import check_index_range, instruction_set, use
+from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits, strata
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
+from gradwire.kernels.tensors import check_index_range
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 
 __all__ = [

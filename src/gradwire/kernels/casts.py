@@ -3,13 +3,13 @@
 import torch
 
 from gradwire.errors import KernelError
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.tensors import (
     CODES,
     STREAM_BYTES,
     check_contiguous,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
     pointer,
 )

@@ -8,18 +8,18 @@ from gradwire.errors import PayloadError
 from gradwire.kernels import formats
 from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
 from gradwire.kernels.journal import Journal
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.noise import Noise, random_bits_twin
+from gradwire.kernels.sparse import check_target, quotient
+from gradwire.kernels.tensors import (
     CODES,
     STREAM_BYTES,
     check_buffer,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
     pointer,
 )
-from gradwire.kernels.noise import Noise, random_bits_twin
-from gradwire.kernels.sparse import check_target, quotient
 from gradwire.kernels.update import advance, check_update, recurrence_of
 
 _SILENCE = Noise(0, 0)

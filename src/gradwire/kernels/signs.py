@@ -12,18 +12,18 @@ import torch
 
 from gradwire.kernels.codes import check_payload_scales
 from gradwire.kernels.formats import pack_bits, unpack_bits
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.noise import Noise, random_bits_twin
+from gradwire.kernels.sparse import check_target, quotient
+from gradwire.kernels.tensors import (
     CODES,
     STREAM_BYTES,
     check_buffer,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
     pointer,
 )
-from gradwire.kernels.noise import Noise, random_bits_twin
-from gradwire.kernels.sparse import check_target, quotient
 
 _LANES = 64
 _BLOCK = 4096

@@ -6,15 +6,15 @@ Payloads come from other ranks, so sparse ones are checked before anything is wr
 import torch
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels.native import (
+from gradwire.kernels.core import Core
+from gradwire.kernels.native import core_for
+from gradwire.kernels.tensors import (
     CODES,
     STREAM_BYTES,
-    Core,
     check_buffer,
     check_contiguous,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
     pointer,
 )

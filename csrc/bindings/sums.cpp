@@ -33,7 +33,7 @@ std::size_t decode_indices_at(int set, int code, std::size_t n, std::size_t k, A
 
 void accumulate_at(int set, int type, Address target, std::size_t n,
                    const std::vector<std::tuple<Address, Address, std::size_t, int>>& payloads,
-                   float divisor) {
+                   float divisor, bool stream) {
     const Sparse& sparse = sparse_of(set);
     const nb::gil_scoped_release release;
     std::vector<SparsePayload> list;
@@ -41,7 +41,8 @@ void accumulate_at(int set, int type, Address target, std::size_t n,
         list.push_back(
             {at<std::int32_t>(index), at<void>(value), count, static_cast<Float>(kind)});
     }
-    accumulate(sparse, static_cast<Float>(type), at<void>(target), n, list, divisor);
+    sparse.accumulate(static_cast<Float>(type), at<void>(target), n, list.data(), list.size(),
+                      divisor, stream);
 }
 
 void accumulate_dense_at(int set, int type, Address target, std::size_t n,
@@ -63,7 +64,7 @@ void accumulate_dense_at(int set, int type, Address target, std::size_t n,
         codecs.accumulate_dense(list.front().type, out, at<void>(target), n, values.data(),
                                 values.size(), divisor, stream);
     } else {
-        accumulate_dense(passes, out, at<void>(target), n, list, divisor);
+        accumulate_dense(passes, out, at<void>(target), n, list, divisor, stream);
     }
 }
 

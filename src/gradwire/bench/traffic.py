@@ -23,8 +23,10 @@ def payload_bytes(compressor: Compressor, n: int, written: Sections | None = Non
     """
     import torch
 
+    from gradwire.runtime.message import used
+
     if written is not None and not compressor.claims(n).fixed:
-        return int(written[0][:8].view(torch.int64))
+        return used(written[0])
     sections = compressor.claims(n).sections
     return sum(getattr(torch, dtype).itemsize * count for dtype, count in sections)
 

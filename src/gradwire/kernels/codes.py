@@ -13,11 +13,11 @@ from gradwire.kernels.noise import Noise, random_bits_twin
 from gradwire.kernels.sparse import check_target, quotient
 from gradwire.kernels.tensors import (
     CODES,
-    STREAM_BYTES,
     check_buffer,
     check_float,
     check_same_device,
     finite_number,
+    goes_around,
     pointer,
 )
 from gradwire.kernels.update import advance, check_update, recurrence_of
@@ -45,7 +45,7 @@ def encode_codes(
     x = x.contiguous()
     return core.encode(
         which, form.number, CODES[x.dtype], pointer(x), x.numel(), noise, largest,
-        pointer(codes), pointer(scales), codes.numel() >= STREAM_BYTES,
+        pointer(codes), pointer(scales), goes_around(codes),
     )  # fmt: skip
 
 
@@ -116,10 +116,9 @@ def accumulate_codes(
         _accumulate_twin(form, out, payloads, by)
         return
     core, which = found
-    stream = out.numel() * out.element_size() >= STREAM_BYTES
     core.accumulate_codes(
         which, form.number, CODES[out.dtype], pointer(out), out.numel(),
-        [(pointer(codes), pointer(scales)) for codes, scales in payloads], by, stream,
+        [(pointer(codes), pointer(scales)) for codes, scales in payloads], by, goes_around(out),
     )  # fmt: skip
 
 

@@ -86,6 +86,7 @@ class Core(Protocol):
         n: int,
         payloads: list[tuple[int, int, int, int]],
         divisor: float,
+        stream: bool,
         /,
     ) -> None: ...
     def accumulate_dense(

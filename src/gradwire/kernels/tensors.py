@@ -8,7 +8,7 @@ import torch
 from gradwire.errors import KernelError
 
 INDEX_LIMIT = 2**31 - 1
-STREAM_BYTES = 4 << 20  # larger targets are written around the cache
+_STREAM_BYTES = 4 << 20
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
@@ -63,6 +63,11 @@ def check_contiguous(name: str, tensor: torch.Tensor) -> None:
             f"{name} is written in place and must be contiguous, "
             f"but has stride {tensor.stride()}; pass a contiguous tensor"
         )
+
+
+def goes_around(target: torch.Tensor) -> bool:
+    """Whether it is too large for the cache, and is written around it."""
+    return target.numel() * target.element_size() >= _STREAM_BYTES
 
 
 def pointer(tensor: torch.Tensor | None) -> int:

@@ -20,10 +20,11 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
 from gradwire.local import RIGHT_FACTOR, Local
+from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.inbox import Inbox
-from gradwire.runtime.message import HEADER_BYTES, Header, Layout, padded, used
+from gradwire.runtime.message import HEADER_BYTES, Header, Layout, of_parameter, used
 from gradwire.runtime.shards import Shards
 from gradwire.strategy import Context, Encoder, Feedback, Key, Sections, State, StepInfo, Strategy
 
@@ -237,8 +238,7 @@ class BucketContext(Context):
             try:
                 accumulate(parts, result, self.world, self._key(i))
             except PayloadError as error:
-                name = self._names[i]
-                raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
+                raise of_parameter(error, self._names[i]) from error
 
     def _remember_results(self) -> None:
         feedback = self.strategy.feedback

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "half.hpp"
+
 namespace gradwire {
 namespace {
 
 // Two blocks of most formats, whose residual and gradient stay in the first-level cache.
 constexpr std::size_t chunk = watched_block;
-
-std::size_t width_of(Float type) { return type == Float::fp32 ? 4 : 2; }
 
 // A watch on a part of a vector, told to a listener to the whole.
 struct Part {

@@ -1,5 +1,5 @@
 // Quantizers: a vector of fp32 as codes of a few bits, and back. One table of functions per
-// instruction set, written once in codecs.inl; all of them give the same bits.
+// instruction set, written once, in codecs/ and formats/; all of them give the same bits.
 #pragma once
 
 #include <cstddef>

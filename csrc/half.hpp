@@ -71,6 +71,8 @@ static inline fp16 as_half(std::uint8_t code, int left) {
     return {static_cast<std::uint16_t>(sign | (code & 0x7fu) << left)};
 }
 
+static inline std::size_t width_of(Float type) { return type == Float::fp32 ? 4 : 2; }
+
 // Calls work(pointer of the element type); the type is chosen at run time.
 template <class Work>
 static inline auto with_type(Float type, const void* data, Work work) {

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "half.hpp"
+
 namespace gradwire {
 namespace {
 
-constexpr std::size_t block = 4096;            // fp32 elements: 16 KiB of first-level cache
-constexpr std::size_t stream_bytes = 4 << 20;  // larger targets are written around the cache
-
-std::size_t width_of(Float type) { return type == Float::fp32 ? 4 : 2; }
+constexpr std::size_t block = 4096;  // fp32 elements: 16 KiB of first-level cache
 
 char* at(void* data, std::size_t i, Float type) {
     return static_cast<char*>(data) + i * width_of(type);
@@ -21,9 +20,8 @@ const char* at(const void* data, std::size_t i, Float type) {
 // Calls add(begin, end, sum) for block after block of zeros and writes the quotient.
 template <class Add>
 void by_block(const Passes& passes, Float type, void* target, std::size_t n, float divisor,
-              Add add) {
+              bool stream, Add add) {
     alignas(64) float sum[block];
-    const bool stream = n * width_of(type) >= stream_bytes;
     for (std::size_t begin = 0; begin < n; begin += block) {
         const std::size_t end = std::min(n, begin + block);
         add(begin, end, sum);
@@ -47,15 +45,9 @@ std::size_t first_violation(const std::int32_t* index, std::size_t count, std::s
     return j;
 }
 
-void accumulate(const Sparse& sparse, Float type, void* target, std::size_t n,
-                std::vector<SparsePayload>& payloads, float divisor) {
-    const bool stream = n * width_of(type) >= stream_bytes;
-    sparse.accumulate(type, target, n, payloads.data(), payloads.size(), divisor, stream);
-}
-
 void accumulate_dense(const Passes& passes, Float type, void* target, std::size_t n,
-                      const std::vector<DensePayload>& payloads, float divisor) {
-    by_block(passes, type, target, n, divisor,
+                      const std::vector<DensePayload>& payloads, float divisor, bool stream) {
+    by_block(passes, type, target, n, divisor, stream,
              [&](std::size_t begin, std::size_t end, float* sum) {
                  std::fill_n(sum, block, 0.0f);
                  for (const DensePayload& payload : payloads) {

@@ -17,11 +17,10 @@ struct DensePayload {
 // if none.
 std::size_t first_violation(const std::int32_t* index, std::size_t count, std::size_t n);
 
-// target = (sum in list order, in fp32, from zero) / divisor, rounded to the type.
-void accumulate(const Sparse& sparse, Float type, void* target, std::size_t n,
-                std::vector<SparsePayload>& payloads, float divisor);
+// target = (sum in list order, in fp32, from zero) / divisor, rounded to the type. stream: write
+// around the cache.
 void accumulate_dense(const Passes& passes, Float type, void* target, std::size_t n,
-                      const std::vector<DensePayload>& payloads, float divisor);
+                      const std::vector<DensePayload>& payloads, float divisor, bool stream);
 
 // v[index] += factor · value.
 void add(float* v, const std::int32_t* index, const float* value, std::size_t k, float factor);

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.cli.bench_kernels import native
+from gradwire.bench.machine import native
 from gradwire.report.table import Table
 
 DENSITY = 0.001

@@ -20,6 +20,7 @@ import torch
 from measure import bits_per_element, measure
 from models import Workload, moments, workloads
 
+from gradwire.bench.compressors import distinct_compressors, strategies
 from gradwire.cli import bench_compressors
 from gradwire.report.table import Table
 from gradwire.strategy import Compressor
@@ -47,8 +48,8 @@ def main() -> None:
 
 def compressors() -> list[Compressor]:
     """Every exported compressor, with the parameters listed for it."""
-    chosen = [*bench_compressors.strategies(), *bench_compressors.strategies(MORE)]
-    return bench_compressors.distinct_compressors(chosen)
+    chosen = [*strategies(), *strategies(MORE)]
+    return distinct_compressors(chosen)
 
 
 def run(made: Sequence[Workload], starts: tuple[int, ...], window: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import torch
 from models import Gradients
 from torch import Tensor
 
-from gradwire.cli.bench_compressors import payload_bytes
+from gradwire.bench.traffic import payload_bytes
 from gradwire.feedback import ErrorFeedback
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Layout

@@ -42,6 +42,7 @@ class Claims:
         parameter of a model may travel uncompressed beside it.
     fixed: the sections have the sizes that are stated. Otherwise there is one section of bytes,
         as large as it can get, which begins with how many of them are used: 8 bytes.
+        What follows it in a message begins at the next multiple of 8 (`padded`).
     entries: a payload is places and values, which `read` gives.
     """
 
@@ -60,6 +61,11 @@ class Claims:
     def exact(self) -> bool:
         """What arrives equals what was sent, but for the sign of zeros."""
         return self.lossless or self.contraction == 1.0
+
+
+def padded(size: int) -> int:
+    """Where the next part may begin: a multiple of 8 bytes."""
+    return size + -size % 8
 
 
 @dataclass(frozen=True)

@@ -66,10 +66,13 @@ def available() -> dict[str, dict[str, str]]:
         "collectives": COLLECTIVES,
         "aliases": ALIASES,
     }
-    return {
+    lines = {
         family: {name: _first_line(member) + _wish(member) for name, member in members.items()}
         for family, members in families.items()
     }
+    for name, member in WHOLE.items():
+        lines["aliases"][name] = f"A whole strategy, without '|': none | {_signature(member)}."
+    return lines
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -79,7 +82,9 @@ def parse_strategy(text: str) -> Strategy:
         collective = _member(text, tree, WHOLE, "strategy")
         return Strategy(compressors.Identity(), collective, None, str(collective))
     if not (isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr)):
+        _refuse_whole(text, tree)
         _fail(text, "it needs a collective after '|'", f"'{text.strip()} | allgather'")
+    _refuse_whole(text, tree.left)
     left, collective = tree.left, _member(text, tree.right, COLLECTIVES, "collective")
     if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):
         compressor = _member(text, left.left, COMPRESSORS, "compressor")
@@ -100,6 +105,18 @@ def _read(text: str) -> ast.expr:
         _fail(text, "it reads 'compressor[+feedback] | collective'", "'topk(0.01)+ef | allgather'")
 
 
+def _refuse_whole(text: str, left: ast.expr) -> None:
+    """StrategyError if a strategy that stands alone is used as a compressor or a feedback."""
+    parts = (left.left, left.right) if isinstance(left, ast.BinOp) else (left,)
+    for part in parts:
+        name = _name_or_none(part)
+        if name in WHOLE:
+            rule = f"'{name}' is a whole strategy, with its own feedback and collective"
+            given = isinstance(part, ast.Call)
+            instead = ast.unparse(part) if given else _signature(WHOLE[name])
+            _fail(text, f"{rule}; nothing stands beside it", f"'{instead}' alone")
+
+
 def _member(text: str, node: ast.expr, family: dict[str, Any], kind: str) -> Any:
     name = _name(text, node)
     if name not in family:
@@ -112,7 +129,8 @@ def _member(text: str, node: ast.expr, family: dict[str, Any], kind: str) -> Any
         return family[name](*positional, **named)
     except TypeError as error:
         reason = str(error).partition(") ")[2] or str(error)
-        _fail(text, f"the parameters of '{name}' do not fit: {reason}", _signature(family[name]))
+        instead = f"'{_signature(family[name])}'"
+        _fail(text, f"the parameters of '{name}' do not fit: {reason}", instead)
 
 
 def _name_or_none(node: ast.expr) -> str | None:
@@ -148,7 +166,7 @@ def _signature(member: Any) -> str:
         p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in named
     )
     name = getattr(member, "name", None) or member.__name__.strip("_")
-    return f"'{name}({inside})'"
+    return f"{name}({inside})"
 
 
 def _first_line(member: type[Member] | Callable[..., Any]) -> str:

@@ -8,11 +8,14 @@ import json
 import pytest
 
 from gradwire import registry
-from gradwire.cli import bench_compressors as bench
-from gradwire.cli.bench_kernels import ALLOCATOR
+from gradwire.bench import compressors as bench
+from gradwire.bench.machine import ALLOCATOR
+from gradwire.bench.traffic import decode_bytes, encode_bytes
+from gradwire.cli import bench_compressors as command
 from gradwire.compressors import Int8, OneBit, Sign, TernGrad, TopK
 from gradwire.errors import StrategyError
 from gradwire.kernels import instruction_set, use
+from gradwire.strategy import Compressor
 
 native = pytest.mark.skipif(instruction_set() == "twin", reason="needs the native extension")
 N = 25_600
@@ -20,7 +23,7 @@ N = 25_600
 
 def options(*given: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
+    command.add_arguments(parser)
     return parser.parse_args(["--elements", str(N), "--repeats", "2", "--payloads", "2", *given])
 
 
@@ -87,14 +90,14 @@ CODED = 4 * 256 + 6 * 256 // 8 + 82  # Elias-Fano: 6 low bits each, and 256 + 39
     ],
     ids=str,
 )
-def test_bytes_of_encoding(compressor: bench.Compressor, state: int, expected: list[int]) -> None:
-    assert bench.encode_bytes(compressor, N, state) == expected
+def test_bytes_of_encoding(compressor: Compressor, state: int, expected: list[int]) -> None:
+    assert encode_bytes(compressor, N, state) == expected
 
 
 def test_bytes_of_decoding() -> None:
-    assert bench.decode_bytes(Int8(), N, 8) == [4 * N + 8 * (N + SCALES)]
-    assert bench.decode_bytes(PLAIN, N, 8) == [4 * N + 8 * 8 * 256]
-    assert bench.decode_bytes(TopK(0.01), N, 8) == [4 * N + 8 * CODED]
+    assert decode_bytes(Int8(), N, 8) == [4 * N + 8 * (N + SCALES)]
+    assert decode_bytes(PLAIN, N, 8) == [4 * N + 8 * 8 * 256]
+    assert decode_bytes(TopK(0.01), N, 8) == [4 * N + 8 * CODED]
 
 
 # -- a tiny run --------------------------------------------------------------------------------
@@ -130,7 +133,7 @@ def test_state_is_counted_as_training_keeps_it() -> None:
 @native
 @pytest.mark.usefixtures("_allocator_is_set")
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.run(options("--json", "int8", "topk(0.01)+ef")) == 0
+    assert command.run(options("--json", "int8", "topk(0.01)+ef")) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["elements"] == N
     assert [row["name"] for row in document["encode"]] == ["int8", "topk(0.01)+ef"]
@@ -139,7 +142,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
 @native
 @pytest.mark.usefixtures("_allocator_is_set")
 def test_tables_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.run(options("terngrad", "topk(0.01)+ef")) == 0
+    assert command.run(options("terngrad", "topk(0.01)+ef")) == 0
     said = capsys.readouterr()
     assert "copy" in said.out.splitlines()[0]
     assert "decode and sum 2" in said.out
@@ -150,12 +153,12 @@ def test_tables_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
 @native
 @pytest.mark.usefixtures("_allocator_is_set")
 def test_a_wrong_text_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.run(options("topkk(0.01)")) == 1
+    assert command.run(options("topkk(0.01)")) == 1
     assert "topk" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_allocator_is_set")
 def test_without_native_kernels_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     with use("twin"):
-        assert bench.run(options()) == 1
+        assert command.run(options()) == 1
     assert "install" in capsys.readouterr().err

@@ -30,11 +30,12 @@ ALLOWED = {
     "report": (*VOCABULARY, "report"),
 }
 FORBIDDEN = {
-    "runtime": ("training", "planner", "network", "cli", "lab", "report", "demo"),
-    "training": ("planner", "network", "cli", "lab", "report", "demo"),
+    "runtime": ("training", "planner", "network", "cli", "lab", "bench", "report", "demo"),
+    "training": ("planner", "network", "cli", "lab", "bench", "report", "demo"),
     "planner": ("runtime", "training", "cli", "lab", "demo"),
     "network": ("runtime", "training", "cli", "lab", "demo"),
     "lab": ("training", "planner", "cli", "report", "demo"),
+    "bench": ("training", "planner", "network", "cli", "lab", "report", "demo"),
     "demo": ("cli",),
 }
 

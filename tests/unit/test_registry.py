@@ -52,7 +52,8 @@ def test_available_names_every_member_with_a_line() -> None:
     assert list(shown) == ["compressors", "feedback", "collectives", "aliases"]
     for family, (_, registered, _) in FAMILIES.items():
         assert list(shown[family]) == list(registered)
-    assert list(shown["aliases"]) == list(registry.ALIASES)
+    assert list(shown["aliases"]) == [*registry.ALIASES, *registry.WHOLE]
+    assert "none | powersgd(rank)" in shown["aliases"]["powersgd"]
     for lines in shown.values():
         for name, line in lines.items():
             assert 10 < len(line) < 99, name

@@ -41,6 +41,17 @@ def problem(text: Any) -> str:
         ("topk(0.1)+topk(0.1) | allgather", "'topk' is no feedback", "(there are ef, dgc, ef21"),
         ("dgc(0.1)+ef | allgather", "'dgc' is no compressor", "none, fp16, bf16, int8, fp8"),
         ("allgather | none", "'none' is no collective", "Use"),
+        # what stands alone, in company
+        (
+            "powersgd(4)+ef | allreduce",
+            "'powersgd' is a whole strategy",
+            "Use 'powersgd(4)' alone",
+        ),
+        ("powersgd(4) | allreduce", "its own feedback and collective", "Use 'powersgd(4)' alone"),
+        ("powersgd(4)+ef", "nothing stands beside it", "Use 'powersgd(4)' alone"),
+        ("none+powersgd(4) | allreduce", "'powersgd' is a whole strategy", "Use 'powersgd(4)'"),
+        ("powersgd | allreduce", "'powersgd' is a whole strategy", "Use 'powersgd(rank)' alone"),
+        ("powersgd", "'powersgd' do not fit", "Use 'powersgd(rank)'"),
         # ranges
         ("topk(0) | allgather", "above 0 and at most 1; got 0", "topk(0.01)"),
         ("topk(-0.1) | allgather", "above 0 and at most 1; got -0.1", "topk(0.01)"),

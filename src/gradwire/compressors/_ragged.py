@@ -15,6 +15,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.compressors._entries import VALUES, Entries
 from gradwire.errors import PayloadError
+from gradwire.member import padded
 from gradwire.strategy import Compressor, Key, Sections
 
 _HEAD = 16
@@ -37,7 +38,7 @@ class Ragged(Compressor):
 
     def capacity(self, n: int) -> int:
         """Bytes of the longest payload: no code is longer than the bitmap, no value than fp32."""
-        return _HEAD + _padded(kernels.code_bytes("bitmap", n, 0)) + 4 * n
+        return _HEAD + padded(kernels.code_bytes("bitmap", n, 0)) + 4 * n
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         (section,) = sections
@@ -107,9 +108,5 @@ def _bounds(entries: Entries) -> tuple[int, int, int]:
     """Where the places end, and where the values begin and end."""
     (places, count), (values, k) = entries.sections
     place_bytes = count * getattr(torch, places).itemsize
-    begin = _HEAD + _padded(place_bytes)
+    begin = _HEAD + padded(place_bytes)
     return _HEAD + place_bytes, begin, begin + k * getattr(torch, values).itemsize
-
-
-def _padded(size: int) -> int:
-    return size + -size % 8

@@ -20,7 +20,7 @@ from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.merges import contained, merge_coded, merge_streams, top_of_two
-from gradwire.kernels.native import check_index_range, instruction_set, use
+from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits, strata
 from gradwire.kernels.row_sums import merge_rows
 from gradwire.kernels.rows import add_rows, gather_stripes, nonzero_rows, scatter_stripes
@@ -28,6 +28,7 @@ from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, 
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add, quotient
 from gradwire.kernels.streams import CHUNK, place_stream, split_stream
+from gradwire.kernels.tensors import check_index_range
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 
 __all__ = [

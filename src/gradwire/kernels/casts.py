@@ -3,14 +3,14 @@
 import torch
 
 from gradwire.errors import KernelError
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.tensors import (
     CODES,
-    STREAM_BYTES,
     check_contiguous,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
+    goes_around,
     pointer,
 )
 
@@ -40,8 +40,7 @@ def cast(source: torch.Tensor, target: torch.Tensor) -> bool:
         return cast_twin(source, target)
     core, which = found
     source = source.contiguous()
-    n = source.numel()
-    around = n * target.element_size() >= STREAM_BYTES
+    n, around = source.numel(), goes_around(target)
     from_, to = CODES[source.dtype], CODES[target.dtype]
     return core.cast(which, from_, to, pointer(source), pointer(target), n, around)
 

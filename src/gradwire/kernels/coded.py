@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
+from gradwire.kernels.core import Core
 from gradwire.kernels.indices import decode_indices
 from gradwire.kernels.memory import scratch
-from gradwire.kernels.native import Core, core_for
+from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import check_payload, check_target, sum_checked
 
 

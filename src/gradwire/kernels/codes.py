@@ -8,18 +8,18 @@ from gradwire.errors import PayloadError
 from gradwire.kernels import formats
 from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
 from gradwire.kernels.journal import Journal
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.noise import Noise, random_bits_twin
+from gradwire.kernels.sparse import check_target, quotient
+from gradwire.kernels.tensors import (
     CODES,
-    STREAM_BYTES,
     check_buffer,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
+    goes_around,
     pointer,
 )
-from gradwire.kernels.noise import Noise, random_bits_twin
-from gradwire.kernels.sparse import check_target, quotient
 from gradwire.kernels.update import advance, check_update, recurrence_of
 
 _SILENCE = Noise(0, 0)
@@ -45,7 +45,7 @@ def encode_codes(
     x = x.contiguous()
     return core.encode(
         which, form.number, CODES[x.dtype], pointer(x), x.numel(), noise, largest,
-        pointer(codes), pointer(scales), codes.numel() >= STREAM_BYTES,
+        pointer(codes), pointer(scales), goes_around(codes),
     )  # fmt: skip
 
 
@@ -116,10 +116,9 @@ def accumulate_codes(
         _accumulate_twin(form, out, payloads, by)
         return
     core, which = found
-    stream = out.numel() * out.element_size() >= STREAM_BYTES
     core.accumulate_codes(
         which, form.number, CODES[out.dtype], pointer(out), out.numel(),
-        [(pointer(codes), pointer(scales)) for codes, scales in payloads], by, stream,
+        [(pointer(codes), pointer(scales)) for codes, scales in payloads], by, goes_around(out),
     )  # fmt: skip
 
 

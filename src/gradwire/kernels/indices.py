@@ -21,15 +21,10 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels.native import (
-    Core,
-    check_buffer,
-    check_index_range,
-    check_same_device,
-    core_for,
-    pointer,
-)
+from gradwire.kernels.core import Core
+from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import first_violation
+from gradwire.kernels.tensors import check_buffer, check_index_range, check_same_device, pointer
 
 _GAP_BYTES = {"gap16": 2, "gap8": 1}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from gradwire.errors import KernelError
-from gradwire.kernels.native import Core, NativeJournal, pointer
+from gradwire.kernels.core import Core, NativeJournal
+from gradwire.kernels.tensors import pointer
 
 FACTOR = 16.0
 """A block is kept if a scaled gradient in it reaches so many times the candidate threshold."""

@@ -12,15 +12,8 @@ from torch import Tensor
 
 from gradwire.errors import PayloadError
 from gradwire.kernels.coded import checked_places
-from gradwire.kernels.native import (
-    CODES,
-    INDEX_LIMIT,
-    Core,
-    check_buffer,
-    check_same_device,
-    core_for,
-    pointer,
-)
+from gradwire.kernels.core import Core
+from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import (
     check_divisor,
     check_payloads,
@@ -28,6 +21,13 @@ from gradwire.kernels.sparse import (
     quotient,
 )
 from gradwire.kernels.streams import check_capacity, check_count, check_domain, given
+from gradwire.kernels.tensors import (
+    CODES,
+    INDEX_LIMIT,
+    check_buffer,
+    check_same_device,
+    pointer,
+)
 
 _NO_SUM = -0.0  # what adds nothing to any value, -0 included
 

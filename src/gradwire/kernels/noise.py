@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from gradwire.kernels.native import check_buffer, check_index_range, core_for, pointer
+from gradwire.kernels.native import core_for
+from gradwire.kernels.tensors import check_buffer, check_index_range, pointer
 
 _GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio
 

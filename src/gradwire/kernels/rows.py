@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels.native import (
+from gradwire.kernels.core import Core
+from gradwire.kernels.native import core_for
+from gradwire.kernels.sparse import first_violation
+from gradwire.kernels.tensors import (
     CODES,
-    Core,
     check_buffer,
     check_contiguous,
     check_index_range,
     check_same_device,
-    core_for,
     pointer,
 )
-from gradwire.kernels.sparse import first_violation
 
 
 def _check_matrix(name: str, x: Tensor) -> None:

@@ -13,12 +13,12 @@ import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels.memory import kept, scratch
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.tensors import (
     CODES,
     check_buffer,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
     pointer,
 )

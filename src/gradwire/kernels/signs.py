@@ -12,18 +12,18 @@ import torch
 
 from gradwire.kernels.codes import check_payload_scales
 from gradwire.kernels.formats import pack_bits, unpack_bits
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.noise import Noise, random_bits_twin
+from gradwire.kernels.sparse import check_target, quotient
+from gradwire.kernels.tensors import (
     CODES,
-    STREAM_BYTES,
     check_buffer,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
+    goes_around,
     pointer,
 )
-from gradwire.kernels.noise import Noise, random_bits_twin
-from gradwire.kernels.sparse import check_target, quotient
 
 _LANES = 64
 _BLOCK = 4096
@@ -83,11 +83,10 @@ def accumulate_signs(
         _accumulate_twin(out, payloads, by)
         return
     core, which = found
-    stream = out.numel() * out.element_size() >= STREAM_BYTES
     core.accumulate_signs(
         which, CODES[out.dtype], pointer(out), out.numel(),
         [(pointer(bits), pointer(values), values.numel()) for bits, values in payloads],
-        by, stream,
+        by, goes_around(out),
     )  # fmt: skip
 
 

@@ -6,16 +6,16 @@ Payloads come from other ranks, so sparse ones are checked before anything is wr
 import torch
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels.native import (
+from gradwire.kernels.core import Core
+from gradwire.kernels.native import core_for
+from gradwire.kernels.tensors import (
     CODES,
-    STREAM_BYTES,
-    Core,
     check_buffer,
     check_contiguous,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
+    goes_around,
     pointer,
 )
 
@@ -137,7 +137,9 @@ def sum_checked(
     core, which = found
     held = [(i.contiguous(), v.contiguous()) for i, v in zip(indices, values)]
     payloads = [(pointer(i), pointer(v), i.numel(), CODES[v.dtype]) for i, v in held]
-    core.accumulate(which, CODES[out.dtype], pointer(out), out.numel(), payloads, by)
+    core.accumulate(
+        which, CODES[out.dtype], pointer(out), out.numel(), payloads, by, goes_around(out)
+    )
 
 
 def add(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float) -> None:
@@ -212,8 +214,8 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
     core, which = found
     held = [p.contiguous() for p in payloads]
     pairs = [(pointer(p), CODES[p.dtype]) for p in held]
-    stream = out.numel() * out.element_size() >= STREAM_BYTES
-    core.accumulate_dense(which, CODES[out.dtype], pointer(out), out.numel(), pairs, by, stream)
+    around = goes_around(out)
+    core.accumulate_dense(which, CODES[out.dtype], pointer(out), out.numel(), pairs, by, around)
 
 
 def accumulate_dense_twin(out: torch.Tensor, payloads: list[torch.Tensor], divisor: float) -> None:

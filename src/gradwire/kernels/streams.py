@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
+from gradwire.kernels.core import Core
 from gradwire.kernels.core_streams import Given
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.sparse import check_payload, first_violation
+from gradwire.kernels.tensors import (
     CODES,
-    Core,
     check_buffer,
     check_contiguous,
     check_float,
     check_index_range,
     check_same_device,
-    core_for,
     pointer,
 )
-from gradwire.kernels.sparse import check_payload, first_violation
 
 CHUNK = 16
 """Elements that are dealt together."""

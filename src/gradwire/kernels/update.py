@@ -14,19 +14,19 @@ import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
-from gradwire.kernels.native import (
+from gradwire.kernels.native import core_for
+from gradwire.kernels.selection import Selected, check_selection
+from gradwire.kernels.tensors import (
     CODES,
     check_buffer,
     check_float,
     check_same_device,
-    core_for,
     finite_number,
     pointer,
 )
-from gradwire.kernels.selection import Selected, check_selection, topk_twin
+from gradwire.kernels.update_twin import invert_twin, restore_topk_twin, update_topk_twin
 
 _FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
-_SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
 
 
 def check_update(
@@ -181,62 +181,6 @@ def update_topk(
     )
 
 
-def _forward(
-    d: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    momentum: float | None,
-    nesterov: bool,
-    decay: float,
-) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """New velocity and residual; d is the scaled gradient in fp32."""
-    if momentum is None or velocity is None:
-        return None, residual * decay + d
-    if nesterov:
-        u = (velocity + d) * momentum
-        return u, (residual + u) + d
-    u = (velocity * momentum) + d
-    return u, residual + u
-
-
-def update_topk_twin(
-    gradient: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    k: int,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    velocities: torch.Tensor | None,
-    *,
-    momentum: float | None,
-    nesterov: bool = False,
-    mask: bool = True,
-    scale: float = 1.0,
-    decay: float = 1.0,
-    hint: float = 0.0,
-    journal: Journal | None = None,
-) -> Selected:
-    """`update_topk` in torch, term by term. Its journal keeps all or nothing."""
-    d = gradient.detach().float() * scale
-    if journal is not None:
-        journal.keep_whole(d, velocity, residual, hint)
-    u, v = _forward(d, velocity, residual, momentum, nesterov, decay)
-    good = v.isfinite() if u is None else v.isfinite() & u.isfinite()
-    residual.copy_(torch.where(good, v, residual))
-    if u is not None and velocity is not None:
-        velocity.copy_(torch.where(good, u, velocity))
-    topk_twin(residual, k, indices, values)
-    chosen = indices.long()
-    kept = residual[chosen]
-    residual[chosen] = torch.where(kept.isfinite(), torch.zeros_like(kept), kept)
-    if velocity is not None and velocities is not None:
-        velocities.copy_(velocity[chosen])
-        if mask:
-            velocity[chosen] = 0.0
-    least = max(float(values.abs().min()), _SMALLEST) if values.numel() else hint
-    return Selected(least, bool(good.all()))
-
-
 def undo_topk(
     gradient: torch.Tensor,
     velocity: torch.Tensor | None,
@@ -268,7 +212,7 @@ def undo_topk(
     restore_topk(velocity, residual, indices, values, velocities, mask=mask)
     found = core_for(gradient)
     if found is None:
-        _invert_twin(gradient, velocity, residual, momentum, nesterov, s, decay)
+        invert_twin(gradient, velocity, residual, momentum, nesterov, s, decay)
     else:
         core, which = found
         gradient = gradient.contiguous()
@@ -285,53 +229,6 @@ def undo_topk(
         )
     if journal is not None:
         journal.put_back(velocity, residual)
-
-
-def undo_topk_twin(
-    gradient: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    velocities: torch.Tensor | None,
-    *,
-    momentum: float | None,
-    nesterov: bool = False,
-    mask: bool = True,
-    scale: float = 1.0,
-    decay: float = 1.0,
-    journal: Journal | None = None,
-) -> None:
-    """`undo_topk` in torch."""
-    restore_topk_twin(velocity, residual, indices, values, velocities, mask=mask)
-    _invert_twin(gradient, velocity, residual, momentum, nesterov, scale, decay)
-    if journal is not None:
-        journal.put_back(velocity, residual)
-
-
-def _invert_twin(
-    gradient: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    momentum: float | None,
-    nesterov: bool,
-    scale: float,
-    decay: float,
-) -> None:
-    """An element that would overflow when repeated was kept by the update, so it is kept here."""
-    d = gradient.detach().float() * scale
-    good = _forward(d, velocity, residual, momentum, nesterov, decay)[1].isfinite()
-    if momentum is None or velocity is None:
-        v = (residual - d) / torch.tensor(decay, dtype=torch.float32, device=d.device)
-    else:
-        m = torch.tensor(momentum, dtype=torch.float32, device=d.device)
-        v = (residual - d) - velocity if nesterov else residual - velocity
-        u = velocity
-        if momentum != 0.0:
-            u = velocity / m - d if nesterov else (velocity - d) / m
-        good &= u.isfinite() & v.isfinite()
-        velocity.copy_(torch.where(good, u, velocity))
-    residual.copy_(torch.where(good & v.isfinite(), v, residual))
 
 
 def restore_topk(
@@ -372,19 +269,3 @@ def restore_topk(
         pointer(velocities),
         k,
     )
-
-
-def restore_topk_twin(
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    velocities: torch.Tensor | None,
-    *,
-    mask: bool = True,
-) -> None:
-    """`restore_topk` in torch."""
-    chosen = indices.long()
-    residual[chosen] += values
-    if mask and velocity is not None and velocities is not None:
-        velocity[chosen] = velocities

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,34 +20,17 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
 from gradwire.local import RIGHT_FACTOR, Local, Stream, Streams
+from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import (
-    HEADER_BYTES,
-    Header,
-    Layout,
-    check_headers,
-    check_ragged_size,
-    check_size,
-    header_of,
-    padded,
-    split_ragged,
-    used,
-)
+from gradwire.runtime.inbox import Inbox
+from gradwire.runtime.message import HEADER_BYTES, Header, Layout, of_parameter, used
 from gradwire.runtime.shards import Shards
 from gradwire.runtime.streams import BucketStreams
 from gradwire.strategy import Context, Encoder, Feedback, Key, Sections, State, StepInfo, Strategy
 
 Memory: TypeAlias = "dict[str, State]"
 """State by parameter name, then by the feedback's names; survives regrouping and resume."""
-
-
-class _Arrived(NamedTuple):
-    """The messages in one buffer, as views."""
-
-    address: int
-    headers: Tensor  # (world, 4)
-    payloads: list[list[tuple[Tensor, ...]]]  # by parameter, then by rank: the sections
 
 
 class BucketContext(Context):
@@ -71,6 +54,7 @@ class BucketContext(Context):
         self._names = bucket.names
         self._counts = [claim.sections[-1][1] for claim in claims]  # of numbers, where they add up
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
+        self._inbox = Inbox(self.layout, world, self.digest, self.ragged)
         self._states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self._device, self._scratch = torch.device(device), scratch or kernels.Scratch()
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
@@ -79,7 +63,6 @@ class BucketContext(Context):
         self._streams: BucketStreams | None = None
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
-        self._arrived: _Arrived | None = None
         self._snapshots: list[dict[str, Tensor]] = []
         self._committed = False
         self._exact = kernels.Scratch()  # the bucket's own: needed until the step ends
@@ -149,23 +132,8 @@ class BucketContext(Context):
         return own if finite else own.fill_(math.nan)
 
     def accumulate(self, messages: Tensor) -> None:
-        if self.ragged:
-            return self._accumulate_ragged(messages)
-        check_size(messages, self.world, self.layout.bytes)
-        arrived = self._views(messages)
-        if not check_headers(arrived.headers, self.digest, self.info.step):
-            return self._spoil()
-        self._write_results(arrived.payloads)
-        return None
-
-    def _accumulate_ragged(self, messages: Tensor) -> None:
-        check_ragged_size(messages, self.world, self.layout.bytes)
-        if not check_headers(header_of(messages), self.digest, self.info.step):
-            return self._spoil()
-        capacities = [end - begin for ((_, begin, end),) in self.layout.sections]
-        by_rank = [split_ragged(message, capacities, r) for r, message in enumerate(messages)]
-        self._write_results([[(part,) for part in parts] for parts in zip(*by_rank)])
-        return None
+        payloads = self._inbox.read(messages, self.info.step)
+        return self._spoil() if payloads is None else self._write_results(payloads)
 
     def divide(self, total: Tensor) -> None:
         if not kernels.is_finite(total):
@@ -292,14 +260,13 @@ class BucketContext(Context):
     def _key(self, i: int) -> Key:
         return Key(self.seed, self.info.step, self._names[i], self.rank)
 
-    def _write_results(self, payloads: Sequence[Sequence[tuple[Tensor, ...]]]) -> None:
+    def _write_results(self, payloads: Sequence[Sequence[Sections]]) -> None:
         accumulate = self.strategy.compressor.accumulate
         for i, (result, parts) in enumerate(zip(self._means, payloads)):
             try:
                 accumulate(parts, result, self.world, self._key(i))
             except PayloadError as error:
-                name = self._names[i]
-                raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
+                raise of_parameter(error, self._names[i]) from error
 
     def _remember_results(self) -> None:
         feedback = self.strategy.feedback
@@ -325,11 +292,3 @@ class BucketContext(Context):
             state.update(old)
         for result in self.results:
             result.fill_(math.nan)
-
-    def _views(self, messages: Tensor) -> _Arrived:
-        """Kept while the buffer stays in place."""
-        if self._arrived is None or self._arrived.address != messages.data_ptr():
-            by_rank = [self.layout.views(message) for message in messages]
-            payloads = [list(parts) for parts in zip(*by_rank)]
-            self._arrived = _Arrived(messages.data_ptr(), header_of(messages), payloads)
-        return self._arrived

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
+from gradwire.member import padded
 from gradwire.strategy import Claims
 
 HEADER_BYTES = 32
@@ -89,11 +90,6 @@ def header_of(messages: Tensor) -> Tensor:
     return messages[..., :HEADER_BYTES].view(torch.int64)
 
 
-def padded(size: int) -> int:
-    """Where the next payload of a ragged message begins."""
-    return size + -size % 8
-
-
 def used(section: Tensor) -> int:
     """How many bytes of a ragged payload are used, its own 8 bytes of length included."""
     return int(section[:8].view(torch.int64))
@@ -117,6 +113,13 @@ def split_ragged(message: Tensor, capacities: Sequence[int], rank: int) -> list[
         parts.append(message[at : at + size])
         at += padded(size)
     return parts
+
+
+def of_parameter(
+    error: PayloadError, name: str, whence: str = "payload r came from rank r"
+) -> PayloadError:
+    """What a compressor said against its payloads, with the parameter and who sent them."""
+    return PayloadError(f"'{name}' ({whence}): {error}")
 
 
 def check_size(messages: Tensor, world: int, size: int) -> None:

@@ -17,7 +17,14 @@ from gradwire.errors import PayloadError
 from gradwire.local import OWNERS_RESIDUAL
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, Layout, check_headers, check_size, header_of
+from gradwire.runtime.message import (
+    Header,
+    Layout,
+    check_headers,
+    check_size,
+    header_of,
+    of_parameter,
+)
 from gradwire.runtime.pieces import PieceByPiece, Pieces, of_piece
 from gradwire.strategy import Key, Recurrence, State, StepInfo, Strategy
 
@@ -101,7 +108,7 @@ class Shards:
             try:
                 self.strategy.compressor.accumulate(parts, mean, self.world, arrived)
             except PayloadError as error:
-                raise PayloadError(f"'{name}' (payload r came from rank r): {error}") from error
+                raise of_parameter(error, name) from error
             key = self._key_of_mean(p, self.rank, info, seed)
             finite &= encoder.encode(mean, state, sections, plain, key)
             self._encoded = p + 1
@@ -127,10 +134,8 @@ class Shards:
                 try:
                     self.strategy.compressor.decode(sections, result[begin:end], key)
                 except PayloadError as error:
-                    name = self.bucket.names[p]
-                    raise PayloadError(
-                        f"'{name}' (payload 0 is the mean from rank {owner}): {error}"
-                    ) from error
+                    whence = f"payload 0 is the mean from rank {owner}"
+                    raise of_parameter(error, self.bucket.names[p], whence) from error
         return True
 
     def undo(self, states: Sequence[State]) -> None:

@@ -65,6 +65,8 @@ class Handle:
     def state_dict(self) -> dict[str, object]:
         """This rank's residuals and momenta, by parameter name. Loads with weights_only=True.
 
+        In the parameters' shapes, but for "owners_residual", (elements of the piece that this
+        rank owns,), and "right_factor", (columns, rank) of a matrix.
         The tensors are the live ones; save them before the next backward. Not collective.
         """
         return self._session.state_dict()

@@ -144,7 +144,11 @@ class Session:
     # -- state -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, object]:
-        """What this rank remembers, by parameter name, in the parameters' shapes."""
+        """What this rank remembers, by parameter name, in the parameters' shapes.
+
+        But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
+        and "right_factor", (columns, rank) of a matrix.
+        """
         state = {
             name: {
                 key: _shaped(key, value, self.parameters[name]) for key, value in values.items()

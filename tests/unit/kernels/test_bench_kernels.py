@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gradwire.bench.machine import ALLOCATOR
 from gradwire.cli import bench_kernels
 from gradwire.kernels import instruction_set, use
 
@@ -19,7 +20,7 @@ def options(*given: str) -> argparse.Namespace:
 
 @pytest.fixture
 def _allocator_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in bench_kernels.ALLOCATOR.items():
+    for name, value in ALLOCATOR.items():
         monkeypatch.setenv(name, value)
 
 
@@ -61,8 +62,8 @@ def test_without_native_kernels_it_says_so(capsys: pytest.CaptureFixture[str]) -
 def test_the_allocator_is_set_by_starting_again(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr("os.execve", lambda *call: started.append(call) or exit(0))
-    for name in bench_kernels.ALLOCATOR:
+    for name in ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(SystemExit):
         bench_kernels.run(options())
-    assert started[0][2].items() >= bench_kernels.ALLOCATOR.items()
+    assert started[0][2].items() >= ALLOCATOR.items()

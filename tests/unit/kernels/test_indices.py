@@ -21,7 +21,7 @@ from gradwire.kernels import (
     use,
 )
 from gradwire.kernels.indices import decode_indices_twin, encode_indices_twin
-from gradwire.kernels.native import INDEX_LIMIT
+from gradwire.kernels.tensors import INDEX_LIMIT
 
 Encode = Callable[[torch.Tensor, int, str, torch.Tensor], None]
 CODES = pytest.mark.parametrize("code", INDEX_CODES)

@@ -8,7 +8,7 @@ from samples import DISTRIBUTIONS, DTYPES, draw, same
 
 from gradwire.errors import KernelError
 from gradwire.kernels import Selected, fallbacks, restore_topk, undo_topk, update_topk
-from gradwire.kernels import update as module
+from gradwire.kernels.update_twin import undo_topk_twin, update_topk_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 KINDS = st.sampled_from(sorted(DISTRIBUTIONS))
@@ -33,7 +33,7 @@ class State:
         return all(same(a, b) for a, b in zip(self.tensors(), other.tensors()))
 
     def update(self, gradient: torch.Tensor, *, twin: bool = False, **options: object) -> Selected:
-        run = module.update_topk_twin if twin else update_topk
+        run = update_topk_twin if twin else update_topk
         return run(
             gradient,
             self.velocity,
@@ -47,7 +47,7 @@ class State:
         )
 
     def undo(self, gradient: torch.Tensor, *, twin: bool = False, **options: object) -> None:
-        run = module.undo_topk_twin if twin else undo_topk
+        run = undo_topk_twin if twin else undo_topk
         run(
             gradient,
             self.velocity,

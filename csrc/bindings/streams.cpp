@@ -1,21 +1,13 @@
-// The part of the Python module about streams and rows: addresses and sizes in, nothing checked here. Its
-// only callers are gradwire/kernels/streams.py, merges.py and rows.py.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
+// Streams and rows.
+#include "../streams.hpp"
 
-#include <tuple>
+#include "../rows.hpp"
+#include "../sparse.hpp"
+#include "bindings.hpp"
 
-#include "rows.hpp"
-#include "sparse.hpp"
-#include "streams.hpp"
-
-namespace nb = nanobind;
-using namespace gradwire;
-
+namespace gradwire {
 namespace {
 
-using Address = std::uintptr_t;
 using Given = std::tuple<Address, Address, std::size_t, int>;  // places, values, count, type
 
 const Streams& streams_of(int set) {
@@ -25,11 +17,6 @@ const Streams& streams_of(int set) {
 #endif
     static_cast<void>(set);
     return plain_streams;
-}
-
-template <class T>
-T* at(Address address) {
-    return reinterpret_cast<T*>(address);
 }
 
 Stream stream_of(const Given& given) {
@@ -115,3 +102,5 @@ void bind_streams(nb::module_& m) {
     m.def("scatter_stripes", &scatter_stripes_at);
     m.def("add_rows", &add_rows_at);
 }
+
+}  // namespace gradwire

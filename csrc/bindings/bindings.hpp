@@ -1,0 +1,36 @@
+// What the bindings share. Nothing is checked in them: the face in gradwire/kernels checks dtypes,
+// devices, layouts and sizes, and is the only caller.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "../codecs.hpp"
+#include "../entries.hpp"
+#include "../kernels.hpp"
+
+namespace gradwire {
+
+namespace nb = nanobind;
+
+using Address = std::uintptr_t;
+
+template <class T>
+T* at(Address address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// The tables of an instruction set: 0 plain, 1 AVX2, 2 AVX-512. Throws std::invalid_argument if
+// this machine does not have it.
+const Passes& passes_of(int set);
+const Codecs& codecs_of(int set);
+const Sparse& sparse_of(int set);
+
+void bind_selection(nb::module_& m);
+void bind_sums(nb::module_& m);
+void bind_codes(nb::module_& m);
+void bind_streams(nb::module_& m);
+
+}  // namespace gradwire

@@ -1,0 +1,105 @@
+// Sums of payloads, the places in sparse ones, and casts.
+#include "../indices.hpp"
+#include "../sparse.hpp"
+#include "bindings.hpp"
+
+namespace gradwire {
+namespace {
+
+void add_at(Address v, Address index, Address value, std::size_t k, float factor) {
+    const nb::gil_scoped_release release;
+    add(at<float>(v), at<std::int32_t>(index), at<float>(value), k, factor);
+}
+
+std::size_t first_violation_at(Address index, std::size_t count, std::size_t n) {
+    const nb::gil_scoped_release release;
+    return first_violation(at<std::int32_t>(index), count, n);
+}
+
+void encode_indices_at(int code, std::size_t n, std::size_t k, Address index, Address section,
+                       std::size_t bytes) {
+    const nb::gil_scoped_release release;
+    encode_indices(static_cast<IndexCode>(code), {n, k}, at<std::int32_t>(index),
+                   at<std::uint8_t>(section), bytes);
+}
+
+std::size_t decode_indices_at(int set, int code, std::size_t n, std::size_t k, Address section,
+                              std::size_t bytes, Address index) {
+    const Sparse& sparse = sparse_of(set);
+    const nb::gil_scoped_release release;
+    return decode_indices(sparse, static_cast<IndexCode>(code), {n, k}, at<std::uint8_t>(section),
+                          bytes, at<std::int32_t>(index));
+}
+
+void accumulate_at(int set, int type, Address target, std::size_t n,
+                   const std::vector<std::tuple<Address, Address, std::size_t, int>>& payloads,
+                   float divisor, bool stream) {
+    const Sparse& sparse = sparse_of(set);
+    const nb::gil_scoped_release release;
+    std::vector<SparsePayload> list;
+    for (const auto& [index, value, count, kind] : payloads) {
+        list.push_back(
+            {at<std::int32_t>(index), at<void>(value), count, static_cast<Float>(kind)});
+    }
+    sparse.accumulate(static_cast<Float>(type), at<void>(target), n, list.data(), list.size(),
+                      divisor, stream);
+}
+
+void accumulate_dense_at(int set, int type, Address target, std::size_t n,
+                         const std::vector<std::pair<Address, int>>& payloads, float divisor,
+                         bool stream) {
+    const Passes& passes = passes_of(set);
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    std::vector<DensePayload> list;
+    std::vector<const void*> values;
+    bool alike = true;
+    for (const auto& [value, kind] : payloads) {
+        list.push_back({at<void>(value), static_cast<Float>(kind)});
+        values.push_back(at<void>(value));
+        alike &= kind == payloads.front().second;
+    }
+    const auto out = static_cast<Float>(type);
+    if (alike && !list.empty()) {
+        codecs.accumulate_dense(list.front().type, out, at<void>(target), n, values.data(),
+                                values.size(), divisor, stream);
+    } else {
+        accumulate_dense(passes, out, at<void>(target), n, list, divisor, stream);
+    }
+}
+
+bool cast_at(int set, int from, int to, Address source, Address target, std::size_t n,
+             bool stream) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    return passes.cast(static_cast<Float>(from), static_cast<Float>(to), at<void>(source),
+                at<void>(target), n, stream);
+}
+
+void add_cast_at(int set, int type, Address source, Address sum, std::size_t n, float factor) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    passes.add(static_cast<Float>(type), at<void>(source), at<float>(sum), n, factor);
+}
+
+bool is_finite_at(int set, int type, Address x, std::size_t n) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    return passes.is_finite(static_cast<Float>(type), at<void>(x), n);
+}
+
+}  // namespace
+
+void bind_sums(nb::module_& m) {
+    m.def("add", &add_at);
+    m.def("first_violation", &first_violation_at);
+    m.def("encode_indices", &encode_indices_at);
+    m.def("decode_indices", &decode_indices_at);
+    m.def("accumulate", &accumulate_at);
+    m.def("accumulate_dense", &accumulate_dense_at);
+    m.def("cast", &cast_at);
+    m.def("add_cast", &add_cast_at);
+    m.def("is_finite", &is_finite_at);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,275 @@
+"""Encoding and decoding against the bytes that must move.
+
+    limit = bytes that must move / bandwidth of a streaming copy, measured between the rows
+
+One thread, fp32. Encoding is one step of training in the steady state: the encoder that the
+runtime would take, its state in huge pages, its sections in a message. Decoding is the sum of
+the payloads of several ranks, written over one gradient. The bytes are those of `traffic`.
+
+All rows take turns, each after a copy that empties the caches. Gradients rotate. The payloads of
+the row at work lie in one pool, sized for the largest, which all rows share and fill anew. Memory:
+with 8 payloads 70 bytes per element, and 4 for each tensor of state, which lasts; 2.5 GB in all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from gradwire.bench.machine import ELEMENTS, native
+from gradwire.bench.traffic import decode_bytes, encode_bytes, payload_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwire.runtime.message import Layout
+    from gradwire.strategy import Compressor, Sections, Strategy
+
+LISTED = (
+    "none", "fp16", "bf16", "int8", "int8+ef", "fp8", 'fp8(variant="e5m2")',
+    "qsgd(2)", "qsgd(4)", "qsgd(8)", "natural", "terngrad",
+    "sign", "sign(scaled=True)", "sign(scaled=True)+ef", "onebit", "onebit+ef",
+    "topk(0.001)", "topk(0.001)+ef", "dgc(0.001)", 'dgc(0.001, values="bf16")', "topk(0.01)+ef",
+    "randk(0.01)+ef", "threshold(3.0)+ef", "threshold(2.0)+ef", "nonzero",
+)  # fmt: skip
+"""What is measured by default; a member that is not listed is measured without parameters."""
+
+ENCODE_TARGETS = {
+    **dict.fromkeys(("none", "fp16", "bf16", "int8", "sign", "topk"), 1.5),
+    **dict.fromkeys(("onebit", "terngrad", "qsgd", "natural"), 2.5),  # dice, or two means
+}
+DECODE_TARGET = 2.0
+SPARSE_SHARE = 0.01  # of the gradients that nonzero gets
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strategy, or compressor, at one kind of work on all elements.
+
+    bytes: that must move; a second number, with the second pass, where one is needed. So, too,
+    limits_seconds and times_limit (the median over them); the last is judged.
+    bits: of a payload, per element, and per element that it speaks of (None: of all).
+    """
+
+    name: str
+    seconds: float
+    seconds_least: float
+    seconds_most: float
+    turns: int
+    bytes: list[int]
+    limits_seconds: list[float]
+    times_limit: list[float]
+    target: float
+    met: bool
+    bits_per_element: float
+    bits_per_kept: float | None
+
+
+def strategies(texts: Sequence[str] = ()) -> list[Strategy]:
+    """The strategies of these texts, `| allgather` if they name no collective; else all.
+
+    Raises StrategyError, also for a member that has required parameters and is not in LISTED.
+    """
+    from gradwire.registry import COMPRESSORS
+    from gradwire.strategy import Strategy
+
+    def parse(text: str) -> Strategy:
+        return Strategy.parse(text if "|" in text else f"{text} | allgather")
+
+    if texts:
+        return [parse(text) for text in texts]
+    listed = [parse(text) for text in LISTED]
+    names = {strategy.compressor.name for strategy in listed}
+    return listed + [parse(name) for name in COMPRESSORS if name not in names]
+
+
+def distinct_compressors(of: Sequence[Strategy]) -> list[Compressor]:
+    """Each compressor once."""
+    return list(dict.fromkeys(strategy.compressor for strategy in of))
+
+
+@dataclass
+class _Job:
+    """One row at work: `prepare` is not timed; bytes are known once it has run."""
+
+    name: str
+    compressor: Compressor
+    target: float
+    payload_bytes: Callable[[], int]
+    bytes: Callable[[], list[int]]
+    call: Callable[[int], object]  # gets the number of the turn
+    prepare: Callable[[int], object] = lambda turn: None
+    seconds: list[float] = field(default_factory=list)
+    # Of the last turn; then the pool is another's.
+    sent: int = 0
+    moved: list[int] = field(default_factory=list)
+
+
+class _Bench:
+    """Tensors that all rows share: gradients, one result, one pool of messages."""
+
+    def __init__(self, of: Sequence[Strategy], elements: int, payloads: int) -> None:
+        import torch
+
+        self.n, self.payloads = elements, payloads
+        generator = torch.Generator().manual_seed(0)
+        count = max(payloads, 3)
+        self.gradients = [torch.randn(elements, generator=generator) for _ in range(count)]
+        dice = torch.rand(elements, generator=generator)
+        self.sparse = [g * (dice < SPARSE_SHARE) for g in self.gradients[:2]]
+        self.out = torch.empty(elements)
+        self.layouts = {c: self._layout(c) for c in distinct_compressors(of)}
+        most = max(layout.bytes for layout in self.layouts.values())
+        self.pool = torch.zeros(payloads * most, dtype=torch.uint8)
+        self.copies: list[float] = []
+        self.reads: list[float] = []
+
+    def _layout(self, compressor: Compressor) -> Layout:
+        from gradwire.runtime.message import Layout
+
+        return Layout.of([compressor.claims(self.n)])
+
+    def gradient(self, turn: int, compressor: Compressor | None = None) -> Tensor:
+        if compressor is not None and compressor.name == "nonzero":
+            return self.sparse[turn % len(self.sparse)]
+        return self.gradients[turn % len(self.gradients)]
+
+    def sections(self, compressor: Compressor) -> list[Sections]:
+        """The payloads, as they would lie in the buffer of an all-gather."""
+        layout = self.layouts[compressor]
+        whole = self.pool[: self.payloads * layout.bytes].view(self.payloads, layout.bytes)
+        return [layout.views(message)[0] for message in whole]
+
+    def references(self, turn: int) -> None:
+        """What memory gives just now; empties the caches."""
+        from gradwire import kernels
+
+        core, which = native()
+        x = self.gradient(turn + 1)
+        _time(turn, lambda: core.stream_read(which, x.data_ptr(), self.n), self.reads)
+        _time(turn, lambda: kernels.cast(x, self.out), self.copies)
+
+    def encoding(self, strategy: Strategy) -> _Job:
+        from gradwire.runtime.encoder import make_encoder
+        from gradwire.strategy import Key, StepInfo
+
+        compressor = strategy.compressor
+        encoder = make_encoder(compressor, strategy.feedback)
+        sections, state = self.sections(compressor)[0], dict[str, "Tensor"]()
+
+        def encode(turn: int) -> None:
+            encoder.encode(
+                self.gradient(turn, compressor), state, sections, StepInfo(turn),
+                Key(0, turn, "weight"),
+            )  # fmt: skip
+
+        def moved() -> list[int]:
+            kept = sum(tensor.numel() for tensor in state.values())
+            return encode_bytes(compressor, self.n, kept, sections)
+
+        target = ENCODE_TARGETS.get(compressor.name, math.inf)
+        name = str(strategy).partition(" | ")[0]
+        if compressor.name == "topk" and strategy.feedback is None:
+            target = math.inf  # the target is that of the fused pass
+        return _Job(
+            name, compressor, target, lambda: payload_bytes(compressor, self.n, sections), moved,
+            encode, lambda turn: encoder.release(),
+        )  # fmt: skip
+
+    def decoding(self, compressor: Compressor) -> _Job:
+        from gradwire.strategy import Key
+
+        payloads = self.sections(compressor)
+
+        def fill(turn: int) -> None:
+            for rank, sections in enumerate(payloads):
+                key = Key(0, turn, "weight", rank)
+                compressor.encode(self.gradient(turn + rank, compressor), sections, key)
+
+        return _Job(
+            str(compressor),
+            compressor,
+            DECODE_TARGET,
+            lambda: payload_bytes(compressor, self.n, payloads[0]),
+            lambda: decode_bytes(compressor, self.n, self.payloads, payloads[0]),
+            lambda turn: compressor.accumulate(
+                payloads, self.out, float(self.payloads), Key(0, turn, "weight")
+            ),
+            fill,
+        )
+
+    def turn(self, number: int, job: _Job) -> None:
+        job.prepare(number)
+        self.references(number)
+        _time(number, lambda: job.call(number), job.seconds)
+        job.sent, job.moved = job.payload_bytes(), job.bytes()
+
+    def row(self, job: _Job) -> Row:
+        timed, moved = job.seconds, job.moved
+        limits = [count / (8 * self.n) * median(self.copies) for count in moved]
+        ratios = [median(timed) / limit for limit in limits]
+        bits = 8 * job.sent
+        kept = job.compressor.claims(self.n).elements
+        return Row(
+            job.name, median(timed), min(timed), max(timed), len(timed), moved, limits, ratios,
+            job.target, ratios[-1] <= job.target, bits / self.n, bits / kept if kept else None,
+        )  # fmt: skip
+
+
+_WARM_UP = 2  # the first turn makes the state, the second meets unknown hints
+
+
+def _time(turn: int, call: Callable[[], object], seconds: list[float]) -> None:
+    began = perf_counter()
+    call()
+    if turn >= _WARM_UP:
+        seconds.append(perf_counter() - began)
+
+
+def measure(
+    texts: Sequence[str] = (),
+    elements: int = ELEMENTS,
+    repeats: int = 15,
+    payloads: int = 8,
+    progress: Callable[[str], object] = lambda line: None,
+) -> dict[str, Any]:
+    """Every row's times and limits, as one JSON document. Raises StrategyError, KernelError."""
+    import torch
+
+    native()
+    chosen, before = strategies(texts), torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        bench = _Bench(chosen, elements, payloads)
+        encode = [bench.encoding(strategy) for strategy in chosen]
+        decode = [bench.decoding(compressor) for compressor in bench.layouts]
+        for number in range(_WARM_UP + repeats):
+            progress(f"round {number + 1} of {_WARM_UP + repeats}")
+            for job in [*encode, *decode]:
+                bench.turn(number, job)
+    finally:
+        torch.set_num_threads(before)
+    return _document(bench, encode, decode)
+
+
+def _document(bench: _Bench, encode: list[_Job], decode: list[_Job]) -> dict[str, Any]:
+    import torch
+
+    from gradwire.kernels import instruction_set
+
+    return {
+        "elements": bench.n,
+        "payloads": bench.payloads,
+        "instruction_set": instruction_set(),
+        "torch": torch.__version__,
+        "copy_bytes_per_second": 8 * bench.n / median(bench.copies),
+        "copy_bytes_per_second_least": 8 * bench.n / max(bench.copies),
+        "copy_bytes_per_second_most": 8 * bench.n / min(bench.copies),
+        "read_bytes_per_second": 4 * bench.n / median(bench.reads),
+        "encode": [asdict(bench.row(job)) for job in encode],
+        "decode": [asdict(bench.row(job)) for job in decode],
+    }

@@ -1,0 +1,259 @@
+"""The native kernels against torch and this machine's memory.
+
+One thread. The contestants take turns, so that a disturbance hits them alike; gradients rotate
+among several buffers, so that none is in a cache; each range printed is that of all turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from gradwire.bench.machine import ELEMENTS, native
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradwire.kernels.core import Core
+
+DENSITY = 0.001
+MOMENTUM = 0.9
+BUFFERS = 6
+RANKS = 4
+SLOW_SECONDS = 0.2  # what takes longer gets a fifth of the turns
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant. Times in seconds per call; ratios are of medians."""
+
+    kernel: str
+    seconds: float
+    seconds_least: float
+    seconds_most: float
+    turns: int
+    bytes: int
+    bytes_per_second: float
+    times_faster_than_torch: dict[str, float]
+    fraction_of_memory_limit: float
+
+
+@dataclass
+class _Contestant:
+    name: str
+    call: Callable[[int], object]  # gets the number of the turn
+    bytes: int
+    limit: str  # the contestant whose rate is the memory limit of this kind of access
+    rivals: tuple[str, ...] = ()
+    seconds: list[float] = field(default_factory=list)
+
+    def take_turn(self, turn: int) -> None:
+        if turn % 5 and len(self.seconds) > 1 and min(self.seconds) > SLOW_SECONDS:
+            return
+        start = perf_counter()
+        self.call(turn)
+        self.seconds.append(perf_counter() - start)
+
+    def settled(self) -> list[float]:
+        """The first turn meets cold caches and unknown hints."""
+        return self.seconds[1:] or self.seconds
+
+
+def measure(elements: int = ELEMENTS, repeats: int = 25) -> list[Row]:
+    """Times every kernel on `elements` fp32 values, with one thread, `repeats` turns each.
+
+    Needs the native extension (KernelError) and about 80 bytes of memory per element.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        contestants = _contestants(elements)
+        for turn in range(repeats + 1):
+            for contestant in contestants:
+                contestant.take_turn(turn)
+    finally:
+        torch.set_num_threads(before)
+    return _rows(contestants)
+
+
+def _contestants(n: int) -> list[_Contestant]:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    gradients = [torch.randn(n, generator=generator) for _ in range(BUFFERS)]
+    core, which = native()
+    return [
+        *_references(gradients, core, which),
+        *_selections(gradients),
+        *_updates(gradients),
+        *_sums(gradients),
+    ]
+
+
+def _references(gradients: list[torch.Tensor], core: Core, which: int) -> list[_Contestant]:
+    """What memory allows: one read, and the update's traffic without any selection."""
+    from gradwire.kernels.memory import zeros
+
+    n = gradients[0].numel()
+    u, v = zeros(n), zeros(n)
+
+    def read(turn: int) -> None:
+        core.stream_read(which, gradients[turn % BUFFERS].data_ptr(), n)
+
+    def update(turn: int) -> None:
+        g = gradients[turn % BUFFERS]
+        core.stream_update(which, g.data_ptr(), u.data_ptr(), v.data_ptr(), n, MOMENTUM)
+
+    return [
+        _Contestant("read", read, 4 * n, "read"),
+        _Contestant(
+            "torch sum", lambda turn: gradients[(turn + 1) % BUFFERS].sum(), 4 * n, "read"
+        ),
+        _Contestant("stream update", update, 20 * n, "stream update"),
+    ]
+
+
+def _selections(gradients: list[torch.Tensor]) -> list[_Contestant]:
+    import torch
+
+    from gradwire.kernels.selection import topk, topk_twin
+
+    n = gradients[0].numel()
+    k = max(1, round(n * DENSITY))
+    indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k)
+    magnitude = torch.empty(n)
+    hint = 0.0
+
+    def native(turn: int) -> None:
+        nonlocal hint
+        hint = topk(gradients[(turn + 2) % BUFFERS], k, indices, values, hint).hint
+
+    def cold(turn: int) -> None:
+        topk(gradients[(turn + 3) % BUFFERS], k, indices, values)
+
+    def torch_topk(turn: int) -> None:
+        torch.topk(gradients[(turn + 4) % BUFFERS].abs(), k)
+
+    def tuned_topk(turn: int) -> None:
+        torch.abs(gradients[(turn + 4) % BUFFERS], out=magnitude)
+        torch.topk(magnitude, k, sorted=False)
+
+    def twin(turn: int) -> None:
+        topk_twin(gradients[(turn + 5) % BUFFERS], k, indices, values)
+
+    rivals = ("torch.topk(abs)", "the same, unsorted, into a buffer", "topk twin")
+    return [
+        _Contestant("topk", native, 4 * n, "read", rivals),
+        _Contestant("topk, no hint", cold, 4 * n, "read", rivals),
+        _Contestant(rivals[0], torch_topk, 4 * n, "read"),
+        _Contestant(rivals[1], tuned_topk, 4 * n, "read"),
+        _Contestant(rivals[2], twin, 4 * n, "read"),
+    ]
+
+
+def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
+    """Each contestant has a state of its own and sees the same sequence of gradients."""
+    import torch
+
+    from gradwire.kernels.memory import zeros
+    from gradwire.kernels.update import update_topk
+    from gradwire.kernels.update_twin import update_topk_twin
+
+    n = gradients[0].numel()
+    k = max(1, round(n * DENSITY))
+    states = [(zeros(n), zeros(n)) for _ in range(3)]
+    indices, values, velocities = torch.empty(k, dtype=torch.int32), torch.empty(k), torch.empty(k)
+    magnitude = torch.empty(n)
+    hint = 0.0
+
+    def native(turn: int) -> None:
+        nonlocal hint
+        g, (u, v) = gradients[turn % BUFFERS], states[0]
+        hint = update_topk(
+            g, u, v, k, indices, values, velocities, momentum=MOMENTUM, hint=hint
+        ).hint
+
+    def best_torch(turn: int) -> None:
+        g, (u, v) = gradients[turn % BUFFERS], states[1]
+        u.mul_(MOMENTUM).add_(g)
+        v.add_(u)
+        torch.abs(v, out=magnitude)
+        place = torch.topk(magnitude, k, sorted=False).indices
+        v[place].clone()
+        v.index_fill_(0, place, 0.0)
+        u.index_fill_(0, place, 0.0)
+
+    def twin(turn: int) -> None:
+        g, (u, v) = gradients[turn % BUFFERS], states[2]
+        update_topk_twin(g, u, v, k, indices, values, velocities, momentum=MOMENTUM)
+
+    rivals = ("update in torch, with torch.topk", "update_topk twin")
+    return [
+        _Contestant("update_topk", native, 20 * n, "stream update", rivals),
+        _Contestant(rivals[0], best_torch, 20 * n, "stream update"),
+        _Contestant(rivals[1], twin, 20 * n, "stream update"),
+    ]
+
+
+def _sums(gradients: list[torch.Tensor]) -> list[_Contestant]:
+    import torch
+
+    from gradwire.kernels.casts import cast, cast_twin
+    from gradwire.kernels.sparse import accumulate, accumulate_twin
+
+    n = gradients[0].numel()
+    generator = torch.Generator().manual_seed(1)
+    drawn = [torch.rand(n, generator=generator) < DENSITY for _ in range(RANKS)]
+    places = [p.nonzero().view(-1).int() for p in drawn]
+    values = [torch.randn(p.numel(), generator=generator) for p in places]
+    out, half = torch.empty(n), torch.empty(n, dtype=torch.bfloat16)
+    rivals = ("accumulate twin", "cast twin")
+    return [
+        _Contestant(
+            f"accumulate, {RANKS} payloads",
+            lambda turn: accumulate(out, places, values, RANKS),
+            4 * n,
+            "read",
+            rivals[:1],
+        ),
+        _Contestant(
+            rivals[0], lambda turn: accumulate_twin(out, places, values, RANKS), 4 * n, "read"
+        ),
+        _Contestant(
+            "cast to bf16",
+            lambda turn: cast(gradients[turn % BUFFERS], half),
+            6 * n,
+            "stream update",
+            rivals[1:],
+        ),
+        _Contestant(
+            rivals[1],
+            lambda turn: cast_twin(gradients[(turn + 3) % BUFFERS], half),
+            6 * n,
+            "stream update",
+        ),
+    ]
+
+
+def _rows(contestants: list[_Contestant]) -> list[Row]:
+    seconds = {c.name: median(c.settled()) for c in contestants}
+    rate = {c.name: c.bytes / seconds[c.name] for c in contestants}
+    return [
+        Row(
+            kernel=c.name,
+            seconds=seconds[c.name],
+            seconds_least=min(c.settled()),
+            seconds_most=max(c.settled()),
+            turns=len(c.settled()),
+            bytes=c.bytes,
+            bytes_per_second=rate[c.name],
+            times_faster_than_torch={r: seconds[r] / seconds[c.name] for r in c.rivals},
+            fraction_of_memory_limit=rate[c.name] / rate[c.limit],
+        )
+        for c in contestants
+    ]

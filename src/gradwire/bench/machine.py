@@ -1,0 +1,42 @@
+"""What benchmarks ask of the machine: native kernels, and an allocator that keeps its pages."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradwire.kernels.core import Core
+
+ELEMENTS = 25_500_000  # ResNet-50
+
+# Without these, glibc returns large blocks to the system and torch pays for fresh pages each time.
+# The last one is needed above 32 MiB, where glibc caps the first.
+ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+    "MALLOC_MMAP_MAX_": "0",
+}
+
+
+def native() -> tuple[Core, int]:
+    """The extension and the instruction set in use; KernelError without them."""
+    from gradwire.errors import KernelError
+    from gradwire.kernels.native import core_for
+
+    found = core_for()
+    if found is None:
+        raise KernelError(
+            "the benchmark is about the native kernels, but they are not in use; "
+            "install gradwire where there is a C++ compiler, and do not set GRADWIRE_KERNELS=twin"
+        )
+    return found
+
+
+def set_allocator() -> None:
+    """Start the process again with the thresholds above, unless it has them."""
+    if any(name not in os.environ for name in ALLOCATOR):
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | ALLOCATOR)

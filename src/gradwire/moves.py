@@ -24,6 +24,9 @@ class Move:
         """Bytes one rank of n puts on the wire."""
         raise NotImplementedError
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True, eq=False)
 class _Collective(Move):

@@ -14,7 +14,22 @@ import torch
 from torch import Tensor
 
 from gradwire import Strategy
-from gradwire.collectives import AllGatherSum, AllReduceSum, AllToAllSum, MajorityVote, PowerSGD
+from gradwire.collectives import (
+    DSAR,
+    AllGatherSum,
+    AllReduceSum,
+    AllToAllSum,
+    Columns,
+    GTopK,
+    MajorityVote,
+    OmniReduce,
+    PowerSGD,
+    SparCML,
+    SparCMLSplit,
+    SparsePS,
+    Union,
+    Zen,
+)
 from gradwire.compressors import (
     QSGD,
     BFloat16,
@@ -82,8 +97,14 @@ FEEDBACK: tuple[Feedback, ...] = (
     ServerMomentum(0.5, nesterov=True),
 )
 COLLECTIVES: tuple[Collective, ...] = (
-    AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2),
+    AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), GTopK(),
+    GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
+    Zen(), Columns(),
 )  # fmt: skip
+ON_STREAMS = (GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, Columns)
+"""They get entries and see neither how these were written nor what was remembered of them: each is
+tried with a few compressors and feedbacks. What they send depends on the data."""
+FEEDBACK_OF_STREAMS = (None, ErrorFeedback(), MomentumCorrection(0.9), EF21(), ServerMomentum(0.9))
 WORLDS = (1, 2, 3, 5, 8)
 
 # -- by hand, not by claims --------------------------------------------------------------------
@@ -214,6 +235,9 @@ def strategies(feedback: tuple[Feedback | None, ...] = (None, *FEEDBACK)) -> lis
             if memory is not None and compressor not in REMEMBERED:
                 continue
             for collective in COLLECTIVES:
+                few = compressor in REMEMBERED and memory in FEEDBACK_OF_STREAMS
+                if isinstance(collective, ON_STREAMS) and not few:
+                    continue
                 try:
                     made.append(Strategy(compressor, collective, memory))
                 except StrategyError:

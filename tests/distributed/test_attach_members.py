@@ -37,6 +37,17 @@ STRATEGIES = (
     "randk(0.1)+ef | allreduce",
     "dgc(0.05, values='bf16') | allgather",
     "topk(0.1)+ef21 | allgather",
+    "topk(0.1)+ef | gtopk",
+    "dgc(0.1, values='bf16') | gtopk(variant='tree')",
+    "topk(0.1)+ef | zen",
+    "nonzero | zen",
+    "nonzero | columns",
+    "nonzero | omnireduce",
+    "threshold(0.01)+ef | sparse_ps",
+    "topk(0.1)+ef | sparcml",
+    "topk(0.1)+ef21 | sparcml_split",
+    "nonzero | dsar",
+    "topk(0.1)+ef | union",
 )
 every = pytest.mark.parametrize("strategy", STRATEGIES)
 STEPS = 3
@@ -105,7 +116,7 @@ def as_in_lockstep(strategy: str) -> list[str]:
     """Bit for bit, except where the backend's own order of summing is part of the result."""
     model, rank = small(), dist.get_rank()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    bitwise = not any(word in strategy for word in ("powersgd", "allreduce"))
+    bitwise = not any(word in strategy for word in ("powersgd", "allreduce", "union"))
     with attached(model, strategy, bucket_bytes=700, lanes=2) as handle:
         simulated = Simulated(handle.plan, dist.get_world_size())
         for step in range(STEPS):

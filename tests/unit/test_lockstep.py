@@ -168,7 +168,7 @@ def test_a_move_that_nobody_can_perform_is_named() -> None:
     @dataclass(frozen=True)
     class Teleporting(AllReduceSum):
         def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-            yield Nameless(ctx.numbers())
+            yield Nameless()
 
-    with pytest.raises(MoveError, match=r"got teleport\(6 × float32\)"):
+    with pytest.raises(MoveError, match=r"got teleport\."):
         lockstep(Strategy(Identity(), Teleporting()), some(2))

@@ -130,23 +130,22 @@ def _kind(move: Move | None) -> tuple[object, ...] | None:
 
 
 def _perform(moves: Sequence[Move]) -> list[Any]:
-    if all(isinstance(m, Exchange) for m in moves):
-        sends = [m.sends for m in moves]  # type: ignore[attr-defined]
-        return [
-            {by: sends[by][r].clone() for by in m.receives}  # type: ignore[attr-defined]
-            for r, m in enumerate(moves)
-        ]
-    data: list[Tensor] = [m.data for m in moves]  # type: ignore[attr-defined]
-    if isinstance(moves[0], AllReduce):
-        total = data[0].clone()
-        for x in data[1:]:
+    """All of one kind, which `_agreed` has seen to."""
+    reduces = [m.data for m in moves if isinstance(m, AllReduce)]
+    if reduces:
+        total = reduces[0].clone()
+        for x in reduces[1:]:
             total += x
         return [total.clone() for _ in moves]
-    if isinstance(moves[0], AllGather):
-        return [torch.stack(data) for _ in moves]
-    if all(isinstance(m, AllToAll) for m in moves):
-        parts = [torch.split(m.data, m.sizes) for m in moves]  # type: ignore[attr-defined]
+    gathers = [m.data for m in moves if isinstance(m, AllGather)]
+    if gathers:
+        return [torch.stack(gathers) for _ in moves]
+    parts = [torch.split(m.data, list(m.sizes)) for m in moves if isinstance(m, AllToAll)]
+    if parts:
         return [torch.cat([part[r] for part in parts]) for r in range(len(moves))]
+    pairs = [m for m in moves if isinstance(m, Exchange)]
+    if pairs:
+        return [{by: pairs[by].sends[r].clone() for by in m.receives} for r, m in enumerate(pairs)]
     raise MoveError(f"lockstep performs the moves of gradwire.moves; got {moves[0]}.")
 
 

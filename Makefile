@@ -30,7 +30,7 @@ bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, lab
 
 setup: $(VENV)/.ready  ## a .venv with pinned packages and gradwire in it, editable, kernels built
 
-$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*/*)
+$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "gradwire needs Python 3.11 or later; '$(PYTHON)' is not there. Install it, or say make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -49,12 +49,16 @@ class Encoder(ABC):
 
 
 class BlockCodes(NamedTuple):
-    """A payload whose blocks are coded one by one, and the dice for them."""
+    """A payload whose blocks are coded one by one, and the dice for them.
+
+    place: which elements of the parameter it speaks of; None: of all.
+    """
 
     form: Format
     codes: Tensor
     scales: Tensor
     noise: Noise
+    place: slice | None = None
 
 
 @dataclass(frozen=True)

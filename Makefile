@@ -20,10 +20,11 @@ lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, lab, the long demo
+bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, sparse, lab, the long demo
 	$(PY) -m gradwire bench kernels
 	$(PY) -m gradwire bench compressors
 	$(PY) -m gradwire bench conductor
+	$(PY) benchmarks/sparse/main.py
 	$(PY) -m gradwire lab probe
 	$(PY) benchmarks/compressors/main.py
 	$(PY) benchmarks/demo/main.py

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <type_traits>
 
@@ -130,6 +131,11 @@ std::size_t unite(Entries a, Entries b, std::uint32_t* index, std::uint32_t* bit
 }
 
 }  // namespace
+
+Marked& marked_tile() {
+    thread_local const std::unique_ptr<Marked> own = std::make_unique<Marked>();
+    return *own;
+}
 
 std::vector<std::size_t> split(Stream whole, Deal deal, std::int32_t* place, void* value) {
     const Dealer dealer{whole.place, deal};

@@ -1,13 +1,11 @@
-// Sums of streams that stay sparse and of rows, written over a Vector. Included after entries.inl, with
-// GRADWIRE_STREAMS set to the name of their table.
+// Sums of streams that stay sparse and of rows, written over a Vector. Included after entries.inl,
+// with GRADWIRE_STREAMS set to the name of their table.
 
 namespace gradwire {
 namespace {
 
-constexpr std::size_t mark_span = 16;     // elements to a mark
-constexpr std::size_t wide_span = 65536;  // fp32 elements: 256 KiB of second-level cache
 constexpr std::size_t kept_span = 512;
-constexpr std::size_t many_of = 64;  // from one entry in so many elements on
+constexpr std::size_t many_of = 32;  // from one entry in so many elements on
 
 // Sums on their way out: places and quotients are written in runs, many of them around the cache.
 class Kept {
@@ -121,13 +119,6 @@ void merge_many(SparsePayload* payloads, std::size_t count, std::size_t n, Kept&
     }
 }
 
-// Memory of zeros, before and after each use.
-struct Marked {
-    alignas(64) float sum[wide_span];
-    alignas(64) std::uint8_t marks[wide_span / mark_span];
-    std::uint32_t where[wide_span / mark_span + W];
-};
-
 // Few entries: where they are is marked, and only there it is looked.
 void take_marked(Marked& tile, std::size_t first, std::size_t last, Kept& kept) {
     constexpr std::size_t at_once = 64;
@@ -147,13 +138,13 @@ void take_marked(Marked& tile, std::size_t first, std::size_t last, Kept& kept) 
     for (std::size_t j = 0; j < found; ++j) tile.marks[tile.where[j]] = 0;
 }
 
-void merge_few(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& kept) {
-    thread_local Marked tile = {};
+void merge_few(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& kept,
+               Marked& tile) {
     for (std::size_t at = next_place(payloads, count, n); at < n;
          at = next_place(payloads, count, n)) {
         const std::size_t first = at / wide_span * wide_span;
         const std::size_t last = n - first < wide_span ? n : first + wide_span;
-        sum_tile(payloads, count, first, last, tile.sum, [first](std::size_t place) {
+        sum_tile(payloads, count, first, last, tile.sum, [&tile, first](std::size_t place) {
             tile.marks[(place - first) / mark_span] = 1;
         });
         take_marked(tile, first, last, kept);
@@ -161,7 +152,7 @@ void merge_few(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& 
 }
 
 std::size_t merge(SparsePayload* payloads, std::size_t count, std::size_t n, float divisor,
-                  Float type, std::int32_t* place, void* value) {
+                  Float type, std::int32_t* place, void* value, Marked& tile) {
     constexpr std::size_t around_from = 1 << 20;  // entries
     std::size_t total = 0;
     for (std::size_t r = 0; r < count; ++r) total += payloads[r].count;
@@ -169,7 +160,7 @@ std::size_t merge(SparsePayload* payloads, std::size_t count, std::size_t n, flo
     if (total > n / many_of) {
         merge_many(payloads, count, n, kept);
     } else {
-        merge_few(payloads, count, n, kept);
+        merge_few(payloads, count, n, kept, tile);
     }
     return kept.finish();
 }
@@ -189,7 +180,8 @@ void add_rows(Float type, const void* rows, const std::int32_t* position, std::s
     with_type(type, rows, [&](const auto* row) {
         for (std::size_t j = 0; j < count; ++j, row += width) {
             if (j + ahead < count) {
-                const float* const later = sum + static_cast<std::size_t>(position[j + ahead]) * width;
+                const auto there = static_cast<std::size_t>(position[j + ahead]);
+                const float* const later = sum + there * width;
                 for (std::size_t i = 0; i < width; i += 16) __builtin_prefetch(later + i, 1);
             }
             add_row(row, width, sum + static_cast<std::size_t>(position[j]) * width);

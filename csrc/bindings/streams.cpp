@@ -35,11 +35,12 @@ std::size_t merge_at(int set, const std::vector<Given>& payloads, std::size_t n,
                      int type, Address place, Address value) {
     const nb::gil_scoped_release release;
     std::vector<SparsePayload> list;
-    for (const auto& [index, values, count, kind] : payloads) {
-        list.push_back({at<std::int32_t>(index), at<void>(values), count, static_cast<Float>(kind)});
+    for (const Given& payload : payloads) {
+        const Stream one = stream_of(payload);
+        list.push_back({one.place, one.value, one.count, one.type});
     }
     return streams_of(set).merge(list.data(), list.size(), n, divisor, static_cast<Float>(type),
-                                 at<std::int32_t>(place), at<void>(value));
+                                 at<std::int32_t>(place), at<void>(value), marked_tile());
 }
 
 void put_in_place_at(const Given& stream, Address chunks, int type, Address out) {

@@ -26,19 +26,19 @@ std::uint64_t united(const char* from) {
     return any;
 }
 
-// Whether any bit of the mask is set; a first line tells most rows that hold something.
-bool any_set(const char* row, std::size_t bytes, std::uint64_t mask) {
+// Whether any bit is set; a first line tells most rows that hold something.
+bool any_set(const char* row, std::size_t bytes) {
     std::size_t i = 0;
-    if (bytes >= line && (united<line>(row) & mask) != 0) return true;
+    if (bytes >= line && united<line>(row) != 0) return true;
     for (; i + block <= bytes; i += block) {
         for (std::size_t j = 0; j < block; j += line) __builtin_prefetch(row + i + j + far);
-        if ((united<block>(row + i) & mask) != 0) return true;
+        if (united<block>(row + i) != 0) return true;
     }
     std::uint64_t any = 0;
     for (; i + 8 <= bytes; i += 8) any |= word_at(row + i);
     std::uint64_t last = 0;
     std::memcpy(&last, row + i, bytes - i);
-    return ((any | last) & mask) != 0;
+    return (any | last) != 0;
 }
 
 void prefetch(const char* from, std::size_t bytes) {
@@ -90,16 +90,13 @@ void each_piece(Byte* x, Rows rows, const std::vector<std::size_t>& bounds, Copy
 
 }  // namespace
 
-std::size_t nonzero_rows(Float type, const void* x, std::size_t rows, std::size_t columns,
+std::size_t nonzero_rows(const void* x, std::size_t rows, std::size_t row_bytes,
                          std::int32_t* id) {
-    const bool wide = type == Float::fp32;
-    const std::size_t bytes = columns * (wide ? 4 : 2);
-    const std::uint64_t mask = wide ? 0x7fffffff7fffffffu : 0x7fff7fff7fff7fffu;
     const auto* row = static_cast<const char*>(x);
     std::size_t found = 0;
-    for (std::size_t i = 0; i < rows; ++i, row += bytes) {
+    for (std::size_t i = 0; i < rows; ++i, row += row_bytes) {
         id[found] = static_cast<std::int32_t>(i);
-        found += any_set(row, bytes, mask);
+        found += any_set(row, row_bytes);
     }
     return found;
 }

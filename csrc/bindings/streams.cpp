@@ -63,11 +63,9 @@ void contained_at(Address place, std::size_t count, Address among, std::size_t o
               at<std::uint8_t>(out));
 }
 
-std::size_t nonzero_rows_at(int type, Address x, std::size_t rows, std::size_t columns,
-                            Address ids) {
+std::size_t nonzero_rows_at(Address x, std::size_t rows, std::size_t row_bytes, Address ids) {
     const nb::gil_scoped_release release;
-    return nonzero_rows(static_cast<Float>(type), at<void>(x), rows, columns,
-                        at<std::int32_t>(ids));
+    return nonzero_rows(at<void>(x), rows, row_bytes, at<std::int32_t>(ids));
 }
 
 void gather_stripes_at(Address x, Address ids, std::size_t count, std::size_t row_bytes,

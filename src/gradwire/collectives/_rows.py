@@ -51,7 +51,10 @@ class Rows:
         return out
 
     def clear(self) -> None:
-        self.result.zero_()
+        """Zeros in all rows but those of `nonzero`, at least: where the result is the gradient's
+        own memory, the others are zero to the bit."""
+        if self.result.data_ptr() != self.x.data_ptr():
+            self.result.zero_()
 
     def put(self, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
         """Averages into the result, laid out as `take` does."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gradwire.member import Key, StepInfo
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gradwire.kernels.formats import Format
     from gradwire.kernels.noise import Noise
-    from gradwire.moves import AllGather, AllToAll
+    from gradwire.moves import AllGather, AllToAll, Move
 
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
@@ -125,9 +125,10 @@ class Streams(ABC):
         """
 
     @abstractmethod
-    def heard(self, messages: Tensor) -> list[list[int]] | None:
+    def heard(self, messages: Tensor, most: int | None = None) -> list[list[int]] | None:
         """What each rank announced. None: some rank's gradients are not finite, and the step is
-        over: results are NaN, states as they were. PayloadError where a rank found damage."""
+        over: results are NaN, states as they were. PayloadError where a rank found damage, or
+        announced a number that is not within 0 and `most` (None: the size)."""
 
     @abstractmethod
     def ranges(self, n: int) -> Domains:
@@ -210,6 +211,8 @@ class Context(ABC):
     world: int
     ragged: bool
     """Whether the size of a message depends on the data."""
+    is_exact: bool
+    """Whether gradients themselves are sent, as they are: nothing is remembered or left out."""
 
     @abstractmethod
     def message(self) -> Tensor:
@@ -249,6 +252,14 @@ class Context(ABC):
     @abstractmethod
     def streams(self) -> Streams:
         """The same for payloads that are places and values."""
+
+    @abstractmethod
+    def memory(self) -> dict[str, Any]:
+        """What a collective keeps about this bucket from step to step; not saved."""
+
+    @abstractmethod
+    def rounds_of(self, collective: str) -> Generator[Move, Any, None]:
+        """The rounds of another member, by its text, on this bucket in this step."""
 
     @abstractmethod
     def room(self, name: str, n: int) -> Tensor:

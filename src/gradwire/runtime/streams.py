@@ -89,7 +89,7 @@ class BucketStreams(Streams):
         message[HEADER_BYTES:].view(torch.int64).copy_(torch.tensor(numbers))
         return AllGather(message)
 
-    def heard(self, messages: Tensor) -> list[list[int]] | None:
+    def heard(self, messages: Tensor, most: int | None = None) -> list[list[int]] | None:
         if self.damage is not None:
             raise self.damage
         count = (messages.shape[-1] - HEADER_BYTES) // _NUMBER_BYTES
@@ -100,14 +100,15 @@ class BucketStreams(Streams):
         numbers: list[list[int]] = messages[:, HEADER_BYTES:].view(torch.int64).tolist()
         for row in numbers:
             for number in row:
-                self.check_count(number)
+                self.check_count(number, most)
         return numbers
 
-    def check_count(self, count: int) -> None:
-        if not 0 <= count <= self.size:
+    def check_count(self, count: int, most: int | None = None) -> None:
+        most = self.size if most is None else most
+        if not 0 <= count <= most:
             raise PayloadError(
-                f"a stream has 0 to {self.size} entries; {count} were announced. The message is "
-                "damaged: run `gradwire doctor`."
+                f"what is announced is within 0 and {most}; got {count}. The message is damaged: "
+                "run `gradwire doctor`."
             )
 
     # -- cutting and coding -----------------------------------------------------------------

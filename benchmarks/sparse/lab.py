@@ -39,7 +39,7 @@ WARM_UP = 2
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("preset")
+    parser.add_argument("preset", help="of gradwire.sparsity, or normal: dense")
     parser.add_argument("--strategies", nargs="*", default=STRATEGIES)
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--rate", default="1gbit")
@@ -52,13 +52,18 @@ def main() -> int:
         work(arguments)
         return 0
     with tempfile.TemporaryDirectory() as folder, Cluster(arguments.hosts, arguments.rate) as lab:
-        one = sparsity.synthetic(arguments.preset, 1, scale=0.01)[0].numel()
-        scale = 0.01 * arguments.elements / one
-        given = sparsity.synthetic(arguments.preset, arguments.hosts, scale=scale)
-        for rank, x in enumerate(given):
+        for rank, x in enumerate(tensors(arguments)):
             torch.save(x, f"{folder}/{rank}.pt")
-        del given
         return lab.run([sys.executable, *sys.argv, "--folder", folder])
+
+
+def tensors(arguments: argparse.Namespace) -> list[torch.Tensor]:
+    """One per host, of about that many elements."""
+    if arguments.preset == "normal":  # dense: for strategies that select
+        return [torch.randn(int(arguments.elements)) for _ in range(arguments.hosts)]
+    one = sparsity.synthetic(arguments.preset, 1, scale=0.01)[0].numel()
+    scale = 0.01 * arguments.elements / one
+    return sparsity.synthetic(arguments.preset, arguments.hosts, scale=scale)
 
 
 def work(arguments: argparse.Namespace) -> None:

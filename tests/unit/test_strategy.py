@@ -25,7 +25,9 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "mask": st.booleans(),
     "decay": st.floats(0, 1, exclude_min=True) | st.just(1),
     "bits": st.sampled_from([2, 4, 8]),
-    "variant": st.sampled_from(["e4m3", "e5m2"]),
+    "fp8.variant": st.sampled_from(["e4m3", "e5m2"]),
+    "gtopk.variant": st.sampled_from(["butterfly", "tree"]),
+    "every": st.integers(1, 1000),
     "scaled": st.booleans(),
     "clip": st.none() | st.floats(0, 100, exclude_min=True),
     "scale": st.booleans(),
@@ -43,7 +45,7 @@ def members(family: dict[str, Any]) -> st.SearchStrategy[Any]:
         required, optional = {}, {}
         for f in dataclasses.fields(member):
             target = required if f.default is dataclasses.MISSING else optional
-            target[f.name] = DRAWN[f.name]
+            target[f.name] = DRAWN.get(f"{member.name}.{f.name}") or DRAWN[f.name]
         return st.fixed_dictionaries(required, optional=optional).map(lambda kw: member(**kw))
 
     return st.sampled_from(sorted(family)).flatmap(lambda name: draw(family[name]))

@@ -112,6 +112,7 @@ class _Stripes:
 
     def _parts(self, counts: Sequence[int], message: Tensor) -> list[tuple[Tensor, Tensor]]:
         at, parts = 0, []
+        self._work.whole(message, self.message_bytes(counts, self._me))
         for table, k in zip(self._tables, counts):
             places, values = self._sizes(table, k, self._me)
             ids = self._work.read_places(table.count, k, message[at : at + places])
@@ -131,6 +132,8 @@ class _Stripes:
 
     def write(self, messages: dict[int, Tensor]) -> None:
         at = dict.fromkeys(messages, 0)
+        for owner, message in messages.items():
+            self._work.whole(message, self.union_bytes(owner))
         for table, union in zip(self._tables, self._unions):
             table.clear()
             for owner, message in messages.items():

@@ -275,6 +275,7 @@ def test_no_parameter_gets_another_s_entries(variant: str, rank: int, at: int) -
         free = set(range(40)) - set(places.tolist())
         places[12] = max(free)
         kernels.encode_indices(places.sort().values, 62, code, section)
+        x[-3:] = 0  # of none of its own the third rank hears that it was kept
         return x
 
     job = Job(f"topk(0.3)+ef | gtopk(variant='{variant}')", 3, SHAPES)

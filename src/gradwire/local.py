@@ -163,6 +163,10 @@ class Streams(ABC):
         """(count,) int32; PayloadError unless they are coded so."""
 
     @abstractmethod
+    def whole(self, message: Tensor, size: int) -> Tensor:
+        """The message; PayloadError unless it has so many elements."""
+
+    @abstractmethod
     def damage_is_told(self) -> AbstractContextManager[None, bool]:
         """Around work on what arrived: PayloadError is remembered, and told by the next
         `announce`, so that no rank waits for one that has stopped."""
@@ -184,6 +188,10 @@ class Streams(ABC):
         """Of the sum of two, the largest: of each parameter as many as `entries` has of it."""
 
     @abstractmethod
+    def check_shares(self, chosen: Stream) -> None:
+        """PayloadError unless it has of each parameter as many entries as `entries` has."""
+
+    @abstractmethod
     def survivors(self, entries: Stream, among: Stream) -> Tensor:
         """(k,) bool: which entries' places are also among the others'."""
 
@@ -192,8 +200,12 @@ class Streams(ABC):
         """Entries of this rank's that no result contains go back to where they came from."""
 
     @abstractmethod
-    def check_count(self, count: int) -> None:
-        """PayloadError unless a stream can have so many entries."""
+    def coded_count(self, count: int) -> Tensor:
+        """A number of entries for one rank alone, (16,) uint8."""
+
+    @abstractmethod
+    def read_count(self, message: Tensor) -> int:
+        """The number; PayloadError unless it is one, undamaged, that a stream can have."""
 
     @abstractmethod
     def write(self, parts: Sequence[Stream]) -> None:

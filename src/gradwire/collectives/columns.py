@@ -119,6 +119,7 @@ class _Stripes:
 
     def _read(self, counts: Sequence[int], message: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Of each table, which rows, and this rank's columns of them."""
+        self._work.whole(message, self.message_bytes(counts, self._me))
         sizes = self._sizes(counts, self._me)
         at = self._item_bytes * sum(sizes)
         stripes = torch.split(message[:at].view(self._dtype), sizes)
@@ -137,6 +138,8 @@ class _Stripes:
 
     def write(self, messages: dict[int, Tensor]) -> None:
         """Every owner's averages into the results."""
+        for owner, message in messages.items():
+            self._work.whole(message, self.union_bytes(owner))
         unions = [union.numel() for union in self._unions]
         for table in self._tables:
             table.clear()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.collectives._butterfly import Butterfly
-from gradwire.errors import StrategyError
+from gradwire.errors import PayloadError, StrategyError
 from gradwire.local import Stream, Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
@@ -99,9 +99,16 @@ def _folded(work: Streams, mine: Stream, place: Butterfly) -> Merged:
         yield Exchange({}, {})
     size = work.coded_bytes(work.size, mine.count, mine)
     arrived = yield Exchange({}, {place.host: size + -(-mine.count // 8)})
-    news = arrived[place.host]
+    news = work.whole(arrived[place.host], size + -(-mine.count // 8))
     result = _read(work, mine, news[:size])
-    return result, kernels.unpack_bits(news[size:], mine.count)
+    work.check_shares(result)
+    kept = kernels.unpack_bits(news[size:], mine.count)
+    if not bool(work.survivors(mine, result)[kept].all()):
+        raise PayloadError(
+            "what was kept of a rank's entries is in the result; what arrived says otherwise. "
+            "The message is damaged: run `gradwire doctor`."
+        )
+    return result, kept
 
 
 def _tree(ctx: Context, work: Streams, mine: Stream) -> Merged:
@@ -119,6 +126,7 @@ def _tree(ctx: Context, work: Streams, mine: Stream) -> Merged:
         if rank % (2 * step) == step:
             arrived = yield _from(work, mine, rank - step)
             group = _read(work, mine, arrived[rank - step])
+            work.check_shares(group)
         elif rank % (2 * step) == 0 and rank + step < world:
             yield Exchange({rank + step: work.coded(work.size, group)}, {})
         else:

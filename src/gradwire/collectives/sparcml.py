@@ -49,9 +49,9 @@ class SparCML(Collective):
 
 def _pass_on(held: _Held, to: list[int], by: list[int]) -> Generator[Move, Any, None]:
     """How long it is, then what is held, to one rank; what another holds is merged in."""
-    length = torch.tensor([held.count], device=held.device).view(torch.uint8)
+    length = held.work.coded_count(held.count)
     arrived = yield Exchange(dict.fromkeys(to, length), dict.fromkeys(by, length.numel()))
-    counts = {r: held.checked(int(arrived[r].view(torch.int64))) for r in by}
+    counts = {r: held.work.read_count(arrived[r]) for r in by}
     message = held.message() if to else length
     sizes = {r: held.bytes_of(count) for r, count in counts.items()}
     arrived = yield Exchange(dict.fromkeys(to, message), sizes)
@@ -63,7 +63,7 @@ class _Held:
     """A sum on its way: a stream, or all elements once that is no more bytes."""
 
     def __init__(self, work: Streams, stream: Stream) -> None:
-        self._work, self._stream = work, stream
+        self.work, self._stream = work, stream
         self._dense: Tensor | None = None
         self.device = stream.places.device
         self._settle()
@@ -71,45 +71,40 @@ class _Held:
     @property
     def count(self) -> int:
         """Of a stream's entries; of elements, if it is dense."""
-        return self._stream.count if self._dense is None else self._work.size
+        return self._stream.count if self._dense is None else self.work.size
 
     def _is_dense(self, count: int) -> bool:
-        work = self._work
+        work = self.work
         return work.coded_bytes(work.size, count, self._stream) >= 4 * work.size
 
     def bytes_of(self, count: int) -> int:
         if self._is_dense(count):
-            return 4 * self._work.size
-        return self._work.coded_bytes(self._work.size, count, self._stream)
-
-    def checked(self, count: int) -> int:
-        """PayloadError unless there can be so many."""
-        self._work.check_count(count)
-        return count
+            return 4 * self.work.size
+        return self.work.coded_bytes(self.work.size, count, self._stream)
 
     def message(self) -> Tensor:
         if self._dense is not None:
             return self._dense.view(torch.uint8)
-        return self._work.coded(self._work.size, self._stream)
+        return self.work.coded(self.work.size, self._stream)
 
     def merge(self, count: int, message: Tensor) -> None:
         if self._is_dense(count):
-            theirs = message.view(torch.float32).clone()
+            theirs = self.work.whole(message, self.bytes_of(count)).view(torch.float32).clone()
             if self._dense is None:
                 self._dense = _added(theirs, self._stream)
             else:
                 self._dense = self._dense + theirs
             return
-        stream = self._work.read(self._work.size, count, self._stream, message)
+        stream = self.work.read(self.work.size, count, self._stream, message)
         if self._dense is not None:
             self._dense = _added(self._dense, stream)
         else:
-            self._stream = self._work.merge(self._work.size, self._stream, stream)
+            self._stream = self.work.merge(self.work.size, self._stream, stream)
             self._settle()
 
     def _settle(self) -> None:
         if self._dense is None and self._is_dense(self._stream.count):
-            self._dense = _added(torch.zeros(self._work.size, device=self.device), self._stream)
+            self._dense = _added(torch.zeros(self.work.size, device=self.device), self._stream)
 
     def forget(self) -> None:
         """It was handed over."""
@@ -118,9 +113,9 @@ class _Held:
 
     def write(self, divisor: float) -> None:
         if self._dense is not None:
-            return self._work.write_dense(self._dense, divisor)
-        means = kernels.quotient(self._stream.values, divisor).to(self._work.mean_dtype)
-        return self._work.write([Stream(self._stream.places, means)])
+            return self.work.write_dense(self._dense, divisor)
+        means = kernels.quotient(self._stream.values, divisor).to(self.work.mean_dtype)
+        return self.work.write([Stream(self._stream.places, means)])
 
 
 def _added(dense: Tensor, stream: Stream) -> Tensor:

@@ -44,8 +44,9 @@ class SparCMLSplit(Collective):
                 {(me - step) % world: torch.cat(known[: len(fresh)])},
                 {(me + step) % world: sum(sizes[r] for r in fresh)},
             )
-            bundle = arrived[(me + step) % world].clone()
-            known += bundle.split([sizes[r] for r in fresh])
+            expected = [sizes[r] for r in fresh]
+            bundle = work.whole(arrived[(me + step) % world], sum(expected)).clone()
+            known += torch.split(bundle, expected)
         parts = {}
         for i, message in enumerate(known):
             r = (me + i) % world

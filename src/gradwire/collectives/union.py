@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.collectives._owners import push_and_pull
+from gradwire.errors import PayloadError
 from gradwire.local import Stream
 from gradwire.moves import AllReduce, Move
 from gradwire.strategy import Collective, Context
@@ -38,7 +39,12 @@ class Union(Collective):
         if owned is None:
             return
         places = torch.cat([part.places for part in owned])  # of ranges, so they ascend
-        total = yield AllReduce(_spread(mine, places))
+        if not bool(work.survivors(mine, Stream(places, places)).all()):
+            raise PayloadError(
+                "the union has every place that a rank has; one of this rank's is not in what "
+                "arrived. The message is damaged: run `gradwire doctor`."
+            )
+        total = work.whole((yield AllReduce(_spread(mine, places))), places.numel())
         means = kernels.quotient(total, float(ctx.world)).to(work.mean_dtype)
         work.write([Stream(places, means)])
 

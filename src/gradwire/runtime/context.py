@@ -218,10 +218,10 @@ class BucketContext(Context):
         if not skipped and self.finite:  # what a skipped step brought is not remembered
             self._remember_results()
         if skipped and self.finite and self.strategy.feedback is not None:
+            for v, places, values in self._given_back:  # it is in what is given back next
+                kernels.add(v, places, values, 1.0)
             for encoder, state, sections in zip(self._encoders, self._states, self._own):
                 encoder.give_back(state, sections)
-            for v, places, values in self._given_back:  # it is in what was given back now
-                kernels.add(v, places, values, 1.0)
             if self._shards is not None:  # the owner's sums are in what is given back
                 self._shards.undo(self._states)
         if skipped and self.finite and self._committed:

@@ -60,6 +60,7 @@ class Chunks(Domains):
             self._table[mine] = local * (1 << self._bits) + rank
         self._table = self._table.to(device)
         self.sizes = [CHUNK * chunks.numel() for chunks in self._chunks]
+        self.sizes[int(owner[-1])] -= -n % CHUNK  # the last chunk, which may be cut
 
     @cached_property
     def _room(self) -> kernels.Scratch:

@@ -21,9 +21,17 @@ from gradwire.errors import PayloadError
 from gradwire.local import Domains, Stream, Streams
 from gradwire.moves import AllGather
 from gradwire.runtime.domains import Ranges, chunks_or_ranges
-from gradwire.runtime.message import HEADER_BYTES, Header, check_headers, check_size, header_of
+from gradwire.runtime.message import (
+    HEADER_BYTES,
+    Header,
+    check_headers,
+    check_seals,
+    check_size,
+    header_of,
+    seal,
+)
 
-_NUMBER_BYTES = 8
+_WORD = 8  # bytes
 
 
 class BucketStreams(Streams):
@@ -82,28 +90,38 @@ class BucketStreams(Streams):
     # -- what all ranks hear ----------------------------------------------------------------
 
     def announce(self, *numbers: int, finite: bool = True) -> AllGather:
-        size = HEADER_BYTES + _NUMBER_BYTES * len(numbers)
-        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        self._announced = HEADER_BYTES + _WORD * (len(numbers) + 1)
+        message = torch.zeros(self._announced, dtype=torch.uint8, device=self._device)
         damaged = self.damage is not None
         Header(message).write(self._digest, self._step, self._finite and finite, damaged)
-        message[HEADER_BYTES:].view(torch.int64).copy_(torch.tensor(numbers))
+        message[HEADER_BYTES:-_WORD].view(torch.int64).copy_(torch.tensor(numbers))
+        seal(message)
         return AllGather(message)
 
     def heard(self, messages: Tensor, most: int | None = None) -> list[list[int]] | None:
         if self.damage is not None:
             raise self.damage
-        count = (messages.shape[-1] - HEADER_BYTES) // _NUMBER_BYTES
-        check_size(messages, self._world, HEADER_BYTES + _NUMBER_BYTES * count)
-        if not check_headers(header_of(messages), self._digest, self._step):
+        check_size(messages, self._world, self._announced)
+        finite = check_headers(header_of(messages), self._digest, self._step)
+        check_seals(messages)
+        if not finite:
             self._spoil()
             return None
-        numbers: list[list[int]] = messages[:, HEADER_BYTES:].view(torch.int64).tolist()
+        numbers: list[list[int]] = messages[:, HEADER_BYTES:-_WORD].view(torch.int64).tolist()
         for row in numbers:
             for number in row:
-                self.check_count(number, most)
+                self._check_count(number, most)
         return numbers
 
-    def check_count(self, count: int, most: int | None = None) -> None:
+    def coded_count(self, count: int) -> Tensor:
+        return torch.tensor([count, ~count], device=self._device).view(torch.uint8)
+
+    def read_count(self, message: Tensor) -> int:
+        count, inverse = self.whole(message, 2 * _WORD).view(torch.int64).tolist()
+        self._check_count(count if inverse == ~count else -1)
+        return int(count)
+
+    def _check_count(self, count: int, most: int | None = None) -> None:
         most = self.size if most is None else most
         if not 0 <= count <= most:
             raise PayloadError(
@@ -152,6 +170,14 @@ class BucketStreams(Streams):
         _, section, values = _parts(n, count, like, message)
         return Stream(self.read_places(n, count, section), values)
 
+    def whole(self, message: Tensor, size: int) -> Tensor:
+        if message.numel() != size:
+            raise PayloadError(
+                f"{size} elements were to arrive; {message.numel()} did. The network or another "
+                "collective corrupted the message: run `gradwire doctor`."
+            )
+        return message
+
     def damage_is_told(self) -> AbstractContextManager[None, bool]:
         return _Told(self)
 
@@ -195,6 +221,14 @@ class BucketStreams(Streams):
             places[part] += at
         return Stream(places, values)
 
+    def check_shares(self, chosen: Stream) -> None:
+        counts = [part.count for part in self._by_parameter(chosen)]
+        if counts != self._counts:
+            raise PayloadError(
+                f"of each parameter as many entries are chosen as are sent, {self._counts}; "
+                f"{counts} arrived. The message is damaged: run `gradwire doctor`."
+            )
+
     def survivors(self, entries: Stream, among: Stream) -> Tensor:
         kept = torch.empty(entries.count, dtype=torch.bool, device=self._device)
         kernels.contained(entries.places, among.places, kept)
@@ -216,7 +250,8 @@ class BucketStreams(Streams):
                 kernels.place_stream(mean, own.places, own.values, None)
 
     def write_dense(self, total: Tensor, divisor: float) -> None:
-        for mean, part in zip(self._means(), torch.split(total, list(self._bucket.sizes))):
+        parts = torch.split(self.whole(total, self.size), list(self._bucket.sizes))
+        for mean, part in zip(self._means(), parts):
             kernels.accumulate_dense(mean, [part], divisor)
 
     def _by_parameter(self, stream: Stream) -> list[Stream]:

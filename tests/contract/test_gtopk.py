@@ -1,0 +1,234 @@
+"""gtopk against a slow and obvious emulation, and what becomes of the entries it cuts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import laws
+import pytest
+import torch
+from inputs import integers, ranks
+from several import Named, Several, drawn
+from torch import Tensor
+
+from gradwire import Strategy, lockstep
+
+N, DENSITY = 23, 0.2
+WORLDS = range(1, 10)
+List = dict[int, Tensor]
+"""Value by place, fp32."""
+
+
+def largest(x: List, k: int) -> List:
+    """Ties go to the lower place."""
+    ranked = sorted(x, key=lambda place: (-abs(float(x[place])), place))
+    return {place: x[place] for place in sorted(ranked[:k])}
+
+
+def merged(a: List, b: List, k: int) -> List:
+    none = torch.tensor(0.0)
+    return largest({p: a.get(p, none) + b.get(p, none) for p in a.keys() | b.keys()}, k)
+
+
+def butterfly(sent: list[List], k: int) -> tuple[List, list[set[int]]]:
+    """The result, and which of its own entries are in it, of each rank."""
+    core = 1 << (len(sent).bit_length() - 1)
+    kept, groups = [set(mine) for mine in sent], [dict(mine) for mine in sent]
+
+    def follow() -> None:
+        for rank, own in enumerate(kept):
+            own.intersection_update(groups[rank % core])
+
+    for guest in range(core, len(sent)):
+        groups[guest - core] = merged(groups[guest - core], groups[guest], k)
+    follow()
+    for step in itertools.takewhile(lambda s: s < core, (1 << j for j in itertools.count())):
+        groups = [merged(groups[r], groups[r ^ step], k) for r in range(core)]
+        follow()
+    return groups[0], kept
+
+
+def tree(sent: list[List], k: int) -> tuple[List, list[set[int]]]:
+    groups, step = list(sent), 1
+    while step < len(sent):
+        for rank in range(0, len(sent) - step, 2 * step):
+            groups[rank] = merged(groups[rank], groups[rank + step], k)
+        step *= 2
+    return groups[0], [set(mine) & groups[0].keys() for mine in sent]
+
+
+VARIANTS = {"butterfly": butterfly, "tree": tree}
+
+
+def by_hand(variant: str, waiting: list[Tensor], values: str) -> tuple[Tensor, list[Tensor]]:
+    """One step of plain error feedback: the mean and the residuals."""
+    short = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[values]
+    k = math.ceil(DENSITY * N)
+    sent = [largest(dict(enumerate(v)), k) for v in waiting]
+    sent = [{p: v.to(short).float() for p, v in mine.items()} for mine in sent]
+    result, kept = VARIANTS[variant](sent, k)
+    mean, left = torch.zeros(N), [v.clone() for v in waiting]
+    for place, value in result.items():
+        mean[place] = value / torch.tensor(float(len(sent)))
+    for mine, own, alive in zip(left, sent, kept):
+        for place in alive:
+            mine[place] -= own[place]
+    return mean, left
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("values", ["fp32", "bf16"])
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("draw", [integers, ranks])
+def test_as_by_hand(draw: object, world: int, values: str, variant: str) -> None:
+    """Bit for bit, whole numbers with their many ties and normal ones, over three steps."""
+    text = f"topk({DENSITY}, values={values!r})+ef | gtopk(variant={variant!r})"
+    state: list[Named] = [{} for _ in range(world)]
+    waiting = [torch.zeros(N) for _ in range(world)]
+    for step in range(3):
+        xs = draw(world, N, step)  # type: ignore[operator]
+        wanted, waiting = by_hand(variant, [v + x for v, x in zip(waiting, xs)], values)
+        for result in lockstep(text, xs, step=step, state=state)[0]:
+            assert torch.equal(result, wanted)
+        for memory, left in zip(state, waiting):
+            assert torch.equal(memory["residual"], left)
+
+
+# -- nothing is lost -----------------------------------------------------------------------------
+
+
+def divisible(world: int, step: int, scale: int = 1) -> list[Tensor]:
+    """Whole numbers whose sums are divided by the number of ranks without rounding."""
+    return [x * world * scale for x in integers(world, N, step)]
+
+
+@pytest.mark.parametrize("feedback", ["ef", "dgc(0.5)", "dgc(0.5, mask=False)"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_not_a_bit_is_lost(feedback: str, world: int) -> None:
+    strategy = Strategy.parse(f"topk(0.1)+{feedback} | gtopk")
+    laws.law_nothing_is_lost(strategy, [divisible(world, s) for s in range(6)], tolerance=0.0)
+
+
+@pytest.mark.parametrize("values", ["bf16", "fp16"])
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+def test_not_a_bit_is_lost_of_what_is_rounded(values: str, world: int) -> None:
+    """Up to 8 · 8 · 625: more digits than 16 bits have."""
+    strategy = Strategy.parse(f"topk(0.1, values={values!r})+ef | gtopk")
+    laws.law_nothing_is_lost(strategy, [divisible(world, s, 625) for s in range(6)], 0.0)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_estimates_are_of_what_arrived(world: int) -> None:
+    """ef21: what the ranks think that all know of them adds up to what all know."""
+    state: list[Named] = [{} for _ in range(world)]
+    for step in range(6):
+        results, _ = lockstep(
+            "topk(0.1)+ef21 | gtopk", divisible(world, step), step=step, state=state
+        )
+        known = torch.stack([memory["estimate"] for memory in state]).sum(0)
+        assert torch.equal(known, world * results[0])
+    assert bool(known.any())
+
+
+MEETING = [[3.0, 0, 0], [0, 5.0, 0], [9.0, 0, 0], [0, 0, 1.0]]
+"""Rank 0's entry loses to rank 1's, then its place wins by what rank 2 brought."""
+
+
+def unaccounted(variant: str) -> tuple[list[float], list[list[float]]]:
+    """Of the sum of all inputs, what is neither in the result nor in a residual; and these."""
+    state: list[Named] = [{} for _ in MEETING]
+    xs = [torch.tensor(x) for x in MEETING]
+    results, _ = lockstep(f"topk(0.3)+ef | gtopk(variant={variant!r})", xs, state=state)
+    assert (4 * results[0]).tolist() == [9.0, 0.0, 0.0]
+    left = [memory["residual"] for memory in state]
+    lost = torch.stack(xs).sum(0) - torch.stack(left).sum(0) - 4 * results[0]
+    return lost.tolist(), [v.tolist() for v in left]
+
+
+def test_the_published_tree_loses_what_was_cut_under_a_place_that_others_bring() -> None:
+    assert unaccounted("tree") == ([3, 0, 0], [[0, 0, 0], [0, 5, 0], [0, 0, 0], [0, 0, 1]])
+
+
+def test_the_butterfly_gives_it_back() -> None:
+    assert unaccounted("butterfly") == ([0, 0, 0], [[3, 0, 0], [0, 5, 0], [0, 0, 0], [0, 0, 1]])
+
+
+# -- buckets of several parameters ---------------------------------------------------------------
+
+SHAPES = {"a": (7,), "b": (3, 4), "c": (1,), "none": (0,), "d": (40,)}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("text", ["topk(0.3)+ef", "topk(0.3, values='bf16')+dgc", "topk(1.0)"])
+@pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
+def test_each_parameter_selects_for_itself(world: int, text: str, variant: str) -> None:
+    """Together as alone: `d` is ten times as large, and takes no place of the others."""
+    text = f"{text} | gtopk(variant={variant!r})"
+    together = Several(text, SHAPES, world)
+    alone = Several(text, SHAPES, world, buckets=[[name] for name in SHAPES])
+    for step in range(3):
+        gradients = drawn(SHAPES, world, step)
+        for mine in gradients:
+            mine["d"] *= 10
+        for one, other in zip(together.step(gradients), alone.step(gradients)):
+            for name in SHAPES:
+                laws.same(one[name], other[name], name)
+    for one, other in zip(together.kept(), alone.kept()):
+        for name, state in one.items():
+            for key, value in state.items():
+                laws.same(value, other[name][key], f"{name} {key}")
+
+
+# -- a step that another bucket spoils -----------------------------------------------------------
+
+
+def whole(world: int, step: int) -> list[Named]:
+    return [{n: x.mul(4).round() for n, x in mine.items()} for mine in drawn(SHAPES, world, step)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("values", ["fp32", "bf16"])
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_a_skipped_step_sent_nothing(world: int, values: str, variant: str) -> None:
+    """As by the equations, to the bit: everything waits, no velocity is masked."""
+    for feedback in ("ef", "dgc(0.5)", "dgc(0.5, nesterov=True)", "dgc(0.5, mask=False)"):
+        text = f"topk(0.3, values={values!r})+{feedback} | gtopk(variant={variant!r})"
+        job = Several(text, SHAPES, world)
+        for step in range(2):
+            job.step(whole(world, step))
+        before, gradients = job.kept(), whole(world, 2)
+        job.step(gradients, skipped=True)
+        rule = Strategy.parse(text).feedback
+        for was, now, mine in zip(before, job.kept(), gradients):
+            for name, g in mine.items():
+                more = laws.to_be_sent(rule, g.view(-1), was[name])
+                wanted = was[name]["residual"].double() + more
+                assert torch.equal(now[name]["residual"].double(), wanted), f"{feedback} {name}"
+                if "velocity" in now[name]:
+                    u = 0.5 * was[name]["velocity"] + g.view(-1) * (0.5 if rule.nesterov else 1)  # type: ignore[union-attr]
+                    assert torch.equal(now[name]["velocity"], u), f"{feedback} {name}"
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_a_skipped_step_taught_nobody_anything(world: int) -> None:
+    job = Several("topk(0.3)+ef21 | gtopk", SHAPES, world)
+    for step in range(2):
+        job.step(whole(world, step))
+    before = job.kept()
+    job.step(whole(world, 2), skipped=True)
+    for was, now in zip(before, job.kept()):
+        for name in SHAPES:
+            for key, value in was[name].items():
+                assert torch.equal(now[name][key], value), f"{name} {key}"
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_what_was_cut_is_given_back_once(skipped: bool) -> None:
+    """Twice 2e38 is infinite: taking one of them away again would be too late."""
+    job = Several("topk(0.1)+ef | gtopk", {"w": (4,)}, 2)
+    job.step([{"w": torch.tensor([3e38, 0, 0, 0])}, {"w": torch.tensor([0, 2e38, 0, 0])}],
+             skipped=skipped)  # fmt: skip
+    first, second = (memory["w"]["residual"].tolist() for memory in job.kept())
+    assert first == (torch.tensor([3e38, 0, 0, 0]).tolist() if skipped else [0, 0, 0, 0])
+    assert second == torch.tensor([0, 2e38, 0, 0]).tolist()

@@ -1,0 +1,309 @@
+"""Damage to whatever arrives, at every move of every collective on streams, one rank at a time.
+
+It ends with PayloadError, or with other numbers: never with another error, a write out of bounds,
+ranks that wait for each other, or more entries than were sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire import Strategy, kernels
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import PayloadError
+from gradwire.moves import AllGather, Move
+from gradwire.runtime.context import BucketContext
+from gradwire.runtime.lockstep import Rounds, _agreed, _next, _perform
+from gradwire.strategy import StepInfo
+
+MISSES_ITS_OWN = "threshold(1.5)+ef | union"
+"""But what is a list of other places to the owner is only found by the rank whose places they
+were: its values have nowhere to go."""
+BY_OWNERS = (
+    "topk(0.3)+ef | zen",
+    "topk(0.3, values='bf16') | sparse_ps",
+    "nonzero | sparcml_split",
+    "topk(0.3)+ef | dsar",
+    MISSES_ITS_OWN,
+    "nonzero | omnireduce",
+    "nonzero | columns",
+)
+"""Who received damage among the entries tells everybody, once, before anything else is sent."""
+IN_PAIRS = (
+    "topk(0.3)+ef | gtopk",
+    "topk(0.3, values='bf16')+dgc(0.5) | gtopk(variant='tree')",
+    "topk(0.3)+ef | sparcml",
+    "nonzero | sparcml",
+)
+FULL = "nonzero | sparcml"
+"""With most elements on every rank, so that sums become dense on their way."""
+TEXTS = BY_OWNERS + IN_PAIRS
+WORLDS = (2, 3, 5)
+SHAPES = {"a": (40,), "b": (7, 3), "c": (1,)}
+LARGE = {"a": (5 * 1024 + 5,), "b": (7, 3)}  # enough for chunks, the last one cut
+ROOM = 64
+"""Elements before, between and behind the results, which nobody may touch."""
+
+Change = Callable[[Tensor, random.Random], Tensor]
+
+
+def bit(x: Tensor, dice: random.Random) -> Tensor:
+    x.view(-1)[dice.randrange(x.numel())] ^= 1 << dice.randrange(8)
+    return x
+
+
+def some_bytes(x: Tensor, dice: random.Random) -> Tensor:
+    for _ in range(dice.choice((2, 8, 64))):
+        x.view(-1)[dice.randrange(x.numel())] = dice.choice((0, 1, 255, dice.randrange(256)))
+    return x
+
+
+def all_bytes(x: Tensor, dice: random.Random) -> Tensor:
+    return x.copy_(torch.tensor([dice.randrange(256) for _ in range(x.numel())]).view_as(x))
+
+
+def shorter(x: Tensor, dice: random.Random) -> Tensor:
+    return x[..., : max(0, x.shape[-1] - dice.choice((1, 4, 8, 24, 40, 10**6)))].contiguous()
+
+
+def longer(x: Tensor, dice: random.Random) -> Tensor:
+    more = torch.zeros(*x.shape[:-1], dice.choice((1, 4, 8, 32)), dtype=x.dtype)
+    return torch.cat([x, more], dim=-1)
+
+
+CHANGES: tuple[Change, ...] = (bit, some_bytes, all_bytes, shorter, longer)
+
+
+def whole(world: int, shapes: dict[str, tuple[int, ...]], share: float) -> list[list[Tensor]]:
+    """By rank, then by parameter, flat; so many are not zero."""
+    made = []
+    for rank in range(world):
+        dice = torch.Generator().manual_seed(rank)
+        sizes = [Parameter("", shape).elements for shape in shapes.values()]
+        made.append([
+            torch.randint(1, 9, (n,), generator=dice).float()
+            * (torch.rand(n, generator=dice) < share)
+            for n in sizes
+        ])  # fmt: skip
+    return made
+
+
+class Job:
+    """One step of N ranks. damage: at which move, to which rank, what, and its dice."""
+
+    def __init__(self, text: str, world: int, shapes: dict[str, tuple[int, ...]]) -> None:
+        self.world, self.moves = world, list[Move]()
+        bucket = Bucket(tuple(Parameter(name, shape) for name, shape in shapes.items()))
+        strategy = Strategy.parse(text)
+        self.memories: list[dict[str, Any]] = [{} for _ in range(world)]
+        self.contexts = [
+            BucketContext(strategy, bucket, rank, world, self.memories[rank])
+            for rank in range(world)
+        ]
+        self.given = whole(world, shapes, 0.9 if text == FULL else 0.3)
+        self.rooms, self.results = list[Tensor](), list[list[Tensor]]()
+        for context, mine in zip(self.contexts, self.given):
+            room, at = torch.full((ROOM * 4 + bucket.elements,), 7.0), ROOM
+            self.rooms.append(room)
+            self.results.append([])
+            for x in mine:
+                self.results[-1].append(room[at : at + x.numel()])
+                at += x.numel() + ROOM
+            context.begin([x.clone() for x in mine], self.results[-1], StepInfo(3))
+
+    def run(self, damage: tuple[int, int, Change, random.Random] | None = None) -> list[bool]:
+        """Which ranks raised PayloadError. Stops where one did, as that rank would."""
+        rounds: list[Rounds] = [c.strategy.collective.rounds(c) for c in self.contexts]
+        if damage is not None:
+            rounds[damage[1]] = damaged(rounds[damage[1]], damage)
+        arrived: list[Any] = [None] * self.world
+        while True:
+            moves, failed = list[Move | None](), [False] * self.world
+            for rank, mine in enumerate(rounds):
+                try:
+                    moves.append(_next(mine, arrived[rank]))
+                except PayloadError:
+                    failed[rank] = True
+            if any(failed) or all(move is None for move in moves):
+                return failed
+            agreed = _agreed(moves)
+            self.moves.append(agreed[0])
+            arrived = _perform(agreed)
+
+    def announced(self) -> int:
+        """Bytes of what one rank tells all others first."""
+        self.run()
+        first = self.moves[0]
+        assert isinstance(first, AllGather)
+        return first.bytes
+
+    def check_rooms(self) -> None:
+        for room, results in zip(self.rooms, self.results):
+            room = room.clone()
+            at = ROOM
+            for x in results:
+                room[at : at + x.numel()] = 7.0
+                at += x.numel() + ROOM
+            assert bool((room == 7.0).all()), "written out of bounds"
+
+    def check_counts(self) -> None:
+        """No more entries than were sent; with gtopk, of each parameter as many as it selects."""
+        strategy = self.contexts[0].strategy
+        for results in self.results:
+            nonzero = [int(x.count_nonzero()) for x in results]
+            if strategy.collective.name == "gtopk":
+                ks = [strategy.compressor.k(x.numel()) for x in results]  # type: ignore[attr-defined]
+                assert all(found <= k for found, k in zip(nonzero, ks)), f"{nonzero} of {ks}"
+            elif strategy.collective.name not in ("columns", "omnireduce", "sparcml", "dsar"):
+                sent = sum(int(x.count_nonzero()) for mine in self.given for x in mine)
+                assert sum(nonzero) <= sent
+
+    def check_states(self) -> None:
+        """After the step is skipped: all is kept, as if nothing had been sent."""
+        for context, memory, mine in zip(self.contexts, self.memories, self.given):
+            context.end(skipped=True)
+            if context.strategy.feedback is not None:
+                for (name, state), x in zip(memory.items(), mine):
+                    assert torch.equal(state["residual"], x), name
+
+
+class NothingArrives(Exception):
+    """At that rank, by that move."""
+
+
+def damaged(rounds: Rounds, damage: tuple[int, int, Change, random.Random]) -> Rounds:
+    at, _, change, dice = damage
+    number, move = 0, next(rounds)
+    while True:
+        arrived = yield move
+        if number == at:
+            arrived = changed(arrived, change, dice)
+        number += 1
+        try:
+            move = rounds.send(arrived)
+        except StopIteration:
+            return
+
+
+def changed(arrived: Any, change: Change, dice: random.Random) -> Any:
+    """One of the messages."""
+    if isinstance(arrived, dict):
+        full = [r for r in arrived if arrived[r].numel()]
+        if not full:
+            raise NothingArrives
+        by = dice.choice(full)
+        return {r: change(x.clone(), dice) if r == by else x for r, x in arrived.items()}
+    if arrived.dtype == torch.uint8:
+        return change(arrived.clone(), dice)
+    if change in (shorter, longer):
+        return change(arrived, dice)
+    return change(arrived.clone().view(torch.uint8), dice).view(arrived.dtype)
+
+
+def all_damage(
+    text: str, world: int, shapes: dict[str, tuple[int, ...]], seeds: int
+) -> Iterator[tuple[Job, int, list[bool]]]:
+    """Every move, every rank, every change: the job, the move, and who noticed."""
+    sound = Job(text, world, shapes)
+    assert not any(sound.run())
+    for at, rank, change in itertools.product(range(len(sound.moves)), range(world), CHANGES):
+        for seed in range(seeds):
+            job = Job(text, world, shapes)
+            dice = random.Random(f"{at} {rank} {change.__name__} {seed}")
+            with contextlib.suppress(NothingArrives):
+                yield job, at, job.run((at, rank, change, dice))
+
+
+@pytest.mark.parametrize(
+    ("world", "shapes", "seeds"),
+    [(2, SHAPES, 4), (3, SHAPES, 3), (5, SHAPES, 1), (3, LARGE, 1)],
+    ids=["2", "3", "5", "3 large"],
+)
+@pytest.mark.parametrize("text", TEXTS)
+def test_damage_is_an_error_or_another_number(
+    text: str, world: int, shapes: dict[str, tuple[int, ...]], seeds: int
+) -> None:
+    seen = set()
+    for job, at, failed in all_damage(text, world, shapes, seeds):
+        job.check_rooms()
+        seen.add(any(failed))
+        if any(failed):
+            job.check_states()
+        else:
+            job.check_counts()
+        move = job.moves[at]
+        if isinstance(move, AllGather) and move.data.dtype == torch.uint8:
+            assert any(failed), "what ranks announce is checked to the last bit"
+        if at == 1 and text in BY_OWNERS and text != MISSES_ITS_OWN:
+            assert len(set(failed)) == 1, "some ranks wait for one that has stopped"
+    assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("text", "at"), [("topk(0.3)+ef | zen", 0), ("nonzero | columns", 0), ("nonzero | sparcml", 3)]
+)
+def test_every_bit_of_a_count_matters(text: str, at: int) -> None:
+    """And of flags and headers: backends abort where ranks believe in different sizes."""
+    bits = 8 * Job(text, 2, SHAPES).announced() if at == 0 else 8 * 16
+    for number in range(bits):
+
+        def flip(x: Tensor, dice: random.Random, number: int = number) -> Tensor:
+            (x[1] if x.dim() == 2 else x)[number // 8] ^= 1 << number % 8
+            return x
+
+        assert Job(text, 2, SHAPES).run((at, 0, flip, random.Random())) == [True, False]
+
+
+@pytest.mark.parametrize(("variant", "rank", "at"), [("butterfly", 2, 3), ("tree", 1, 4)])
+def test_no_parameter_gets_another_s_entries(variant: str, rank: int, at: int) -> None:
+    """The first of the second parameter's becomes one of the first's, which are 40 elements."""
+
+    def hand_over(x: Tensor, dice: random.Random) -> Tensor:
+        k = 12 + 7 + 1
+        places = torch.empty(k, dtype=torch.int32)
+        code = kernels.smallest(62, k)
+        section = x[: kernels.code_bytes(code, 62, k)]
+        kernels.decode_indices(section, 62, code, places)
+        free = set(range(40)) - set(places.tolist())
+        places[12] = max(free)
+        kernels.encode_indices(places.sort().values, 62, code, section)
+        x[-3:] = 0  # of none of its own the third rank hears that it was kept
+        return x
+
+    job = Job(f"topk(0.3)+ef | gtopk(variant='{variant}')", 3, SHAPES)
+    assert [
+        r for r, failed in enumerate(job.run((at, rank, hand_over, random.Random()))) if failed
+    ] == [rank]
+
+
+def test_an_entry_that_was_not_kept_is_not_in_the_result() -> None:
+    """The bits behind gtopk's result, for the third of three ranks: its last message."""
+
+    def all_kept(x: Tensor, dice: random.Random) -> Tensor:
+        x[-3:] = 255
+        return x
+
+    job = Job("topk(0.3)+ef | gtopk", 3, SHAPES)
+    assert job.run((3, 2, all_kept, random.Random())) == [False, False, True]
+
+
+def test_the_union_has_every_place_of_one_s_own() -> None:
+    """Of two ranks, the one hears of places in the other's half that are not its own."""
+
+    def next_places(x: Tensor, dice: random.Random) -> Tensor:
+        """As a bitmap: the same number of places, all others if they can be."""
+        assert len(x) == 4
+        found = "".join(f"{byte:08b}"[::-1] for byte in x.tolist())
+        moved = found[:31][::-1] + found[31:]
+        return torch.tensor([int(moved[i : i + 8][::-1], 2) for i in range(0, 32, 8)]).byte()
+
+    job = Job("nonzero | union", 2, SHAPES)
+    assert job.run((3, 0, next_places, random.Random())) == [True, False]

@@ -99,7 +99,7 @@ FEEDBACK: tuple[Feedback, ...] = (
 COLLECTIVES: tuple[Collective, ...] = (
     AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), GTopK(),
     GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
-    Zen(), Columns(),
+    Zen(), Zen(variant="paper"), Columns(),
 )  # fmt: skip
 ON_STREAMS = (GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, Columns)
 """They get entries and see neither how these were written nor what was remembered of them: each is

@@ -40,6 +40,7 @@ STRATEGIES = (
     "topk(0.1)+ef | gtopk",
     "dgc(0.1, values='bf16') | gtopk(variant='tree')",
     "topk(0.1)+ef | zen",
+    "topk(0.1)+ef | zen(variant='paper')",
     "nonzero | zen",
     "nonzero | columns",
     "nonzero | omnireduce",

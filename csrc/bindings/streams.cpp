@@ -1,6 +1,7 @@
-// Streams and rows.
+// Streams, rows and hash memory.
 #include "../streams.hpp"
 
+#include "../hash_memory.hpp"
 #include "../rows.hpp"
 #include "../sparse.hpp"
 #include "bindings.hpp"
@@ -88,6 +89,16 @@ void add_rows_at(int set, int type, Address rows, Address positions, std::size_t
                              at<std::int32_t>(positions), count, width, at<float>(sum));
 }
 
+std::tuple<std::vector<std::size_t>, std::size_t, std::size_t> hash_partition_at(
+    Address index, std::size_t count, std::size_t owners, const std::vector<std::uint32_t>& seeds,
+    std::size_t parallel, std::size_t serial, unsigned threads, Address out) {
+    const nb::gil_scoped_release release;
+    auto [counts, serially, growths] =
+        hash_partition(at<std::int32_t>(index), count, owners, seeds, {parallel, serial}, threads,
+                       at<std::int32_t>(out));
+    return {std::move(counts), serially, growths};
+}
+
 }  // namespace
 
 void bind_streams(nb::module_& m) {
@@ -100,6 +111,7 @@ void bind_streams(nb::module_& m) {
     m.def("gather_stripes", &gather_stripes_at);
     m.def("scatter_stripes", &scatter_stripes_at);
     m.def("add_rows", &add_rows_at);
+    m.def("hash_partition", &hash_partition_at);
 }
 
 }  // namespace gradwire

@@ -22,6 +22,7 @@ from gradwire.collectives import (
     Columns,
     GTopK,
     MajorityVote,
+    OkTopk,
     OmniReduce,
     PowerSGD,
     SparCML,
@@ -100,10 +101,11 @@ FEEDBACK: tuple[Feedback, ...] = (
 COLLECTIVES: tuple[Collective, ...] = (
     AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), GTopK(),
     GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
-    Zen(), Columns(), SparseAuto(every=2),
+    Zen(), Zen(variant="paper"), OkTopk(), Columns(), SparseAuto(every=2),
 )  # fmt: skip
 ON_STREAMS = (
-    GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, Columns, SparseAuto
+    GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns,
+    SparseAuto,
 )  # fmt: skip
 """They get entries and see neither how these were written nor what was remembered of them: each is
 tried with a few compressors and feedbacks. What they send depends on the data."""

@@ -40,6 +40,8 @@ STRATEGIES = (
     "topk(0.1)+ef | gtopk",
     "dgc(0.1, values='bf16') | gtopk(variant='tree')",
     "topk(0.1)+ef | zen",
+    "topk(0.1)+ef | zen(variant='paper')",
+    "topk(0.1)+ef | oktopk",
     "nonzero | zen",
     "nonzero | columns",
     "nonzero | omnireduce",

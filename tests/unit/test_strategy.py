@@ -27,6 +27,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "bits": st.sampled_from([2, 4, 8]),
     "fp8.variant": st.sampled_from(["e4m3", "e5m2"]),
     "gtopk.variant": st.sampled_from(["butterfly", "tree"]),
+    "zen.variant": st.sampled_from(["chunks", "paper"]),
     "every": st.integers(1, 1000),
     "scaled": st.booleans(),
     "clip": st.none() | st.floats(0, 100, exclude_min=True),

@@ -168,8 +168,9 @@ class BucketContext(Context):
     def streams(self) -> Streams:
         if self._streams is None:
             self._streams = BucketStreams(
-                self.bucket, self.rank, self.world, self.seed, self._device, self._compress,
-                self._own_entries, lambda: self._means, self._spoil, self._give_back_entries,
+                self.bucket, self.rank, self.world, self.seed, self._device, self._states,
+                self._compress, self._own_entries, lambda: self._means, self._spoil,
+                self._give_back_entries,
             )  # fmt: skip
         self._streams.begin(self.digest, self.info.step)
         return self._streams
@@ -217,6 +218,8 @@ class BucketContext(Context):
         """After all buckets of the step. skipped: another bucket was not finite."""
         if not skipped and self.finite:  # what a skipped step brought is not remembered
             self._remember_results()
+            if self._streams is not None:
+                self._streams.commit()
         if skipped and self.finite and self.strategy.feedback is not None:
             for v, places, values in self._given_back:  # it is in what is given back next
                 kernels.add(v, places, values, 1.0)

@@ -20,17 +20,18 @@ lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, lab, the long demo
+bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, sparse, lab, the long demo
 	$(PY) -m gradwire bench kernels
 	$(PY) -m gradwire bench compressors
 	$(PY) -m gradwire bench conductor
+	$(PY) benchmarks/sparse/main.py
 	$(PY) -m gradwire lab probe
 	$(PY) benchmarks/compressors/main.py
 	$(PY) benchmarks/demo/main.py
 
 setup: $(VENV)/.ready  ## a .venv with pinned packages and gradwire in it, editable, kernels built
 
-$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*/*)
+$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "gradwire needs Python 3.11 or later; '$(PYTHON)' is not there. Install it, or say make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -10,6 +10,7 @@ constexpr std::size_t line = 64;
 constexpr std::size_t far = 16384;  // a page and more ahead: processors stop at the end of a page
 constexpr std::size_t block = 512;
 constexpr std::size_t rows_ahead = 8;
+constexpr std::size_t long_piece = 512;
 
 std::uint64_t word_at(const char* bytes) {
     std::uint64_t word;
@@ -25,23 +26,49 @@ std::uint64_t united(const char* from) {
     return any;
 }
 
-// Whether any bit of the mask is set; a first line tells most rows that hold something.
-bool any_set(const char* row, std::size_t bytes, std::uint64_t mask) {
+// Whether any bit is set; a first line tells most rows that hold something.
+bool any_set(const char* row, std::size_t bytes) {
     std::size_t i = 0;
-    if (bytes >= line && (united<line>(row) & mask) != 0) return true;
+    if (bytes >= line && united<line>(row) != 0) return true;
     for (; i + block <= bytes; i += block) {
         for (std::size_t j = 0; j < block; j += line) __builtin_prefetch(row + i + j + far);
-        if ((united<block>(row + i) & mask) != 0) return true;
+        if (united<block>(row + i) != 0) return true;
     }
     std::uint64_t any = 0;
     for (; i + 8 <= bytes; i += 8) any |= word_at(row + i);
     std::uint64_t last = 0;
     std::memcpy(&last, row + i, bytes - i);
-    return ((any | last) & mask) != 0;
+    return (any | last) != 0;
 }
 
 void prefetch(const char* from, std::size_t bytes) {
     for (std::size_t i = 0; i < bytes; i += line) __builtin_prefetch(from + i);
+}
+
+template <std::size_t size>
+void copy_step(char* to, const char* from, std::size_t at) {
+    std::memcpy(to + at, from + at, size);
+}
+
+// Pieces are short: a call would take longer than the copy.
+void copy_piece(char* to, const char* from, std::size_t size) {
+    if (size >= long_piece) {
+        std::memcpy(to, from, size);
+    } else if (size >= 32) {
+        for (std::size_t i = 0; i + 32 < size; i += 32) copy_step<32>(to, from, i);
+        copy_step<32>(to, from, size - 32);
+    } else if (size >= 16) {
+        copy_step<16>(to, from, 0);
+        copy_step<16>(to, from, size - 16);
+    } else if (size >= 8) {
+        copy_step<8>(to, from, 0);
+        copy_step<8>(to, from, size - 8);
+    } else if (size >= 4) {
+        copy_step<4>(to, from, 0);
+        copy_step<4>(to, from, size - 4);
+    } else if (size >= 2) {
+        copy_step<2>(to, from, 0);
+    }
 }
 
 // Calls copy(row's bytes, stripe's bytes, how many) for each row and owner.
@@ -63,16 +90,13 @@ void each_piece(Byte* x, Rows rows, const std::vector<std::size_t>& bounds, Copy
 
 }  // namespace
 
-std::size_t nonzero_rows(Float type, const void* x, std::size_t rows, std::size_t columns,
+std::size_t nonzero_rows(const void* x, std::size_t rows, std::size_t row_bytes,
                          std::int32_t* id) {
-    const bool wide = type == Float::fp32;
-    const std::size_t bytes = columns * (wide ? 4 : 2);
-    const std::uint64_t mask = wide ? 0x7fffffff7fffffffu : 0x7fff7fff7fff7fffu;
     const auto* row = static_cast<const char*>(x);
     std::size_t found = 0;
-    for (std::size_t i = 0; i < rows; ++i, row += bytes) {
+    for (std::size_t i = 0; i < rows; ++i, row += row_bytes) {
         id[found] = static_cast<std::int32_t>(i);
-        found += any_set(row, bytes, mask);
+        found += any_set(row, row_bytes);
     }
     return found;
 }
@@ -81,7 +105,7 @@ void gather_stripes(const void* x, Rows rows, const std::vector<std::size_t>& bo
     auto* const to = static_cast<char*>(out);
     each_piece(static_cast<const char*>(x), rows, bounds,
                [to](const char* row, std::size_t at, std::size_t size) {
-                   std::memcpy(to + at, row, size);
+                   copy_piece(to + at, row, size);
                });
 }
 
@@ -90,7 +114,7 @@ void scatter_stripes(void* x, Rows rows, const std::vector<std::size_t>& bounds,
     const auto* const from = static_cast<const char*>(stripes);
     each_piece(static_cast<char*>(x), rows, bounds,
                [from](char* row, std::size_t at, std::size_t size) {
-                   std::memcpy(row, from + at, size);
+                   copy_piece(row, from + at, size);
                });
 }
 

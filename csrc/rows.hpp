@@ -14,9 +14,8 @@ struct Rows {
     std::size_t row_bytes;
 };
 
-// The rows that hold anything but 0 and -0, ascending; how many. id holds as many as there are.
-std::size_t nonzero_rows(Float type, const void* x, std::size_t rows, std::size_t columns,
-                         std::int32_t* id);
+// The rows that have a bit set, ascending; how many. id holds as many as there are.
+std::size_t nonzero_rows(const void* x, std::size_t rows, std::size_t row_bytes, std::int32_t* id);
 
 // Columns bounds[j] ... bounds[j + 1] - 1, in bytes, of the rows: one owner after the other, each
 // row after row; and back.

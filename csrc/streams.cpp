@@ -1,8 +1,10 @@
 #include "streams.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
+#include <memory>
+#include <numeric>
+#include <type_traits>
 
 #include "half.hpp"
 #include "ranks.hpp"
@@ -13,59 +15,53 @@ namespace {
 
 // -- split ---------------------------------------------------------------------------------------
 
-// The stream is read in so many parts at once, each with its own counts: what one entry adds to a
-// count is not waited for by the next.
-constexpr std::size_t parts = 4;
+// Counted in turn, so that a count is not waited for by the next entry of the same owner.
+constexpr std::size_t lanes = 4;
 
-struct Parts {
-    std::size_t length;  // of each; what is left over belongs to the last
-    std::size_t count;
+struct Dealer {
+    const std::int32_t* place;
+    Deal deal;
 
-    std::size_t begin(std::size_t part) const { return part * length; }
-    std::size_t end(std::size_t part) const { return part + 1 == parts ? count : begin(part + 1); }
+    std::uint32_t mask() const { return (1u << deal.bits) - 1; }
+    std::uint32_t entry(std::size_t j) const {
+        return static_cast<std::uint32_t>(
+            deal.table[static_cast<std::uint32_t>(place[j]) >> chunk_shift]);
+    }
+    std::int32_t local(std::size_t j, std::uint32_t entry) const {
+        const std::uint32_t inside = static_cast<std::uint32_t>(place[j]) & 15u;
+        return static_cast<std::int32_t>((entry >> deal.bits) << chunk_shift | inside);
+    }
 };
 
-// Calls work(part, j) for all entries, the parts in turn.
-template <class Work>
-void interleaved(Parts shape, Work work) {
-    for (std::size_t j = 0; j < shape.length; ++j) {
+// How many entries each number of an owner has, below 1 << bits.
+std::vector<std::uint32_t> count_owners(Dealer dealer, std::size_t k) {
+    const std::size_t fields = std::size_t{1} << dealer.deal.bits;
+    const std::uint32_t mask = dealer.mask();
+    std::vector<std::uint32_t> counts(lanes * fields);
+    std::uint32_t* const count = counts.data();
+    std::size_t j = 0;
+    for (; j + lanes <= k; j += lanes) {
 #pragma GCC unroll 4
-        for (std::size_t part = 0; part < parts; ++part) work(part, shape.begin(part) + j);
+        for (std::size_t lane = 0; lane < lanes; ++lane)
+            ++count[lane * fields + (dealer.entry(j + lane) & mask)];
     }
-    for (std::size_t j = parts * shape.length; j < shape.count; ++j) work(parts - 1, j);
-}
-
-// Counts by part and owner become first positions; returns the totals by owner.
-std::vector<std::size_t> positions(std::vector<std::uint32_t>& counts, std::size_t fields,
-                                   std::size_t owners) {
-    std::vector<std::size_t> totals(owners);
-    std::uint32_t next = 0;
-    for (std::size_t owner = 0; owner < fields; ++owner) {
-        const std::uint32_t first = next;
-        for (std::size_t part = 0; part < parts; ++part) {
-            std::uint32_t& here = counts[part * fields + owner];
-            next += here;
-            here = next - here;
-        }
-        if (owner < owners) totals[owner] = next - first;
-        if (owner >= owners && next != first) return {};
-    }
-    return totals;
+    for (; j < k; ++j) ++count[dealer.entry(j) & mask];
+    for (std::size_t i = fields; i < lanes * fields; ++i) count[i % fields] += count[i];
+    counts.resize(fields);
+    return counts;
 }
 
 template <class Word>
-void scatter(Stream whole, Deal deal, Parts shape, std::uint32_t* next, std::int32_t* place,
-             Word* value) {
-    const auto* const values = static_cast<const Word*>(whole.value);
-    const std::size_t fields = std::size_t{1} << deal.bits;
-    const auto mask = static_cast<std::uint32_t>(fields - 1);
-    interleaved(shape, [&](std::size_t part, std::size_t j) {
-        const auto p = static_cast<std::uint32_t>(whole.place[j]);
-        const auto entry = static_cast<std::uint32_t>(deal.table[p >> chunk_shift]);
-        const std::uint32_t to = next[part * fields + (entry & mask)]++;
-        place[to] = static_cast<std::int32_t>((entry >> deal.bits) << chunk_shift | (p & 15u));
-        value[to] = values[j];
-    });
+void scatter(Dealer dealer, const Word* value, std::size_t k, std::uint32_t* next,
+             std::int32_t* place_out, Word* value_out) {
+    const std::uint32_t mask = dealer.mask();
+#pragma GCC unroll 4
+    for (std::size_t j = 0; j < k; ++j) {
+        const std::uint32_t entry = dealer.entry(j);
+        const std::uint32_t to = next[entry & mask]++;
+        place_out[to] = dealer.local(j, entry);
+        value_out[to] = value[j];
+    }
 }
 
 // -- place ---------------------------------------------------------------------------------------
@@ -136,22 +132,28 @@ std::size_t unite(Entries a, Entries b, std::uint32_t* index, std::uint32_t* bit
 
 }  // namespace
 
+Marked& marked_tile() {
+    thread_local const std::unique_ptr<Marked> own = std::make_unique<Marked>();
+    return *own;
+}
+
 std::vector<std::size_t> split(Stream whole, Deal deal, std::int32_t* place, void* value) {
-    const Parts shape{whole.count / parts, whole.count};
-    const std::size_t fields = std::size_t{1} << deal.bits;
-    const auto mask = static_cast<std::uint32_t>(fields - 1);
-    std::vector<std::uint32_t> counts(parts * fields);
-    interleaved(shape, [&, counted = counts.data()](std::size_t part, std::size_t j) {
-        const auto p = static_cast<std::uint32_t>(whole.place[j]);
-        const auto entry = static_cast<std::uint32_t>(deal.table[p >> chunk_shift]);
-        ++counted[part * fields + (entry & mask)];
-    });
-    auto totals = positions(counts, fields, deal.owners);
-    if (totals.empty()) return totals;
+    const Dealer dealer{whole.place, deal};
+    std::vector<std::uint32_t> next = count_owners(dealer, whole.count);
+    const std::vector<std::size_t> totals(next.begin(), next.begin() + deal.owners);
+    if (std::any_of(next.begin() + deal.owners, next.end(), [](auto n) { return n > 0; })) {
+        return {};
+    }
+    std::exclusive_scan(next.begin(), next.end(), next.begin(), 0u);
+    const auto move = [&](auto* to) {
+        using Word = std::remove_pointer_t<decltype(to)>;
+        const auto* const from = static_cast<const Word*>(whole.value);
+        scatter(dealer, from, whole.count, next.data(), place, to);
+    };
     if (whole.type == Float::fp32) {
-        scatter(whole, deal, shape, counts.data(), place, static_cast<std::uint32_t*>(value));
+        move(static_cast<std::uint32_t*>(value));
     } else {
-        scatter(whole, deal, shape, counts.data(), place, static_cast<std::uint16_t*>(value));
+        move(static_cast<std::uint16_t*>(value));
     }
     return totals;
 }

@@ -18,6 +18,19 @@ struct Stream {
     Float type;
 };
 
+inline constexpr std::size_t mark_span = 16;     // elements to a mark
+inline constexpr std::size_t wide_span = 65536;  // fp32 elements: 256 KiB of second-level cache
+
+// A tile of a sum of few entries, with marks where they are. All zeros before and after each use.
+struct Marked {
+    alignas(64) float sum[wide_span];
+    alignas(64) std::uint8_t marks[wide_span / mark_span];
+    std::uint32_t where[wide_span / mark_span + 16];  // of any content
+};
+
+// This thread's. Throws std::bad_alloc.
+Marked& marked_tile();
+
 // What is written once per instruction set, in streams.inl.
 struct Streams {
     const Passes* passes;
@@ -25,7 +38,7 @@ struct Streams {
     // The sum of the payloads over n elements, as `accumulate` takes it, without the elements
     // where the fp32 sum is zero. Returns how many are left. Moves the payloads' `next`.
     std::size_t (*merge)(SparsePayload* payloads, std::size_t count, std::size_t n, float divisor,
-                         Float type, std::int32_t* place, void* value);
+                         Float type, std::int32_t* place, void* value, Marked& tile);
     // sum[position] += row, for rows of `width` elements one after the other.
     void (*add_rows)(Float type, const void* rows, const std::int32_t* position,
                      std::size_t count, std::size_t width, float* sum);

@@ -1,53 +1,85 @@
-// Sums of streams that stay sparse and of rows, written over a Vector. Included after entries.inl, with
-// GRADWIRE_STREAMS set to the name of their table.
+// Sums of streams that stay sparse and of rows, written over a Vector. Included after entries.inl,
+// with GRADWIRE_STREAMS set to the name of their table.
 
 namespace gradwire {
 namespace {
 
-constexpr std::size_t mark_span = 16;     // elements to a mark
-constexpr std::size_t wide_span = 65536;  // fp32 elements: 256 KiB of second-level cache
 constexpr std::size_t kept_span = 512;
-constexpr std::size_t many_of = 16;  // from one entry in so many elements on
+constexpr std::size_t many_of = 32;  // from one entry in so many elements on
 
-// Sums on their way out: places and quotients are written in runs.
+// Sums on their way out: places and quotients are written in runs, many of them around the cache.
 class Kept {
   public:
-    Kept(Float type, float divisor, std::int32_t* place, void* value)
-        : type_(type), divisor_(divisor), place_(place), value_(static_cast<char*>(value)) {}
+    Kept(Float type, float divisor, std::int32_t* place, void* value, bool around)
+        : type_(type),
+          divisor_(divisor),
+          place_(place),
+          value_(static_cast<char*>(value)),
+          around_(around && is_aligned(place) && is_aligned(value)) {}
 
-    // W sums from place `base` on, without the zeros. At most kept_span elements between calls of
-    // make_room.
-    void take(const float* sum, std::uint32_t base) {
-        const Vector v = load(sum);
-        count_ += compress(v, nonzero(v), base, bits_ + count_, index_ + count_);
+    // Takes from vectors of sums, without the zeros, and clears them: the i-th is at offset_of(i),
+    // which is place first + offset_of(i). At most kept_span elements.
+    template <class Offset>
+    void take(float* sum, std::size_t vectors, std::size_t first, Offset offset_of) {
+        const Vector zero = fill(0);
+        std::size_t count = count_;
+        for (std::size_t i = 0; i < vectors; ++i) {
+            const std::size_t at = offset_of(i);
+            const Vector v = load(sum + at);
+            count += compress(v, nonzero(v), static_cast<std::uint32_t>(first + at), bits_ + count,
+                              index_ + count);
+            store(sum + at, zero);
+        }
+        count_ = count;
+        if (count <= kept_span) return;
+        const std::size_t whole = around_ ? count / lines * lines : count;
+        write(whole);
+        count_ = count - whole;
+        __builtin_memcpy(bits_, bits_ + whole, lines * sizeof *bits_);
+        __builtin_memcpy(index_, index_ + whole, lines * sizeof *index_);
     }
 
-    void make_room() {
-        if (count_ > kept_span) write();
+    // Writes what is left, and returns how many there were.
+    std::size_t finish() {
+        around_ = false;
+        write(count_);
+        return written_;
     }
-
-    void write() {
-        if (count_ == 0) return;
-        const std::size_t size = type_ == Float::fp32 ? 4 : 2;
-        __builtin_memcpy(place_ + written_, index_, count_ * sizeof *index_);
-        __builtin_memcpy(sums_, bits_, count_ * sizeof *sums_);
-        divide(type_, sums_, divisor_, value_ + written_ * size, count_, false);
-        written_ += count_;
-        count_ = 0;
-    }
-
-    std::size_t written() const { return written_; }
 
   private:
+    static constexpr std::size_t lines = 32;  // entries in whole lines, of 16-bit values too
+    static constexpr std::size_t room = 2 * kept_span + lines + W;
+
+    static bool is_aligned(const void* data) {
+        return reinterpret_cast<std::uintptr_t>(data) % alignment == 0;
+    }
+
+    void write(std::size_t count) {
+        if (count == 0) return;
+        std::int32_t* const to = place_ + written_;
+        if (around_) {
+            for (std::size_t i = 0; i < count; i += 16)
+                stream_line(reinterpret_cast<std::uint8_t*>(to + i),
+                            reinterpret_cast<const std::uint8_t*>(index_ + i));
+        } else {
+            __builtin_memcpy(to, index_, count * sizeof *to);
+        }
+        __builtin_memcpy(sums_, bits_, count * sizeof *sums_);
+        const std::size_t size = type_ == Float::fp32 ? 4 : 2;
+        divide(type_, sums_, divisor_, value_ + written_ * size, count, around_);
+        written_ += count;
+    }
+
     Float type_;
     float divisor_;
     std::int32_t* place_;
     char* value_;
+    bool around_;
     std::size_t count_ = 0;
     std::size_t written_ = 0;
-    alignas(64) std::uint32_t bits_[2 * kept_span + W];
-    alignas(64) std::uint32_t index_[2 * kept_span + W];
-    alignas(64) float sums_[2 * kept_span + W];
+    alignas(64) std::uint32_t bits_[room];
+    alignas(64) std::uint32_t index_[room];
+    alignas(64) float sums_[room];
 };
 
 // The least place that is not yet in the sum; n if there is none.
@@ -75,62 +107,44 @@ void sum_tile(SparsePayload* payloads, std::size_t count, std::size_t first, std
 // Many entries: every element is looked at.
 void merge_many(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& kept) {
     alignas(64) float sum[sum_span] = {};
-    const Vector zero = fill(0);
     for (std::size_t at = next_place(payloads, count, n); at < n;
          at = next_place(payloads, count, n)) {
         const std::size_t first = at / sum_span * sum_span;
         const std::size_t last = n - first < sum_span ? n : first + sum_span;
         sum_tile(payloads, count, first, last, sum, [](std::size_t) {});
         for (std::size_t block = 0; block < last - first; block += kept_span) {
-            for (std::size_t i = block; i < block + kept_span; i += W) {
-                kept.take(sum + i, static_cast<std::uint32_t>(first + i));
-                store(sum + i, zero);
-            }
-            kept.make_room();
+            kept.take(sum + block, kept_span / W, first + block,
+                      [](std::size_t i) { return i * W; });
         }
     }
 }
-
-// Memory of zeros, before and after each use.
-struct Marked {
-    alignas(64) float sum[wide_span];
-    alignas(64) std::uint8_t marks[wide_span / mark_span];
-};
 
 // Few entries: where they are is marked, and only there it is looked.
 void take_marked(Marked& tile, std::size_t first, std::size_t last, Kept& kept) {
     constexpr std::size_t at_once = 64;
-    const Vector zero = fill(0);
-    std::uint32_t where[at_once + W];
+    constexpr std::size_t parts = mark_span / W;
+    constexpr std::size_t groups = kept_span / mark_span;
+    std::size_t found = 0;
     for (std::size_t group = 0; group * mark_span < last - first; group += at_once) {
-        std::uint64_t marked = 0;
-        for (std::size_t i = 0; i < at_once; i += 8) {
-            std::uint64_t eight;
-            __builtin_memcpy(&eight, tile.marks + group + i, sizeof eight);
-            marked |= (eight * 0x0102040810204080u >> 56) << i;
-        }
-        if (marked == 0) continue;
-        __builtin_memset(tile.marks + group, 0, at_once);
-        const std::size_t found = place_ones(marked, static_cast<std::uint32_t>(group), where);
-        for (std::size_t j = 0; j < found; ++j) {
-            const std::size_t begin = where[j] * mark_span;
-            for (std::size_t i = begin; i < begin + mark_span; i += W) {
-                kept.take(tile.sum + i, static_cast<std::uint32_t>(first + i));
-                store(tile.sum + i, zero);
-            }
-            if (j % 32 == 31) kept.make_room();
-        }
-        kept.make_room();
+        found += place_ones(marked(tile.marks + group), static_cast<std::uint32_t>(group),
+                            tile.where + found);
     }
+    for (std::size_t j = 0; j < found; j += groups) {
+        const std::size_t here = found - j < groups ? found - j : groups;
+        kept.take(tile.sum, here * parts, first, [where = tile.where + j](std::size_t i) {
+            return where[i / parts] * mark_span + i % parts * W;
+        });
+    }
+    for (std::size_t j = 0; j < found; ++j) tile.marks[tile.where[j]] = 0;
 }
 
-void merge_few(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& kept) {
-    thread_local Marked tile = {};
+void merge_few(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& kept,
+               Marked& tile) {
     for (std::size_t at = next_place(payloads, count, n); at < n;
          at = next_place(payloads, count, n)) {
         const std::size_t first = at / wide_span * wide_span;
         const std::size_t last = n - first < wide_span ? n : first + wide_span;
-        sum_tile(payloads, count, first, last, tile.sum, [first](std::size_t place) {
+        sum_tile(payloads, count, first, last, tile.sum, [&tile, first](std::size_t place) {
             tile.marks[(place - first) / mark_span] = 1;
         });
         take_marked(tile, first, last, kept);
@@ -138,17 +152,17 @@ void merge_few(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& 
 }
 
 std::size_t merge(SparsePayload* payloads, std::size_t count, std::size_t n, float divisor,
-                  Float type, std::int32_t* place, void* value) {
-    Kept kept(type, divisor, place, value);
+                  Float type, std::int32_t* place, void* value, Marked& tile) {
+    constexpr std::size_t around_from = 1 << 20;  // entries
     std::size_t total = 0;
     for (std::size_t r = 0; r < count; ++r) total += payloads[r].count;
+    Kept kept(type, divisor, place, value, total >= around_from);
     if (total > n / many_of) {
         merge_many(payloads, count, n, kept);
     } else {
-        merge_few(payloads, count, n, kept);
+        merge_few(payloads, count, n, kept, tile);
     }
-    kept.write();
-    return kept.written();
+    return kept.finish();
 }
 
 // -- rows ----------------------------------------------------------------------------------------
@@ -166,7 +180,8 @@ void add_rows(Float type, const void* rows, const std::int32_t* position, std::s
     with_type(type, rows, [&](const auto* row) {
         for (std::size_t j = 0; j < count; ++j, row += width) {
             if (j + ahead < count) {
-                const float* const later = sum + static_cast<std::size_t>(position[j + ahead]) * width;
+                const auto there = static_cast<std::size_t>(position[j + ahead]);
+                const float* const later = sum + there * width;
                 for (std::size_t i = 0; i < width; i += 16) __builtin_prefetch(later + i, 1);
             }
             add_row(row, width, sum + static_cast<std::size_t>(position[j]) * width);

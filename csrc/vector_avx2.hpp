@@ -196,19 +196,6 @@ struct Seen {
     bool any() const { return lanes != 0; }
 };
 
-inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, std::uint32_t* bits,
-                            std::uint32_t* index) {
-    alignas(32) std::uint32_t lane[Vector::width];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(lane), _mm256_castps_si256(v.a));
-    std::size_t count = 0;
-    for (; mask != 0; mask &= mask - 1) {
-        const auto i = static_cast<std::uint32_t>(__builtin_ctz(mask));
-        bits[count] = lane[i];
-        index[count++] = base + i;
-    }
-    return count;
-}
-
 // Places: numbers below 2^32, one per lane.
 struct Places {
     __m256i a;
@@ -239,13 +226,23 @@ constexpr Ones make_ones() {
 }
 constexpr Ones ones_of = make_ones();
 
-// The lanes of the mask, one after the other; how many.
+// The lanes of the mask first, one after the other.
+inline __m256i packed(__m256i lanes, std::uint32_t mask) {
+    const __m256i order = _mm256_cvtepu8_epi32(eight_bytes(ones_of.at[mask]));
+    return _mm256_permutevar8x32_epi32(lanes, order);
+}
+
+// The lanes of the mask, one after the other; writes a whole vector. How many.
 inline std::size_t keep(Places p, std::uint32_t mask, std::uint32_t* to) {
-    std::uint32_t lane[Vector::width];
-    store(lane, p);
-    std::size_t count = 0;
-    for (; mask != 0; mask &= mask - 1) to[count++] = lane[__builtin_ctz(mask)];
-    return count;
+    store(to, {packed(p.a, mask & 0xffu)});
+    return static_cast<std::size_t>(__builtin_popcount(mask & 0xffu));
+}
+
+// Writes a whole vector of each.
+inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, std::uint32_t* bits,
+                            std::uint32_t* index) {
+    store(bits, {packed(_mm256_castps_si256(v.a), mask)});
+    return keep(count_from(base), mask, index);
 }
 
 // Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
@@ -260,6 +257,19 @@ inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint3
         count += static_cast<std::size_t>(__builtin_popcount(byte));
     }
     return count;
+}
+
+// One bit per byte that is not 0, of 64.
+inline std::uint64_t marked(const std::uint8_t* bytes) {
+    std::uint64_t out = 0;
+    for (int half = 0; half < 2; ++half) {
+        const __m256i all =
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + 32 * half));
+        const __m256i clear = _mm256_cmpeq_epi8(all, _mm256_setzero_si256());
+        const auto set = ~static_cast<std::uint32_t>(_mm256_movemask_epi8(clear));
+        out |= std::uint64_t{set} << (32 * half);
+    }
+    return out;
 }
 
 // How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.

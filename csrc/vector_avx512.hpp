@@ -243,6 +243,12 @@ inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint3
     return static_cast<std::size_t>(__builtin_popcountll(word));
 }
 
+// One bit per byte that is not 0, of 64.
+inline std::uint64_t marked(const std::uint8_t* bytes) {
+    const __m512i all = _mm512_loadu_si512(bytes);
+    return _mm512_test_epi8_mask(all, all);
+}
+
 // How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.
 struct Spread {
     __m512i first, second, right, left, mask;

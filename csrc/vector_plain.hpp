@@ -255,6 +255,13 @@ inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint3
     return count;
 }
 
+// One bit per byte that is not 0, of 64.
+inline std::uint64_t marked(const std::uint8_t* bytes) {
+    std::uint64_t out = 0;
+    for (unsigned i = 0; i < 64; ++i) out |= std::uint64_t{bytes[i] != 0} << i;
+    return out;
+}
+
 // How numbers of `bits` < 32 bits each, one after the other, are spread over the lanes.
 struct Spread {
     unsigned bits;

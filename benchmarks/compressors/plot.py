@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gradwire.report.labels import spread
+
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#8A8A8A"
 _PANEL, _HEIGHT, _DOTS_PER_INCH = 5.2, 6.6, 140
 _ROW = 0.036  # of the panel's height: a label's
@@ -95,18 +97,3 @@ def _place(axes: Any, point: Point) -> tuple[float, float]:
     data = axes.transScale.transform((point.bits, point.error))
     x, y = axes.transLimits.transform(data)
     return float(x), float(y)
-
-
-def spread(ascending: Sequence[float], least: float) -> list[float]:
-    """The same numbers, moved until neighbours are at least that far apart."""
-    groups: list[tuple[float, int]] = []  # (middle, how many)
-    for number in ascending:
-        middle, count = number, 1
-        while groups and middle - groups[-1][0] < least * (count + groups[-1][1]) / 2:
-            before, many = groups.pop()
-            middle = (middle * count + before * many) / (count + many)
-            count += many
-        groups.append((middle, count))
-    return [
-        middle + least * (i - (count - 1) / 2) for middle, count in groups for i in range(count)
-    ]

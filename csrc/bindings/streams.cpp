@@ -1,6 +1,7 @@
-// Streams and rows.
+// Streams, rows and hash memory.
 #include "../streams.hpp"
 
+#include "../hash_memory.hpp"
 #include "../rows.hpp"
 #include "../sparse.hpp"
 #include "bindings.hpp"
@@ -35,11 +36,12 @@ std::size_t merge_at(int set, const std::vector<Given>& payloads, std::size_t n,
                      int type, Address place, Address value) {
     const nb::gil_scoped_release release;
     std::vector<SparsePayload> list;
-    for (const auto& [index, values, count, kind] : payloads) {
-        list.push_back({at<std::int32_t>(index), at<void>(values), count, static_cast<Float>(kind)});
+    for (const Given& payload : payloads) {
+        const Stream one = stream_of(payload);
+        list.push_back({one.place, one.value, one.count, one.type});
     }
     return streams_of(set).merge(list.data(), list.size(), n, divisor, static_cast<Float>(type),
-                                 at<std::int32_t>(place), at<void>(value));
+                                 at<std::int32_t>(place), at<void>(value), marked_tile());
 }
 
 void put_in_place_at(const Given& stream, Address chunks, int type, Address out) {
@@ -62,11 +64,9 @@ void contained_at(Address place, std::size_t count, Address among, std::size_t o
               at<std::uint8_t>(out));
 }
 
-std::size_t nonzero_rows_at(int type, Address x, std::size_t rows, std::size_t columns,
-                            Address ids) {
+std::size_t nonzero_rows_at(Address x, std::size_t rows, std::size_t row_bytes, Address ids) {
     const nb::gil_scoped_release release;
-    return nonzero_rows(static_cast<Float>(type), at<void>(x), rows, columns,
-                        at<std::int32_t>(ids));
+    return nonzero_rows(at<void>(x), rows, row_bytes, at<std::int32_t>(ids));
 }
 
 void gather_stripes_at(Address x, Address ids, std::size_t count, std::size_t row_bytes,
@@ -89,6 +89,16 @@ void add_rows_at(int set, int type, Address rows, Address positions, std::size_t
                              at<std::int32_t>(positions), count, width, at<float>(sum));
 }
 
+std::tuple<std::vector<std::size_t>, std::size_t, std::size_t> hash_partition_at(
+    Address index, std::size_t count, std::size_t owners, const std::vector<std::uint32_t>& seeds,
+    std::size_t parallel, std::size_t serial, unsigned threads, Address out) {
+    const nb::gil_scoped_release release;
+    auto [counts, serially, growths] =
+        hash_partition(at<std::int32_t>(index), count, owners, seeds, {parallel, serial}, threads,
+                       at<std::int32_t>(out));
+    return {std::move(counts), serially, growths};
+}
+
 }  // namespace
 
 void bind_streams(nb::module_& m) {
@@ -101,6 +111,7 @@ void bind_streams(nb::module_& m) {
     m.def("gather_stripes", &gather_stripes_at);
     m.def("scatter_stripes", &scatter_stripes_at);
     m.def("add_rows", &add_rows_at);
+    m.def("hash_partition", &hash_partition_at);
 }
 
 }  // namespace gradwire

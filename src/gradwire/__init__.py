@@ -19,11 +19,13 @@ _HOME = {
     "available": "gradwire.registry",
     "ddp_kwargs": "gradwire.training.ddp",
     "lockstep": "gradwire.runtime.lockstep",
+    "sparsity": "gradwire.sparsity",
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - the names are strings
 
 if TYPE_CHECKING:
+    from gradwire import sparsity as sparsity
     from gradwire.plan import Plan as Plan
     from gradwire.registry import available as available
     from gradwire.runtime.lockstep import lockstep as lockstep
@@ -37,7 +39,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'gradwire' has no attribute '{name}'")
-    return getattr(import_module(_HOME[name]), name)
+    home = import_module(_HOME[name])
+    return home if home.__name__ == f"gradwire.{name}" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

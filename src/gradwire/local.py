@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from gradwire.member import Key, StepInfo
 
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
     from gradwire.kernels.formats import Format
     from gradwire.kernels.noise import Noise
-    from gradwire.moves import AllGather, AllToAll
+    from gradwire.moves import AllGather, AllToAll, Move
 
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
 
 OWNERS_RESIDUAL = "owners_residual"
 RIGHT_FACTOR = "right_factor"
-OF_OTHER_SHAPE = (OWNERS_RESIDUAL, RIGHT_FACTOR)
-"""State that has not the parameter's shape: of the piece a rank owns, of a factor."""
+THRESHOLD = "threshold"
+OF_OTHER_SHAPE = (OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD)
+"""State that has not the parameter's shape: of the piece a rank owns, of a factor, a number."""
 
 
 class Encoder(ABC):
@@ -49,12 +50,16 @@ class Encoder(ABC):
 
 
 class BlockCodes(NamedTuple):
-    """A payload whose blocks are coded one by one, and the dice for them."""
+    """A payload whose blocks are coded one by one, and the dice for them.
+
+    place: which elements of the parameter it speaks of; None: of all.
+    """
 
     form: Format
     codes: Tensor
     scales: Tensor
     noise: Noise
+    place: slice | None = None
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,10 @@ class Stream:
         return self.places.numel()
 
 
+Form: TypeAlias = Literal["smallest", "coo", "bitmap"]
+"""How places are written: the smallest code for their number; int32; a bit per element."""
+
+
 class Domains(ABC):
     """Which rank owns which elements of a bucket's flat vector: its parameters, end to end."""
 
@@ -101,13 +110,18 @@ class Domains(ABC):
 class Streams(ABC):
     """Local work on sparse payloads: what is sent, as one stream over the bucket's flat vector.
 
-    A coded stream is bytes: its places, in the smallest code for their number, and its values.
-    Their sizes follow from numbers that all ranks have heard.
+    A coded stream is bytes: its places, in the smallest code for their number unless a form is
+    asked for, and its values. Their sizes follow from numbers that all ranks have heard.
     """
 
     size: int
     mean_dtype: torch.dtype
     """Elements of the flat vector; the dtype of averages."""
+    step: int
+    counts: Sequence[int]
+    """The step's number; how many entries `entries` has of each parameter."""
+    kept: MutableMapping[str, Sequence[int]]
+    """From this bucket's last step. After a restart or a regrouping empty, on all ranks alike."""
 
     @abstractmethod
     def entries(self) -> Stream:
@@ -121,28 +135,39 @@ class Streams(ABC):
         """
 
     @abstractmethod
-    def heard(self, messages: Tensor) -> list[list[int]] | None:
+    def heard(self, messages: Tensor, most: int | None = None) -> list[list[int]] | None:
         """What each rank announced. None: some rank's gradients are not finite, and the step is
-        over: results are NaN, states as they were. PayloadError where a rank found damage."""
+        over: results are NaN, states as they were. PayloadError where a rank found damage, or
+        announced a number that is not within 0 and `most` (None: the size)."""
 
     @abstractmethod
     def ranges(self, n: int) -> Domains:
         """Even, contiguous domains of n elements, or rows."""
 
     @abstractmethod
+    def regions(self, bounds: Sequence[int]) -> Domains:
+        """Contiguous domains of the flat vector: from bounds[r] to below bounds[r + 1]."""
+
+    @abstractmethod
     def chunks(self) -> Domains:
         """Chunks of 16 elements, dealt out at random: balanced whatever the tensor."""
 
     @abstractmethod
-    def coded(self, n: int, stream: Stream) -> Tensor:
-        """The bytes of a stream over n elements, (coded_bytes(n, count, stream),) uint8."""
+    def hashed(self) -> Domains:
+        """Elements, each dealt out by its hash: balanced too, 4 bytes of memory per element."""
 
     @abstractmethod
-    def coded_bytes(self, n: int, count: int, like: Stream) -> int:
+    def coded(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
+        """The bytes of a stream over n elements, (coded_bytes(n, count, stream, form),) uint8."""
+
+    @abstractmethod
+    def coded_bytes(self, n: int, count: int, like: Stream, form: Form = "smallest") -> int:
         """How many bytes a stream of so many entries takes, with values like those of another."""
 
     @abstractmethod
-    def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
+    def read(
+        self, n: int, count: int, like: Stream, message: Tensor, form: Form = "smallest"
+    ) -> Stream:
         """A coded stream, with values like those of another; PayloadError unless it is one."""
 
     @abstractmethod
@@ -167,7 +192,10 @@ class Streams(ABC):
         `announce`, so that no rank waits for one that has stopped."""
 
     @abstractmethod
-    def average(self, n: int, own: Stream, arrived: Mapping[int, tuple[int, Tensor]]) -> Stream:
+    def average(
+        self, n: int, own: Stream, arrived: Mapping[int, tuple[int, Tensor]],
+        form: Form = "smallest",
+    ) -> Stream:  # fmt: skip
         """The owner's work: own entries and those of each other rank, (count, coded), summed in
         rank order in fp32, divided once by the number of ranks. Zeros are left out.
 
@@ -203,6 +231,18 @@ class Streams(ABC):
         """The number; PayloadError unless it is one, undamaged, that a stream can have."""
 
     @abstractmethod
+    def by_parameter(self, stream: Stream) -> list[Stream]:
+        """A stream over the flat vector as one of each parameter, by place in it."""
+
+    @abstractmethod
+    def recall(self, name: str) -> list[float]:
+        """A number of each parameter, from its state; 0 where there is none."""
+
+    @abstractmethod
+    def remember(self, name: str, numbers: Sequence[float]) -> None:
+        """The same for later steps, in fp32, unless this one is skipped. Names: OF_OTHER_SHAPE."""
+
+    @abstractmethod
     def write(self, parts: Sequence[Stream]) -> None:
         """The result: these averages by place in the flat vector, and zeros elsewhere."""
 
@@ -218,6 +258,8 @@ class Context(ABC):
     world: int
     ragged: bool
     """Whether the size of a message depends on the data."""
+    is_exact: bool
+    """Whether gradients themselves are sent, as they are: nothing is remembered or left out."""
 
     @abstractmethod
     def message(self) -> Tensor:
@@ -257,6 +299,14 @@ class Context(ABC):
     @abstractmethod
     def streams(self) -> Streams:
         """The same for payloads that are places and values."""
+
+    @abstractmethod
+    def memory(self) -> dict[str, Any]:
+        """What a collective keeps about this bucket from step to step; not saved."""
+
+    @abstractmethod
+    def rounds_of(self, collective: str) -> Generator[Move, Any, None]:
+        """The rounds of another member, by its text, on this bucket in this step."""
 
     @abstractmethod
     def room(self, name: str, n: int) -> Tensor:

@@ -66,10 +66,10 @@ class Compressor(Member):
         """
         raise NotImplementedError(f"{self.name} does not promise entries")
 
-    def blocks(self, sections: Sections, key: Key) -> BlockCodes | None:
-        """The sections as block codes, if that is what they are: then feedback runs with them in
-        one pass over memory."""
-        return None
+    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
+        """The sections as block codes, place by place, if that is what they are: then feedback
+        runs with them in one pass over memory."""
+        return ()
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         """Feedback (None: without) and encoding in one pass, where there is a kernel for it."""

@@ -46,7 +46,7 @@ def test_an_ordinary_step_puts_nothing_aside(compressor: Compressor) -> None:
     for step in range(6):
         x = torch.randn(50_000, generator=torch.Generator().manual_seed(step))
         assert encoder.encode(x, state, sections, StepInfo(step), Key(0, step, "w"))
-        assert encoder._journal.elements == 0
+        assert [journal.elements for journal in encoder._journals] == [0]
         encoder.release()
 
 

@@ -22,10 +22,12 @@ from gradwire.collectives import (
     Columns,
     GTopK,
     MajorityVote,
+    OkTopk,
     OmniReduce,
     PowerSGD,
     SparCML,
     SparCMLSplit,
+    SparseAuto,
     SparsePS,
     Union,
     Zen,
@@ -99,9 +101,12 @@ FEEDBACK: tuple[Feedback, ...] = (
 COLLECTIVES: tuple[Collective, ...] = (
     AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), GTopK(),
     GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
-    Zen(), Columns(),
+    Zen(), Zen(variant="paper"), OkTopk(), Columns(), SparseAuto(every=2),
 )  # fmt: skip
-ON_STREAMS = (GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, Columns)
+ON_STREAMS = (
+    GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns,
+    SparseAuto,
+)  # fmt: skip
 """They get entries and see neither how these were written nor what was remembered of them: each is
 tried with a few compressors and feedbacks. What they send depends on the data."""
 FEEDBACK_OF_STREAMS = (None, ErrorFeedback(), MomentumCorrection(0.9), EF21(), ServerMomentum(0.9))

@@ -23,7 +23,7 @@ def chunks(n: int, world: int, seed: int = 0) -> Chunks:
 
 
 def ranges(n: int, world: int, seed: int = 0) -> Ranges:
-    return Ranges(n, world)
+    return Ranges.even(n, world)
 
 
 every = pytest.mark.parametrize("make", [chunks, ranges])

@@ -40,6 +40,8 @@ STRATEGIES = (
     "topk(0.1)+ef | gtopk",
     "dgc(0.1, values='bf16') | gtopk(variant='tree')",
     "topk(0.1)+ef | zen",
+    "topk(0.1)+ef | zen(variant='paper')",
+    "topk(0.1)+ef | oktopk",
     "nonzero | zen",
     "nonzero | columns",
     "nonzero | omnireduce",
@@ -48,6 +50,8 @@ STRATEGIES = (
     "topk(0.1)+ef21 | sparcml_split",
     "nonzero | dsar",
     "topk(0.1)+ef | union",
+    "topk(0.1)+ef | sparse_auto(every=2)",
+    "nonzero | sparse_auto",
 )
 every = pytest.mark.parametrize("strategy", STRATEGIES)
 STEPS = 3
@@ -116,7 +120,7 @@ def as_in_lockstep(strategy: str) -> list[str]:
     """Bit for bit, except where the backend's own order of summing is part of the result."""
     model, rank = small(), dist.get_rank()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    bitwise = not any(word in strategy for word in ("powersgd", "allreduce", "union"))
+    bitwise = not any(word in strategy for word in ("powersgd", "allreduce", "union", "auto"))
     with attached(model, strategy, bucket_bytes=700, lanes=2) as handle:
         simulated = Simulated(handle.plan, dist.get_world_size())
         for step in range(STEPS):

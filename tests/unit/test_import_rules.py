@@ -28,6 +28,7 @@ ALLOWED = {
     "feedback": (*VOCABULARY, "kernels"),
     "collectives": (*VOCABULARY, "kernels"),
     "report": (*VOCABULARY, "report"),
+    "sparsity": (*VOCABULARY, "sparsity"),
 }
 FORBIDDEN = {
     "runtime": ("training", "planner", "network", "cli", "lab", "bench", "report", "demo"),

@@ -14,7 +14,7 @@ from gradwire import Strategy, lockstep
 from gradwire.collectives import AllReduceSum
 from gradwire.compressors import Identity
 from gradwire.errors import MoveError, StrategyError, UsageError
-from gradwire.moves import AllGather, AllReduce, Move
+from gradwire.moves import AllGather, AllReduce, Exchange, Move
 from gradwire.strategy import Collective, Context
 
 
@@ -172,3 +172,59 @@ def test_a_move_that_nobody_can_perform_is_named() -> None:
 
     with pytest.raises(MoveError, match=r"got teleport\."):
         lockstep(Strategy(Identity(), Teleporting()), some(2))
+
+
+# -- exchanges -----------------------------------------------------------------------------------
+
+
+def some_bytes(count: int) -> Tensor:
+    return torch.arange(count, dtype=torch.uint8)
+
+
+PAIRED = {
+    0: Exchange({1: some_bytes(3)}, {2: 1}),
+    1: Exchange({}, {0: 3}),
+    2: Exchange({0: some_bytes(1)}, {}),
+}
+"""Rank 0 sends to 1 and hears from 2."""
+
+
+@dataclass(frozen=True)
+class Meeting(AllReduceSum):
+    """Ranks that exchange as they are told, and keep what arrives."""
+
+    moves: dict[int, Exchange]
+    arrived: dict[int, dict[int, Tensor]]
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        self.arrived[ctx.rank] = yield self.moves[ctx.rank]
+        ctx.divide((yield AllReduce(ctx.numbers())))
+
+
+def test_an_exchange_brings_each_its_own() -> None:
+    arrived: dict[int, dict[int, Tensor]] = {}
+    _, trace = lockstep(Strategy(Identity(), Meeting(PAIRED, arrived)), some(3))
+    assert {r: {by: x.tolist() for by, x in got.items()} for r, got in arrived.items()} == {
+        0: {2: [0]},
+        1: {0: [0, 1, 2]},
+        2: {},
+    }
+    assert [s.bytes for s in trace.spans if s.label == "exchange"] == [3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("rank", "instead"),
+    [
+        (1, Exchange({}, {})),
+        (1, Exchange({}, {0: 2})),
+        (1, Exchange({}, {0: 3, 2: 1})),
+        (2, Exchange({}, {})),
+        (2, Exchange({0: some_bytes(2)}, {})),
+        (0, Exchange({1: some_bytes(3), 0: some_bytes(1)}, {2: 1, 0: 1})),
+        (2, AllGather(some_bytes(1))),
+    ],
+)
+def test_a_send_without_its_receive_is_named(rank: int, instead: Move) -> None:
+    moves: Any = {**PAIRED, rank: instead}
+    with pytest.raises(MoveError, match=rf"rank 0: .*rank {max(rank, 1)}: "):
+        lockstep(Strategy(Identity(), Meeting(moves, {})), some(3))

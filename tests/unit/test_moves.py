@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.moves import AllGather, AllReduce, Move
+from gradwire.moves import AllGather, AllReduce, Exchange, Move
 
 WORLDS = [1, 2, 3, 5, 8]
 
@@ -25,6 +25,14 @@ def test_all_gather_sends_everything_to_everybody_else(n: int) -> None:
     move = AllGather(torch.zeros(33, dtype=torch.uint8))
     assert move.bytes == 33
     assert move.bytes_sent(n) == (n - 1) * 33
+
+
+def test_an_exchange_sends_what_it_has_for_others() -> None:
+    parts = {1: torch.zeros(5, dtype=torch.uint8), 3: torch.zeros(8, dtype=torch.uint8)}
+    move = Exchange(parts, {2: 7})
+    assert move.bytes_sent(4) == 13
+    assert str(move) == "exchange(bytes to {1: 5, 3: 8}, from {2: 7})"
+    assert Exchange({}, {}).bytes_sent(4) == 0
 
 
 def test_one_rank_sends_nothing() -> None:

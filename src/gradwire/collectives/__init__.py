@@ -6,10 +6,12 @@ from gradwire.collectives.alltoall import AllToAllSum
 from gradwire.collectives.columns import Columns
 from gradwire.collectives.dsar import DSAR
 from gradwire.collectives.gtopk import GTopK
+from gradwire.collectives.oktopk import OkTopk
 from gradwire.collectives.omnireduce import OmniReduce
 from gradwire.collectives.powersgd import PowerSGD
 from gradwire.collectives.sparcml import SparCML
 from gradwire.collectives.sparcml_split import SparCMLSplit
+from gradwire.collectives.sparse_auto import SparseAuto
 from gradwire.collectives.sparse_ps import SparsePS
 from gradwire.collectives.union import Union
 from gradwire.collectives.vote import MajorityVote
@@ -17,11 +19,12 @@ from gradwire.collectives.zen import Zen
 
 MEMBERS = (
     AllReduceSum, AllGatherSum, AllToAllSum, MajorityVote, PowerSGD, GTopK, SparCML, SparCMLSplit,
-    DSAR, SparsePS, OmniReduce, Union, Zen, Columns,
+    DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns, SparseAuto,
 )  # fmt: skip
 
 __all__ = [
     "DSAR", "MEMBERS", "AllGatherSum", "AllReduceSum", "AllToAllSum", "Columns", "GTopK",
-    "MajorityVote", "OmniReduce", "PowerSGD", "SparCML", "SparCMLSplit", "SparsePS", "Union",
-    "Zen",
+    "MajorityVote", "OkTopk", "OmniReduce", "PowerSGD", "SparCML", "SparCMLSplit", "SparseAuto",
+    "SparsePS",
+    "Union", "Zen",
 ]  # fmt: skip

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.local import Local
 
 BLOCK = 256  # elements: a row of what has none of its own
@@ -36,29 +39,27 @@ class Rows:
         """Of what travels."""
         return self.local.result.dtype
 
-    @property
-    def item_bytes(self) -> int:
-        return self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.count
-
     def nonzero(self) -> Tensor:
         """Which rows hold anything, (k,) int32, ascending."""
-        return (self.x != 0).any(1).nonzero().flatten().int()
+        ids = torch.empty(self.count, dtype=torch.int32, device=self.x.device)
+        return ids[: kernels.nonzero_rows(self.x, ids)]
 
-    def take(self, ids: Tensor, columns: slice) -> Tensor:
-        """(k, columns), contiguous."""
-        return self.x[:, columns].index_select(0, ids)
+    def take(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
+        """Columns bounds[j] to bounds[j + 1] - 1 of these rows, (k, width) each, end to end."""
+        out = torch.empty(ids.numel() * (bounds[-1] - bounds[0]), dtype=self.dtype)
+        kernels.gather_stripes(self.x, ids, bounds, out)
+        return out
 
     def clear(self) -> None:
-        self.result.zero_()
+        """Zeros in all rows but those of `nonzero`, at least: where the result is the gradient's
+        own memory, the others are zero to the bit."""
+        if self.result.data_ptr() != self.x.data_ptr():
+            self.result.zero_()
 
-    def put(self, ids: Tensor, columns: slice, values: Tensor) -> None:
-        """Averages into the result."""
+    def put(self, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
+        """Averages into the result, laid out as `take` does."""
         whole = self.result.view(self.count, self.width)
-        rows = values.view(ids.numel(), columns.stop - columns.start)
-        whole[:, columns].index_copy_(0, ids.long(), rows)
+        kernels.scatter_stripes(whole, ids, bounds, stripes.reshape(-1))
 
     def finish(self) -> None:
         """All is put."""

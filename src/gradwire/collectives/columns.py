@@ -40,18 +40,15 @@ class Columns(Collective):
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         work, me, world = ctx.streams(), ctx.rank, ctx.world
         others = [r for r in range(world) if r != me]
-        tables = [Rows(local) for local in ctx.locals()]
-        finite = all(kernels.is_finite(table.local.gradient) for table in tables)
-        ids = [table.nonzero() for table in tables] if finite else []
-        counts = work.heard((yield work.announce(*(len(i) for i in ids or tables), finite=finite)))
+        stripes = _Stripes(work, [Rows(local) for local in ctx.locals()], me, world)
+        counts = work.heard((yield work.announce(*stripes.counts, finite=stripes.finite)))
         if counts is None:
             return
-        stripes = _Stripes(work, tables, me, world)
         arrived = yield Exchange(
-            {r: stripes.message(ids, r) for r in others},
+            {r: stripes.message(r) for r in others},
             {r: stripes.message_bytes(counts[r], me) for r in others},
         )
-        own = stripes.average(ids, counts, arrived)
+        own = stripes.average(counts, arrived)
         if work.heard((yield work.announce())) is None:
             return
         arrived = yield Exchange(
@@ -65,81 +62,92 @@ class _Stripes:
 
     def __init__(self, work: Streams, tables: Sequence[Rows], me: int, world: int) -> None:
         self._work, self._tables, self._me, self._world = work, tables, me, world
+        self._bounds = [[r * t.width // world for r in range(world + 1)] for t in tables]
+        self._ids = [table.nonzero() for table in tables]
+        self._taken = [t.take(i, b) for t, i, b in zip(tables, self._ids, self._bounds)]
+        self._places = [work.coded_places(t.count, i) for t, i in zip(tables, self._ids)]
+        self._dtype, self._item_bytes = tables[0].dtype, tables[0].dtype.itemsize
+        self._unions: list[Tensor] = []
 
-    def _columns(self, table: Rows, owner: int) -> slice:
-        first, last = (r * table.width // self._world for r in (owner, owner + 1))
-        return slice(first, last)
+    @property
+    def counts(self) -> list[int]:
+        """Rows of each table that hold anything here."""
+        return [ids.numel() for ids in self._ids]
 
-    def message(self, ids: Sequence[Tensor], owner: int) -> Tensor:
-        """Which rows, coded, and the owner's columns of them, table after table."""
-        return torch.cat([
-            part
-            for table, own in zip(self._tables, ids)
-            for part in (
-                self._work.coded_places(table.count, own),
-                table.take(own, self._columns(table, owner)).view(-1).view(torch.uint8),
-            )
-        ])  # fmt: skip
+    @property
+    def finite(self) -> bool:
+        """NaN is not zero, so every one is in a row that was taken."""
+        return all(kernels.is_finite(taken) for taken in self._taken)
+
+    def _width(self, t: int, owner: int) -> int:
+        return self._bounds[t][owner + 1] - self._bounds[t][owner]
+
+    def _own(self, t: int, owner: int) -> Tensor:
+        """An owner's columns of this rank's rows, (k, width)."""
+        k, first = self._ids[t].numel(), self._bounds[t][owner]
+        part = self._taken[t][k * first : k * self._bounds[t][owner + 1]]
+        return part.view(k, self._width(t, owner))
+
+    def message(self, owner: int) -> Tensor:
+        """The owner's columns, table after table, then which rows they are of, coded."""
+        stripes = [self._own(t, owner).reshape(-1) for t in range(len(self._tables))]
+        return torch.cat([torch.cat(stripes).view(torch.uint8), *self._places])
 
     def message_bytes(self, counts: Sequence[int], owner: int) -> int:
         """How many bytes a rank with so many rows of each table sends to that owner."""
-        return sum(sum(self._sizes(t, k, owner)) for t, k in zip(self._tables, counts))
+        coded = (self._work.coded_places_bytes(t.count, k) for t, k in zip(self._tables, counts))
+        return self._item_bytes * sum(self._sizes(counts, owner)) + sum(coded)
 
-    def _sizes(self, table: Rows, k: int, owner: int) -> tuple[int, int]:
-        columns = self._columns(table, owner)
-        places = self._work.coded_places_bytes(table.count, k)
-        return places, k * (columns.stop - columns.start) * table.item_bytes
+    def _sizes(self, counts: Sequence[int], owner: int) -> list[int]:
+        """Elements of an owner's stripe of so many rows, table by table."""
+        return [k * self._width(t, owner) for t, k in enumerate(counts)]
 
-    def average(
-        self, ids: Sequence[Tensor], counts: Sequence[Sequence[int]], arrived: dict[int, Tensor]
-    ) -> Tensor:
-        """This rank's stripes of the averages; every union is known now. Damage is remembered."""
+    def average(self, counts: Sequence[Sequence[int]], arrived: dict[int, Tensor]) -> Tensor:
+        """This rank's stripes of the averages; every union is known now."""
+        tables = range(len(self._tables))
         with self._work.damage_is_told():
-            parts = {r: self._parts(counts[r], message) for r, message in arrived.items()}
-            parts[self._me] = [
-                (own, table.take(own, self._columns(table, self._me)))
-                for table, own in zip(self._tables, ids)
-            ]
-            in_order = [parts[r] for r in range(self._world)]
-            self._unions, means = [], []
-            for table, given in zip(self._tables, zip(*in_order)):
-                own_ids, rows = zip(*given)
-                union, mean = kernels.merge_rows(own_ids, rows, float(self._world), table.dtype)
+            given = {r: self._read(counts[r], message) for r, message in arrived.items()}
+            given[self._me] = [(self._ids[t], self._own(t, self._me)) for t in tables]
+            means = []
+            for t in tables:
+                ids, rows = zip(*(given[r][t] for r in range(self._world)))
+                union, mean = kernels.merge_rows(ids, rows, float(self._world), self._dtype)
                 self._unions.append(union)
-                means.append(mean.view(-1).view(torch.uint8))
-            return torch.cat(means)
+                means.append(mean.view(-1))
+            return torch.cat(means).view(torch.uint8)
         return torch.empty(0, dtype=torch.uint8)
 
-    def _parts(self, counts: Sequence[int], message: Tensor) -> list[tuple[Tensor, Tensor]]:
-        at, parts = 0, []
+    def _read(self, counts: Sequence[int], message: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Of each table, which rows, and this rank's columns of them."""
         self._work.whole(message, self.message_bytes(counts, self._me))
-        for table, k in zip(self._tables, counts):
-            places, values = self._sizes(table, k, self._me)
-            ids = self._work.read_places(table.count, k, message[at : at + places])
-            rows = message[at + places : at + places + values].clone().view(table.dtype)
-            columns = self._columns(table, self._me)
-            parts.append((ids, rows.view(k, columns.stop - columns.start)))
-            at += places + values
+        sizes = self._sizes(counts, self._me)
+        at = self._item_bytes * sum(sizes)
+        stripes = torch.split(message[:at].view(self._dtype), sizes)
+        parts = []
+        for t, (table, k, stripe) in enumerate(zip(self._tables, counts, stripes)):
+            end = at + self._work.coded_places_bytes(table.count, k)
+            ids = self._work.read_places(table.count, k, message[at:end])
+            parts.append((ids, stripe.view(k, self._width(t, self._me))))
+            at = end
         return parts
 
     def union_bytes(self, owner: int) -> int:
         """How many bytes an owner's averages take."""
-        return sum(
-            len(union) * (c.stop - c.start) * table.item_bytes
-            for table, union in zip(self._tables, self._unions)
-            for c in [self._columns(table, owner)]
-        )
+        unions = [union.numel() for union in self._unions]
+        return self._item_bytes * sum(self._sizes(unions, owner))
 
     def write(self, messages: dict[int, Tensor]) -> None:
-        at = dict.fromkeys(messages, 0)
+        """Every owner's averages into the results."""
         for owner, message in messages.items():
             self._work.whole(message, self.union_bytes(owner))
-        for table, union in zip(self._tables, self._unions):
+        unions = [union.numel() for union in self._unions]
+        for table in self._tables:
             table.clear()
-            for owner, message in messages.items():
-                columns = self._columns(table, owner)
-                size = len(union) * (columns.stop - columns.start) * table.item_bytes
-                stripe = message[at[owner] : at[owner] + size].clone().view(table.dtype)
-                table.put(union, columns, stripe)
-                at[owner] += size
+        for owner, message in messages.items():
+            stripes = torch.split(message.view(self._dtype), self._sizes(unions, owner))
+            for table, union, bounds, stripe in zip(
+                self._tables, self._unions, self._bounds, stripes
+            ):
+                table.put(union, bounds[owner : owner + 2], stripe)
+        for table in self._tables:
             table.finish()

@@ -16,6 +16,8 @@ from gradwire.local import Stream
 from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
 
+WHOLE = (0, BLOCK)
+
 
 @dataclass(frozen=True)
 class OmniReduce(Collective):
@@ -37,12 +39,12 @@ class OmniReduce(Collective):
         work = ctx.streams()
         tables = [Rows(local, BLOCK) for local in ctx.locals()]
         first = (0, *accumulate(table.count for table in tables))
-        finite = all(kernels.is_finite(table.local.gradient) for table in tables)
         ids = [table.nonzero() for table in tables]
         mine = Stream(
             torch.cat([own + at for own, at in zip(ids, first)]),
-            torch.cat([table.take(own, slice(0, BLOCK)) for table, own in zip(tables, ids)]),
+            torch.cat([table.take(own, WHOLE) for table, own in zip(tables, ids)]).view(-1, BLOCK),
         )
+        finite = kernels.is_finite(mine.values.view(-1))
         means = yield from push_and_pull(ctx, work, mine, work.ranges(first[-1]), finite)
         if means is None:
             return
@@ -51,5 +53,5 @@ class OmniReduce(Collective):
         cuts = torch.searchsorted(blocks, torch.tensor(first, dtype=torch.int32)).tolist()
         for table, at, begin, end in zip(tables, first, cuts, cuts[1:]):
             table.clear()
-            table.put(blocks[begin:end] - at, slice(0, BLOCK), rows[begin:end])
+            table.put(blocks[begin:end] - at, WHOLE, rows[begin:end])
             table.finish()

@@ -4,31 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from gradwire.collectives._owners import push_and_pull
+from gradwire.errors import StrategyError
+from gradwire.local import Form
 from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
+
+_VARIANTS = ("chunks", "paper")
+_SMALLEST: tuple[Form, Form] = ("smallest", "smallest")
+_PUBLISHED: tuple[Form, Form] = ("coo", "bitmap")
 
 
 @dataclass(frozen=True)
 class Zen(Collective):
     """Entries to the owners of their chunks, summed there in rank order, averages to all.
 
-    Who owns which 16 elements is drawn once from the seed, so that no pattern in the tensor makes
-    one owner's part larger: pushes and pulls are balanced like balls in bins. Within a part places
-    stay sorted, so they are coded in 2 + log2(n/k) bits, or as a bitmap, whichever is smaller, and
-    owners merge sorted lists: no hash table, no buffer of the tensor's size.
+    "chunks": who owns which 16 elements is drawn once from the seed, so that no pattern in the
+    tensor makes one owner's part larger: pushes and pulls are balanced like balls in bins. Within
+    a part places stay sorted, so they are coded in 2 + log2(n/k) bits, or as a bitmap, whichever
+    is smaller, and owners merge sorted lists: no hash table, no buffer of the tensor's size.
     Memory: half a byte per element for the chunks, and the messages.
-    Source: Wang et al. 2025, "Zen", sections 3.1 to 3.3, with chunks for elements, coded places
-    for pairs, and no hash memory.
+    "paper": as published, to compare with: who owns an element is its hash; split by hash memory;
+    pairs of int32 and value to owners; a bitmap of the owner's elements and values to all, so
+    (n-1)/n · (2d + D + 1/32). Memory: 4 bytes per element for the lists of who owns what.
+    Source: Wang et al. 2025, "Zen", sections 3.1 to 3.3, algorithms 1 and 2.
     """
 
+    variant: Literal["chunks", "paper"] = "chunks"
     name: ClassVar[str] = "zen"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
+    def __post_init__(self) -> None:
+        if self.variant not in _VARIANTS:
+            raise StrategyError(
+                f"zen's variant is one of {', '.join(_VARIANTS)}; got {self.variant!r}. "
+                'Use zen, or zen(variant="paper").'
+            )
+
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         work = ctx.streams()
-        means = yield from push_and_pull(ctx, work, work.entries(), work.chunks())
+        published = self.variant == "paper"
+        domains = work.hashed() if published else work.chunks()
+        forms = _PUBLISHED if published else _SMALLEST
+        means = yield from push_and_pull(ctx, work, work.entries(), domains, forms=forms)
         if means is not None:
             work.write(means)

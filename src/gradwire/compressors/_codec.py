@@ -36,9 +36,9 @@ class Codec(Compressor):
         scales, codes = sections
         return kernels.encode_codes(self.format(), x, codes, scales, noise_of(key))
 
-    def blocks(self, sections: Sections, key: Key) -> BlockCodes | None:
+    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         scales, codes = sections
-        return BlockCodes(self.format(), codes, scales, noise_of(key))
+        return [BlockCodes(self.format(), codes, scales, noise_of(key))]
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)

@@ -43,8 +43,9 @@ class TernGrad(Codec):
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         return Claims(self.sections(n), unbiased=self.clip is None)
 
-    def blocks(self, sections: Sections, key: Key) -> None:
+    def blocks(self, sections: Sections, key: Key) -> tuple[()]:
         """One scale in all: no block can be coded before all is known."""
+        return ()
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         scales, codes = sections

@@ -9,6 +9,7 @@ from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.formats import pack_bits, unpack_bits
+from gradwire.kernels.hash_memory import hash_partition, owners_of
 from gradwire.kernels.indices import (
     INDEX_CODES,
     code_bytes,
@@ -62,6 +63,7 @@ __all__ = [
     "fallbacks",
     "formats",
     "gather_stripes",
+    "hash_partition",
     "instruction_set",
     "is_finite",
     "largest",
@@ -69,6 +71,7 @@ __all__ = [
     "merge_rows",
     "merge_streams",
     "nonzero_rows",
+    "owners_of",
     "pack_bits",
     "pack_signs",
     "place_stream",

@@ -1,4 +1,4 @@
-"""What gradwire._native has for streams and rows: addresses and sizes, nothing checked."""
+"""What gradwire._native has for streams, rows and hash memory: addresses, nothing checked."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ Given = tuple[int, int, int, int]
 
 
 class StreamsCore(Protocol):
-    """The functions that kernels/streams.py, merges.py and rows.py call."""
+    """The functions that kernels/streams.py, merges.py, rows.py and hash_memory.py call."""
 
     def split(
         self, whole: Given, table: int, bits: int, owners: int, places: int, values: int, /
@@ -28,7 +28,7 @@ class StreamsCore(Protocol):
         self, set: int, a: Given, b: Given, k: int, places: int, type: int, values: int, /
     ) -> int: ...
     def contained(self, places: int, k: int, among: int, others: int, out: int, /) -> None: ...
-    def nonzero_rows(self, type: int, x: int, rows: int, columns: int, ids: int, /) -> int: ...
+    def nonzero_rows(self, x: int, rows: int, row_bytes: int, ids: int, /) -> int: ...
     def gather_stripes(
         self, x: int, ids: int, k: int, row_bytes: int, bounds_bytes: list[int], out: int, /
     ) -> None: ...
@@ -38,3 +38,15 @@ class StreamsCore(Protocol):
     def add_rows(
         self, set: int, type: int, rows: int, positions: int, k: int, width: int, sum: int, /
     ) -> None: ...
+    def hash_partition(
+        self,
+        index: int,
+        k: int,
+        owners: int,
+        seeds: list[int],
+        parallel: int,
+        serial: int,
+        threads: int,
+        out: int,
+        /,
+    ) -> tuple[list[int], int, int]: ...

@@ -48,7 +48,7 @@ def merge_streams(
     contiguous, no inputs themselves, min(n, all entries) long or longer; what they hold beyond
     the result is untouched.
     Raises PayloadError, with nothing written, naming the payload and the entry; KernelError for
-    n, divisor and the outputs. Memory: 260 KiB per thread, kept.
+    n, divisor and the outputs. Memory: 276 KiB per thread, kept.
     """
     outs = places_out, values_out
     by = _check_merge(n, values, divisor, outs)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradwire.kernels.rows import add_rows
 from gradwire.kernels.sparse import quotient
 
 
@@ -21,6 +22,5 @@ def merge_rows(
     union = torch.unique(torch.cat(list(ids)))
     total = torch.zeros(union.numel(), rows[0].shape[1], device=union.device)
     for own, x in zip(ids, rows):
-        if own.numel():
-            total.index_add_(0, torch.searchsorted(union, own), x.float())
+        add_rows(total, torch.searchsorted(union, own, out_int32=True), x)
     return union, quotient(total, divisor).to(dtype)

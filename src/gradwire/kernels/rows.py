@@ -51,7 +51,8 @@ def _check_ids(name: str, ids: Tensor, rows: int, core: Core | None) -> None:
 def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
     """Writes which rows hold anything but zeros, ascending; returns how many.
 
-    x: (r, d) fp32, bf16 or fp16, contiguous. NaN is not zero, -0 is. ids_out: (r,) int32,
+    x: (r, d) fp32, bf16 or fp16, contiguous. NaN is not zero, nor is -0, so that what is left out
+    is zero to the bit. ids_out: (r,) int32,
     contiguous; what it holds beyond the result means nothing. Raises KernelError.
     """
     found = core_for(x)
@@ -59,7 +60,7 @@ def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
         return nonzero_rows_twin(x, ids_out)
     _check_nonzero(x, ids_out)
     rows, columns = x.shape
-    return found[0].nonzero_rows(CODES[x.dtype], pointer(x), rows, columns, pointer(ids_out))
+    return found[0].nonzero_rows(pointer(x), rows, columns * x.element_size(), pointer(ids_out))
 
 
 def _check_nonzero(x: Tensor, ids_out: Tensor) -> None:
@@ -71,7 +72,8 @@ def _check_nonzero(x: Tensor, ids_out: Tensor) -> None:
 def nonzero_rows_twin(x: Tensor, ids_out: Tensor) -> int:
     """`nonzero_rows` in torch."""
     _check_nonzero(x, ids_out)
-    ids = (x != 0).any(1).nonzero().flatten()
+    bits = torch.int32 if x.element_size() == 4 else torch.int16
+    ids = x.view(bits).ne(0).any(1).nonzero().flatten()
     ids_out[: ids.numel()] = ids
     return ids.numel()
 

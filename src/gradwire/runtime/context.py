@@ -9,9 +9,9 @@ begin ──► message / numbers ──► (the network) ──► accumulate /
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
 from gradwire.local import RIGHT_FACTOR, Local, Stream, Streams
 from gradwire.member import padded
-from gradwire.moves import AllToAll
+from gradwire.moves import AllToAll, Move
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.inbox import Inbox
 from gradwire.runtime.message import HEADER_BYTES, Header, Layout, of_parameter, used
@@ -50,6 +50,7 @@ class BucketContext(Context):
         self.seed, self.exact_undo = seed, exact_undo
         claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
         self.ragged = not all(claim.fixed for claim in claims)
+        self.is_exact = strategy.feedback is None and all(claim.exact for claim in claims)
         self.layout = Layout.of(claims)
         self._names = bucket.names
         self._counts = [claim.sections[-1][1] for claim in claims]  # of numbers, where they add up
@@ -61,6 +62,8 @@ class BucketContext(Context):
         self._as_it_is = strategy.feedback is None and len(claims) == 1 and claims[0].lossless
         self._shards: Shards | None = None
         self._streams: BucketStreams | None = None
+        self._compressed: bool | None = None
+        self._memory: dict[str, Any] = {}
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
@@ -92,7 +95,7 @@ class BucketContext(Context):
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
         self.finite, self._committed, self._own = True, False, ()
-        self._given_back = []
+        self._given_back, self._compressed = [], None
 
     # -- the collective's side -------------------------------------------------------------
 
@@ -102,7 +105,11 @@ class BucketContext(Context):
         return self._buffer
 
     def _compress(self) -> bool:
-        return self._compress_ragged() if self.ragged else self._encode(self._sections)
+        """Once in a step, however often a collective asks. Returns whether all was finite."""
+        if self._compressed is None:
+            ragged = self.ragged
+            self._compressed = self._compress_ragged() if ragged else self._encode(self._sections)
+        return self._compressed
 
     def _compress_ragged(self) -> bool:
         """Payload after payload, each where the one before it ended."""
@@ -161,11 +168,18 @@ class BucketContext(Context):
     def streams(self) -> Streams:
         if self._streams is None:
             self._streams = BucketStreams(
-                self.bucket, self.rank, self.world, self.seed, self._device, self._compress,
-                self._own_entries, lambda: self._means, self._spoil, self._give_back_entries,
+                self.bucket, self.rank, self.world, self.seed, self._device, self._states,
+                self._compress, self._own_entries, lambda: self._means, self._spoil,
+                self._give_back_entries,
             )  # fmt: skip
         self._streams.begin(self.digest, self.info.step)
         return self._streams
+
+    def memory(self) -> dict[str, Any]:
+        return self._memory
+
+    def rounds_of(self, collective: str) -> Generator[Move, Any, None]:
+        return Strategy.parse(f"{self.strategy.compressor} | {collective}").collective.rounds(self)
 
     def _own_entries(self, i: int) -> tuple[Tensor, Tensor]:
         return self.strategy.compressor.read(self._own[i], self.bucket.sizes[i])
@@ -204,6 +218,8 @@ class BucketContext(Context):
         """After all buckets of the step. skipped: another bucket was not finite."""
         if not skipped and self.finite:  # what a skipped step brought is not remembered
             self._remember_results()
+            if self._streams is not None:
+                self._streams.commit()
         if skipped and self.finite and self.strategy.feedback is not None:
             for v, places, values in self._given_back:  # it is in what is given back next
                 kernels.add(v, places, values, 1.0)

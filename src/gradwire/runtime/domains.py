@@ -2,10 +2,12 @@
 
 ranges   0 0 0 0 1 1 1 1 2 2 2 2      as good as the tensor is even
 chunks   2 0 1 1 0 2 0 2 1 0 1 2      16 elements each, a random third of them every rank's
+hashed   0 2 2 1 0 1 1 0 2 1 0 2      one element each, as its hash says
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 import torch
@@ -16,15 +18,22 @@ from gradwire.buckets import digest
 from gradwire.local import Domains, Stream
 
 CHUNK = kernels.CHUNK
+_TRIES = 3  # of Zen's hash memory
+_HASHED_AT_ONCE = 1 << 20
 _LEAST_CHUNKS = 64  # per owner; with fewer, chance leaves some with twice as many as others
 
 
 class Ranges(Domains):
-    """Owner r has elements r·n/world to (r+1)·n/world - 1."""
+    """Owner r has elements bounds[r] to bounds[r + 1] - 1."""
 
-    def __init__(self, n: int, world: int) -> None:
-        self._bounds = [r * n // world for r in range(world + 1)]
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self._bounds = list(bounds)
         self.sizes = [end - begin for begin, end in zip(self._bounds, self._bounds[1:])]
+
+    @classmethod
+    def even(cls, n: int, world: int) -> Ranges:
+        """As equal as can be."""
+        return cls([r * n // world for r in range(world + 1)])
 
     def split(self, stream: Stream) -> list[Stream]:
         bounds = torch.tensor(self._bounds, dtype=torch.int32, device=stream.places.device)
@@ -79,8 +88,50 @@ class Chunks(Domains):
         return chunk * CHUNK + (places & CHUNK - 1)
 
 
+class HashedElements(Domains):
+    """Zen's own: the owner of an element is what its hash says, a place counts the owner's.
+
+    The split goes by hash memory as published; what it leaves in any order is sorted again, for
+    streams are. As published, each owner's elements are listed: 4 bytes of memory per element.
+    """
+
+    def __init__(self, n: int, world: int, seed: int, device: torch.device) -> None:
+        self._world, self._device = world, device
+        seeds = (digest("hashed elements", n, world, seed, i) for i in range(1 + _TRIES))
+        self._seeds = [s & 0xFFFFFFFF for s in seeds]
+        self._owned = self._lists(n)
+        self.sizes = [owned.numel() for owned in self._owned]
+
+    def _lists(self, n: int) -> list[Tensor]:
+        """A block after the other: hashing takes much more memory than its result."""
+        found: list[list[Tensor]] = [[torch.empty(0).int()] for _ in range(self._world)]
+        for begin in range(0, n, _HASHED_AT_ONCE):
+            elements = torch.arange(begin, min(begin + _HASHED_AT_ONCE, n), dtype=torch.int32)
+            owner = kernels.owners_of(elements, self._world, self._seeds[0])
+            order = owner.sort(stable=True).indices
+            counts = torch.bincount(owner, minlength=self._world).tolist()
+            for parts, own in zip(found, torch.split(elements[order], counts)):
+                parts.append(own)
+        return [torch.cat(parts).to(self._device) for parts in found]
+
+    def split(self, stream: Stream) -> list[Stream]:
+        hashed = torch.empty_like(stream.places)
+        counts = kernels.hash_partition(stream.places, self._world, self._seeds, hashed).counts
+        return [
+            self._local(stream, part.sort().values, owned)
+            for part, owned in zip(torch.split(hashed, counts), self._owned)
+        ]
+
+    def _local(self, stream: Stream, places: Tensor, owned: Tensor) -> Stream:
+        values = stream.values[torch.searchsorted(stream.places, places)]
+        return Stream(torch.searchsorted(owned, places).int(), values)
+
+    def flat(self, owner: int, places: Tensor) -> Tensor:
+        return self._owned[owner][places.long()]
+
+
 def chunks_or_ranges(n: int, world: int, seed: int, device: torch.device) -> Domains:
     """Chunks, where there are enough of them to be balanced by chance."""
     if n < world * _LEAST_CHUNKS * CHUNK:
-        return Ranges(n, world)
+        return Ranges.even(n, world)
     return Chunks(n, world, seed, device)

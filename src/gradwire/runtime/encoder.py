@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.local import OF_OTHER_SHAPE
+from gradwire.local import OF_OTHER_SHAPE, BlockCodes
 from gradwire.strategy import (
     Compressor,
     Encoder,
@@ -81,7 +82,11 @@ class InPlaceEncoder(Encoder):
 
     compressor: Compressor
     recurrence: Recurrence
-    _journal: kernels.Journal = field(default_factory=kernels.Journal, repr=False)
+    # Of the whole, or of each place that is coded by itself.
+    _journals: list[kernels.Journal] = field(
+        default_factory=lambda: [kernels.Journal()], repr=False
+    )
+    _places: list[slice | None] = field(default_factory=lambda: [None])
     _hint: float = 0.0
     _steps: int = 0
     _fresh: bool = False  # this step made v
@@ -108,21 +113,32 @@ class InPlaceEncoder(Encoder):
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
     ) -> bool:
         rule, v = self.recurrence, state[self.recurrence.state]
-        blocks = self.compressor.blocks(sections, key) if rule.sent == "leaves" else None
-        if blocks is not None:
+        blocks = self.compressor.blocks(sections, key) if rule.sent == "leaves" else ()
+        if blocks:
             self._encoded = True
-            return kernels.update_codes(
-                blocks.form, x, self._velocity(state), v, blocks.codes, blocks.scales,
-                blocks.noise, **self._how(info), hint=self._hint,
-                journal=None if self._fresh else self._journal,
-            )  # fmt: skip
-        finite = self._advance(x, state, info, self._journal)
+            return self._update_codes(x, state, blocks, info)
+        finite = self._advance(x, state, info, self._journals[0])
         self._encoded = self.compressor.encode(v, sections, key)
         if self._encoded and rule.sent != "stays":
             self.compressor.add(sections, v, -1.0, key)
         if rule.sent == "joins":
             self._advance(x, state, info, None)
         return finite and self._encoded
+
+    def _update_codes(
+        self, x: Tensor, state: State, blocks: Sequence[BlockCodes], info: StepInfo
+    ) -> bool:
+        u, v, finite = self._velocity(state), state[self.recurrence.state], True
+        self._places = [block.place for block in blocks]
+        self._journals += [kernels.Journal() for _ in blocks[len(self._journals) :]]
+        for block, journal in zip(blocks, self._journals):
+            at = block.place
+            finite &= kernels.update_codes(
+                block.form, _part(x, at), u if u is None else _part(u, at), _part(v, at),
+                block.codes, block.scales, block.noise, **self._how(info), hint=self._hint,
+                journal=None if self._fresh else journal,
+            )  # fmt: skip
+        return finite
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         rule, self._hint = self.recurrence, 0.0  # this step's sizes are no guide
@@ -131,10 +147,10 @@ class InPlaceEncoder(Encoder):
             self._forget_made(state)
             return
         if rule.sent == "joins":
-            self._retreat(x, state, info, None)
+            self._retreat(x, state, info, [None])
         if self._encoded and rule.sent != "stays":
             self.compressor.add(sections, state[rule.state], 1.0, self._key)
-        self._retreat(x, state, info, self._journal)
+        self._retreat(x, state, info, self._journals)
         self._forget_made(state)
 
     def _forget_made(self, state: State) -> None:
@@ -149,7 +165,8 @@ class InPlaceEncoder(Encoder):
             self.compressor.add(sections, state[self.recurrence.state], -1.0, self._key)
 
     def release(self) -> None:
-        self._journal.clear()
+        for journal in self._journals:
+            journal.clear()
 
     def _clipped(self, x: Tensor, info: StepInfo) -> tuple[Tensor, StepInfo]:
         """Where there is a gain too, clipping is a rounding of its own, as in the composition."""
@@ -178,12 +195,14 @@ class InPlaceEncoder(Encoder):
         )  # fmt: skip
 
     def _retreat(
-        self, x: Tensor, state: State, info: StepInfo, journal: kernels.Journal | None
+        self, x: Tensor, state: State, info: StepInfo, journals: Sequence[kernels.Journal | None]
     ) -> None:
-        kernels.retreat(
-            x, self._velocity(state), state[self.recurrence.state], **self._how(info),
-            journal=journal,
-        )  # fmt: skip
+        u, v = self._velocity(state), state[self.recurrence.state]
+        for at, journal in zip(self._places, journals):
+            kernels.retreat(
+                _part(x, at), u if u is None else _part(u, at), _part(v, at), **self._how(info),
+                journal=journal,
+            )  # fmt: skip
 
     def _velocity(self, state: State) -> Tensor | None:
         return None if self.recurrence.momentum is None else state["velocity"]
@@ -194,6 +213,10 @@ class InPlaceEncoder(Encoder):
             "momentum": rule.momentum, "nesterov": rule.nesterov,
             "scale": info.clip_scale * rule.gain, "decay": rule.decay,
         }  # fmt: skip
+
+
+def _part(x: Tensor, place: slice | None) -> Tensor:
+    return x if place is None else x[place]
 
 
 class _How(TypedDict):

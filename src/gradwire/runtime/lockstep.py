@@ -37,8 +37,8 @@ def lockstep(
         seed: seed of stochastic compressors.
         state: one dict per rank, updated in place; pass it again to carry residuals to the next
             call. Tensors in it ("residual", "velocity") have the input's shape, but for
-            "owners_residual", (elements of the piece that the rank owns,), and "right_factor",
-            (columns, rank) of a matrix.
+            "owners_residual", (elements of the piece that the rank owns,), "right_factor",
+            (columns, rank) of a matrix, and "threshold", (1,).
         clip_scale: what every rank multiplies its gradient by first.
 
     Returns:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Compressor, Key, Sections
 
 _GRAIN = 64  # elements: pieces begin at cache lines
@@ -65,6 +66,13 @@ class PieceByPiece(Compressor):
             finite &= self.inner.encode(part, own, of_piece(key, j))
         return finite
 
+    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
+        return [
+            block._replace(place=slice(*self.bounds[j]))
+            for j, own in enumerate(self._own(sections))
+            for block in self.inner.blocks(own, of_piece(key, j))
+        ]
+
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         for j, (part, own) in enumerate(self._parts(x, sections)):
             self.inner.decode(own, part, key and of_piece(key, j))
@@ -81,6 +89,10 @@ class PieceByPiece(Compressor):
             self.inner.accumulate(owns, x[begin:end], divisor, key and of_piece(key, j))
 
     def _parts(self, x: Tensor, sections: Sections) -> Iterator[tuple[Tensor, Sections]]:
+        for (begin, end), own in zip(self.bounds, self._own(sections)):
+            yield x[begin:end], own
+
+    def _own(self, sections: Sections) -> Iterator[Sections]:
         each = len(sections) // len(self.bounds)
-        for j, (begin, end) in enumerate(self.bounds):
-            yield x[begin:end], sections[j * each : (j + 1) * each]
+        for j in range(len(self.bounds)):
+            yield sections[j * each : (j + 1) * each]

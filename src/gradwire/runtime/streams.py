@@ -18,9 +18,9 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
-from gradwire.local import Domains, Stream, Streams
+from gradwire.local import Domains, Form, State, Stream, Streams
 from gradwire.moves import AllGather
-from gradwire.runtime.domains import Ranges, chunks_or_ranges
+from gradwire.runtime.domains import HashedElements, Ranges, chunks_or_ranges
 from gradwire.runtime.message import (
     HEADER_BYTES,
     Header,
@@ -37,6 +37,7 @@ _WORD = 8  # bytes
 class BucketStreams(Streams):
     """The local work on one bucket of one rank, step after step.
 
+    states: of each parameter.
     compress: writes the sections and says whether all was finite; own: a parameter's stream.
     means: where averages are written. spoil: what happens if some rank was not finite.
     give_back: entries of one parameter, to its memory.
@@ -44,15 +45,17 @@ class BucketStreams(Streams):
 
     def __init__(
         self, bucket: Bucket, rank: int, world: int, seed: int, device: torch.device,
-        compress: Callable[[], bool], own: Callable[[int], tuple[Tensor, Tensor]],
+        states: Sequence[State], compress: Callable[[], bool],
+        own: Callable[[int], tuple[Tensor, Tensor]],
         means: Callable[[], Sequence[Tensor]], spoil: Callable[[], None],
         give_back: Callable[[int, Stream], None],
     ) -> None:  # fmt: skip
         self._bucket, self._rank, self._world, self._seed = bucket, rank, world, seed
-        self._device = device
+        self._device, self._states = device, states
         self._compress, self._own, self._means = compress, own, means
         self._spoil, self._lost = spoil, give_back
-        self._room = kernels.Scratch()
+        self.kept: dict[str, Sequence[int]] = {}
+        self._to_remember: dict[str, Sequence[float]] = {}
         self.damage: PayloadError | None = None
         self._finite = True
         self.size = bucket.elements
@@ -61,16 +64,29 @@ class BucketStreams(Streams):
 
     def begin(self, plan: int, step: int) -> None:
         """A new step."""
-        self._digest, self._step = digest(plan, self._seed), step
-        self.damage, self._finite = None, True
+        self._digest, self.step = digest(plan, self._seed), step
+        self.damage, self._finite, self._to_remember = None, True, {}
         self.mean_dtype = self._means()[0].dtype
+
+    def commit(self) -> None:
+        """The step was not skipped."""
+        for name, numbers in self._to_remember.items():
+            for state, number in zip(self._states, numbers):
+                state[name] = torch.tensor([number], device=self._device)
+        self._to_remember = {}
+
+    def recall(self, name: str) -> list[float]:
+        return [float(state[name]) if name in state else 0.0 for state in self._states]
+
+    def remember(self, name: str, numbers: Sequence[float]) -> None:
+        self._to_remember[name] = numbers
 
     def entries(self) -> Stream:
         self._finite = self._compress()
         if not self._finite:
             return self._nothing()
         parts = [self._own_part(i) for i in range(len(self._bucket.sizes))]
-        self._counts = [part.count for part in parts]
+        self.counts = [part.count for part in parts]
         if len(parts) == 1:
             return parts[0]
         return Stream(
@@ -93,16 +109,16 @@ class BucketStreams(Streams):
         self._announced = HEADER_BYTES + _WORD * (len(numbers) + 1)
         message = torch.zeros(self._announced, dtype=torch.uint8, device=self._device)
         damaged = self.damage is not None
-        Header(message).write(self._digest, self._step, self._finite and finite, damaged)
+        Header(message).write(self._digest, self.step, self._finite and finite, damaged)
         message[HEADER_BYTES:-_WORD].view(torch.int64).copy_(torch.tensor(numbers))
         seal(message)
         return AllGather(message)
 
-    def heard(self, messages: Tensor) -> list[list[int]] | None:
+    def heard(self, messages: Tensor, most: int | None = None) -> list[list[int]] | None:
         if self.damage is not None:
             raise self.damage
         check_size(messages, self._world, self._announced)
-        finite = check_headers(header_of(messages), self._digest, self._step)
+        finite = check_headers(header_of(messages), self._digest, self.step)
         check_seals(messages)
         if not finite:
             self._spoil()
@@ -110,7 +126,7 @@ class BucketStreams(Streams):
         numbers: list[list[int]] = messages[:, HEADER_BYTES:-_WORD].view(torch.int64).tolist()
         for row in numbers:
             for number in row:
-                self._check_count(number)
+                self._check_count(number, most)
         return numbers
 
     def coded_count(self, count: int) -> Tensor:
@@ -121,17 +137,21 @@ class BucketStreams(Streams):
         self._check_count(count if inverse == ~count else -1)
         return int(count)
 
-    def _check_count(self, count: int) -> None:
-        if not 0 <= count <= self.size:
+    def _check_count(self, count: int, most: int | None = None) -> None:
+        most = self.size if most is None else most
+        if not 0 <= count <= most:
             raise PayloadError(
-                f"a stream has 0 to {self.size} entries; {count} were announced. The message is "
-                "damaged: run `gradwire doctor`."
+                f"what is announced is within 0 and {most}; got {count}. The message is damaged: "
+                "run `gradwire doctor`."
             )
 
     # -- cutting and coding -----------------------------------------------------------------
 
     def ranges(self, n: int) -> Domains:
-        return Ranges(n, self._world)
+        return Ranges.even(n, self._world)
+
+    def regions(self, bounds: Sequence[int]) -> Domains:
+        return Ranges(bounds)
 
     def chunks(self) -> Domains:
         return self._chunks
@@ -139,6 +159,13 @@ class BucketStreams(Streams):
     @cached_property
     def _chunks(self) -> Domains:
         return chunks_or_ranges(self.size, self._world, self._seed, self._device)
+
+    def hashed(self) -> Domains:
+        return self._hashed
+
+    @cached_property
+    def _hashed(self) -> Domains:
+        return HashedElements(self.size, self._world, self._seed, self._device)
 
     def coded_places(self, n: int, places: Tensor) -> Tensor:
         code, size = _code(n, places.numel())
@@ -154,20 +181,27 @@ class BucketStreams(Streams):
         kernels.decode_indices(message, n, _code(n, count)[0], places)
         return places
 
-    def coded(self, n: int, stream: Stream) -> Tensor:
-        size = self.coded_bytes(n, stream.count, stream)
+    def coded(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
+        size = self.coded_bytes(n, stream.count, stream, form)
         message = torch.zeros(size, dtype=torch.uint8, device=self._device)
-        code, section, values = _parts(n, stream.count, stream, message)
+        code, section, values = _parts(n, stream.count, stream, message, form)
         kernels.encode_indices(stream.places, n, code, section)
-        values.copy_(stream.values)
+        values.copy_(stream.values.contiguous().view(torch.uint8).flatten())
         return message
 
-    def coded_bytes(self, n: int, count: int, like: Stream) -> int:
-        return _bounds(n, count, like)[2]
+    def coded_bytes(self, n: int, count: int, like: Stream, form: Form = "smallest") -> int:
+        return _bounds(n, count, like, form)[2]
 
-    def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
-        _, section, values = _parts(n, count, like, message)
-        return Stream(self.read_places(n, count, section), values)
+    def read(
+        self, n: int, count: int, like: Stream, message: Tensor, form: Form = "smallest"
+    ) -> Stream:
+        code, section, values = _parts(n, count, like, message, form)
+        places = torch.empty(count, dtype=torch.int32, device=message.device)
+        kernels.decode_indices(section, n, code, places)
+        if values.storage_offset() % like.values.element_size():
+            values = values.clone()
+        shape = (count, *like.values.shape[1:])
+        return Stream(places, values.view(like.values.dtype).view(shape))
 
     def whole(self, message: Tensor, size: int) -> Tensor:
         if message.numel() != size:
@@ -182,10 +216,14 @@ class BucketStreams(Streams):
 
     # -- sums -------------------------------------------------------------------------------
 
-    def average(self, n: int, own: Stream, arrived: Mapping[int, tuple[int, Tensor]]) -> Stream:
+    def average(
+        self, n: int, own: Stream, arrived: Mapping[int, tuple[int, Tensor]],
+        form: Form = "smallest",
+    ) -> Stream:  # fmt: skip
         with self.damage_is_told():
             parts = {
-                r: self.read(n, count, own, message) for r, (count, message) in arrived.items()
+                r: self.read(n, count, own, message, form)
+                for r, (count, message) in arrived.items()
             }
             parts[self._rank] = own
             in_order = [parts[r] for r in range(self._world)]
@@ -208,23 +246,23 @@ class BucketStreams(Streams):
         return Stream(places[:count], values[:count])
 
     def top(self, one: Stream, other: Stream) -> Stream:
-        first = (0, *accumulate(self._counts))
+        first = (0, *accumulate(self.counts))
         places = torch.empty(first[-1], dtype=torch.int32, device=self._device)
         values = torch.empty(first[-1], dtype=torch.float32, device=self._device)
         for i, n in enumerate(self._bucket.sizes):
             part, at = slice(first[i], first[i + 1]), self._bucket.offsets[i]
             kernels.top_of_two(
                 n, one.places[part] - at, one.values[part], other.places[part] - at,
-                other.values[part], self._counts[i], places[part], values[part],
+                other.values[part], self.counts[i], places[part], values[part],
             )  # fmt: skip
             places[part] += at
         return Stream(places, values)
 
     def check_shares(self, chosen: Stream) -> None:
-        counts = [part.count for part in self._by_parameter(chosen)]
-        if counts != self._counts:
+        counts = [part.count for part in self.by_parameter(chosen)]
+        if counts != self.counts:
             raise PayloadError(
-                f"of each parameter as many entries are chosen as are sent, {self._counts}; "
+                f"of each parameter as many entries are chosen as are sent, {self.counts}; "
                 f"{counts} arrived. The message is damaged: run `gradwire doctor`."
             )
 
@@ -234,7 +272,7 @@ class BucketStreams(Streams):
         return kept
 
     def give_back(self, lost: Stream) -> None:
-        for i, part in enumerate(self._by_parameter(lost)):
+        for i, part in enumerate(self.by_parameter(lost)):
             if part.count:
                 self._lost(i, part)
 
@@ -245,7 +283,7 @@ class BucketStreams(Streams):
         for mean in means:
             mean.zero_()
         for part in parts:
-            for mean, own in zip(means, self._by_parameter(part)):
+            for mean, own in zip(means, self.by_parameter(part)):
                 kernels.place_stream(mean, own.places, own.values, None)
 
     def write_dense(self, total: Tensor, divisor: float) -> None:
@@ -253,7 +291,7 @@ class BucketStreams(Streams):
         for mean, part in zip(self._means(), parts):
             kernels.accumulate_dense(mean, [part], divisor)
 
-    def _by_parameter(self, stream: Stream) -> list[Stream]:
+    def by_parameter(self, stream: Stream) -> list[Stream]:
         if len(self._bucket.sizes) == 1:
             return [stream]
         offsets = torch.tensor(self._bucket.offsets, dtype=torch.int32, device=self._device)
@@ -275,31 +313,37 @@ class _Told(AbstractContextManager[None, bool]):
         return True
 
 
-def _code(n: int, count: int) -> tuple[str, int]:
-    """The smallest code of so many places, and its bytes."""
-    code = kernels.smallest(n, count)
+_CODES = {"coo": "int32", "bitmap": "bitmap"}
+
+
+def _code(n: int, count: int, form: Form = "smallest") -> tuple[str, int]:
+    """The code of so many places, and its bytes."""
+    code = _CODES.get(form) or kernels.smallest(n, count)
     return code, kernels.code_bytes(code, n, count)
 
 
-def _bounds(n: int, count: int, like: Stream) -> tuple[int, int, int]:
-    """Where the places of a coded stream end, and where its values begin and end."""
-    places = _code(n, count)[1]
-    begin = places + -places % like.values.element_size()
-    return places, begin, begin + count * _width(like) * like.values.element_size()
+def _bounds(n: int, count: int, like: Stream, form: Form) -> tuple[int, int, int]:
+    """Where the places of a coded stream end, and where its values begin and end.
+
+    Values begin at a multiple of their size, but where a form is asked for: that is to the byte.
+    """
+    places, size = _code(n, count, form)[1], like.values.element_size()
+    begin = places + (-places % size if form == "smallest" else 0)
+    return places, begin, begin + count * _width(like) * size
 
 
 def _width(like: Stream) -> int:
     return like.values.shape[1] if like.values.dim() > 1 else 1
 
 
-def _parts(n: int, count: int, like: Stream, message: Tensor) -> tuple[str, Tensor, Tensor]:
-    """Code, places and values of a coded stream, sharing its memory."""
-    places, begin, end = _bounds(n, count, like)
+def _parts(
+    n: int, count: int, like: Stream, message: Tensor, form: Form
+) -> tuple[str, Tensor, Tensor]:
+    """Code, and the bytes of places and values, sharing the memory of a coded stream."""
+    places, begin, end = _bounds(n, count, like, form)
     if message.numel() != end:
         raise PayloadError(
             f"{count} entries of {n} take {end} bytes; {message.numel()} arrived. The counts that "
             "were exchanged are damaged: run `gradwire doctor`."
         )
-    values = message[begin:end].view(like.values.dtype)
-    shape = (count, *like.values.shape[1:])
-    return _code(n, count)[0], message[:places], values.view(shape)
+    return _code(n, count, form)[0], message[:places], message[begin:end]

@@ -147,7 +147,7 @@ class Session:
         """What this rank remembers, by parameter name, in the parameters' shapes.
 
         But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
-        and "right_factor", (columns, rank) of a matrix.
+        "right_factor", (columns, rank) of a matrix, and "threshold", (1,).
         """
         state = {
             name: {

@@ -1,0 +1,107 @@
+"""What each way to sum sparse tensors costs: arithmetic on facts that all ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log2
+
+from torch import Tensor
+
+SAMPLE = 1024  # places at most, of as many that lie in the same random part of all
+_NOTHING = 0  # fills up a sample; places in it are one higher
+_MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: spreads neighbours evenly
+_WORD = 1 << 32
+_SECONDS_PER_ENTRY = 10e-9  # to code, cut, merge and place one, measured
+_SECONDS_PER_DENSE_BYTE = 0.3e-9
+
+
+def sampled(places: Tensor, n: int) -> list[int]:
+    """How finely places were sampled, and those of the part with that many in it: SAMPLE numbers.
+
+    places: (k,) int64. A place is in the part if its hash is below 2^32 / 2^shift, and shift is
+    the least that leaves few enough: the part of a finer sample lies in that of a coarser one.
+    """
+    hashes = (places * _MULTIPLIER) % _WORD
+    shift = 0
+    while int((hashes < _WORD >> shift).sum()) > SAMPLE - 1:
+        shift += 1
+    kept = (places[hashes < _WORD >> shift] + 1).tolist()
+    return [shift, *kept, *[_NOTHING] * (SAMPLE - 1 - len(kept))]
+
+
+def _union(samples: Sequence[Sequence[int]]) -> float:
+    """How many places all of them have together, estimated."""
+    shift = max(sample[0] for sample in samples)
+    bound = _WORD >> shift
+    seen = {
+        place
+        for sample in samples
+        for place in sample[1:]
+        if place != _NOTHING and (place - 1) * _MULTIPLIER % _WORD < bound
+    }
+    return float(len(seen) << shift)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """entries, full_rows: by rank. rows: of how many, 0 where rows are not looked at."""
+
+    world: int
+    size: int
+    rows: int
+    width: int
+    item_bytes: int
+    mean_bytes: int
+    entries: Sequence[int]
+    full_rows: Sequence[int]
+    latency_seconds: float
+    bytes_per_second: float
+    entry_samples: Sequence[Sequence[int]]
+    row_samples: Sequence[Sequence[int]]
+
+
+def _place_bytes(n: float, k: float) -> float:
+    """Of one place among k of n: as a bitmap, or in 2 + log2(n/k) bits."""
+    return min(n / k, 2 + log2(max(1.0, n / k))) / 8 if k > 0 else 0.0
+
+
+def prices(facts: Facts) -> dict[str, float]:
+    """Seconds, by member; a dense all-reduce comes first."""
+    n, size, late = facts.world, facts.size, facts.latency_seconds
+    wire = 1 / facts.bytes_per_second
+    k = max(facts.entries)
+    together = min(max(_union(facts.entry_samples), k), n * k, size)
+    each = facts.item_bytes + _place_bytes(size, k)
+    summed = facts.mean_bytes + _place_bytes(size, together)
+    share = (n - 1) / n
+    out = {
+        "dense": 2 * share * 4 * size * wire + 2 * (n - 1) * late
+        + 4 * size * _SECONDS_PER_DENSE_BYTE,
+        "allgather": (n - 1) * k * each * wire + 2 * late + n * k * _SECONDS_PER_ENTRY,
+        "zen": share * (k * each + together * summed) * wire + 4 * late
+        + (2 * k + 2 * together) * _SECONDS_PER_ENTRY,
+        "sparcml": _doubling(facts),
+    }  # fmt: skip
+    if facts.rows:
+        row, union = max(facts.full_rows), _union(facts.row_samples)
+        union = min(max(union, row), n * row, facts.rows)
+        values = share * (row * facts.item_bytes + union * facts.mean_bytes) * facts.width
+        ids = (n - 1) * row * _place_bytes(facts.rows, row)
+        touched = (row + union) * facts.width * facts.item_bytes
+        out["columns"] = (values + ids) * wire + 4 * late + touched * _SECONDS_PER_DENSE_BYTE
+    return out
+
+
+def _doubling(facts: Facts) -> float:
+    """Recursive doubling: in each round what 1, 2, 4, … ranks have together, dense at most."""
+    seconds, held = 0.0, 1
+    while held < facts.world:
+        k = max(_union(facts.entry_samples[:held]), max(facts.entries))
+        sent = min(k * (4 + _place_bytes(facts.size, k)), 4.0 * facts.size)
+        seconds += sent / facts.bytes_per_second + 2 * facts.latency_seconds
+        seconds += 2 * k * _SECONDS_PER_ENTRY
+        held *= 2
+    if facts.world & (facts.world - 1):  # ranks beyond the power of two hand over and wait
+        seconds *= 1 + 2 / max(1.0, log2(facts.world))
+    return seconds

@@ -1,0 +1,168 @@
+"""oktopk: what is large in the sum, by owners of regions with even work. At most 6k words."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire.collectives._owners import pull, push, to_all
+from gradwire.local import THRESHOLD, Domains, Stream, Streams
+from gradwire.moves import Exchange, Move
+from gradwire.strategy import Collective, Context
+
+_BALANCED_FOR = 64  # steps
+_THRESHOLD_FOR = 32
+_FEW, _MANY, _CHANCE = 0.5, 2.0, 4  # the last: more or less, which only counts where k is small
+
+Masks = list[Tensor]
+
+
+@dataclass(frozen=True)
+class OkTopk(Collective):
+    """Entries to owners of regions, summed; what reaches a threshold goes to all, the rest back.
+
+    Regions are contiguous, and end where the ranks' entries on average say that the work is even;
+    they are drawn anew every 64 steps. The threshold is each parameter's own, so grouping changes
+    nothing: it is the k-th largest magnitude of the sum, found every 32 steps and used again in
+    between, while k/2 to 2k entries reach it (k: what the compressor selects); otherwise it is
+    found anew in the same step. What is sent and is not in the result goes back to the residual.
+    Sums in rank order. Any number of ranks.
+    Sends 2k(n-1)/n words to owners and at most 4k(n-1)/n to all on average over the ranks, with a
+    new threshold about k(n-1)/n more; coded places make it less. Four moves; with a new threshold
+    eight, with new regions one more. State: one number per parameter.
+    Left out: owners with many large entries do not hand some to others before they send them.
+    Source: Li and Hoefler 2022, "Near-Optimal Sparse Allreduce for Distributed Deep Learning",
+    algorithms 1 and 2; where its code nudges a threshold that has drifted, this finds it anew.
+    """
+
+    name: ClassVar[str] = "oktopk"
+    needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        work = ctx.streams()
+        mine = work.entries()
+        regions = yield from _regions(ctx, work, mine)
+        if regions is None:
+            return
+        mean = yield from push(ctx, work, mine, regions)
+        if mean is None:
+            return
+        means = yield from _large(ctx, work, mean, regions)
+        if means is None:
+            return
+        result = Stream(
+            torch.cat([part.places for part in means]), torch.cat([part.values for part in means])
+        )
+        lost = ~work.survivors(mine, result)
+        work.give_back(Stream(mine.places[lost], mine.values[lost]))
+        work.write([result])
+
+
+def _regions(ctx: Context, work: Streams, mine: Stream) -> Generator[Move, Any, Domains | None]:
+    """Every 64 steps one move: where each rank would end the regions; then the averages."""
+    bounds = work.kept.get("regions")
+    if bounds is None or work.step % _BALANCED_FOR == 0:
+        shares = (mine.count * r // ctx.world for r in range(1, ctx.world))
+        ends = [int(mine.places[share]) if mine.count else 0 for share in shares]
+        told = work.heard((yield work.announce(*ends)))
+        if told is None:
+            return None
+        bounds = [0, *sorted(sum(row) // ctx.world for row in zip(*told)), work.size]
+        work.kept["regions"] = bounds
+    return work.regions(bounds)
+
+
+def _large(
+    ctx: Context, work: Streams, mean: Stream, regions: Domains
+) -> Generator[Move, Any, list[Stream] | None]:
+    """What reaches the thresholds, owner by owner; new thresholds where they are due."""
+    flat = replace(mean, places=regions.flat(ctx.rank, mean.places))
+    owned = [part.values.float().abs() for part in work.by_parameter(flat)]
+    known = work.recall(THRESHOLD)
+    reached = [_reach(own, least) for own, least in zip(owned, known)]
+    due = [k > 0 for k in work.counts]
+    if work.step % _THRESHOLD_FOR != 0:
+        found = [int(mask.sum()) for mask in reached]
+        asks = [int(d and least == 0) for d, least in zip(due, known)]
+        told = work.heard((yield work.announce(*found, *asks)))
+        if told is None:
+            return None
+        due = _drifted(told, work.counts)
+        if not any(due):
+            owners = [sum(row[: len(found)]) for row in told]
+            return (yield from to_all(ctx, work, _kept(mean, reached), owners, regions))
+    if not any(due):  # no parameter has elements
+        return (yield from pull(ctx, work, mean, regions))
+    fresh = yield from _thresholds(ctx, work, {i: owned[i] for i, d in enumerate(due) if d})
+    if fresh is None:
+        return None
+    known = [fresh.get(i, least) for i, least in enumerate(known)]
+    reached = [_reach(own, least) for own, least in zip(owned, known)]
+    work.remember(THRESHOLD, known)
+    return (yield from pull(ctx, work, _kept(mean, reached), regions))
+
+
+def _reach(magnitudes: Tensor, least: float) -> Tensor:
+    """NaN reaches everything: nobody shall overlook it."""
+    return ~(magnitudes < least)
+
+
+def _kept(mean: Stream, reached: Masks) -> Stream:
+    kept = torch.cat(reached)
+    return Stream(mean.places[kept], mean.values[kept])
+
+
+def _drifted(told: Sequence[Sequence[int]], counts: Sequence[int]) -> list[bool]:
+    """Of which parameters some rank has no threshold, or too few or too many entries reach it."""
+    total = [sum(row) for row in zip(*told)]
+    work = zip(total, total[len(counts) :], counts)
+    return [
+        asks > 0 or not _FEW * k - _CHANCE <= found <= _MANY * k + _CHANCE
+        for found, asks, k in work
+    ]
+
+
+def _thresholds(
+    ctx: Context, work: Streams, owned: Mapping[int, Tensor]
+) -> Generator[Move, Any, dict[int, float] | None]:
+    """The k-th largest magnitude of these parameters; if there are fewer the smallest, if none 0.
+
+    Each owner tells its k/n-th largest: if n owners have as many that are no smaller than the
+    least of these, they have k, so only what reaches it can be the k-th. Of that each owner tells
+    its k largest. Three moves.
+    """
+    others = [r for r in range(ctx.world) if r != ctx.rank]
+    ks = [work.counts[i] for i in owned]
+    mine = torch.stack([_at(m, -(-k // ctx.world)) for m, k in zip(owned.values(), ks)])
+    arrived = yield _to_all_alike(mine, dict.fromkeys(others, len(ks)))
+    least = torch.stack([mine, *(arrived[r].view(torch.float32) for r in others)]).amin(0).tolist()
+    best = [_largest(m[_reach(m, at)], k) for m, k, at in zip(owned.values(), ks, least)]
+    told = work.heard((yield work.announce(*(part.numel() for part in best))))
+    if told is None:
+        return None
+    arrived = yield _to_all_alike(torch.cat(best), {r: sum(told[r]) for r in others})
+    by_rank = [torch.split(arrived[r].view(torch.float32), told[r]) for r in others]
+    together = [torch.cat(parts) for parts in zip(best, *by_rank)]
+    return {i: float(_at(m, min(k, m.numel()))) for i, m, k in zip(owned, together, ks)}
+
+
+def _to_all_alike(numbers: Tensor, counts: Mapping[int, int]) -> Exchange:
+    """fp32, to every other rank; counts: of theirs."""
+    message = numbers.view(torch.uint8)
+    return Exchange(dict.fromkeys(counts, message), {r: 4 * n for r, n in counts.items()})
+
+
+def _largest(magnitudes: Tensor, k: int) -> Tensor:
+    """Descending; all, if they are fewer."""
+    return torch.topk(magnitudes, min(k, magnitudes.numel())).values
+
+
+def _at(magnitudes: Tensor, k: int) -> Tensor:
+    """The k-th largest; 0 where there are fewer, or k is 0."""
+    if not 0 < k <= magnitudes.numel():
+        return magnitudes.new_zeros(())
+    return _largest(magnitudes, k)[-1]

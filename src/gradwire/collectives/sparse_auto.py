@@ -1,0 +1,141 @@
+"""sparse_auto: measures how sparse tensors are and how fast the network is, and chooses.
+
+step 0, 8, then every 50th:  facts ──► all      the same numbers, so the same choice everywhere
+every step:                  the rounds of the member that was chosen
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any, ClassVar
+
+import torch
+
+from gradwire import kernels
+from gradwire.collectives._prices import SAMPLE, Facts, prices, sampled
+from gradwire.collectives._rows import Rows
+from gradwire.errors import StrategyError
+from gradwire.moves import AllReduce, Exchange, Move
+from gradwire.strategy import Collective, Context
+
+_EARLY = 8  # the step at which the network has been seen at work
+_MARGIN = 0.9  # a change must promise this much, or it would go to and fro
+_MOST = 1 << 60
+_USUAL = 300_000, 125_000_000  # nanoseconds, bytes per second: until it has been seen
+_TELLING_BYTES = (
+    100_000  # moves that send so many say how fast the network is, small ones how late
+)
+
+
+@dataclass(frozen=True)
+class SparseAuto(Collective):
+    """allgather, sparcml, zen, columns or a dense all-reduce, whichever promises to be fastest.
+
+    Every `every` steps ranks tell each other how many entries and rows they have, a sample of
+    which (32 KB), and how fast recent moves were; from these numbers, which are the same
+    everywhere, each prices all members and takes the cheapest. Another than last time only if it
+    promises a tenth. The first choice guesses the network (1 Gbit/s); the second has seen it.
+    Sums as the chosen member does. Memory: of that member, and 48 KB.
+    """
+
+    every: int = 50
+    name: ClassVar[str] = "sparse_auto"
+    needs: ClassVar[tuple[str, ...]] = ("entries",)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, int) or self.every < 1:
+            raise StrategyError(
+                f"sparse_auto measures every so many steps, from 1; got {self.every!r}. "
+                "Use sparse_auto, or sparse_auto(every=100)."
+            )
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        memory: dict[str, Any] = ctx.memory()
+        number = memory["number"] = memory.get("number", -1) + 1
+        if number % self.every == 0 or number == _EARLY:
+            if (facts := (yield from _facts(ctx))) is None:
+                memory["number"] = number - 1  # the step did not count
+                return
+            memory["choice"] = _choice(prices(facts), memory.get("choice"))
+        chosen = memory["choice"]
+        rounds = _dense(ctx) if chosen == "dense" else ctx.rounds_of(chosen)
+        yield from _timed(rounds, memory, ctx.world)
+
+
+def _choice(by_member: dict[str, float], now: str | None) -> str:
+    """The cheapest, in seconds, of equals the first; what is in use, unless that is dearer."""
+    best = min(by_member, key=by_member.__getitem__)
+    keep = now in by_member and by_member[best] > _MARGIN * by_member[now]
+    return now if now is not None and keep else best
+
+
+def _facts(ctx: Context) -> Generator[Move, Any, Facts | None]:
+    """What all ranks know afterwards; None if the step is spoiled."""
+    work, memory = ctx.streams(), ctx.memory()
+    mine = work.entries()
+    tables = [Rows(local) for local in ctx.locals()] if ctx.is_exact else []
+    ids, first = [], 0
+    for table in tables:
+        ids.append(table.nonzero().long() + first)
+        first += table.count
+    rows = torch.cat(ids) if ids else torch.empty(0, dtype=torch.int64)
+    width = work.size // first if first else 0
+    nanoseconds, speed = _network(memory)
+    numbers = [mine.count, rows.numel(), nanoseconds, speed]
+    numbers += [*sampled(mine.places.long(), work.size), *sampled(rows, first)]
+    heard = work.heard((yield work.announce(*numbers)), _MOST)
+    if heard is None:
+        return None
+    return Facts(
+        world=ctx.world, size=work.size, rows=first, width=width,
+        item_bytes=mine.values.element_size(),
+        mean_bytes=work.mean_dtype.itemsize,
+        entries=[row[0] for row in heard], full_rows=[row[1] for row in heard],
+        latency_seconds=1e-9 * max(row[2] for row in heard),
+        bytes_per_second=float(min(row[3] for row in heard)),
+        entry_samples=[row[4 : 4 + SAMPLE] for row in heard],
+        row_samples=[row[4 + SAMPLE :] for row in heard],
+    )  # fmt: skip
+
+
+def _dense(ctx: Context) -> Generator[Move, Any, None]:
+    """Every element, by all-reduce."""
+    work = ctx.streams()
+    mine = work.entries()
+    if work.heard((yield work.announce())) is None:
+        return
+    total = ctx.room("sparse_auto", work.size).zero_()
+    kernels.place_stream(total, mine.places, mine.values, None)
+    work.write_dense((yield AllReduce(total)), float(ctx.world))
+
+
+def _timed(
+    rounds: Generator[Move, Any, None], memory: dict[str, Any], world: int
+) -> Generator[Move, Any, None]:
+    """The same rounds; what their moves took is remembered."""
+    times: list[tuple[float, float]] = memory.setdefault("times", [])
+    arrived = None
+    while True:
+        try:
+            move = next(rounds) if arrived is None else rounds.send(arrived)
+        except StopIteration:
+            break
+        began = perf_counter()
+        arrived = yield move
+        sent = move.bytes_sent(world)
+        if isinstance(move, Exchange):  # full duplex: the larger way decides
+            sent = max(sent, float(sum(move.receives.values())))
+        times.append((sent, perf_counter() - began))
+    del times[:-256]
+
+
+def _network(memory: dict[str, Any]) -> tuple[int, int]:
+    """Nanoseconds of a small move, bytes per second of large ones."""
+    times: list[tuple[float, float]] = memory.get("times", [])
+    small = [seconds for sent, seconds in times if sent < _TELLING_BYTES // 10]
+    late = median(small) if small else 1e-9 * _USUAL[0]
+    large = [sent / max(s - late, 0.1 * s) for sent, s in times if sent >= _TELLING_BYTES]
+    return int(1e9 * late), int(median(large)) if large else _USUAL[1]

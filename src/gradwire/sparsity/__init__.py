@@ -1,0 +1,34 @@
+"""Sparse gradients: made to order, measured, and what an exchange of them has to move.
+
+    tensors = synthetic("nmt", workers=8, scale=1/64)    dense tensors with a known sparsity
+    measure(tensors)                                     density, overlap, densification, skew, …
+    reference_bytes(tensors)                             what no exchange can go far below
+    volumes(expected("nmt"), 128)                        bytes per scheme, by closed formulas
+
+Definitions and formulas are those of ZEN (Wang et al., OSDI'25, sections 2 and 3). Import of
+this package loads torch.
+"""
+
+from gradwire.sparsity.measures import (
+    Imbalances,
+    imbalances,
+    measure,
+    measured,
+    reference_bytes,
+)
+from gradwire.sparsity.presets import PRESETS, expected, synthetic
+from gradwire.sparsity.volumes import SCHEMES, Sparsity, volumes
+
+__all__ = [
+    "PRESETS",
+    "SCHEMES",
+    "Imbalances",
+    "Sparsity",
+    "expected",
+    "imbalances",
+    "measure",
+    "measured",
+    "reference_bytes",
+    "synthetic",
+    "volumes",
+]

@@ -1,0 +1,89 @@
+"""A parameter coded piece by piece, with feedback: in one pass, with the composition's bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire import Strategy
+from gradwire.runtime.encoder import ComposedEncoder, make_encoder
+from gradwire.runtime.message import Layout
+from gradwire.runtime.pieces import PieceByPiece, Pieces
+from gradwire.strategy import Key, Sections, StepInfo
+
+WORLD = 3
+QUANTIZERS = ("int8+ef", "fp8+ef", "qsgd(4)+ef", "natural+ef", "int8+dgc(mask=False)")
+SIZES = (1, 64, 200, 5000, 20_011)  # of 1 and 64 two pieces are empty
+
+
+def pieces_of(text: str, n: int) -> tuple[Strategy, PieceByPiece]:
+    strategy = Strategy.parse(f"{text} | alltoall")
+    return strategy, PieceByPiece(strategy.compressor, Pieces.of("w", n, WORLD).bounds)
+
+
+def sections_of(pieces: PieceByPiece, n: int) -> Sections:
+    layout = Layout.of([pieces.claims(n)])
+    return layout.views(torch.zeros(layout.bytes, dtype=torch.uint8))[0]
+
+
+def gradient(n: int, step: int) -> Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(step))
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("text", QUANTIZERS)
+def test_same_bits_as_the_composition(text: str, n: int) -> None:
+    strategy, pieces = pieces_of(text, n)
+    both = (
+        make_encoder(pieces, strategy.feedback), ComposedEncoder(pieces, strategy.feedback)
+    )  # fmt: skip
+    states: list[dict[str, Tensor]] = [{}, {}]
+    for step in range(3):
+        written = []
+        for encoder, state in zip(both, states):
+            written.append(sections_of(pieces, n))
+            info, key = StepInfo(step, 0.5 if step else 1.0), Key(7, step, "w", 1)
+            assert encoder.encode(gradient(n, step), state, written[-1], info, key)
+            encoder.release()
+        assert all(same(a, b) for a, b in zip(*written))
+        assert states[0].keys() == states[1].keys()
+        assert all(same(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_each_piece_is_coded_where_it_lies() -> None:
+    _, pieces = pieces_of("int8", 5000)
+    sections = sections_of(pieces, 5000)
+    blocks = pieces.blocks(sections, Key(0, 0, "w"))
+    assert [block.place for block in blocks] == [slice(*bounds) for bounds in pieces.bounds]
+    assert all(block.codes is codes for block, codes in zip(blocks, sections[1::2]))
+    assert len({block.noise for block in blocks}) == WORLD
+
+
+@pytest.mark.parametrize("text", ["terngrad", "topk(0.1)", "sign"])
+def test_what_is_not_in_blocks_by_itself_is_not_in_pieces(text: str) -> None:
+    _, pieces = pieces_of(text, 5000)
+    assert not pieces.blocks(sections_of(pieces, 5000), Key(0, 0, "w"))
+
+
+@pytest.mark.parametrize("spoiled", [False, True])
+@pytest.mark.parametrize("text", QUANTIZERS)
+def test_every_piece_is_undone(text: str, spoiled: bool) -> None:
+    """Also where gradients are so large beside the state that inverting would lose it."""
+    n = 5000
+    strategy, pieces = pieces_of(text, n)
+    encoder, state = make_encoder(pieces, strategy.feedback), dict[str, Tensor]()
+    sections = sections_of(pieces, n)
+    assert encoder.encode(gradient(n, 0), state, sections, StepInfo(0), Key(7, 0, "w"))
+    encoder.release()
+    before = {name: value.clone() for name, value in state.items()}
+    x = gradient(n, 1) * 1e8
+    x[n // 2] = torch.inf if spoiled else 0.0
+    assert encoder.encode(x, state, sections, StepInfo(1), Key(7, 1, "w")) != spoiled
+    encoder.undo(x, state, sections, StepInfo(1))
+    for name, value in before.items():
+        assert same(state[name], value), "all of it was put aside"

@@ -139,13 +139,14 @@ def _thresholds(
     ks = [work.counts[i] for i in owned]
     mine = torch.stack([_at(m, -(-k // ctx.world)) for m, k in zip(owned.values(), ks)])
     arrived = yield _to_all_alike(mine, dict.fromkeys(others, len(ks)))
-    least = torch.stack([mine, *(arrived[r].view(torch.float32) for r in others)]).amin(0).tolist()
+    theirs = [_read(work, arrived[r], len(ks)) for r in others]
+    least = torch.stack([mine, *theirs]).amin(0).tolist()
     best = [_largest(m[_reach(m, at)], k) for m, k, at in zip(owned.values(), ks, least)]
     told = work.heard((yield work.announce(*(part.numel() for part in best))))
     if told is None:
         return None
     arrived = yield _to_all_alike(torch.cat(best), {r: sum(told[r]) for r in others})
-    by_rank = [torch.split(arrived[r].view(torch.float32), told[r]) for r in others]
+    by_rank = [torch.split(_read(work, arrived[r], sum(told[r])), told[r]) for r in others]
     together = [torch.cat(parts) for parts in zip(best, *by_rank)]
     return {i: float(_at(m, min(k, m.numel()))) for i, m, k in zip(owned, together, ks)}
 
@@ -154,6 +155,10 @@ def _to_all_alike(numbers: Tensor, counts: Mapping[int, int]) -> Exchange:
     """fp32, to every other rank; counts: of theirs."""
     message = numbers.view(torch.uint8)
     return Exchange(dict.fromkeys(counts, message), {r: 4 * n for r, n in counts.items()})
+
+
+def _read(work: Streams, message: Tensor, count: int) -> Tensor:
+    return work.whole(message, 4 * count).view(torch.float32)
 
 
 def _largest(magnitudes: Tensor, k: int) -> Tensor:

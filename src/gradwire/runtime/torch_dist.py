@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import accumulate
@@ -28,6 +28,7 @@ two cores, 1 Gbit/s, 80 KB: 8.0 ms as an all-reduce, 2.5 ms as an all-gather (be
 """
 
 
+_GRACE = timedelta(seconds=1)
 _LINE = 64  # bytes: what arrives from each rank begins at a cache line
 
 
@@ -112,14 +113,33 @@ class Performer:
             for start, (by, size) in zip(starts, move.receives.items())
         }
         operations = [
-            dist.P2POp(call, data, self._global(peer), self.group)
+            (call, data, self._global(peer))
             for call, parts in ((dist.irecv, arrived), (dist.isend, move.sends))
             for peer, data in sorted(parts.items(), key=self._distance)
             if data.numel()
         ]
-        for work in dist.batch_isend_irecv(operations) if operations else ():
-            work.wait()
+        if self._gloo:
+            self._each(operations)
+        elif operations:
+            for work in dist.batch_isend_irecv([dist.P2POp(*o, self.group) for o in operations]):
+                work.wait()
         return arrived
+
+    def _each(self, operations: Sequence[tuple[Any, Tensor, int]]) -> None:
+        """All of them. If one fails, who is alive gets what it waits for, or soon hears of the
+        failure: Gloo closes all connections where a wait passes its limit. So it can tell
+        others that it is alive, and they name those who are not.
+        """
+        works: list[Any] = []
+        errors: list[Exception] = []
+        for call, data, peer in operations:
+            with _remembered(errors):
+                works.append(call(data, peer, self.group))
+        for work in works:
+            with _remembered(errors):
+                work.wait(_GRACE) if errors else work.wait()
+        if errors:
+            raise errors[0]
 
     def _distance(self, peer: tuple[int, Tensor]) -> int:
         return (peer[0] - self.rank) % self.world
@@ -131,6 +151,14 @@ class Performer:
         """One room for all moves, as large as the largest: lengths may differ every step."""
         n = math.prod(shape)
         return self._scratch.room("arrived", n, data.dtype, data.device).view(shape)
+
+
+@contextmanager
+def _remembered(errors: list[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ConnectionError) as error:
+        errors.append(error)
 
 
 @contextmanager

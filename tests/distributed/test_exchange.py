@@ -1,0 +1,172 @@
+"""Exchange over Gloo: everybody with everybody at once, nothing at all, and a rank that dies."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from torch import Tensor
+
+from gradwire.errors import PeerError
+from gradwire.moves import AllGather, Exchange
+from gradwire.runtime.torch_dist import Performer, make_group
+
+PATIENCE = 4.0  # seconds: the group's timeout where a test waits for it
+LARGE = 8 * 2**20
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
+        yield ranks
+
+
+def data(sender: int, receiver: int, size: int, step: int = 0) -> Tensor:
+    """Bytes that only this pair sends in this step."""
+    seed = 1000 * step + 10 * sender + receiver
+    dice = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (size,), generator=dice, dtype=torch.uint8)
+
+
+def exchanged(performer: Performer, sizes: list[list[int | None]], step: int = 0) -> None:
+    """sizes[a][b]: how many bytes a sends to b; None: nothing is said of it. All must arrive."""
+    me, world = performer.rank, performer.world
+    sends = {to: data(me, to, size, step) for to, size in enumerate(sizes[me]) if size is not None}
+    receives = {by: size for by in range(world) if (size := sizes[by][me]) is not None}
+    arrived = performer.perform(Exchange(sends, receives), "a test")
+    assert isinstance(arrived, dict)
+    assert list(arrived) == list(receives)
+    for by, size in receives.items():
+        assert arrived[by].dtype == torch.uint8
+        assert torch.equal(arrived[by], data(by, me, size, step)), f"from {by} to {me}"
+        assert arrived[by].data_ptr() % 8 == 0 or size == 0, "to be viewed as any number"
+
+
+def performer(timeout_seconds: float = 30.0) -> Performer:
+    return Performer(make_group(None, timeout_seconds))
+
+
+def patterns(world: int) -> None:
+    """One after the other in the same group, so that what one leaves over breaks the next."""
+    own = performer()
+    cases: list[list[list[int | None]]] = [
+        [[None if a == b else 100 * a + b for b in range(world)] for a in range(world)],
+        [[None] * world for _ in range(world)],  # nobody has anything to say
+        [[None if a == b or a > 0 else 7 for b in range(world)] for a in range(world)],
+        [[None if a == b or b > 0 else 9 for b in range(world)] for a in range(world)],
+        [[None if a == b else 0 for b in range(world)] for a in range(world)],  # of no length
+        [[None if a == b else (0 if a < b else 33) for b in range(world)] for a in range(world)],
+        [[5 if b == (a + 1) % world else None for b in range(world)] for a in range(world)],
+    ]
+    for step in range(3):
+        for number, sizes in enumerate(cases):
+            exchanged(own, sizes, 100 * step + number)
+            exchanged(own, cases[0], 50)
+    arrived = own.perform(AllGather(torch.tensor([own.rank])), "a test")
+    assert isinstance(arrived, Tensor)
+    assert arrived.flatten().tolist() == list(range(world)), "other moves go on as ever"
+    own.close()
+
+
+def test_patterns_of_two(two: Ranks) -> None:
+    two.run(patterns, 2)
+
+
+def test_patterns_of_three(three: Ranks) -> None:
+    three.run(patterns, 3)
+
+
+def large(world: int) -> None:
+    """More than any socket holds, both ways: whoever sent before receiving would never end."""
+    own = performer()
+    for step in range(2):
+        exchanged(own, [[None if a == b else LARGE + a for b in range(world)]
+                        for a in range(world)], step)  # fmt: skip
+    own.close()
+
+
+def test_large_parts_both_ways_at_once(two: Ranks, three: Ranks) -> None:
+    two.run(large, 2)
+    three.run(large, 3)
+
+
+def in_subsets(groups: list[list[int]]) -> None:
+    """Ranks are those within the group; who is in none waits at the end."""
+    made = [dist.new_group(members) for members in groups]
+    for members, group in zip(groups, made):
+        if dist.get_rank() not in members:
+            continue
+        own = Performer(group)  # type: ignore[arg-type]
+        assert own.rank == members.index(dist.get_rank())
+        for step in range(3):
+            exchanged(own, [[None, 40], [50_000, None]], step)
+        own.close()
+    dist.barrier()
+
+
+def test_a_group_is_not_the_world(tmp_path: Path) -> None:
+    with Ranks(3, tmp_path) as ranks:  # groups of some ranks stay
+        ranks.run(in_subsets, [[0, 1], [1, 2], [0, 2]])
+
+
+# -- a rank that is gone -------------------------------------------------------------------------
+
+
+def dies(lost: int, how: str) -> tuple[str, float]:
+    """What this rank hears, and after how long, of one that takes part once, and then is gone."""
+    own = performer(PATIENCE)
+    world = own.world
+    size = LARGE if how == "midway" else 100
+    sizes: list[list[int | None]] = [
+        [None if a == b else size for b in range(world)] for a in range(world)
+    ]
+    exchanged(own, sizes)
+    if own.rank == lost and how == "before":
+        os._exit(1)
+    if own.rank == lost and how == "stuck":
+        time.sleep(PATIENCE + 5)
+        return "", 0.0
+    if own.rank == lost:  # what it promised to send and to receive is under way
+        operations = [
+            dist.P2POp(dist.isend, data(lost, to, size), to, own.group)
+            for to in range(world)
+            if to != lost
+        ]
+        dist.batch_isend_irecv(operations)
+        os._exit(1)
+    began = time.monotonic()
+    try:
+        for step in range(1, 3):
+            exchanged(own, sizes, 0 if step == 1 else step)
+    except PeerError as error:
+        return str(error), time.monotonic() - began
+    raise AssertionError("nobody missed the rank")
+
+
+@pytest.mark.parametrize(
+    ("how", "lost"),
+    [
+        *((how, lost) for how in ("before", "midway") for lost in range(3)),
+        pytest.param("stuck", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_only_the_rank_that_is_gone_is_named(tmp_path: Path, how: str, lost: int) -> None:
+    """The others fail as well, one by one, and still have to be heard of in time."""
+    with Ranks(3, tmp_path) as ranks:
+        outcomes = ranks.outcomes(dies, lost, how, timeout_seconds=30.0)
+    for rank, outcome in enumerate(outcomes):
+        if rank == lost:
+            assert outcome.died or how == "stuck"
+            continue
+        assert outcome.ok, outcome.story
+        text, seconds = outcome.value
+        assert f"; rank {lost} died or is stuck" in text, text
+        assert "exchange" in text
+        assert "a test" in text
+        assert seconds < PATIENCE + 5

@@ -46,7 +46,8 @@ class Rows:
 
     def take(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
         """Columns bounds[j] to bounds[j + 1] - 1 of these rows, (k, width) each, end to end."""
-        out = torch.empty(ids.numel() * (bounds[-1] - bounds[0]), dtype=self.dtype)
+        size = ids.numel() * (bounds[-1] - bounds[0])
+        out = torch.empty(size, dtype=self.dtype, device=self.x.device)
         kernels.gather_stripes(self.x, ids, bounds, out)
         return out
 

@@ -25,9 +25,7 @@ _EARLY = 8  # the step at which the network has been seen at work
 _MARGIN = 0.9  # a change must promise this much, or it would go to and fro
 _MOST = 1 << 60
 _USUAL = 300_000, 125_000_000  # nanoseconds, bytes per second: until it has been seen
-_TELLING_BYTES = (
-    100_000  # moves that send so many say how fast the network is, small ones how late
-)
+_TELLING_BYTES = 100_000  # moves of so many say how fast the network is, small ones how late
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,10 @@ class SparseAuto(Collective):
     """allgather, sparcml, zen, columns or a dense all-reduce, whichever promises to be fastest.
 
     Every `every` steps ranks tell each other how many entries and rows they have, a sample of
-    which (32 KB), and how fast recent moves were; from these numbers, which are the same
+    which (16 KB), and how fast recent moves were; from these numbers, which are the same
     everywhere, each prices all members and takes the cheapest. Another than last time only if it
     promises a tenth. The first choice guesses the network (1 Gbit/s); the second has seen it.
-    Sums as the chosen member does. Memory: of that member, and 48 KB.
+    Sums as the chosen member does. Memory: of that member, and 32 KB.
     """
 
     every: int = 50

@@ -111,7 +111,7 @@ class _Stripes:
             means = []
             for t in tables:
                 ids, rows = zip(*(given[r][t] for r in range(self._world)))
-                union, mean = kernels.merge_rows(ids, rows, float(self._world), self._dtype)
+                union, mean = kernels.sum_rows(ids, rows, float(self._world), self._dtype)
                 self._unions.append(union)
                 means.append(mean.view(-1))
             return torch.cat(means).view(torch.uint8)

@@ -23,8 +23,8 @@ from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.merges import contained, merge_coded, merge_streams, top_of_two
 from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits, strata
-from gradwire.kernels.row_sums import merge_rows
-from gradwire.kernels.rows import add_rows, gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.row_sums import sum_rows
+from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add, quotient
@@ -49,7 +49,6 @@ __all__ = [
     "add",
     "add_cast",
     "add_codes",
-    "add_rows",
     "add_signs",
     "advance",
     "cast",
@@ -68,7 +67,6 @@ __all__ = [
     "is_finite",
     "largest",
     "merge_coded",
-    "merge_rows",
     "merge_streams",
     "nonzero_rows",
     "owners_of",
@@ -86,6 +84,7 @@ __all__ = [
     "smallest",
     "split_stream",
     "strata",
+    "sum_rows",
     "top_of_two",
     "topk",
     "undo_topk",

@@ -236,7 +236,7 @@ class BucketStreams(Streams):
     def _sum(self, n: int, parts: Sequence[Stream], divisor: float, dtype: torch.dtype) -> Stream:
         if parts[0].values.dim() > 1:
             ids, rows = [p.places for p in parts], [p.values for p in parts]
-            return Stream(*kernels.merge_rows(ids, rows, divisor, dtype))
+            return Stream(*kernels.sum_rows(ids, rows, divisor, dtype))
         most = min(n, sum(part.count for part in parts))
         places = torch.empty(most, dtype=torch.int32, device=self._device)
         values = torch.empty(most, dtype=dtype, device=self._device)

@@ -64,7 +64,10 @@ class BlockCodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """One parameter on this rank. gradient, result: (n,) of one dtype; may be the same memory."""
+    """One parameter on this rank. gradient, result: (n,) of one dtype; may be the same memory.
+
+    Or COO, of the parameter's shape, where the collective takes rows.
+    """
 
     name: str
     shape: tuple[int, ...]

@@ -63,6 +63,17 @@ class Claims:
         return self.lossless or self.contraction == 1.0
 
 
+PROMISES = {
+    "sums": "adding payloads adds the tensors",
+    "lossless": "what arrives is what was sent, bit for bit",
+    "fixed": "the size of a payload is known in advance",
+    "direction": "signs without a scale",
+    "entries": "a payload is places and values",
+    "exact": "what arrives equals what was sent",
+}
+"""What the promises mean, for those who are told that one is missing."""
+
+
 def padded(size: int) -> int:
     """Where the next part may begin: a multiple of 8 bytes."""
     return size + -size % 8

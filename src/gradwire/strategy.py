@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradwire.errors import StrategyError
 from gradwire.local import BlockCodes, Context, Encoder, Sections, State
-from gradwire.member import Claims, Key, Member, Recurrence, StepInfo
+from gradwire.member import PROMISES, Claims, Key, Member, Recurrence, StepInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,11 +120,13 @@ class Collective(Member):
     needs: the promises of `Claims` without which the sum would be wrong.
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     partner: the compressor it is used with, where there can be only one.
+    takes_rows: gradients may be COO, rows and their ids; results are then, too.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     own_feedback: ClassVar[bool] = False
     partner: ClassVar[str] = "none"
+    takes_rows: ClassVar[bool] = False
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
@@ -146,7 +148,7 @@ class Strategy:
             if not getattr(claims, promise):
                 raise StrategyError(
                     f"the collective '{self.collective}' needs a compressor that promises "
-                    f"'{promise}' ({_PROMISES[promise]}); '{self.compressor}' does not. "
+                    f"'{promise}' ({PROMISES[promise]}); '{self.compressor}' does not. "
                     f"Use '{self._instead()}'."
                 )
 
@@ -179,19 +181,13 @@ class Strategy:
         feedback = self.feedback.dense() if self.feedback else None
         return Strategy.parse(f"none+{feedback} | allreduce" if feedback else "none | allreduce")
 
+    def rows(self) -> Strategy:
+        """How gradients that come as rows and their ids travel beside this strategy: exactly."""
+        return self if self.collective.takes_rows else Strategy.parse("none | columns")
+
     @staticmethod
     def parse(text: str) -> Strategy:
         """Read ``compressor[+feedback] | collective``; StrategyError says what is wrong where."""
         from gradwire.registry import parse_strategy  # the one file that knows every family
 
         return parse_strategy(text)
-
-
-_PROMISES = {
-    "sums": "adding payloads adds the tensors",
-    "lossless": "what arrives is what was sent, bit for bit",
-    "fixed": "the size of a payload is known in advance",
-    "direction": "signs without a scale",
-    "entries": "a payload is places and values",
-    "exact": "what arrives equals what was sent",
-}

@@ -51,16 +51,19 @@ class Rows:
         kernels.gather_stripes(self.x, ids, bounds, out)
         return out
 
-    def clear(self) -> None:
-        """Zeros in all rows but those of `nonzero`, at least: where the result is the gradient's
-        own memory, the others are zero to the bit."""
+    def expect(self, ids: Tensor) -> None:
+        """The result's rows, (u,), those of `nonzero` and more: zeros in all others.
+
+        Where the result is the gradient's own memory, these are zero already, to the bit.
+        """
+        self._ids = ids
         if self.result.data_ptr() != self.x.data_ptr():
             self.result.zero_()
 
-    def put(self, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
+    def put(self, bounds: Sequence[int], stripes: Tensor) -> None:
         """Averages into the result, laid out as `take` does."""
         whole = self.result.view(self.count, self.width)
-        kernels.scatter_stripes(whole, ids, bounds, stripes.reshape(-1))
+        kernels.scatter_stripes(whole, self._ids, bounds, stripes.reshape(-1))
 
     def finish(self) -> None:
         """All is put."""

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.collectives._coo_rows import CooRows
 from gradwire.collectives._rows import Rows
-from gradwire.local import Streams
+from gradwire.local import Local, Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
 
@@ -27,20 +28,22 @@ class Columns(Collective):
 
     Once all know everybody's rows, they know the union, and averages travel without an index.
     A row travels whole if anything in it is not zero: made for gradients of embeddings, wasteful
-    where zeros lie anywhere (`zen`). Tensors of one dimension go in rows of 256 elements.
+    where zeros lie anywhere (`zen`). Tensors of one dimension go in rows of 256 elements. Sparse
+    gradients (COO) come and go as such: nothing as large as the parameter is made.
     Sums in rank order. Memory: the non-zero rows, sent and received.
     Source: the column-wise split of Li et al. 2022, "EmbRace", for replicated tables.
     """
 
     name: ClassVar[str] = "columns"
-    needs: ClassVar[tuple[str, ...]] = ("entries", "exact")
+    needs: ClassVar[tuple[str, ...]] = ("exact",)
     own_feedback: ClassVar[bool] = True
+    takes_rows: ClassVar[bool] = True
     partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         work, me, world = ctx.streams(), ctx.rank, ctx.world
         others = [r for r in range(world) if r != me]
-        stripes = _Stripes(work, [Rows(local) for local in ctx.locals()], me, world)
+        stripes = _Stripes(work, [_table(local) for local in ctx.locals()], me, world)
         counts = work.heard((yield work.announce(*stripes.counts, finite=stripes.finite)))
         if counts is None:
             return
@@ -57,10 +60,16 @@ class Columns(Collective):
         stripes.write({**arrived, me: own})
 
 
+def _table(local: Local) -> Rows | CooRows:
+    return CooRows(local) if kernels.is_rows(local.gradient) else Rows(local)
+
+
 class _Stripes:
     """What goes to an owner, what it makes of it, and where its answer belongs."""
 
-    def __init__(self, work: Streams, tables: Sequence[Rows], me: int, world: int) -> None:
+    def __init__(
+        self, work: Streams, tables: Sequence[Rows | CooRows], me: int, world: int
+    ) -> None:
         self._work, self._tables, self._me, self._world = work, tables, me, world
         self._bounds = [[r * t.width // world for r in range(world + 1)] for t in tables]
         self._ids = [table.nonzero() for table in tables]
@@ -141,13 +150,11 @@ class _Stripes:
         for owner, message in messages.items():
             self._work.whole(message, self.union_bytes(owner))
         unions = [union.numel() for union in self._unions]
-        for table in self._tables:
-            table.clear()
+        for table, union in zip(self._tables, self._unions):
+            table.expect(union)
         for owner, message in messages.items():
             stripes = torch.split(message.view(self._dtype), self._sizes(unions, owner))
-            for table, union, bounds, stripe in zip(
-                self._tables, self._unions, self._bounds, stripes
-            ):
-                table.put(union, bounds[owner : owner + 2], stripe)
+            for table, bounds, stripe in zip(self._tables, self._bounds, stripes):
+                table.put(bounds[owner : owner + 2], stripe)
         for table in self._tables:
             table.finish()

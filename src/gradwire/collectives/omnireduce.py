@@ -52,6 +52,6 @@ class OmniReduce(Collective):
         rows = torch.cat([mean.values for mean in means])
         cuts = torch.searchsorted(blocks, torch.tensor(first, dtype=torch.int32)).tolist()
         for table, at, begin, end in zip(tables, first, cuts, cuts[1:]):
-            table.clear()
-            table.put(blocks[begin:end] - at, WHOLE, rows[begin:end])
+            table.expect(blocks[begin:end] - at)
+            table.put(WHOLE, rows[begin:end])
             table.finish()

@@ -8,6 +8,7 @@ from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
+from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.hash_memory import hash_partition, owners_of
 from gradwire.kernels.indices import (
@@ -60,14 +61,17 @@ __all__ = [
     "encode_codes",
     "encode_indices",
     "fallbacks",
+    "fill_nan",
     "formats",
     "gather_stripes",
     "hash_partition",
     "instruction_set",
     "is_finite",
+    "is_rows",
     "largest",
     "merge_coded",
     "merge_streams",
+    "no_rows",
     "nonzero_rows",
     "owners_of",
     "pack_bits",
@@ -78,6 +82,7 @@ __all__ = [
     "reaching",
     "restore_topk",
     "retreat",
+    "rows_of",
     "scatter_stripes",
     "scratch",
     "sign_bytes",
@@ -92,5 +97,6 @@ __all__ = [
     "update_codes",
     "update_topk",
     "use",
+    "write_rows",
     "zeros",
 ]

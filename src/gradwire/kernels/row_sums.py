@@ -42,7 +42,7 @@ def sum_rows(
 
     ids: (k,) int32 or int64 each, in any order, any of them several times. rows: (k, width) each,
     of one dtype: fp32, bf16 or fp16. The sum of an id is taken list after list, within a list in
-    its order, in fp32, from zero, and rounded once to dtype, one of these three. Raises KernelError.
+    its order, in fp32, from zero, and rounded once to dtype, one of these. Raises KernelError.
     """
     by = check_divisor(divisor)
     found = core_for(*rows)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import MoveError, UsageError
 from gradwire.local import OF_OTHER_SHAPE
@@ -32,7 +33,8 @@ def lockstep(
 
     Args:
         strategy: text or `Strategy`.
-        tensors: one per rank, all of one shape and floating dtype; not changed.
+        tensors: one per rank, all of one shape and floating dtype; not changed. By a collective
+            that takes rows they may be COO (ids of rows and rows), of any rank; so are results.
         step: the step number, which messages carry.
         seed: seed of stochastic compressors.
         state: one dict per rank, updated in place; pass it again to carry residuals to the next
@@ -52,13 +54,13 @@ def lockstep(
     strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
     states = [dict[str, Tensor]() for _ in tensors] if state is None else list(state)
     shape = _check(tensors, states)
+    _check_rows(strategy, tensors)
     world, trace = len(tensors), Trace(len(tensors))
     contexts, results = [], []
     for rank, (x, memory) in enumerate(zip(tensors, states)):
-        results.append(torch.empty(shape, dtype=x.dtype, device=x.device))
-        contexts.append(_context(strategy, x, results[-1], rank, world, memory, seed))
-        gradient = x.detach().contiguous().view(-1)
-        contexts[-1].begin([gradient], [results[-1].view(-1)], StepInfo(step, clip_scale))
+        results.append(_room(x))
+        contexts.append(_context(strategy, x, rank, world, memory, seed))
+        contexts[-1].begin([_flat(x.detach())], [_flat(results[-1])], StepInfo(step, clip_scale))
     _drive([strategy.collective.rounds(ctx) for ctx in contexts], trace)
     for ctx, memory in zip(contexts, states):
         ctx.end(skipped=False)
@@ -66,9 +68,19 @@ def lockstep(
     return results, trace
 
 
+def _room(x: Tensor) -> Tensor:
+    rows = x.layout != torch.strided
+    return kernels.no_rows(x) if rows else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Rows stay what they are."""
+    return x.contiguous().view(-1) if x.layout == torch.strided else x
+
+
 def _context(
-    strategy: Strategy, x: Tensor, result: Tensor, rank: int, world: int,
-    memory: MutableMapping[str, Tensor], seed: int,
+    strategy: Strategy, x: Tensor, rank: int, world: int, memory: MutableMapping[str, Tensor],
+    seed: int,
 ) -> BucketContext:  # fmt: skip
     memory.update({k: v.view(-1) for k, v in memory.items() if k not in OF_OTHER_SHAPE})
     parameter = Parameter("x", tuple(x.shape), str(x.dtype).removeprefix("torch."))
@@ -147,6 +159,16 @@ def _perform(moves: Sequence[Move]) -> list[Any]:
     if pairs:
         return [{by: pairs[by].sends[r].clone() for by in m.receives} for r, m in enumerate(pairs)]
     raise MoveError(f"lockstep performs the moves of gradwire.moves; got {moves[0]}.")
+
+
+def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
+    wrong = [x for x in tensors if x.layout != torch.strided and not kernels.is_rows(x)]
+    if wrong or (any(x.is_sparse for x in tensors) and not strategy.collective.takes_rows):
+        got = f"{wrong[0].layout}" if wrong else f"'{strategy}'"
+        raise UsageError(
+            "lockstep takes dense tensors, and ids of rows and rows (torch.sparse_coo) by a "
+            f"collective that takes them; got {got}. Use '{strategy.rows()}', or dense tensors."
+        )
 
 
 def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> torch.Size:

@@ -59,7 +59,6 @@ class BucketStreams(Streams):
         self.damage: PayloadError | None = None
         self._finite = True
         self.size = bucket.elements
-        kernels.check_index_range(self.size)
         self.mean_dtype = torch.float32
 
     def begin(self, plan: int, step: int) -> None:
@@ -82,6 +81,7 @@ class BucketStreams(Streams):
         self._to_remember[name] = numbers
 
     def entries(self) -> Stream:
+        kernels.check_index_range(self.size)
         self._finite = self._compress()
         if not self._finite:
             return self._nothing()

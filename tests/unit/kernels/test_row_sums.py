@@ -34,7 +34,7 @@ def test_same_bits_as_twin(
 
 
 def test_by_hand() -> None:
-    """2^24 + 1 is 2^24 in fp32, so that the order shows; what cannot be divided exactly is, once."""
+    """2^24 + 1 is 2^24 in fp32, so that the order shows; a third is rounded once."""
     ids = [torch.tensor([7, 2, 7]), torch.tensor([2, 9])]
     big = 2.0**24
     rows = [
@@ -54,10 +54,12 @@ def test_by_hand() -> None:
 def test_nothing_and_strange_ids() -> None:
     none = torch.empty(0, dtype=torch.int32)
     union, sums = sum_rows([none], [torch.empty(0, 3)], 2.0, torch.float16)
-    assert union.numel() == 0 and sums.shape == (0, 3)
+    assert union.numel() == 0
+    assert sums.shape == (0, 3)
     far = torch.tensor([2**40, -5, 2**40])
     union, sums = sum_rows([far], [torch.ones(3, 20)], 1.0, torch.float32)
-    assert union.tolist() == [-5, 2**40] and sums[:, 0].tolist() == [1.0, 2.0]
+    assert union.tolist() == [-5, 2**40]
+    assert sums[:, 0].tolist() == [1.0, 2.0]
     strided = torch.arange(24.0).view(3, 8)[:, ::2]
     assert torch.equal(sum_rows([far], [strided], 1.0, torch.float32)[1][0], strided[1])
 
@@ -79,5 +81,5 @@ def test_wrong_lists_are_refused() -> None:
                 function(some_ids, some_rows, 1.0, torch.float32)
     with pytest.raises(KernelError, match="divisor must not be 0"):
         sum_rows([ids], [rows], 0.0, torch.float32)
-    with pytest.raises(KernelError, match="rounded to float32, bfloat16 or float16, not torch.f"):
+    with pytest.raises(KernelError, match=r"rounded to float32, .* not torch\.float64"):
         sum_rows([ids], [rows], 1.0, torch.float64)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import DTYPES, draw, same
+from samples import DTYPES, draw
 from sorted_streams import DAMAGE, DTYPE, FILL, KINDS, stream, untouched
 
 from gradwire.errors import KernelError, PayloadError

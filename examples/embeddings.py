@@ -1,4 +1,4 @@
-"""Large embeddings with sparse gradients: what DistributedDataParallel does, and what gradwire does.
+"""Large embeddings with sparse gradients, by DistributedDataParallel and by gradwire.
 
 torchrun --nproc-per-node 4 examples/embeddings.py
 gradwire lab run --hosts 4 --rate 1gbit -- python examples/embeddings.py
@@ -81,9 +81,9 @@ class Job:
 
 
 def batch(step: int, size: int = 1024) -> tuple[Tensor, Tensor, Tensor]:
-    """Few rows are looked up often, most of them hardly ever."""
+    """Rows are looked up as words are used: the n-th most frequent 1/n times as often."""
     dice = torch.Generator().manual_seed(1000 * step + dist.get_rank())
-    where = torch.rand(2, size, FIELDS, generator=dice).pow(3).mul(ROWS).long()
+    where = torch.pow(ROWS, torch.rand(2, size, FIELDS, generator=dice)).long() - 1
     clicked = torch.rand(size, generator=dice).lt(0.3).float()
     return where[0], where[1], clicked
 

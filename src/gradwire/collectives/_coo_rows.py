@@ -22,7 +22,7 @@ class CooRows:
         self._result = local.result
         self.count, self.width = local.shape[0], math.prod(local.shape[1:])
         self._ids, self._rows = kernels.rows_of(local.gradient, self.dtype)
-        self._mean = self._rows
+        self._mean: Tensor | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -33,26 +33,25 @@ class CooRows:
         """Which rows there are, (k,) int32, ascending."""
         return self._ids
 
-    def take(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
-        """Columns bounds[j] to bounds[j + 1] - 1 of all rows, (k, width) each, end to end."""
-        size = ids.numel() * (bounds[-1] - bounds[0])
-        out = torch.empty(size, dtype=self.dtype, device=self._rows.device)
-        kernels.gather_stripes(self._rows, _all(self._rows), bounds, out)
-        return out
+    def take(self, ids: Tensor) -> Tensor:
+        """They, (k, width)."""
+        return self._rows
 
     def expect(self, ids: Tensor) -> None:
         """The result's rows, (u,), ascending: those of `nonzero` and more."""
-        self._ids = ids
-        self._mean = self._rows.new_empty(ids.numel(), self.width)
+        self._ids, self._mean = ids, None
 
-    def put(self, bounds: Sequence[int], stripes: Tensor) -> None:
-        """Averages into the result, laid out as `take` does."""
-        kernels.scatter_stripes(self._mean, _all(self._mean), bounds, stripes.reshape(-1))
+    def put(self, ids: Tensor, rows: Tensor, bounds: Sequence[int]) -> None:
+        """Columns bounds[0] to bounds[1] - 1 of some of the expected rows."""
+        if rows.shape == (self._ids.numel(), self.width):
+            self._mean = rows  # all of them
+            return
+        if self._mean is None:
+            self._mean = self._rows.new_empty(self._ids.numel(), self.width)
+        at = torch.searchsorted(self._ids, ids, out_int32=True)
+        kernels.scatter_stripes(self._mean, at, bounds, rows.reshape(-1))
 
     def finish(self) -> None:
         """All is put."""
+        assert self._mean is not None, "put comes before finish"
         kernels.write_rows(self._result, self._ids, self._mean)
-
-
-def _all(rows: Tensor) -> Tensor:
-    return torch.arange(rows.shape[0], dtype=torch.int32, device=rows.device)

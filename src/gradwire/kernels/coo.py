@@ -43,8 +43,11 @@ def rows_of(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def write_rows(x: Tensor, ids: Tensor, rows: Tensor) -> None:
-    """Overwrites x, COO, with rows, (k, width), of its dtype. ids: (k,), ascending, each once."""
-    x.copy_(_coo(ids.long(), rows.view(-1, *x.shape[1:]), x.shape))
+    """Makes x, COO, these rows, (k, width), of its dtype. ids: (k,), ascending, each once.
+
+    x holds the memory of rows afterwards: a copy would take as long as the sum that made them.
+    """
+    x.data = _coo(ids.long(), rows.view(ids.numel(), *x.shape[1:]), x.shape)
 
 
 def fill_nan(x: Tensor) -> None:

@@ -190,6 +190,18 @@ class Streams(ABC):
         """The message; PayloadError unless it has so many elements."""
 
     @abstractmethod
+    def sealed(self, content: Tensor) -> Tensor:
+        """Few bytes that later sizes depend on, (m,) uint8, with their check."""
+
+    @abstractmethod
+    def sealed_bytes(self, size: int) -> int:
+        """How many bytes such a message has."""
+
+    @abstractmethod
+    def unsealed(self, message: Tensor, size: int) -> Tensor:
+        """The bytes, (size,); PayloadError unless they are what was sent."""
+
+    @abstractmethod
     def vouched(self, content: Tensor) -> Tensor:
         """Bytes for all ranks, (m,) uint8, and whether this one has found damage; so that nobody
         has to be told in a move of its own."""

@@ -41,11 +41,3 @@ class Holders:
     def single_of(self, rank: int) -> Tensor:
         """Which rows a rank sends to everybody."""
         return self.lists[rank][self.single_at[rank].long()]
-
-    def check(self) -> int:
-        """A number that differs, but for bad luck, where the lists do: 48 bits."""
-        ids = torch.cat(list(self.lists)).long()
-        sizes = torch.tensor([len(own) for own in self.lists], device=ids.device)
-        words = torch.cat([sizes, ids])
-        weights = 2 * torch.arange(len(words), device=ids.device) + 1
-        return int((words * weights).sum()) & (1 << 48) - 1

@@ -13,12 +13,9 @@ from gradwire import kernels
 from gradwire.collectives._coo_rows import CooRows
 from gradwire.collectives._holders import Holders
 from gradwire.collectives._rows import Rows
-from gradwire.errors import PayloadError
 from gradwire.local import Local, Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
-
-_ANY = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,6 @@ class Columns(Collective):
             dict.fromkeys(others, job.ids()), {r: job.ids_bytes(counts[r]) for r in others}
         )
         job.learn(counts, arrived)
-        job.agree(work.heard((yield work.announce(job.check())), _ANY))
         pushed = {}
         if any(holders.shared.numel() for holders in job.holders):
             pushed = yield Exchange(
@@ -99,43 +95,30 @@ class _Stripes:
         return all(kernels.is_finite(rows.view(-1)) for rows in self._rows)
 
     def ids(self) -> Tensor:
-        """Which rows of each table, coded, one after the other."""
+        """Which rows of each table, coded, one after the other, sealed: sizes depend on them."""
         coded = (self._work.coded_places(t.count, i) for t, i in zip(self._tables, self._ids))
-        return torch.cat(list(coded))
+        return self._work.sealed(torch.cat(list(coded)))
 
     def ids_bytes(self, counts: Sequence[int]) -> int:
         """How many bytes a rank with so many rows of each table sends."""
-        return sum(self._sizes_of_ids(counts))
+        return self._work.sealed_bytes(sum(self._sizes_of_ids(counts)))
 
     def _sizes_of_ids(self, counts: Sequence[int]) -> list[int]:
         coded = self._work.coded_places_bytes
         return [coded(table.count, k) for table, k in zip(self._tables, counts)]
 
     def learn(self, counts: Sequence[Sequence[int]], arrived: Mapping[int, Tensor]) -> None:
-        """Who holds what."""
-        with self._work.damage_is_told():
-            lists = {r: self._read_ids(counts[r], message) for r, message in arrived.items()}
-            lists[self._me] = self._ids
-            tables = range(len(self._tables))
-            self.holders = [Holders([lists[r][t] for r in range(self._world)]) for t in tables]
+        """Who holds what; PayloadError if ids are not what was sent."""
+        lists = {r: self._read_ids(counts[r], message) for r, message in arrived.items()}
+        lists[self._me] = self._ids
+        tables = range(len(self._tables))
+        self.holders = [Holders([lists[r][t] for r in range(self._world)]) for t in tables]
 
     def _read_ids(self, counts: Sequence[int], message: Tensor) -> list[Tensor]:
         sizes = self._sizes_of_ids(counts)
-        parts = torch.split(self._work.whole(message, sum(sizes)), sizes)
+        parts = torch.split(self._work.unsealed(message, sum(sizes)), sizes)
         read = self._work.read_places
         return [read(t.count, k, part) for t, k, part in zip(self._tables, counts, parts)]
-
-    def check(self) -> int:
-        """Of all lists; the next moves depend on them."""
-        return sum(holders.check() for holders in self.holders)
-
-    def agree(self, checks: list[list[int]] | None) -> None:
-        """PayloadError, on all ranks, unless all have heard the same."""
-        if checks is not None and len({check for (check,) in checks}) > 1:
-            raise PayloadError(
-                f"all ranks hear the same rows; their checks are {checks}. The network damaged "
-                "a message: run `gradwire doctor`."
-            )
 
     # -- rows --------------------------------------------------------------------------------
 

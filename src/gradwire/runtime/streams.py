@@ -19,6 +19,7 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
 from gradwire.local import Domains, Form, State, Stream, Streams
+from gradwire.member import padded
 from gradwire.moves import AllGather
 from gradwire.runtime.domains import HashedElements, Ranges, chunks_or_ranges
 from gradwire.runtime.message import (
@@ -210,6 +211,20 @@ class BucketStreams(Streams):
                 "collective corrupted the message: run `gradwire doctor`."
             )
         return message
+
+    def sealed(self, content: Tensor) -> Tensor:
+        size = self.sealed_bytes(content.numel())
+        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        message[: content.numel()] = content
+        seal(message)
+        return message
+
+    def sealed_bytes(self, size: int) -> int:
+        return padded(size) + _WORD
+
+    def unsealed(self, message: Tensor, size: int) -> Tensor:
+        check_seals(self.whole(message, self.sealed_bytes(size)).view(1, -1))
+        return message[:size]
 
     def vouched(self, content: Tensor) -> Tensor:
         word = torch.tensor([int(self.damage is not None)], device=self._device)

@@ -89,6 +89,36 @@ def test_buckets_move_between_iterations(three: Ranks, mode: str) -> None:
     three.run(layouts, mode)
 
 
+class TwoDtypes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 3), nn.Linear(3, 2).bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.one(x).bfloat16()).float().sum()
+
+
+def several_first_buckets() -> None:
+    torch.manual_seed(0)
+    model = TwoDtypes()
+    ddp = DistributedDataParallel(model, static_graph=True)
+    with attached(ddp, "none | allreduce", timeout_seconds=5.0) as handle:
+        for step in range(3):
+            ddp.zero_grad()
+            ddp(torch.full((2, 4), 1.0 + dist.get_rank())).backward()
+            bias = model.one.bias.grad
+            assert bias is not None
+            assert torch.equal(bias, mean(bias)), "all have the same"
+            assert handle.stats()["steps"] == step + 1
+
+
+def test_a_static_graph_whose_first_step_has_several_buckets(three: Ranks) -> None:
+    """Then DDP gives all of them the number 0 and calls none the last. A hook that begins with
+    bucket 0 and ends with the last begins again and again, and never ends.
+    """
+    three.run(several_first_buckets)
+
+
 def planned_boundaries() -> None:
     plan = gradwire.Plan.make(
         describe(dict(small().named_parameters())),

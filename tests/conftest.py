@@ -14,7 +14,7 @@ import pytest
 import torch
 
 if NATIVE := os.environ.get("GRADWIRE_TEST_NATIVE"):
-    # An extension that is not installed, as `make test-asan` builds it; before anything loads ours.
+    # An extension that is not installed, as of `make test-asan`; before anything loads ours.
     _spec = importlib.util.spec_from_file_location("gradwire._native", NATIVE)
     assert _spec is not None
     assert _spec.loader is not None

@@ -129,12 +129,14 @@ Progress elias_fano(EliasFano code, std::int32_t* index) {
     Join join{code.section, code.bytes, code.width};
     std::size_t word = 0, found = 0, joined = 0;
     while (word + words_at_once <= code.upper_bytes / 8 && code.k - found >= places_at_once) {
+        const std::size_t before = found;  // what was just stored in pieces is slow to load whole
         for (const std::size_t end = word + words_at_once; word < end; ++word) {
             const auto base = static_cast<std::uint32_t>(64 * word);
             found += place_ones(word_at(code.upper, word), base, place + found);
         }
-        for (; joined + W <= found; joined += W) join.join(place, joined, ~0u);
+        for (; joined + W <= before; joined += W) join.join(place, joined, ~0u);
     }
+    for (; joined + W <= found; joined += W) join.join(place, joined, ~0u);
     if (joined < found) join.join(place, joined, (1u << (found - joined)) - 1);
     // Each zero so far is worth one in the upper half; with no more than these nothing overflows.
     if (found == 0 || 64 * word - found > (code.n >> code.width) + 8) return nothing;

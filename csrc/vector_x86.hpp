@@ -45,5 +45,22 @@ inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint3
     return count;
 }
 
+inline void add_lowest(float* sum, __m128 term) {
+    _mm_store_ss(sum, _mm_add_ss(_mm_load_ss(sum), term));
+}
+
+// sum[place[i]] += term[i] for four different places. Places come in pairs and terms together:
+// one load for each addition, of the sum, is what memory ports have to spare.
+inline void add_four(float* sum, const std::uint32_t* place, const float* term) {
+    std::uint64_t pair[2];
+    __builtin_memcpy(pair, place, sizeof pair);
+    const __m128 low = _mm_loadu_ps(term);
+    const __m128 high = _mm_movehl_ps(low, low);
+    add_lowest(sum + static_cast<std::uint32_t>(pair[0]), low);
+    add_lowest(sum + (pair[0] >> 32), _mm_movehdup_ps(low));
+    add_lowest(sum + static_cast<std::uint32_t>(pair[1]), high);
+    add_lowest(sum + (pair[1] >> 32), _mm_movehdup_ps(high));
+}
+
 }  // namespace
 }  // namespace gradwire

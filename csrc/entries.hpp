@@ -6,6 +6,8 @@
 
 namespace gradwire {
 
+inline constexpr std::size_t spare_sums = 16;  // a line behind a tile of sums, for what is not its
+
 struct SparsePayload {
     const std::int32_t*
         index;  // strictly ascending, in 0 ... n - 1: checked by first_violation, not here

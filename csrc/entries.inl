@@ -6,10 +6,12 @@ namespace {
 
 // -- the sum -------------------------------------------------------------------------------------
 
-constexpr std::size_t sum_span = 4096;     // fp32 elements: 16 KiB of first-level cache
+constexpr std::size_t sum_span = 4096;      // fp32 elements: 16 KiB of first-level cache
+constexpr std::size_t added_at_once = 8;    // entries; not more than W
+constexpr std::size_t many_in_tile = 64;    // of a payload: fewer are sooner added one by one
 constexpr std::size_t entries_ahead = 256;  // many streams, slowly read: processors do not follow
 
-// What widen() gives, W values at a time; `left` are readable.
+// What widen() gives, up to W values; `left` are readable.
 inline const float* widened(const float* value, std::size_t, float*) { return value; }
 template <class T>
 inline const float* widened(const T* value, std::size_t left, float* held) {
@@ -17,58 +19,144 @@ inline const float* widened(const T* value, std::size_t left, float* held) {
     return held;
 }
 
-// Adds the payload's entries below index `end`; sum is about the indices from `begin` on. Calls
-// note(index) for each.
-template <class T, class Note>
-inline void scatter(SparsePayload& payload, const T* value, std::size_t begin, std::size_t end,
-                    float* sum, Note note) {
-    constexpr std::size_t step = sizeof(T) == sizeof(float) ? 8 : W;
-    const std::int32_t* const index = payload.index;
+// Sums of the elements from `first` to below `last`, and `spare_sums` more from sum[spare] on,
+// whose content means nothing.
+struct Tile {
+    std::size_t first, last;
+    float* sum;
+    std::size_t spare;
+};
+
+// Adds eight entries, of which the first are of this tile; the others go to what is spare, each to
+// a place of its own, because where the tile ends cannot be predicted. How many are of this tile.
+inline std::size_t add_ragged(Tile tile, const std::uint32_t* index, const float* term) {
+    const auto first = static_cast<std::uint32_t>(tile.first);
+    const auto size = static_cast<std::uint32_t>(tile.last - tile.first);
+    std::uint32_t place[added_at_once];
+    std::uint32_t inside = 0;
+    for (std::uint32_t i = 0; i < added_at_once; ++i) {  // compilers vectorise it
+        const std::uint32_t at = index[i] - first;
+        place[i] = at < size ? at : static_cast<std::uint32_t>(tile.spare) + i;
+        inside += at < size ? 1u : 0u;
+    }
+    add_four(tile.sum, place, term);
+    add_four(tile.sum, place + 4, term + 4);
+    return inside;
+}
+
+// Adds the payload's entries of a tile. Calls note(index) for each, and pause() after every eight.
+template <class T, class Note, class Pause>
+inline void scatter(SparsePayload& payload, const T* value, Tile tile, Note note, Pause pause) {
+    constexpr std::size_t step = added_at_once;
+    const auto* const index = reinterpret_cast<const std::uint32_t*>(payload.index);
     const std::size_t count = payload.count;
-    const auto bound = static_cast<std::int32_t>(end);
+    float* const sum = tile.sum - tile.first;  // element 0, were it there
     float held[W];
     std::size_t j = payload.next;
-    const auto add_entry = [&](std::size_t i, float term) {
-        sum[static_cast<std::size_t>(index[i]) - begin] += term;
-        note(static_cast<std::size_t>(index[i]));
+    const auto note_all = [&](std::size_t until) {
+        for (std::size_t i = j; i < until; ++i) note(static_cast<std::size_t>(index[i]));
     };
-    for (; j + step <= count && index[j + step - 1] < bound; j += step) {
+    for (; j + step <= count && index[j + step - 1] < tile.last; j += step) {
         __builtin_prefetch(index + j + entries_ahead);
         __builtin_prefetch(value + j + entries_ahead);
-        const float* const terms = widened(value + j, step, held);
-#pragma GCC unroll 16
-        for (std::size_t i = 0; i < step; ++i) add_entry(j + i, terms[i]);
-    }
-    if (j < count && index[j] < bound) {
         const float* const terms = widened(value + j, count - j, held);
-        for (std::size_t i = 0; j < count && index[j] < bound; ++i, ++j) add_entry(j, terms[i]);
+        add_four(sum, index + j, terms);
+        add_four(sum, index + j + 4, terms + 4);
+        note_all(j + step);
+        pause();
+    }
+    if (j - payload.next >= many_in_tile && j + step <= count) {
+        const float* const terms = widened(value + j, count - j, held);
+        const std::size_t inside = add_ragged(tile, index + j, terms);
+        note_all(j + inside);
+        j += inside;
+    } else if (j < count) {
+        const float* const terms = widened(value + j, count - j, held);
+        std::size_t i = j;
+        for (; i < count && index[i] < tile.last; ++i) sum[index[i]] += terms[i - j];
+        note_all(i);
+        j = i;
     }
     payload.next = j;
 }
 
-// Elements from `begin` to `end`, whose target the sink has from 0 on. A block is cleared as it is
-// written: stores around the cache alone, one after the other, go at half the speed.
+// Writes the sums of one tile while those of the next are added up, so that neither memory nor
+// arithmetic waits for the other. A line is cleared as it is written.
+template <class Sink>
+class Behind {
+  public:
+    explicit Behind(Sink sink) : sink_(sink) {}
+
+    void take(float* sum, std::size_t size, Sink sink) {
+        finish();
+        sum_ = sum;
+        size_ = size;
+        at_ = 0;
+        sink_ = sink;
+    }
+
+    void some() {
+        constexpr std::size_t part = 32;  // elements: two lines for eight entries
+        if (at_ + part <= size_) close(at_ + part);
+    }
+
+    void finish() {
+        close(size_ - size_ % W);
+        for (; at_ < size_; ++at_) sink_.last(at_, sum_[at_]);  // the last tile
+        size_ = at_ = 0;
+    }
+
+  private:
+    void close(std::size_t end) {
+        const Sink sink = sink_;
+        float* const sum = sum_;
+        const Vector zero = fill(0);
+        for (std::size_t i = at_; i < end; i += W) {
+            sink.close(i, load(sum + i));
+            store(sum + i, zero);
+        }
+        at_ = end;
+    }
+
+    Sink sink_;
+    float* sum_ = nullptr;
+    std::size_t size_ = 0, at_ = 0;
+};
+
+// Whether there is enough to add that writing can hide behind it.
+inline bool many_entries(const SparsePayload* payloads, std::size_t count, std::size_t n) {
+    constexpr std::size_t elements_each = 8;
+    std::size_t total = 0;
+    for (std::size_t r = 0; r < count; ++r) total += payloads[r].count;
+    return total > n / elements_each;
+}
+
+// Elements from `begin` to `end`, whose target the sink has from 0 on.
 template <class Sink>
 void sum_range(SparsePayload* payloads, std::size_t count, std::size_t begin, std::size_t end,
                Sink sink) {
-    alignas(64) float sum[sum_span] = {};
-    const Vector zero = fill(0);
+    alignas(64) float sums[2][sum_span + spare_sums] = {};
+    Behind<Sink> behind(sink);
+    const bool later = many_entries(payloads, count, end - begin);
+    std::size_t which = 0;
     for (std::size_t first = begin; first < end; first += sum_span) {
         const std::size_t last = end - first < sum_span ? end : first + sum_span;
+        float* const sum = sums[which];
         for (std::size_t r = 0; r < count; ++r) {
             with_type(payloads[r].type, payloads[r].value, [&](const auto* value) {
-                scatter(payloads[r], value, first, last, sum, [](std::size_t) {});
+                scatter(
+                    payloads[r], value, {first, last, sum, sum_span}, [](std::size_t) {},
+                    [&] { behind.some(); });
             });
         }
-        const std::size_t size = last - first;
-        const Sink here = sink.from(first - begin);
-        std::size_t i = 0;
-        for (; i + W <= size; i += W) {
-            here.close(i, load(sum + i));
-            store(sum + i, zero);
+        behind.take(sum, last - first, sink.from(first - begin));
+        if (later) {
+            which = 1 - which;
+        } else {
+            behind.finish();
         }
-        for (; i < size; ++i) here.last(i, sum[i]);  // the last block
     }
+    behind.finish();
 }
 
 void accumulate_sparse(Float type, void* target, std::size_t n, SparsePayload* payloads,
@@ -129,12 +217,14 @@ Progress elias_fano(EliasFano code, std::int32_t* index) {
     Join join{code.section, code.bytes, code.width};
     std::size_t word = 0, found = 0, joined = 0;
     while (word + words_at_once <= code.upper_bytes / 8 && code.k - found >= places_at_once) {
+        const std::size_t before = found;  // what was just stored in pieces is slow to load whole
         for (const std::size_t end = word + words_at_once; word < end; ++word) {
             const auto base = static_cast<std::uint32_t>(64 * word);
             found += place_ones(word_at(code.upper, word), base, place + found);
         }
-        for (; joined + W <= found; joined += W) join.join(place, joined, ~0u);
+        for (; joined + W <= before; joined += W) join.join(place, joined, ~0u);
     }
+    for (; joined + W <= found; joined += W) join.join(place, joined, ~0u);
     if (joined < found) join.join(place, joined, (1u << (found - joined)) - 1);
     // Each zero so far is worth one in the upper half; with no more than these nothing overflows.
     if (found == 0 || 64 * word - found > (code.n >> code.width) + 8) return nothing;

@@ -21,9 +21,10 @@ struct Stream {
 inline constexpr std::size_t mark_span = 16;     // elements to a mark
 inline constexpr std::size_t wide_span = 65536;  // fp32 elements: 256 KiB of second-level cache
 
-// A tile of a sum of few entries, with marks where they are. All zeros before and after each use.
+// A tile of a sum of few entries, with marks where they are. Before and after each use all is
+// zero, but for the spare sums.
 struct Marked {
-    alignas(64) float sum[wide_span];
+    alignas(64) float sum[wide_span + spare_sums];
     alignas(64) std::uint8_t marks[wide_span / mark_span];
     std::uint32_t where[wide_span / mark_span + 16];  // of any content
 };

@@ -93,25 +93,24 @@ std::size_t next_place(const SparsePayload* payloads, std::size_t count, std::si
     return n;
 }
 
-// Adds what the payloads have from `first` to below `last`.
+// Adds what the payloads have of a tile.
 template <class Note>
-void sum_tile(SparsePayload* payloads, std::size_t count, std::size_t first, std::size_t last,
-              float* sum, Note note) {
+void sum_tile(SparsePayload* payloads, std::size_t count, Tile tile, Note note) {
     for (std::size_t r = 0; r < count; ++r) {
         with_type(payloads[r].type, payloads[r].value, [&](const auto* value) {
-            scatter(payloads[r], value, first, last, sum, note);
+            scatter(payloads[r], value, tile, note, [] {});
         });
     }
 }
 
 // Many entries: every element is looked at.
 void merge_many(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& kept) {
-    alignas(64) float sum[sum_span] = {};
+    alignas(64) float sum[sum_span + spare_sums] = {};
     for (std::size_t at = next_place(payloads, count, n); at < n;
          at = next_place(payloads, count, n)) {
         const std::size_t first = at / sum_span * sum_span;
         const std::size_t last = n - first < sum_span ? n : first + sum_span;
-        sum_tile(payloads, count, first, last, sum, [](std::size_t) {});
+        sum_tile(payloads, count, {first, last, sum, sum_span}, [](std::size_t) {});
         for (std::size_t block = 0; block < last - first; block += kept_span) {
             kept.take(sum + block, kept_span / W, first + block,
                       [](std::size_t i) { return i * W; });
@@ -144,9 +143,10 @@ void merge_few(SparsePayload* payloads, std::size_t count, std::size_t n, Kept& 
          at = next_place(payloads, count, n)) {
         const std::size_t first = at / wide_span * wide_span;
         const std::size_t last = n - first < wide_span ? n : first + wide_span;
-        sum_tile(payloads, count, first, last, tile.sum, [&tile, first](std::size_t place) {
+        const auto mark = [&tile, first](std::size_t place) {
             tile.marks[(place - first) / mark_span] = 1;
-        });
+        };
+        sum_tile(payloads, count, {first, last, tile.sum, wide_span}, mark);
         take_marked(tile, first, last, kept);
     }
 }

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "half.hpp"
+#include "vector_x86.hpp"
 
 namespace gradwire {
 namespace {
@@ -119,10 +120,6 @@ inline Vector add_where(std::uint32_t mask, Vector sum, Vector a) {
     return choose(mask, add(sum, a), sum);
 }
 
-inline __m128i eight_bytes(const std::uint8_t* from) {
-    return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-}
-
 // The sign turned where the mask is set.
 inline Vector negated(std::uint32_t mask, Vector v) {
     return {_mm256_xor_ps(v.a, _mm256_and_ps(lanes_of(mask), _mm256_set1_ps(-0.0f)))};
@@ -211,21 +208,6 @@ inline Places count_from(std::uint32_t first) {
     return {_mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<int>(first)))};
 }
 
-// The places of the ones in each byte.
-struct Ones {
-    std::uint8_t at[256][8];
-};
-constexpr Ones make_ones() {
-    Ones out{};
-    for (unsigned byte = 0; byte < 256; ++byte) {
-        unsigned count = 0;
-        for (std::uint8_t i = 0; i < 8; ++i)
-            if ((byte >> i & 1u) != 0) out.at[byte][count++] = i;
-    }
-    return out;
-}
-constexpr Ones ones_of = make_ones();
-
 // The lanes of the mask first, one after the other.
 inline __m256i packed(__m256i lanes, std::uint32_t mask) {
     const __m256i order = _mm256_cvtepu8_epi32(eight_bytes(ones_of.at[mask]));
@@ -243,20 +225,6 @@ inline std::size_t compress(Vector v, std::uint32_t mask, std::uint32_t base, st
                             std::uint32_t* index) {
     store(bits, {packed(_mm256_castps_si256(v.a), mask)});
     return keep(count_from(base), mask, index);
-}
-
-// Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
-inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
-    std::size_t count = 0;
-#pragma GCC unroll 8
-    for (int part = 0; part < 8; ++part) {
-        const auto byte = static_cast<std::uint32_t>(word >> (8 * part) & 255u);
-        const __m256i at = _mm256_cvtepu8_epi32(eight_bytes(ones_of.at[byte]));
-        const auto first = static_cast<int>(base + 8u * static_cast<std::uint32_t>(part));
-        store(to + count, {_mm256_add_epi32(at, _mm256_set1_epi32(first))});
-        count += static_cast<std::size_t>(__builtin_popcount(byte));
-    }
-    return count;
 }
 
 // One bit per byte that is not 0, of 64.

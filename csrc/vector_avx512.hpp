@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "half.hpp"
+#include "vector_x86.hpp"
 
 namespace gradwire {
 namespace {
@@ -226,21 +227,6 @@ inline std::size_t keep(Places p, std::uint32_t mask, std::uint32_t* to) {
     const auto lanes = static_cast<__mmask16>(mask);
     _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(lanes, p.a));
     return static_cast<std::size_t>(__builtin_popcount(mask));
-}
-
-// Where the bits of a word are set, counted from `base`, into up to 64 + width places; how many.
-inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint32_t* to) {
-    Places here = count_from(base);
-    const __m512i step = _mm512_set1_epi32(16);
-#pragma GCC unroll 4
-    for (int part = 0; part < 4; ++part) {
-        const auto mask = static_cast<__mmask16>(word >> (16 * part));
-        const auto before = word & ((std::uint64_t{1} << (16 * part)) - 1);
-        _mm512_storeu_si512(to + __builtin_popcountll(before),
-                            _mm512_maskz_compress_epi32(mask, here.a));
-        here.a = _mm512_add_epi32(here.a, step);
-    }
-    return static_cast<std::size_t>(__builtin_popcountll(word));
 }
 
 // One bit per byte that is not 0, of 64.

@@ -255,6 +255,11 @@ inline std::size_t place_ones(std::uint64_t word, std::uint32_t base, std::uint3
     return count;
 }
 
+// sum[place[i]] += term[i] for four different places.
+inline void add_four(float* sum, const std::uint32_t* place, const float* term) {
+    for (std::size_t i = 0; i < 4; ++i) sum[place[i]] += term[i];
+}
+
 // One bit per byte that is not 0, of 64.
 inline std::uint64_t marked(const std::uint8_t* bytes) {
     std::uint64_t out = 0;

@@ -67,9 +67,8 @@ def work(arguments: argparse.Namespace) -> None:
     if performer.rank == 0:
         small, large = (median(seconds[WARM_UP:]) for seconds in swaps.values())
         bandwidth = LARGE / (large - small)
-        print(
-            f"{world} hosts, {arguments.rate}: α {1e3 * small:.2f} ms, β {bandwidth / 1e6:.1f} MB/s\n"
-        )
+        found = f"α {1e3 * small:.2f} ms, β {bandwidth / 1e6:.1f} MB/s"
+        print(f"{world} hosts, {arguments.rate}: {found}\n")
         rows = [job.row(world, small, bandwidth) for job in jobs]
         print(
             Table(

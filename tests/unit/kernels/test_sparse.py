@@ -180,3 +180,33 @@ def test_bad_layouts_are_refused() -> None:
     with pytest.raises(KernelError, match="contiguous"):
         accumulate(torch.zeros(10)[::2], [], [], 1.0)
     assert out.tolist() == [7.0] * 5
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("step", [1, 3, 22])
+def test_nothing_of_the_next_tile_reaches_this_one(dtype: torch.dtype, step: int) -> None:
+    """Tiles of 4096 end after every number of entries; what lies behind them is not finite."""
+    n = 3 * 4096 + 5
+    for first in range(4096 - 12 * step, 4096):
+        place = torch.arange(first % step, n, step, dtype=torch.int32)
+        place = place[place >= first - 80 * step]
+        value = torch.where(place < 4096, 1.0, torch.inf).to(dtype)
+        value[place >= 8192] = 2.0
+        out, wanted = torch.full((n,), 7.0), torch.empty(n)
+        accumulate(out, [place, place[1:]], [value, value[1:]], 2.0)
+        accumulate_twin(wanted, [place, place[1:]], [value, value[1:]], 2.0)
+        assert same(out, wanted)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 15, 16, 17, 31, 33])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_lists_that_end_anywhere_in_a_tile(dtype: torch.dtype, count: int) -> None:
+    """Nothing behind a list is read, nor are sums of one tile left over for the one after next."""
+    n = 5 * 4096 + 100
+    for first in (0, 4080, 4095, 8192 - 9, n - count):
+        place = torch.arange(first, first + count, dtype=torch.int32)
+        value = torch.arange(1, count + 1).to(dtype)
+        out, wanted = torch.full((n,), 7.0), torch.empty(n)
+        accumulate(out, [place] * 3, [value] * 3, 3.0)
+        accumulate_twin(wanted, [place] * 3, [value] * 3, 3.0)
+        assert same(out, wanted)

@@ -63,6 +63,17 @@ class Claims:
         return self.lossless or self.contraction == 1.0
 
 
+PROMISES = {
+    "sums": "adding payloads adds the tensors",
+    "lossless": "what arrives is what was sent, bit for bit",
+    "fixed": "the size of a payload is known in advance",
+    "direction": "signs without a scale",
+    "entries": "a payload is places and values",
+    "exact": "what arrives equals what was sent",
+}
+"""What `Claims` may promise, in words."""
+
+
 def padded(size: int) -> int:
     """Where the next part may begin: a multiple of 8 bytes."""
     return size + -size % 8
@@ -101,7 +112,9 @@ class Member(ABC):
 def _argument(member: Any, f: Any) -> str:
     """One parameter as it is typed: bare if it is required, named if it is not the default."""
     value = getattr(member, f.name)
-    shown = repr(value).replace("'", '"')
+    shown = repr(value)
+    if '"' not in shown:  # a text within a text keeps its own
+        shown = shown.replace("'", '"')
     if f.default is MISSING:
         return shown
     return "" if value == f.default else f"{f.name}={shown}"

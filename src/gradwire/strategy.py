@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradwire.errors import StrategyError
 from gradwire.local import BlockCodes, Context, Encoder, Sections, State
-from gradwire.member import Claims, Key, Member, Recurrence, StepInfo
+from gradwire.member import PROMISES, Claims, Key, Member, Recurrence, StepInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,15 +120,32 @@ class Collective(Member):
     needs: the promises of `Claims` without which the sum would be wrong.
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     partner: the compressor it is used with, where there can be only one.
+    per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     own_feedback: ClassVar[bool] = False
     partner: ClassVar[str] = "none"
+    per_node: int | None = None
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         """Yield moves, receive what arrived, leave the result with ctx."""
+
+    def check(self, strategy: Strategy) -> None:
+        """StrategyError unless it can work in this strategy, whose promises are seen to."""
+        if self.own_feedback and strategy.feedback is not None:
+            raise StrategyError(
+                f"the collective '{self}' keeps what it did not send itself; got the feedback "
+                f"'{strategy.feedback}' beside it. Use '{strategy.compressor} | {self}'."
+            )
+
+    @staticmethod
+    def parse(text: str) -> Collective:
+        """Read a collective alone, as 'zen'; StrategyError says what is wrong where."""
+        from gradwire.registry import parse_collective
+
+        return parse_collective(text)
 
 
 @dataclass(frozen=True)
@@ -146,16 +163,10 @@ class Strategy:
             if not getattr(claims, promise):
                 raise StrategyError(
                     f"the collective '{self.collective}' needs a compressor that promises "
-                    f"'{promise}' ({_PROMISES[promise]}); '{self.compressor}' does not. "
+                    f"'{promise}' ({PROMISES[promise]}); '{self.compressor}' does not. "
                     f"Use '{self._instead()}'."
                 )
-
-        if self.collective.own_feedback and self.feedback is not None:
-            raise StrategyError(
-                f"the collective '{self.collective}' keeps what it did not send itself; got the "
-                f"feedback '{self.feedback}' beside it. Use '{self.compressor} | "
-                f"{self.collective}'."
-            )
+        self.collective.check(self)
 
     def _instead(self) -> str:
         if self.collective.own_feedback:
@@ -185,13 +196,3 @@ class Strategy:
         from gradwire.registry import parse_strategy  # the one file that knows every family
 
         return parse_strategy(text)
-
-
-_PROMISES = {
-    "sums": "adding payloads adds the tensors",
-    "lossless": "what arrives is what was sent, bit for bit",
-    "fixed": "the size of a payload is known in advance",
-    "direction": "signs without a scale",
-    "entries": "a payload is places and values",
-    "exact": "what arrives equals what was sent",
-}

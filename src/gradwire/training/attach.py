@@ -15,7 +15,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.plan import BUCKET_BYTES, Plan
-from gradwire.runtime.torch_dist import Performer, attaching, exchange_text, make_group
+from gradwire.runtime.process_groups import (
+    attaching,
+    exchange_text,
+    find_machines,
+    make_group,
+    make_parts,
+)
+from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.ddp import DdpFrontend, trainable
@@ -55,8 +62,8 @@ class Handle:
     def stats(self) -> dict[str, float]:
         """Means per step since attach, of this rank. Not collective.
 
-        steps; bytes_given (of gradient) and bytes_sent; density (fraction of elements sent, NaN
-        where the data decide);
+        steps; bytes_given (of gradient) and bytes_sent; bytes_across (of these, all but what
+        moves inside machines); density (fraction of elements sent, NaN where the data decide);
         encode_seconds, wire_seconds, decode_seconds (in the lanes); exposed_seconds (waited for
         after backward); overlap (1 - exposed / all three); residual_norm (now).
         """
@@ -65,8 +72,9 @@ class Handle:
     def state_dict(self) -> dict[str, object]:
         """This rank's residuals and momenta, by parameter name. Loads with weights_only=True.
 
-        In the parameters' shapes, but for "owners_residual", (elements of the piece that this
-        rank owns,), and "right_factor", (columns, rank) of a matrix.
+        In the parameters' shapes, or with `hierarchical` in those of the parts that this rank
+        owns; but for "owners_residual", (elements of the piece that this rank owns,), and
+        "right_factor", (columns, rank) of a matrix.
         The tensors are the live ones; save them before the next backward. Not collective.
         """
         return self._session.state_dict()
@@ -127,6 +135,7 @@ def attach(
     settings = f"clip_norm={clip_norm} seed={seed}"
     try:
         agreed = _agree(group, device, parameters, plan, bucket_bytes, buckets, lanes, settings)
+        machines = find_machines(agreed, group, device)
     except Exception:
         Performer(group).close()
         raise
@@ -135,9 +144,12 @@ def attach(
         group,
         *(make_group(process_group, timeout_seconds) for _ in range(lanes_used - 1)),
     ]
+    performers = [Performer(g, make_parts(g, machines, timeout_seconds)) for g in groups]
     if ddp is None:
         _broadcast(module, group)
-    session = Session(parameters, agreed, groups, clip_norm=clip_norm, seed=seed)
+    session = Session(
+        parameters, agreed, performers, clip_norm=clip_norm, seed=seed, machines=machines
+    )
     try:
         frontend = DdpFrontend(session, ddp) if ddp else ModuleFrontend(session)
     except UsageError:

@@ -121,7 +121,8 @@ def attach(
 
     Raises:
         StrategyError, PlanError: what is asked for is wrong, or differs between ranks (on all
-            ranks). UsageError: this module cannot be attached.
+            ranks). UsageError: this module cannot be attached, or machines differ in their
+            number of ranks where the plan asks for it (on all ranks).
     """
     _check_ready(module, timeout_seconds, lanes, clip_norm)
     ddp = module if isinstance(module, DistributedDataParallel) else None

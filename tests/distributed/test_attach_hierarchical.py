@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, fingerprint, gradients, loss_of, small
+from small import attached, fingerprint, from_all, gradients, loss_of, small
 from test_attach_errors import PATIENCE, Story, until_it_breaks
 from test_attach_handle import resources_of
-from test_attach_members import as_in_lockstep, plain_and_ddp, resumed, spoiled, state_of, train
+from test_attach_members import (
+    Told,
+    as_in_lockstep,
+    plain_and_ddp,
+    resumed,
+    slopes,
+    spoiled,
+    state_of,
+    train,
+)
 from torch import nn
 
 import gradwire
@@ -23,6 +33,7 @@ from gradwire.runtime.faulty import Die, Fail
 
 TWO = "per_node=2"
 STRATEGIES = (
+    "topk(0.1)+ef | hierarchical(outer='zen')",  # all four on one machine
     f"topk(0.1)+ef | hierarchical({TWO})",
     f"topk(0.1)+ef | hierarchical(outer='zen', {TWO})",
     f"dgc(0.1) | hierarchical(outer='gtopk', {TWO})",
@@ -66,6 +77,37 @@ def test_one_bad_number_spoils_all_and_leaves_states(
     four: Ranks, strategy: str, where: str
 ) -> None:
     assert len(set(four.run(spoiled, strategy, where))) == 1
+
+
+def beside_a_bad_bucket(strategy: str) -> str:
+    """What a machine's good buckets sent in a skipped step waits with the owners of its parts."""
+    model, first = Told(), dist.get_rank() // 2 * 2
+    with attached(model, strategy, bucket_bytes=8) as handle:
+        for step in range(3):
+            model.zero_grad()
+            model(slopes(step)).backward()
+        before, given = state_of(handle), slopes(9)
+        bad = {n: g.clone() for n, g in given.items()}
+        if dist.get_rank() == 0:
+            bad["b"][0, 0] = float("nan")
+        model.zero_grad()
+        model(bad).backward()
+        after = state_of(handle)
+        for name in given:
+            more = after[name]["residual"].sum() - before[name]["residual"].sum()
+            waits = sum(from_all(more)[first : first + 2])
+            mean = sum(from_all(given[name].sum())[first : first + 2]) / 2
+            wanted = torch.zeros(()) if name == "b" else mean
+            torch.testing.assert_close(waits, wanted, rtol=1e-4, atol=1e-4)
+        model.zero_grad()
+        model(slopes(4)).backward()
+    return fingerprint(gradients(model).values())
+
+
+@pytest.mark.parametrize("outer", ["allgather", "zen", "gtopk", "alltoall"])
+def test_beside_a_bad_bucket(four: Ranks, outer: str) -> None:
+    strategy = f"topk(0.1)+ef | hierarchical(outer={outer!r}, {TWO})"
+    assert len(set(four.run(beside_a_bad_bucket, strategy))) == 1
 
 
 # -- where ranks are -----------------------------------------------------------------------------
@@ -148,7 +190,7 @@ def test_groups_of_some_ranks_of_the_world(tmp_path: Path) -> None:
 
 
 def detached() -> list[tuple[int, int]]:
-    return resources_of(STRATEGIES[1], nn.Linear(16, 16))
+    return resources_of(STRATEGIES[2], nn.Linear(16, 16))
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
@@ -179,7 +221,7 @@ def of_another_part(strategy: str) -> None:
 
 
 def test_a_state_of_another_part_is_refused(four: Ranks) -> None:
-    four.run(of_another_part, STRATEGIES[0])
+    four.run(of_another_part, STRATEGIES[1])
 
 
 # -- ranks that die ------------------------------------------------------------------------------
@@ -205,7 +247,7 @@ def test_a_dead_rank_ends_every_other_of_ddp(tmp_path: Path, at: int) -> None:
 def die_and_tell(directory: Path, at: int, ddp: bool) -> None:
     with Ranks(4, directory) as ranks:
         outcomes = ranks.outcomes(
-            until_it_breaks, 3, Die(at=at), STRATEGIES[1], ddp, 1, 40, timeout_seconds=30.0
+            until_it_breaks, 3, Die(at=at), STRATEGIES[2], ddp, 1, 40, timeout_seconds=30.0
         )
     assert outcomes[3].died
     assert all(outcome.ok for outcome in outcomes[:3]), outcomes
@@ -218,7 +260,7 @@ def die_and_tell(directory: Path, at: int, ddp: bool) -> None:
 def test_a_failing_rank_ends_every_other(four: Ranks) -> None:
     """Its own error there, PeerError elsewhere, and the pool lives on."""
     fault = Fail(at=3, error=ValueError("on purpose"))
-    stories: list[Story] = four.run(until_it_breaks, 0, fault, STRATEGIES[1], False, 1, 40)
+    stories: list[Story] = four.run(until_it_breaks, 0, fault, STRATEGIES[2], False, 1, 40)
     assert stories[0][0] == "ValueError"
     assert all(kind == "PeerError" for kind, _, _, _ in stories[1:]), stories
     assert len(set(four.run(trained))) == 1
@@ -226,6 +268,6 @@ def test_a_failing_rank_ends_every_other(four: Ranks) -> None:
 
 def trained() -> str:
     model = small()
-    with attached(model, STRATEGIES[1]):
+    with attached(model, STRATEGIES[2]):
         loss_of(model).backward()
     return fingerprint(gradients(model).values())

@@ -53,7 +53,6 @@ STRATEGIES = (
     "topk(0.1)+ef | union",
     "topk(0.1)+ef | sparse_auto(every=2)",
     "nonzero | sparse_auto",
-    "topk(0.1)+ef | hierarchical",
 )
 every = pytest.mark.parametrize("strategy", STRATEGIES)
 STEPS = 3

@@ -31,6 +31,13 @@ struct Marked {
 // This thread's. Throws std::bad_alloc.
 Marked& marked_tile();
 
+// Rows that lie anywhere, run after run: run u ends before row end[u].
+struct Runs {
+    const void* const* row;
+    const std::int64_t* end;
+    std::size_t count;
+};
+
 // What is written once per instruction set, in streams.inl.
 struct Streams {
     const Passes* passes;
@@ -39,9 +46,10 @@ struct Streams {
     // where the fp32 sum is zero. Returns how many are left. Moves the payloads' `next`.
     std::size_t (*merge)(SparsePayload* payloads, std::size_t count, std::size_t n, float divisor,
                          Float type, std::int32_t* place, void* value, Marked& tile);
-    // sum[position] += row, for rows of `width` elements one after the other.
-    void (*add_rows)(Float type, const void* rows, const std::int32_t* position,
-                     std::size_t count, std::size_t width, float* sum);
+    // Each run's rows, of `width` elements, summed in order, in fp32, from zero, and divided: one
+    // row of `out` after the other.
+    void (*sum_runs)(Float type, Runs runs, std::size_t width, float divisor, Float out_type,
+                     void* out);
 };
 
 extern const Streams plain_streams;

@@ -167,30 +167,48 @@ std::size_t merge(SparsePayload* payloads, std::size_t count, std::size_t n, flo
 
 // -- rows ----------------------------------------------------------------------------------------
 
-template <class T>
-inline void add_row(const T* row, std::size_t width, float* sum) {
-    std::size_t i = 0;
-    for (; i + W <= width; i += W) store(sum + i, add(load(sum + i), load(row + i)));
-    for (; i < width; ++i) sum[i] += widen(row[i]);
+// One run of rows: their sum, divided, U vectors at a time from column i on. Returns the next column.
+template <int U, class T, class Sink>
+inline std::size_t sum_columns(const T* const* row, std::size_t count, std::size_t i,
+                               std::size_t width, Sink sink) {
+    const std::size_t size = (width - i) / (U * W) * (U * W);
+    add_terms<U>(count, size, sink.from(i), [&](std::size_t r, std::size_t) {
+        return [from = row[r] + i](std::size_t j) { return load(from + j); };
+    });
+    return i + size;
 }
 
-void add_rows(Float type, const void* rows, const std::int32_t* position, std::size_t count,
-              std::size_t width, float* sum) {
-    constexpr std::size_t ahead = 8;
-    with_type(type, rows, [&](const auto* row) {
-        for (std::size_t j = 0; j < count; ++j, row += width) {
-            if (j + ahead < count) {
-                const auto there = static_cast<std::size_t>(position[j + ahead]);
-                const float* const later = sum + there * width;
-                for (std::size_t i = 0; i < width; i += 16) __builtin_prefetch(later + i, 1);
+void sum_runs(Float type, Runs runs, std::size_t width, float divisor, Float out_type, void* out) {
+    constexpr std::size_t ahead = 16;  // rows: they lie anywhere
+    with_type(type, out, [&](auto* kind) {
+        using T = std::remove_pointer_t<decltype(kind)>;
+        const auto* const rows = reinterpret_cast<const T* const*>(runs.row);
+        const std::size_t total = runs.count == 0 ? 0 : runs.end[runs.count - 1];
+        with_quotient(out_type, out, divisor, false, [&](auto sink) {
+            std::size_t begin = 0;
+            for (std::size_t u = 0; u < runs.count; ++u) {
+                const std::size_t end = runs.end[u];
+                for (std::size_t r = begin + ahead; r < end + ahead && r < total; ++r) {
+                    for (std::size_t i = 0; i < width; i += 64 / sizeof(T))
+                        __builtin_prefetch(rows[r] + i);
+                }
+                const auto here = sink.from(u * width);
+                const T* const* const row = rows + begin;
+                std::size_t i = sum_columns<4>(row, end - begin, 0, width, here);
+                i = sum_columns<1>(row, end - begin, i, width, here);
+                for (; i < width; ++i) {
+                    float sum = here.first(i);
+                    for (std::size_t r = begin; r < end; ++r) sum += widen(rows[r][i]);
+                    here.last(i, sum);
+                }
+                begin = end;
             }
-            add_row(row, width, sum + static_cast<std::size_t>(position[j]) * width);
-        }
+        });
     });
 }
 
 }  // namespace
 
-extern const Streams GRADWIRE_STREAMS = {&GRADWIRE_PASSES, &GRADWIRE_SPARSE, merge, add_rows};
+extern const Streams GRADWIRE_STREAMS = {&GRADWIRE_PASSES, &GRADWIRE_SPARSE, merge, sum_runs};
 
 }  // namespace gradwire

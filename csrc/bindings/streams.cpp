@@ -82,11 +82,12 @@ void scatter_stripes_at(Address x, Address ids, std::size_t count, std::size_t r
                     at<void>(stripes));
 }
 
-void add_rows_at(int set, int type, Address rows, Address positions, std::size_t count,
-                 std::size_t width, Address sum) {
+void sum_runs_at(int set, int type, Address rows, Address ends, std::size_t runs,
+                 std::size_t width, float divisor, int out_type, Address out) {
     const nb::gil_scoped_release release;
-    streams_of(set).add_rows(static_cast<Float>(type), at<void>(rows),
-                             at<std::int32_t>(positions), count, width, at<float>(sum));
+    streams_of(set).sum_runs(static_cast<Float>(type),
+                             {at<const void*>(rows), at<std::int64_t>(ends), runs}, width,
+                             divisor, static_cast<Float>(out_type), at<void>(out));
 }
 
 std::tuple<std::vector<std::size_t>, std::size_t, std::size_t> hash_partition_at(
@@ -110,7 +111,7 @@ void bind_streams(nb::module_& m) {
     m.def("nonzero_rows", &nonzero_rows_at);
     m.def("gather_stripes", &gather_stripes_at);
     m.def("scatter_stripes", &scatter_stripes_at);
-    m.def("add_rows", &add_rows_at);
+    m.def("sum_runs", &sum_runs_at);
     m.def("hash_partition", &hash_partition_at);
 }
 

@@ -10,11 +10,18 @@ from itertools import accumulate
 
 @dataclass(frozen=True)
 class Parameter:
-    """What planning needs to know of one parameter. dtype is torch's name, as "float32"."""
+    """What planning needs to know of one parameter. dtype is torch's name, as "float32".
+
+    sparse: its gradient comes as rows and their ids, as that of nn.Embedding(sparse=True) does.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
+    sparse: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {'sparse ' if self.sparse else ''}{self.dtype}{list(self.shape)}"
 
     @property
     def elements(self) -> int:

@@ -65,7 +65,10 @@ class BlockCodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Local:
-    """One parameter on this rank. gradient, result: (n,) of one dtype; may be the same memory."""
+    """One parameter on this rank. gradient, result: (n,) of one dtype; may be the same memory.
+
+    Or COO, of the parameter's shape, where the collective takes rows.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -186,6 +189,31 @@ class Streams(ABC):
     @abstractmethod
     def whole(self, message: Tensor, size: int) -> Tensor:
         """The message; PayloadError unless it has so many elements."""
+
+    @abstractmethod
+    def sealed(self, content: Tensor) -> Tensor:
+        """Few bytes that later sizes depend on, (m,) uint8, with their check."""
+
+    @abstractmethod
+    def sealed_bytes(self, size: int) -> int:
+        """How many bytes such a message has."""
+
+    @abstractmethod
+    def unsealed(self, message: Tensor, size: int) -> Tensor:
+        """The bytes, (size,); PayloadError unless they are what was sent."""
+
+    @abstractmethod
+    def vouched(self, content: Tensor) -> Tensor:
+        """Bytes for all ranks, (m,) uint8, and whether this one has found damage; so that nobody
+        has to be told in a move of its own."""
+
+    @abstractmethod
+    def vouched_bytes(self, size: int) -> int:
+        """How many bytes such a message has."""
+
+    @abstractmethod
+    def trusted(self, message: Tensor, size: int) -> Tensor:
+        """The bytes, (size,); PayloadError if the sender found damage, or there is some here."""
 
     @abstractmethod
     def damage_is_told(self) -> AbstractContextManager[None, bool]:

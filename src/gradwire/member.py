@@ -71,7 +71,7 @@ PROMISES = {
     "entries": "a payload is places and values",
     "exact": "what arrives equals what was sent",
 }
-"""What `Claims` may promise, in words."""
+"""What the promises mean, for those who are told that one is missing."""
 
 
 def padded(size: int) -> int:

@@ -41,6 +41,13 @@ class Plan:
                 f"a plan has one strategy per bucket and at least one lane; got "
                 f"{len(self.strategies)} for {len(self.buckets)} buckets, {self.lanes} lanes."
             )
+        for bucket, strategy in zip(self.buckets, self.strategies):
+            if any(p.sparse for p in bucket.parameters) and not strategy.collective.takes_rows:
+                raise PlanError(
+                    "sparse gradients travel by a collective that takes rows; "
+                    f"{', '.join(bucket.names[:5])} would by '{strategy}'. Use "
+                    f"'{strategy.rows()}' for this bucket."
+                )
 
     @staticmethod
     def make(
@@ -53,13 +60,16 @@ class Plan:
             parameters: in the order of registration; gradients become ready in reverse.
             strategy: how matrices travel. If it cannot simply be added up on the wire,
                 parameters of at most one dimension travel dense, in one bucket; unless it sends
-                directions, or looks after them itself.
+                directions, or looks after them itself. Sparse gradients travel as rows, those
+                of neighbours together.
             bucket_bytes: the cap of a bucket. A larger parameter has a bucket of its own.
             buckets: explicit lists of names; what they leave out is grouped by size.
             lanes: how many buckets may be under way at once.
         """
         chosen = _explicit(parameters, buckets or ())
         taken = {name for bucket in chosen for name in bucket.names}
+        chosen += _tables(parameters, taken)
+        taken.update(p.name for p in parameters if p.sparse)
         rest = [p for p in reversed(parameters) if p.name not in taken]
         claims = strategy.compressor.claims(1 << 20)
         all_alike = (
@@ -69,7 +79,10 @@ class Plan:
         )
         small = [] if all_alike else [p for p in rest if len(p.shape) <= 1]
         large = [p for p in rest if p not in small]
-        compressed = [(b, strategy) for b in chosen + group(large, bucket_bytes)]
+        compressed = [
+            (b, strategy.rows() if b.parameters[0].sparse else strategy)
+            for b in chosen + group(large, bucket_bytes)
+        ]
         fused = group(sorted(small, key=lambda p: p.dtype), 1 << 62)
         pairs = [*compressed, *((bucket, strategy.dense()) for bucket in fused)]
         place = {p.name: i for i, p in enumerate(parameters)}
@@ -84,7 +97,7 @@ class Plan:
         missing = [name for name in planned if name not in present]
         unplanned = [name for name in present if name not in planned]
         changed = [
-            f"{name} {p.dtype}{list(p.shape)} (the model has {q.dtype}{list(q.shape)})"
+            f"{p} (the model has {str(q).removeprefix(f'{name} ')})"
             for name, p in planned.items()
             if (q := present.get(name)) and q != p
         ]
@@ -129,6 +142,7 @@ class Plan:
                 "strategy": str(strategy),
                 "parameters": [
                     {"name": p.name, "shape": list(p.shape), "dtype": p.dtype}
+                    | ({"sparse": True} if p.sparse else {})
                     for p in bucket.parameters
                 ],
             }
@@ -175,8 +189,14 @@ def _bucket(rows: Sequence[dict[str, Any]]) -> Bucket:
     if not rows:
         raise ValueError("a bucket without parameters")
     return Bucket(
-        tuple(Parameter(row["name"], tuple(map(int, row["shape"])), row["dtype"]) for row in rows)
-    )
+        tuple(
+            Parameter(
+                row["name"], tuple(map(int, row["shape"])), row["dtype"],
+                bool(row.get("sparse", False)),
+            )
+            for row in rows
+        )
+    )  # fmt: skip
 
 
 def _explicit(parameters: Sequence[Parameter], lists: Iterable[Sequence[str]]) -> list[Bucket]:
@@ -189,10 +209,27 @@ def _explicit(parameters: Sequence[Parameter], lists: Iterable[Sequence[str]]) -
                 f"{', '.join(unknown) or '(an empty list)'}. See module.named_parameters()."
             )
         members = tuple(known[name] for name in names)
-        dtypes = sorted({p.dtype for p in members})
-        if len(dtypes) > 1:
+        kinds = sorted({f"{'sparse ' if p.sparse else ''}{p.dtype}" for p in members})
+        if len(kinds) > 1:
             raise PlanError(
-                f"a bucket has one dtype; {list(names)[:5]} have {', '.join(dtypes)}. Split it."
+                "a bucket has gradients of one dtype, all sparse or all dense; "
+                f"{list(names)[:5]} have {', '.join(kinds)}. Split it."
             )
         buckets.append(Bucket(members))
     return buckets
+
+
+def _tables(parameters: Sequence[Parameter], taken: set[str]) -> list[Bucket]:
+    """Parameters with sparse gradients, those that are registered one after the other together.
+
+    They are ready at about the same time, and a message costs more than most of them hold.
+    """
+    runs: list[list[Parameter]] = [[]]
+    for p in parameters:
+        if not p.sparse or p.name in taken:
+            runs.append([])
+        elif runs[-1] and runs[-1][0].dtype != p.dtype:
+            runs.append([p])
+        else:
+            runs[-1].append(p)
+    return [Bucket(tuple(run)) for run in runs if run]

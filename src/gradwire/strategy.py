@@ -67,8 +67,7 @@ class Compressor(Member):
         raise NotImplementedError(f"{self.name} does not promise entries")
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        """The sections as block codes, place by place, if that is what they are: then feedback
-        runs with them in one pass over memory."""
+        """The sections as block codes, if they are such: feedback then runs in the same pass."""
         return ()
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
@@ -99,10 +98,7 @@ class Feedback(Member):
         """The state once `sent`, of all of x, has left."""
 
     def received(self, mean: Tensor, state: State) -> State:
-        """A last word on the average, in place; every rank says the same.
-
-        Not asked if the step is skipped, or the average is not finite.
-        """
+        """A last word on the mean, in place, alike on all ranks; not if skipped or not finite."""
         return state
 
     def keeps_momentum(self) -> bool:
@@ -121,12 +117,14 @@ class Collective(Member):
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     partner: the compressor it is used with, where there can be only one.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
+    takes_rows: gradients may be COO, rows and their ids; results are then, too.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     own_feedback: ClassVar[bool] = False
     partner: ClassVar[str] = "none"
     per_node: int | None = None
+    takes_rows: ClassVar[bool] = False
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
@@ -158,9 +156,8 @@ class Strategy:
     alias: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        claims = self.compressor.claims(1 << 20)
         for promise in self.collective.needs:
-            if not getattr(claims, promise):
+            if not getattr(self.compressor.claims(1 << 20), promise):
                 raise StrategyError(
                     f"the collective '{self.collective}' needs a compressor that promises "
                     f"'{promise}' ({PROMISES[promise]}); '{self.compressor}' does not. "
@@ -189,6 +186,10 @@ class Strategy:
         """How parameters that are not worth compressing travel beside this strategy."""
         feedback = self.feedback.dense() if self.feedback else None
         return Strategy.parse(f"none+{feedback} | allreduce" if feedback else "none | allreduce")
+
+    def rows(self) -> Strategy:
+        """How gradients that come as rows and their ids travel beside this strategy: exactly."""
+        return self if self.collective.takes_rows else Strategy.parse("none | columns")
 
     @staticmethod
     def parse(text: str) -> Strategy:

@@ -275,18 +275,31 @@ def test_bytes_of_zen_by_hand() -> None:
 
 
 def test_bytes_of_columns_by_hand() -> None:
-    """6 rows of 5 columns; stripes of 1, 2 and 2. Rows 0 3, 3 and none: the union is 0 3."""
+    """6 rows of 5 columns; stripes of 1, 2 and 2. Rows 0 3, 3 and none: 3 alone has owners."""
     xs = example([[0, 15], [16, 18], []], (6, 5))
-    rows, stripes, union = [2, 1, 0], [1, 2, 2], 2
-    pushed = [
-        sum(coded_places(6, rows[r]) + 4 * rows[r] * stripes[j] for j in range(3) if j != r)
-        for r in range(3)
-    ]
-    assert pushed == [2 * 1 + 4 * 2 * 4, 2 * 1 + 4 * 1 * 3, 0]
-    pulled = [2 * 4 * union * stripe for stripe in stripes]
-    counts = announced(3, 1) + announced(3, 0)
+    rows, shared, single, stripes = [2, 1, 0], [1, 1, 0], [1, 0, 0], [1, 2, 2]
+    ids = [2 * sealed(coded_places(6, k)) for k in rows]
+    assert ids == [2 * 16, 2 * 16, 2 * 8]
+    pushed = [4 * k * (5 - own) for k, own in zip(shared, stripes)]
+    pulled = [2 * (WORD + 4 * (5 * k + own)) for k, own in zip(single, stripes)]
+    known = announced(3, 1)
     trace = lockstep("nonzero | columns", xs)[1]
-    assert trace.bytes_sent == [counts + a + b for a, b in zip(pushed, pulled)]
+    assert trace.bytes_sent == [known + sum(parts) for parts in zip(ids, pushed, pulled)]
+
+
+def test_two_ranks_swap_rows_whole() -> None:
+    """Of what both have, too: a stripe there and one back would be as much."""
+    xs = example([[0, 15], [16, 18]], (6, 5))
+    trace = lockstep("nonzero | columns", xs)[1]
+    known = announced(2, 1) + WORD
+    assert trace.bytes_sent == [known + sealed(1) + 4 * 5 * k for k in (2, 1)]
+
+
+WORD = 8
+
+
+def sealed(size: int) -> int:
+    return -(-size // WORD) * WORD + WORD
 
 
 def coded_places(n: int, k: int) -> int:
@@ -295,12 +308,17 @@ def coded_places(n: int, k: int) -> int:
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [("sparse_ps", 3 + 1), ("zen", 3 + 1), ("omnireduce", 3 + 1), ("columns", 1 + 0)],
+    [("sparse_ps", 3 + 1), ("zen", 3 + 1), ("omnireduce", 3 + 1)],
 )
 def test_zeros_cost_nothing(text: str, numbers: int) -> None:
     """Nor do those behind the end of the last block."""
     trace = lockstep(f"nonzero | {text}", [torch.zeros(300)] * 3)[1]
     assert trace.bytes_sent == [announced(3, numbers) + announced(3, 0)] * 3
+
+
+def test_no_rows_cost_nothing() -> None:
+    trace = lockstep("nonzero | columns", [torch.zeros(300)] * 3)[1]
+    assert trace.bytes_sent == [announced(3, 1) + 2 * sealed(0) + 2 * WORD] * 3
 
 
 def test_a_full_list_costs_what_dense_costs() -> None:

@@ -406,33 +406,3 @@ def test_ranks_out_of_step(three: Ranks) -> None:
     found = three.run(out_of_step)
     assert [f[0] for f in found] == ["PayloadError"] * 3
     assert "rank 2 is at step 2, this one at 1" in found[0][1]
-
-
-class Words(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(10, 4, sparse=True)
-        self.top = nn.Linear(4, 2)
-
-    def forward(self, words: Tensor) -> Tensor:
-        return self.top(self.table(words)).sum()
-
-
-def sparse(ddp: bool) -> tuple[str, str]:
-    model: nn.Module = Words()
-    if ddp:
-        model = DistributedDataParallel(model)
-    with attached(model, TOPK, timeout_seconds=PATIENCE):
-        try:
-            model(torch.tensor([1, 2, 2])).backward()
-        except Exception as error:
-            return type(error).__name__, str(error)
-    return "", ""
-
-
-@pytest.mark.parametrize("ddp", [False, True], ids=["plain", "ddp"])
-def test_sparse_gradients_are_refused(three: Ranks, ddp: bool) -> None:
-    for kind, text in three.run(sparse, ddp):
-        assert kind == "UsageError"
-        assert "table.weight" in text
-        assert "sparse=False" in text

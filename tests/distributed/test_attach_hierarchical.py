@@ -271,3 +271,26 @@ def trained() -> str:
     with attached(model, STRATEGIES[2]):
         loss_of(model).backward()
     return fingerprint(gradients(model).values())
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4, sparse=True)
+        self.top = nn.Linear(4, 20)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.top(self.table(words)).square().sum()
+
+
+def rows_beside_parts() -> set[str]:
+    torch.manual_seed(0)
+    model = Words()
+    with attached(model, f"nonzero | hierarchical(outer='columns', {TWO})") as handle:
+        model(torch.tensor([1, 2, 2, 3 + dist.get_rank()])).backward()
+        assert str(handle.plan.strategy_of("table.weight")) == "none | columns"
+        return {fingerprint(p.grad.to_dense() for p in model.parameters() if p.grad is not None)}
+
+
+def test_gradients_that_come_as_rows_travel_flat_beside_it(four: Ranks) -> None:
+    assert len(set.union(*four.run(rows_beside_parts))) == 1

@@ -124,7 +124,7 @@ def test_explicit_buckets_that_cannot_be_are_refused(buckets: list[list[str]], s
 
 def test_an_explicit_bucket_of_two_dtypes_is_refused() -> None:
     mixed = [Parameter("a", (2, 2)), Parameter("b", (2, 2), "float16")]
-    with pytest.raises(PlanError, match=r"one dtype; \['a', 'b'\] have float16, float32. Split"):
+    with pytest.raises(PlanError, match=r"all dense; \['a', 'b'\] have float16, float32. Split"):
         Plan.make(mixed, SPARSE, buckets=[["a", "b"]])
 
 
@@ -288,3 +288,36 @@ def test_a_path_without_a_plan_is_a_plan_error(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00plan")
     with pytest.raises(PlanError):
         Plan.load(tmp_path / "binary")
+
+
+TABLES = [
+    Parameter("left", (9, 4), sparse=True),
+    Parameter("right", (7, 2), sparse=True),
+    Parameter("top", (4, 4)),
+    Parameter("out", (9, 4), "bfloat16", sparse=True),
+    Parameter("out2", (9, 4), sparse=True),
+    Parameter("bias", (4,)),
+]
+
+
+def test_sparse_gradients_travel_as_rows_neighbours_together() -> None:
+    plan = Plan.make(TABLES, SPARSE, bucket_bytes=1)
+    rows = [("out2",), ("out",), ("left", "right")]
+    found = dict(zip([b.names for b in plan.buckets], map(str, plan.strategies)))
+    assert list(found) == [("bias",), ("out2",), ("out",), ("top",), ("left", "right")]
+    assert {found[names] for names in rows} == {"none | columns"}
+    assert found["top",] == str(SPARSE)
+    assert Plan.from_json(plan.to_json()) == plan
+    own = Plan.make(TABLES, Strategy.parse("nonzero | columns"), buckets=[["out2", "left"]])
+    assert ("out2", "left") in [b.names for b in own.buckets]
+    assert str(own.strategy_of("right")) == "nonzero | columns"
+
+
+def test_sparse_gradients_have_no_dense_company() -> None:
+    with pytest.raises(PlanError, match=r"\['left', 'top'\] have float32, sparse float32. Split"):
+        Plan.make(TABLES, SPARSE, buckets=[["left", "top"]])
+    with pytest.raises(PlanError, match=r"left would by .* Use 'none \| columns' for this"):
+        Plan((Bucket((TABLES[0],)),), (SPARSE,))
+    dense = [Parameter(p.name, p.shape, p.dtype) for p in TABLES]
+    with pytest.raises(PlanError, match=r"left sparse float32\[9, 4\] \(the model has float32\["):
+        Plan.make(TABLES, SPARSE).check(dense)

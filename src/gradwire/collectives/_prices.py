@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
@@ -32,15 +33,20 @@ def sampled(places: Tensor, n: int) -> list[int]:
 
 def _union(samples: Sequence[Sequence[int]]) -> float:
     """How many places all of them have together, estimated."""
+    return sum(_by_holders(samples).values())
+
+
+def _by_holders(samples: Sequence[Sequence[int]]) -> dict[int, float]:
+    """How many places so many of them have, estimated."""
     shift = max(sample[0] for sample in samples)
     bound = _WORD >> shift
-    seen = {
+    holders = Counter(
         place
         for sample in samples
         for place in sample[1:]
         if place != _NOTHING and (place - 1) * _MULTIPLIER % _WORD < bound
-    }
-    return float(len(seen) << shift)
+    )
+    return {m: float(count << shift) for m, count in Counter(holders.values()).items()}
 
 
 @dataclass(frozen=True)
@@ -84,13 +90,22 @@ def prices(facts: Facts) -> dict[str, float]:
         "sparcml": _doubling(facts),
     }  # fmt: skip
     if facts.rows:
-        row, union = max(facts.full_rows), _union(facts.row_samples)
-        union = min(max(union, row), n * row, facts.rows)
-        values = share * (row * facts.item_bytes + union * facts.mean_bytes) * facts.width
-        ids = (n - 1) * row * _place_bytes(facts.rows, row)
-        touched = (row + union) * facts.width * facts.item_bytes
-        out["columns"] = (values + ids) * wire + 4 * late + touched * _SECONDS_PER_DENSE_BYTE
+        out["columns"] = _by_columns(facts, wire)
     return out
+
+
+def _by_columns(facts: Facts, wire: float) -> float:
+    """Rows that one rank has go to all, a stripe of the others to each owner and back."""
+    n, row = facts.world, max(facts.full_rows)
+    holders = _by_holders(facts.row_samples)
+    union = min(max(sum(holders.values()), row), n * row, facts.rows)
+    single = row if n <= 2 else min(holders.get(1, 0.0) / n, row)  # of one rank
+    shared = max(0.0, union - n * single)
+    stripes = (n - 1) / n * ((row - single) * facts.item_bytes + shared * facts.mean_bytes)
+    values = (stripes + (n - 1) * single * facts.item_bytes) * facts.width
+    ids = (n - 1) * row * _place_bytes(facts.rows, row)
+    touched = (row + union) * facts.width * facts.item_bytes
+    return (values + ids) * wire + 4 * facts.latency_seconds + touched * _SECONDS_PER_DENSE_BYTE
 
 
 def _doubling(facts: Facts) -> float:

@@ -44,23 +44,24 @@ class Rows:
         ids = torch.empty(self.count, dtype=torch.int32, device=self.x.device)
         return ids[: kernels.nonzero_rows(self.x, ids)]
 
-    def take(self, ids: Tensor, bounds: Sequence[int]) -> Tensor:
-        """Columns bounds[j] to bounds[j + 1] - 1 of these rows, (k, width) each, end to end."""
-        size = ids.numel() * (bounds[-1] - bounds[0])
-        out = torch.empty(size, dtype=self.dtype, device=self.x.device)
-        kernels.gather_stripes(self.x, ids, bounds, out)
+    def take(self, ids: Tensor) -> Tensor:
+        """These rows, (k, width)."""
+        out = torch.empty(ids.numel(), self.width, dtype=self.dtype, device=self.x.device)
+        kernels.gather_stripes(self.x, ids, (0, self.width), out.view(-1))
         return out
 
-    def clear(self) -> None:
-        """Zeros in all rows but those of `nonzero`, at least: where the result is the gradient's
-        own memory, the others are zero to the bit."""
+    def expect(self, ids: Tensor) -> None:
+        """The result's rows, (u,), those of `nonzero` and more: zeros in all others.
+
+        Where the result is the gradient's own memory, these are zero already, to the bit.
+        """
         if self.result.data_ptr() != self.x.data_ptr():
             self.result.zero_()
 
-    def put(self, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
-        """Averages into the result, laid out as `take` does."""
+    def put(self, ids: Tensor, rows: Tensor, bounds: Sequence[int]) -> None:
+        """Columns bounds[0] to bounds[1] - 1 of some of the expected rows."""
         whole = self.result.view(self.count, self.width)
-        kernels.scatter_stripes(whole, ids, bounds, stripes.reshape(-1))
+        kernels.scatter_stripes(whole, ids, bounds, rows.reshape(-1))
 
     def finish(self) -> None:
         """All is put."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.collectives._coo_rows import CooRows
+from gradwire.collectives._holders import Holders
 from gradwire.collectives._rows import Rows
-from gradwire.local import Streams
+from gradwire.local import Local, Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
 
@@ -20,54 +22,67 @@ from gradwire.strategy import Collective, Context
 class Columns(Collective):
     """Rank j owns a stripe of columns of every row, so that every owner has as much to do.
 
-        which rows ══► all,  stripes ══► owners      average stripes ══► all
-        rank r's rows  ┌──┬──┬──┐
-                       │0 │1 │2 │    the same for every row, whichever it is
-                       └──┴──┴──┘
+        which rows ══► all      stripes ══► owners      average stripes, single rows ══► all
+                                rank r's rows  ┌──┬──┬──┐
+        the same for every row that several    │0 │1 │2 │
+        ranks have, whichever it is            └──┴──┴──┘
 
-    Once all know everybody's rows, they know the union, and averages travel without an index.
+    Once all know everybody's rows, they know the union, and nothing else needs an index; a row
+    that one rank has goes to all as it is (of two ranks every row does).
     A row travels whole if anything in it is not zero: made for gradients of embeddings, wasteful
-    where zeros lie anywhere (`zen`). Tensors of one dimension go in rows of 256 elements.
+    where zeros lie anywhere (`zen`). Tensors of one dimension go in rows of 256 elements. Sparse
+    gradients (COO) come and go as such: nothing as large as the parameter is made.
     Sums in rank order. Memory: the non-zero rows, sent and received.
-    Source: the column-wise split of Li et al. 2022, "EmbRace", for replicated tables.
+    Source: the column-wise split of Li et al. 2022, "EmbRace", for replicated tables; ours is that
+    ids travel first, and single rows without an owner.
     """
 
     name: ClassVar[str] = "columns"
-    needs: ClassVar[tuple[str, ...]] = ("entries", "exact")
+    needs: ClassVar[tuple[str, ...]] = ("exact",)
     own_feedback: ClassVar[bool] = True
+    takes_rows: ClassVar[bool] = True
     partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work, me, world = ctx.streams(), ctx.rank, ctx.world
-        others = [r for r in range(world) if r != me]
-        stripes = _Stripes(work, [Rows(local) for local in ctx.locals()], me, world)
-        counts = work.heard((yield work.announce(*stripes.counts, finite=stripes.finite)))
+        work, others = ctx.streams(), [r for r in range(ctx.world) if r != ctx.rank]
+        job = _Stripes(work, [_table(local) for local in ctx.locals()], ctx.rank, ctx.world)
+        counts = work.heard((yield work.announce(*job.counts, finite=job.finite)))
         if counts is None:
             return
         arrived = yield Exchange(
-            {r: stripes.message(r) for r in others},
-            {r: stripes.message_bytes(counts[r], me) for r in others},
+            dict.fromkeys(others, job.ids()), {r: job.ids_bytes(counts[r]) for r in others}
         )
-        own = stripes.average(counts, arrived)
-        if work.heard((yield work.announce())) is None:
-            return
+        job.learn(counts, arrived)
+        pushed = {}
+        if any(holders.shared.numel() for holders in job.holders):
+            pushed = yield Exchange(
+                {r: job.push(r) for r in others}, {r: job.push_bytes(r) for r in others}
+            )
+        mine = job.pull(pushed)
         arrived = yield Exchange(
-            dict.fromkeys(others, own), {r: stripes.union_bytes(r) for r in others}
+            dict.fromkeys(others, mine), {r: job.pull_bytes(r) for r in others}
         )
-        stripes.write({**arrived, me: own})
+        job.write({**arrived, ctx.rank: mine})
+
+
+def _table(local: Local) -> Rows | CooRows:
+    return CooRows(local) if kernels.is_rows(local.gradient) else Rows(local)
 
 
 class _Stripes:
-    """What goes to an owner, what it makes of it, and where its answer belongs."""
+    """What goes to an owner and to all, what an owner makes of it, and where it belongs."""
 
-    def __init__(self, work: Streams, tables: Sequence[Rows], me: int, world: int) -> None:
+    def __init__(
+        self, work: Streams, tables: Sequence[Rows | CooRows], me: int, world: int
+    ) -> None:
         self._work, self._tables, self._me, self._world = work, tables, me, world
         self._bounds = [[r * t.width // world for r in range(world + 1)] for t in tables]
         self._ids = [table.nonzero() for table in tables]
-        self._taken = [t.take(i, b) for t, i, b in zip(tables, self._ids, self._bounds)]
-        self._places = [work.coded_places(t.count, i) for t, i in zip(tables, self._ids)]
+        self._rows = [table.take(ids) for table, ids in zip(tables, self._ids)]
         self._dtype, self._item_bytes = tables[0].dtype, tables[0].dtype.itemsize
-        self._unions: list[Tensor] = []
+        self.holders: list[Holders] = []
+
+    # -- which rows --------------------------------------------------------------------------
 
     @property
     def counts(self) -> list[int]:
@@ -77,77 +92,123 @@ class _Stripes:
     @property
     def finite(self) -> bool:
         """NaN is not zero, so every one is in a row that was taken."""
-        return all(kernels.is_finite(taken) for taken in self._taken)
+        return all(kernels.is_finite(rows.view(-1)) for rows in self._rows)
+
+    def ids(self) -> Tensor:
+        """Which rows of each table, coded, one after the other, sealed: sizes depend on them."""
+        coded = (self._work.coded_places(t.count, i) for t, i in zip(self._tables, self._ids))
+        return self._work.sealed(torch.cat(list(coded)))
+
+    def ids_bytes(self, counts: Sequence[int]) -> int:
+        """How many bytes a rank with so many rows of each table sends."""
+        return self._work.sealed_bytes(sum(self._sizes_of_ids(counts)))
+
+    def _sizes_of_ids(self, counts: Sequence[int]) -> list[int]:
+        coded = self._work.coded_places_bytes
+        return [coded(table.count, k) for table, k in zip(self._tables, counts)]
+
+    def learn(self, counts: Sequence[Sequence[int]], arrived: Mapping[int, Tensor]) -> None:
+        """Who holds what; PayloadError if ids are not what was sent."""
+        lists = {r: self._read_ids(counts[r], message) for r, message in arrived.items()}
+        lists[self._me] = self._ids
+        tables = range(len(self._tables))
+        self.holders = [Holders([lists[r][t] for r in range(self._world)]) for t in tables]
+
+    def _read_ids(self, counts: Sequence[int], message: Tensor) -> list[Tensor]:
+        sizes = self._sizes_of_ids(counts)
+        parts = torch.split(self._work.unsealed(message, sum(sizes)), sizes)
+        read = self._work.read_places
+        return [read(t.count, k, part) for t, k, part in zip(self._tables, counts, parts)]
+
+    # -- rows --------------------------------------------------------------------------------
 
     def _width(self, t: int, owner: int) -> int:
         return self._bounds[t][owner + 1] - self._bounds[t][owner]
 
     def _own(self, t: int, owner: int) -> Tensor:
-        """An owner's columns of this rank's rows, (k, width)."""
-        k, first = self._ids[t].numel(), self._bounds[t][owner]
-        part = self._taken[t][k * first : k * self._bounds[t][owner + 1]]
-        return part.view(k, self._width(t, owner))
+        """An owner's columns of what this rank shares with others, (k, width)."""
+        at, bounds = self.holders[t].shared_at[self._me], self._bounds[t][owner : owner + 2]
+        out = self._rows[t].new_empty(at.numel(), self._width(t, owner))
+        kernels.gather_stripes(self._rows[t], at, bounds, out.view(-1))
+        return out
 
-    def message(self, owner: int) -> Tensor:
-        """The owner's columns, table after table, then which rows they are of, coded."""
-        stripes = [self._own(t, owner).reshape(-1) for t in range(len(self._tables))]
-        return torch.cat([torch.cat(stripes).view(torch.uint8), *self._places])
+    def push(self, owner: int) -> Tensor:
+        """The owner's columns, table after table."""
+        stripes = [self._own(t, owner).view(-1) for t in range(len(self._tables))]
+        return torch.cat(stripes).view(torch.uint8)
 
-    def message_bytes(self, counts: Sequence[int], owner: int) -> int:
-        """How many bytes a rank with so many rows of each table sends to that owner."""
-        coded = (self._work.coded_places_bytes(t.count, k) for t, k in zip(self._tables, counts))
-        return self._item_bytes * sum(self._sizes(counts, owner)) + sum(coded)
+    def push_bytes(self, rank: int) -> int:
+        """How many bytes that rank sends to this one."""
+        return self._item_bytes * sum(self._sizes_of_push(rank))
 
-    def _sizes(self, counts: Sequence[int], owner: int) -> list[int]:
-        """Elements of an owner's stripe of so many rows, table by table."""
-        return [k * self._width(t, owner) for t, k in enumerate(counts)]
+    def _sizes_of_push(self, rank: int) -> list[int]:
+        work = enumerate(self.holders)
+        return [h.shared_at[rank].numel() * self._width(t, self._me) for t, h in work]
 
-    def average(self, counts: Sequence[Sequence[int]], arrived: dict[int, Tensor]) -> Tensor:
-        """This rank's stripes of the averages; every union is known now."""
-        tables = range(len(self._tables))
+    def pull(self, arrived: Mapping[int, Tensor]) -> Tensor:
+        """What all get of this rank: the rows that it alone has, its stripes of the averages."""
+        singles = [self._single(t) for t in range(len(self._tables))]
+        sizes = self._sizes_of_pull(self._me)[len(self._tables) :]
+        stripes = [torch.zeros(sum(sizes), dtype=self._dtype)]  # what is sent if there is damage
         with self._work.damage_is_told():
-            given = {r: self._read(counts[r], message) for r, message in arrived.items()}
-            given[self._me] = [(self._ids[t], self._own(t, self._me)) for t in tables]
-            means = []
-            for t in tables:
-                ids, rows = zip(*(given[r][t] for r in range(self._world)))
-                union, mean = kernels.merge_rows(ids, rows, float(self._world), self._dtype)
-                self._unions.append(union)
-                means.append(mean.view(-1))
-            return torch.cat(means).view(torch.uint8)
-        return torch.empty(0, dtype=torch.uint8)
+            given = {r: self._read_push(r, message) for r, message in arrived.items()}
+            stripes = [self._average(t, given) for t in range(len(self._tables))]
+        return self._work.vouched(torch.cat(singles + stripes).view(torch.uint8))
 
-    def _read(self, counts: Sequence[int], message: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Of each table, which rows, and this rank's columns of them."""
-        self._work.whole(message, self.message_bytes(counts, self._me))
-        sizes = self._sizes(counts, self._me)
-        at = self._item_bytes * sum(sizes)
-        stripes = torch.split(message[:at].view(self._dtype), sizes)
-        parts = []
-        for t, (table, k, stripe) in enumerate(zip(self._tables, counts, stripes)):
-            end = at + self._work.coded_places_bytes(table.count, k)
-            ids = self._work.read_places(table.count, k, message[at:end])
-            parts.append((ids, stripe.view(k, self._width(t, self._me))))
-            at = end
-        return parts
+    def _single(self, t: int) -> Tensor:
+        at, width = self.holders[t].single_at[self._me], self._tables[t].width
+        out = self._rows[t].new_empty(at.numel() * width)
+        kernels.gather_stripes(self._rows[t], at, (0, width), out)
+        return out
 
-    def union_bytes(self, owner: int) -> int:
-        """How many bytes an owner's averages take."""
-        unions = [union.numel() for union in self._unions]
-        return self._item_bytes * sum(self._sizes(unions, owner))
+    def _read_push(self, rank: int, message: Tensor) -> list[Tensor]:
+        sizes = self._sizes_of_push(rank)
+        self._work.whole(message, self.push_bytes(rank))
+        return list(torch.split(message.view(self._dtype), sizes))
 
-    def write(self, messages: dict[int, Tensor]) -> None:
-        """Every owner's averages into the results."""
-        for owner, message in messages.items():
-            self._work.whole(message, self.union_bytes(owner))
-        unions = [union.numel() for union in self._unions]
-        for table in self._tables:
-            table.clear()
-        for owner, message in messages.items():
-            stripes = torch.split(message.view(self._dtype), self._sizes(unions, owner))
-            for table, union, bounds, stripe in zip(
-                self._tables, self._unions, self._bounds, stripes
-            ):
-                table.put(union, bounds[owner : owner + 2], stripe)
-        for table in self._tables:
+    def _average(self, t: int, given: Mapping[int, list[Tensor]]) -> Tensor:
+        holders, width = self.holders[t], self._width(t, self._me)
+        if not holders.shared.numel():
+            return torch.empty(0, dtype=self._dtype)
+        ids = [holders.shared_of(r) for r in range(self._world)]
+        parts = [
+            self._own(t, self._me) if r == self._me else _as_rows(given[r][t], ids[r], width)
+            for r in range(self._world)
+        ]
+        return kernels.sum_rows(ids, parts, float(self._world), self._dtype)[1].view(-1)
+
+    def pull_bytes(self, rank: int) -> int:
+        """How many bytes all get of that rank."""
+        return self._work.vouched_bytes(self._item_bytes * sum(self._sizes_of_pull(rank)))
+
+    def _sizes_of_pull(self, rank: int) -> list[int]:
+        singles = [h.single_at[rank].numel() * t.width for h, t in zip(self.holders, self._tables)]
+        work = enumerate(self.holders)
+        return singles + [h.shared.numel() * self._width(t, rank) for t, h in work]
+
+    # -- results -----------------------------------------------------------------------------
+
+    def write(self, messages: Mapping[int, Tensor]) -> None:
+        """Every rank's single rows and stripes into the results."""
+        parts = [self._read_pull(r, messages[r]) for r in range(self._world)]
+        for t, (table, holders) in enumerate(zip(self._tables, self.holders)):
+            table.expect(holders.union)
+            ids = [holders.single_of(r) for r in range(self._world)]
+            rows = [_as_rows(part[t], own, table.width) for part, own in zip(parts, ids)]
+            table.put(
+                *kernels.sum_rows(ids, rows, float(self._world), self._dtype), (0, table.width)
+            )
+            for r, part in enumerate(parts):
+                stripe = part[len(self._tables) + t]
+                table.put(holders.shared, stripe, self._bounds[t][r : r + 2])
             table.finish()
+
+    def _read_pull(self, rank: int, message: Tensor) -> list[Tensor]:
+        sizes = self._sizes_of_pull(rank)
+        content = self._work.trusted(message, self._item_bytes * sum(sizes))
+        return list(torch.split(content.view(self._dtype), sizes))
+
+
+def _as_rows(flat: Tensor, ids: Tensor, width: int) -> Tensor:
+    """A stripe may have no columns, so a view cannot guess how many rows there are."""
+    return flat.view(ids.numel(), width)

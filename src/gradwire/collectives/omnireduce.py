@@ -16,8 +16,6 @@ from gradwire.local import Stream
 from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
 
-WHOLE = (0, BLOCK)
-
 
 @dataclass(frozen=True)
 class OmniReduce(Collective):
@@ -42,7 +40,7 @@ class OmniReduce(Collective):
         ids = [table.nonzero() for table in tables]
         mine = Stream(
             torch.cat([own + at for own, at in zip(ids, first)]),
-            torch.cat([table.take(own, WHOLE) for table, own in zip(tables, ids)]).view(-1, BLOCK),
+            torch.cat([table.take(own) for table, own in zip(tables, ids)]),
         )
         finite = kernels.is_finite(mine.values.view(-1))
         means = yield from push_and_pull(ctx, work, mine, work.ranges(first[-1]), finite)
@@ -52,6 +50,6 @@ class OmniReduce(Collective):
         rows = torch.cat([mean.values for mean in means])
         cuts = torch.searchsorted(blocks, torch.tensor(first, dtype=torch.int32)).tolist()
         for table, at, begin, end in zip(tables, first, cuts, cuts[1:]):
-            table.clear()
-            table.put(blocks[begin:end] - at, WHOLE, rows[begin:end])
+            table.expect(blocks[begin:end] - at)
+            table.put(blocks[begin:end] - at, rows[begin:end], (0, BLOCK))
             table.finish()

@@ -8,6 +8,7 @@ from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
+from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.hash_memory import hash_partition, owners_of
 from gradwire.kernels.indices import (
@@ -23,8 +24,8 @@ from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.merges import contained, merge_coded, merge_streams, top_of_two
 from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits, strata
-from gradwire.kernels.row_sums import merge_rows
-from gradwire.kernels.rows import add_rows, gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.row_sums import sum_rows
+from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add, quotient
@@ -49,7 +50,6 @@ __all__ = [
     "add",
     "add_cast",
     "add_codes",
-    "add_rows",
     "add_signs",
     "advance",
     "cast",
@@ -61,15 +61,17 @@ __all__ = [
     "encode_codes",
     "encode_indices",
     "fallbacks",
+    "fill_nan",
     "formats",
     "gather_stripes",
     "hash_partition",
     "instruction_set",
     "is_finite",
+    "is_rows",
     "largest",
     "merge_coded",
-    "merge_rows",
     "merge_streams",
+    "no_rows",
     "nonzero_rows",
     "owners_of",
     "pack_bits",
@@ -80,12 +82,14 @@ __all__ = [
     "reaching",
     "restore_topk",
     "retreat",
+    "rows_of",
     "scatter_stripes",
     "scratch",
     "sign_bytes",
     "smallest",
     "split_stream",
     "strata",
+    "sum_rows",
     "top_of_two",
     "topk",
     "undo_topk",
@@ -93,5 +97,6 @@ __all__ = [
     "update_codes",
     "update_topk",
     "use",
+    "write_rows",
     "zeros",
 ]

@@ -35,8 +35,18 @@ class StreamsCore(Protocol):
     def scatter_stripes(
         self, x: int, ids: int, k: int, row_bytes: int, bounds_bytes: list[int], stripes: int, /
     ) -> None: ...
-    def add_rows(
-        self, set: int, type: int, rows: int, positions: int, k: int, width: int, sum: int, /
+    def sum_runs(
+        self,
+        set: int,
+        type: int,
+        rows: int,
+        ends: int,
+        runs: int,
+        width: int,
+        divisor: float,
+        out_type: int,
+        out: int,
+        /,
     ) -> None: ...
     def hash_partition(
         self,

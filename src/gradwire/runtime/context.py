@@ -305,4 +305,4 @@ class BucketContext(Context):
             state.clear()
             state.update(old)
         for result in self.results:
-            result.fill_(math.nan)
+            kernels.fill_nan(result)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import MoveError, UsageError
 from gradwire.local import OF_OTHER_SHAPE
@@ -35,7 +36,8 @@ def lockstep(
 
     Args:
         strategy: text or `Strategy`.
-        tensors: one per rank, all of one shape and floating dtype; not changed.
+        tensors: one per rank, all of one shape and floating dtype; not changed. By a collective
+            that takes rows they may be COO (ids of rows and rows), of any rank; so are results.
         step: the step number, which messages carry.
         seed: seed of stochastic compressors.
         state: one dict per rank, updated in place; pass it again to carry residuals to the next
@@ -56,20 +58,30 @@ def lockstep(
     """
     strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
     states = [dict[str, Tensor]() for _ in tensors] if state is None else list(state)
-    shape = _check(tensors, states)
+    _check(tensors, states)
+    _check_rows(strategy, tensors)
     world, trace = len(tensors), Trace(len(tensors))
     contexts, results = [], []
     for rank, (x, memory) in enumerate(zip(tensors, states)):
-        results.append(torch.empty(shape, dtype=x.dtype, device=x.device))
+        results.append(_room(x))
         contexts.append(_context(strategy, x, rank, world, memory, seed))
         _reshape(memory, contexts[-1], (-1,))
-        gradient = x.detach().contiguous().view(-1)
-        contexts[-1].begin([gradient], [results[-1].view(-1)], StepInfo(step, clip_scale))
+        contexts[-1].begin([_flat(x.detach())], [_flat(results[-1])], StepInfo(step, clip_scale))
     _drive([strategy.collective.rounds(ctx) for ctx in contexts], trace)
     for ctx, memory in zip(contexts, states):
         ctx.end(skipped=False)
         _reshape(memory, ctx, ctx.kept.parameters[0].shape)
     return results, trace
+
+
+def _room(x: Tensor) -> Tensor:
+    rows = x.layout != torch.strided
+    return kernels.no_rows(x) if rows else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Rows stay what they are."""
+    return x.contiguous().view(-1) if x.layout == torch.strided else x
 
 
 def _context(
@@ -187,7 +199,17 @@ def _perform(moves: Sequence[Move]) -> list[Any]:
     raise MoveError(f"lockstep performs the moves of gradwire.moves; got {moves[0]}.")
 
 
-def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> torch.Size:
+def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
+    wrong = [x for x in tensors if x.layout != torch.strided and not kernels.is_rows(x)]
+    if wrong or (any(x.is_sparse for x in tensors) and not strategy.collective.takes_rows):
+        got = f"{wrong[0].layout}" if wrong else f"'{strategy}'"
+        raise UsageError(
+            "lockstep takes dense tensors, and ids of rows and rows (torch.sparse_coo) by a "
+            f"collective that takes them; got {got}. Use '{strategy.rows()}', or dense tensors."
+        )
+
+
+def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> None:
     kinds = {(tuple(x.shape), x.dtype) for x in tensors}
     if len(kinds) != 1 or not tensors[0].is_floating_point():
         got = "; ".join(
@@ -204,4 +226,3 @@ def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> torch.Size:
             f"lockstep's state is one dict per rank; got {dicts} for {len(tensors)} ranks. "
             "Pass state=[{} for _ in tensors] and keep it between calls."
         )
-    return tensors[0].shape

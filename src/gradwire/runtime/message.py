@@ -106,8 +106,8 @@ def check_seals(messages: Tensor) -> None:
     broken = (_check_of(words[:, :-1]) != words[:, -1]).nonzero().flatten()
     if broken.numel():
         raise PayloadError(
-            f"what all ranks announce ends with its check; rank {int(broken[0])}'s does not. The "
-            "message is damaged: run `gradwire doctor`."
+            "what sizes depend on ends with its check; that of message "
+            f"{int(broken[0])} is wrong. It is damaged: run `gradwire doctor`."
         )
 
 

@@ -19,6 +19,7 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
 from gradwire.local import Domains, Form, State, Stream, Streams
+from gradwire.member import padded
 from gradwire.moves import AllGather
 from gradwire.runtime.domains import HashedElements, Ranges, chunks_or_ranges
 from gradwire.runtime.message import (
@@ -59,7 +60,6 @@ class BucketStreams(Streams):
         self.damage: PayloadError | None = None
         self._finite = True
         self.size = bucket.elements
-        kernels.check_index_range(self.size)
         self.mean_dtype = torch.float32
 
     def begin(self, plan: int, step: int) -> None:
@@ -82,6 +82,7 @@ class BucketStreams(Streams):
         self._to_remember[name] = numbers
 
     def entries(self) -> Stream:
+        kernels.check_index_range(self.size)
         self._finite = self._compress()
         if not self._finite:
             return self._nothing()
@@ -211,6 +212,38 @@ class BucketStreams(Streams):
             )
         return message
 
+    def sealed(self, content: Tensor) -> Tensor:
+        size = self.sealed_bytes(content.numel())
+        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
+        message[: content.numel()] = content
+        seal(message)
+        return message
+
+    def sealed_bytes(self, size: int) -> int:
+        return padded(size) + _WORD
+
+    def unsealed(self, message: Tensor, size: int) -> Tensor:
+        check_seals(self.whole(message, self.sealed_bytes(size)).view(1, -1))
+        return message[:size]
+
+    def vouched(self, content: Tensor) -> Tensor:
+        word = torch.tensor([int(self.damage is not None)], device=self._device)
+        return torch.cat([word.view(torch.uint8), content])
+
+    def vouched_bytes(self, size: int) -> int:
+        return _WORD + size
+
+    def trusted(self, message: Tensor, size: int) -> Tensor:
+        if self.damage is not None:
+            raise self.damage
+        self.whole(message, self.vouched_bytes(size))
+        if int(message[:_WORD].view(torch.int64)) != 0:
+            raise PayloadError(
+                f"what is received must be whole; another rank found damage in step {self.step}. "
+                "Look at the logs of the others."
+            )
+        return message[_WORD:]
+
     def damage_is_told(self) -> AbstractContextManager[None, bool]:
         return _Told(self)
 
@@ -236,7 +269,7 @@ class BucketStreams(Streams):
     def _sum(self, n: int, parts: Sequence[Stream], divisor: float, dtype: torch.dtype) -> Stream:
         if parts[0].values.dim() > 1:
             ids, rows = [p.places for p in parts], [p.values for p in parts]
-            return Stream(*kernels.merge_rows(ids, rows, divisor, dtype))
+            return Stream(*kernels.sum_rows(ids, rows, divisor, dtype))
         most = min(n, sum(part.count for part in parts))
         places = torch.empty(most, dtype=torch.int32, device=self._device)
         values = torch.empty(most, dtype=dtype, device=self._device)

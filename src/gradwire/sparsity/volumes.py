@@ -111,12 +111,15 @@ def zen(s: Sparsity, n: int) -> float:
 def columns(s: Sparsity, n: int) -> float:
     """Each owner has a stripe of columns; row numbers to everybody, none back. Rows only.
 
-    (n-1)/n · (d + γ(n)·d) + (n-1)·d/D, with D columns; where n does not divide D, the widest
-    stripe is the busiest.
+    Of each worker's rows, a = γ(n)·d - γ(n-1)·d are no other's: they go to everybody as they are.
+    (n-1)/n · ((d - a) + (γ(n)·d - n·a)) + (n-1)·a + (n-1)·d/D, with D columns; where n does not
+    divide D, the widest stripe is the busiest. Two workers swap their rows.
     """
     assert s.columns is not None
     stripe = math.ceil(s.columns / n) / s.columns
-    values = (n - 1) * stripe * s.density + (1 - stripe) * s.union(n)
+    single = s.density if n <= 2 else s.union(n) - s.union(n - 1)
+    shared = max(0.0, s.union(n) - n * single)
+    values = (n - 1) * (stripe * (s.density - single) + single) + (1 - stripe) * shared
     return (values + (n - 1) * s.density / s.columns) * s.bytes
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
+from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.runtime.process_groups import (
@@ -135,7 +136,8 @@ def attach(
     lanes = lanes or (2 if device.type == "cpu" else 1)
     settings = f"clip_norm={clip_norm} seed={seed}"
     try:
-        agreed = _agree(group, device, parameters, plan, bucket_bytes, buckets, lanes, settings)
+        described = describe(parameters, module)
+        agreed = _agree(group, device, described, plan, bucket_bytes, buckets, lanes, settings)
         machines = find_machines(agreed, group, device)
     except Exception:
         Performer(group).close()
@@ -161,7 +163,7 @@ def attach(
 
 
 def _agree(
-    group: dist.ProcessGroup, device: torch.device, parameters: Mapping[str, nn.Parameter],
+    group: dist.ProcessGroup, device: torch.device, parameters: Sequence[Parameter],
     asked: str | Strategy | Plan | Path, bucket_bytes: int,
     buckets: Iterable[Sequence[str]] | None, lanes: int, settings: str,
 ) -> Plan:  # fmt: skip
@@ -187,10 +189,9 @@ def _agree(
 
 
 def _resolve(
-    asked: str | Strategy | Plan | Path, parameters: Mapping[str, nn.Parameter],
+    asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter],
     bucket_bytes: int, buckets: Iterable[Sequence[str]] | None, lanes: int,
 ) -> Plan:  # fmt: skip
-    described = describe(parameters)
     if isinstance(asked, str) and "|" not in asked and asked.endswith(".json"):
         asked = Path(asked)
     if asked == "auto":
@@ -201,7 +202,7 @@ def _resolve(
     if isinstance(asked, Path):
         asked = Plan.load(asked)
     if isinstance(asked, Plan):
-        asked.check(described)
+        asked.check(parameters)
         return asked
     strategy = Strategy.parse(asked) if isinstance(asked, str) else asked
     if not isinstance(strategy, Strategy):
@@ -209,7 +210,7 @@ def _resolve(
             "a plan is a strategy's text, a Strategy, a Plan or the path of one; got "
             f"{strategy!r}. Use for example 'topk(0.01)+ef | allgather'."
         )
-    return Plan.make(described, strategy, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes)
+    return Plan.make(parameters, strategy, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes)
 
 
 def _check_ready(

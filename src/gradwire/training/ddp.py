@@ -70,15 +70,15 @@ class DdpFrontend:
     def _take(self, bucket: Any) -> torch.futures.Future[Tensor]:
         devices: Any = [self._session.device] if self._session.device.type == "cuda" else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
-        if bucket.index() == 0:
+        names = [self._names.get(id(p)) for p in bucket.parameters()]
+        if self._begins(bucket, names):
             self._open = []
             self._session.begin()
             self._raises = _at_end_of_backward(self._session.wait)
         buffer = bucket.buffer()  # of a sparse bucket there are no views
         self._open.append((future, buffer))
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
-        for parameter, gradient in zip(bucket.parameters(), gradients):
-            name = self._names.get(id(parameter))
+        for name, parameter, gradient in zip(names, bucket.parameters(), gradients):
             if name is not None:
                 self._session.deliver(name, _in_its_own_order(parameter, gradient))
             elif parameter.requires_grad:
@@ -87,9 +87,15 @@ class DdpFrontend:
                     f"{list(parameter.shape)} was frozen then and is not any more. Wrap the "
                     "module again with DistributedDataParallel and attach."
                 )
-        if bucket.is_last():
-            self._session.flush(self._absent)
+        if bucket.is_last() or self._session.all_delivered:
+            self._session.flush(self._session.nothing)
         return future
+
+    def _begins(self, bucket: Any, names: list[str | None]) -> bool:
+        """Whether a step begins with it: in the first of a static graph all buckets have number 0,
+        and none is the last."""
+        again = any(name is not None and self._session.delivered(name) for name in names)
+        return not self._open or (bucket.index() == 0 and again)
 
     def _complete(self, error: BaseException | None) -> None:
         opened, self._open = self._open, []
@@ -99,9 +105,6 @@ class DdpFrontend:
                 future.set_result(buffer)
             else:
                 future.set_exception(error)  # type: ignore[arg-type] # torch's stub is wrong
-
-    def _absent(self, name: str) -> Tensor:
-        return torch.zeros_like(self._session.parameters[name])
 
     def _plain(self, bucket: Any) -> torch.futures.Future[Any]:
         group, buffer = self._ddp.process_group, bucket.buffer()

@@ -97,5 +97,5 @@ class ModuleFrontend:
     def _absent(self, name: str) -> Tensor:
         parameter: nn.Parameter = self._session.parameters[name]
         if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = self._session.nothing(name)
         return parameter.grad

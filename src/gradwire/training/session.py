@@ -77,12 +77,7 @@ class Session:
             self._missing[b] = len(slots)
 
     def deliver(self, name: str, gradient: Tensor) -> None:
-        """One parameter's gradient, which its average will overwrite."""
-        if gradient.layout != torch.strided:
-            raise UsageError(
-                f"gradwire exchanges dense gradients; that of '{name}' is {gradient.layout}. "
-                "Use sparse=False for this embedding, or exclude the parameter."
-            )
+        """One parameter's gradient, which its average will overwrite: dense, or rows (COO)."""
         b, i = self._place[name]
         if self._slots[b][i] is not None:
             raise UsageError(
@@ -90,18 +85,36 @@ class Session:
                 f"step {self.step}, or the backward() before it was aborted. Use non-reentrant "
                 "checkpointing, and attach again after an aborted backward()."
             )
-        if not gradient.is_contiguous():
-            flat = gradient.contiguous()
-            self._copied.append((gradient, flat))
-            gradient = flat
-        self._slots[b][i] = gradient.view(-1)
+        parameter = self.plan.buckets[b].parameters[i]
+        if parameter.sparse:
+            self.stats.given(gradient)
+        dense = gradient.layout == torch.strided
+        self._slots[b][i] = self._flat(gradient) if dense else _checked_rows(parameter, gradient)
         self._missing[b] -= 1
         if self._missing[b] == 0 and self.clip_norm is None:
             self._launch(b, 1.0)
 
+    def _flat(self, gradient: Tensor) -> Tensor:
+        if gradient.is_contiguous():
+            return gradient.view(-1)
+        flat = gradient.contiguous()
+        self._copied.append((gradient, flat))
+        return flat.view(-1)
+
     def delivered(self, name: str) -> bool:
         b, i = self._place[name]
         return self._slots[b][i] is not None
+
+    @property
+    def all_delivered(self) -> bool:
+        return not any(self._missing)
+
+    def nothing(self, name: str) -> Tensor:
+        """What stands for a gradient that did not come."""
+        b, i = self._place[name]
+        parameter = self.parameters[name]
+        sparse = self.plan.buckets[b].parameters[i].sparse
+        return kernels.no_rows(parameter) if sparse else torch.zeros_like(parameter)
 
     def flush(self, absent: Callable[[str], Tensor]) -> None:
         """No more gradients will come: `absent` says what stands for each that did not."""
@@ -133,7 +146,7 @@ class Session:
         the average at c means clipping each at √N·c.
         """
         gradients = [g for slots in self._slots for g in slots if g is not None]
-        norms = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float32) for g in gradients])
+        norms = torch.stack([_norm(g) for g in gradients])
         norm = float(torch.linalg.vector_norm(norms))
         limit = clip_norm * math.sqrt(self.world)
         return limit / norm if math.isfinite(norm) and norm > limit else 1.0
@@ -186,12 +199,38 @@ def _part(machines: Machines | None, rank: int) -> list[int]:
     return [machines.node(rank).ranks.index(rank), machines.per_node]
 
 
-def describe(parameters: Mapping[str, nn.Parameter]) -> list[Parameter]:
-    """The parameters as planning sees them."""
+def _norm(gradient: Tensor) -> Tensor:
+    if kernels.is_rows(gradient):
+        gradient = kernels.rows_of(gradient, torch.float32)[1]
+    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+    return norm
+
+
+def _checked_rows(parameter: Parameter, gradient: Tensor) -> Tensor:
+    if kernels.is_rows(gradient) and parameter.sparse:
+        return gradient
+    raise UsageError(
+        "gradwire exchanges dense gradients, and whole rows with their ids of the weights of "
+        f"nn.Embedding and nn.EmbeddingBag with sparse=True; that of '{parameter}' is "
+        f"{gradient.layout} with {gradient.sparse_dim()} sparse dimensions. Use one of these "
+        "modules, or make the gradient dense."
+    )
+
+
+def describe(
+    parameters: Mapping[str, nn.Parameter], module: nn.Module | None = None
+) -> list[Parameter]:
+    """The parameters as planning sees them. module: theirs, to know which gradients are sparse."""
+    tables = {id(m.weight) for m in module.modules() if _is_sparse(m)} if module else set()
     return [
-        Parameter(name, tuple(p.shape), str(p.dtype).removeprefix("torch."))
+        Parameter(name, tuple(p.shape), str(p.dtype).removeprefix("torch."), id(p) in tables)
         for name, p in parameters.items()
     ]
+
+
+def _is_sparse(module: nn.Module) -> bool:
+    """By DistributedDataParallel's own rule."""
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
 
 
 def _checked(

@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from time import perf_counter
 
+import torch
+from torch import Tensor
+
 from gradwire.runtime.context import BucketContext
 from gradwire.trace import Trace
 
@@ -19,9 +22,15 @@ class Stats:
         self._bytes_sent = self._bytes_across = 0.0
         self._waiting_since = perf_counter()
         self._seconds = {"encode": 0.0, "wire": 0.0, "decode": 0.0}
-        self._bytes_given = float(sum(c.bucket.bytes for c in contexts))
+        dense = [p for c in contexts for p in c.bucket.parameters if not p.sparse]
+        self._dense_bytes, self._row_bytes = float(sum(p.bytes for p in dense)), 0.0
         elements = sum(c.bucket.elements for c in contexts)
         self._density = sum(_elements_sent(c) for c in contexts) / max(elements, 1)
+
+    def given(self, gradient: Tensor) -> None:
+        """One whose size is not known beforehand."""
+        dense = gradient.layout == torch.strided
+        self._row_bytes += (gradient if dense else gradient._values()).nbytes
 
     def backward_over(self) -> None:
         """From here on, the step only waits for the exchange."""
@@ -42,7 +51,7 @@ class Stats:
         busy, exposed = sum(self._seconds.values()) / steps, self._exposed_seconds / steps
         return {
             "steps": float(self._steps),
-            "bytes_given": self._bytes_given,
+            "bytes_given": self._dense_bytes + self._row_bytes / steps,
             "bytes_sent": self._bytes_sent / steps,
             "bytes_across": self._bytes_across / steps,
             "density": self._density,

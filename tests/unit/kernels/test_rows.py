@@ -4,13 +4,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from samples import DTYPES, draw, same
+from samples import DTYPES, draw
 from sorted_streams import DAMAGE, DTYPE, FILL, KINDS, stream, untouched
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels import add_rows, gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels import gather_stripes, nonzero_rows, scatter_stripes
 from gradwire.kernels.rows import (
-    add_rows_twin,
     gather_stripes_twin,
     nonzero_rows_twin,
     scatter_stripes_twin,
@@ -102,26 +101,6 @@ def test_stripes_same_bits_as_twin_and_back(
     assert untouched(blank)
 
 
-@settings(max_examples=150, deadline=None)
-@given(ROWS, COLUMNS, st.floats(0, 1), KINDS, KINDS, DTYPE, st.integers(0, 9))
-def test_add_same_bits_as_twin(
-    rows: int,
-    columns: int,
-    share: float,
-    kind: str,
-    other: str,
-    dtype: torch.dtype,
-    seed: int,
-) -> None:
-    positions, _ = stream(rows, share, seed)
-    stripe = matrix(kind, positions.numel(), columns, seed, dtype)
-    out = matrix(other, rows, columns, seed + 1)
-    wanted = out.clone()
-    add_rows(out, positions, stripe)
-    add_rows_twin(wanted, positions, stripe)
-    assert same(out.flatten(), wanted.flatten())
-
-
 def test_by_hand() -> None:
     x = torch.arange(12.0).view(3, 4)
     ids = torch.tensor([0, 2], dtype=torch.int32)
@@ -135,8 +114,6 @@ def test_by_hand() -> None:
     y = torch.zeros(3, 4)
     scatter_stripes(y, ids, [0, 1, 1, 4], out)
     assert y.tolist() == [[0, 1, 2, 3], [0] * 4, [8, 9, 10, 11]]
-    add_rows(y, ids, x[1:].half())
-    assert y.tolist() == [[4, 6, 8, 10], [0] * 4, [16, 18, 20, 22]]
 
 
 @pytest.mark.parametrize("damage", sorted(DAMAGE))
@@ -149,8 +126,6 @@ def test_damaged_ids_are_refused(damage: str) -> None:
         gather_stripes(x, ids, [0, width], flat)
     with pytest.raises(PayloadError, match=r"ids must ascend strictly within 0 \.\.\. 49"):
         scatter_stripes(x, ids, [0, width], torch.zeros(k * width))
-    with pytest.raises(PayloadError, match=r"positions must ascend strictly within 0 \.\.\. 49"):
-        add_rows(x, ids, torch.ones(k, width))
     assert untouched(x, flat)
 
 
@@ -163,14 +138,12 @@ def test_ids_may_be_any_bytes(data: bytes, n: int) -> None:
         out, wanted = (torch.full((n, 3), float(FILL)) for _ in range(2))
         stripe = torch.arange(3.0 * ids.numel()).view(-1, 3) + 8
         try:
-            add_rows(out, ids, stripe)
             scatter_stripes(out, ids, [0, 1, 2], stripe[:, 1:].flatten())
         except PayloadError:
             assert untouched(out)
             with pytest.raises(PayloadError):
-                add_rows_twin(wanted, ids, stripe)
+                scatter_stripes_twin(wanted, ids, [0, 1, 2], stripe[:, 1:].flatten())
         else:
-            add_rows_twin(wanted, ids, stripe)
             scatter_stripes_twin(wanted, ids, [0, 1, 2], stripe[:, 1:].flatten())
             assert torch.equal(out, wanted)
 
@@ -193,8 +166,4 @@ def test_wrong_buffers_are_refused() -> None:
         nonzero_rows(x.t(), ids)
     with pytest.raises(KernelError, match=r"ids_out must have shape \(5,\)"):
         nonzero_rows(x, ids)
-    with pytest.raises(KernelError, match="out must be float32"):
-        add_rows(x.half(), ids, x[:2])
-    with pytest.raises(PayloadError, match=r"of shape \(2, 4\), a row for each position"):
-        add_rows(x, ids, x[:3])
     assert untouched(x, flat)

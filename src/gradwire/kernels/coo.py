@@ -1,0 +1,67 @@
+"""Gradients as rows and their ids, torch's COO layout: what nn.Embedding(sparse=True) has.
+
+size (1000, 4)   indices [[7, 2, 7]]   values 3 × 4: row 7 is named twice, their sum counts
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import KernelError
+from gradwire.kernels.row_sums import sum_rows
+
+
+def is_rows(x: Tensor) -> bool:
+    """Whether it is whole rows and one id of each."""
+    return x.layout == torch.sparse_coo and x.sparse_dim() == 1 and x.dense_dim() > 0
+
+
+def no_rows(like: Tensor) -> Tensor:
+    """Zero, as no rows at all. like: of any layout; its shape has two dimensions at least."""
+    values = torch.empty(0, *like.shape[1:], dtype=like.dtype, device=like.device)
+    return _coo(torch.empty(0, dtype=torch.int64, device=like.device), values, like.shape)
+
+
+def rows_of(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Which rows it names, (k,) int32, ascending, each once; and they, (k, width), of that dtype.
+
+    x: COO, ids in any order, repeated ones meaning their sum: taken in their order, in fp32. A row
+    may be all zeros. Raises KernelError.
+    """
+    if not is_rows(x):
+        raise KernelError(
+            f"a sparse gradient is rows and one id of each; got {x.layout} with {x.sparse_dim()} "
+            f"sparse of {x.dim()} dimensions. Use torch.sparse_coo_tensor(ids[None], rows)"
+        )
+    width = math.prod(x.shape[1:])
+    ids, rows = x._indices()[0], x._values().reshape(-1, width)
+    if x.is_coalesced():
+        return ids.int(), rows.to(dtype)
+    once, sums = sum_rows([ids], [rows], 1.0, dtype)
+    return once.int(), sums
+
+
+def write_rows(x: Tensor, ids: Tensor, rows: Tensor) -> None:
+    """Makes x, COO, these rows, (k, width), of its dtype. ids: (k,), ascending, each once.
+
+    x holds the memory of rows afterwards: a copy would take as long as the sum that made them.
+    """
+    x.data = _coo(ids.long(), rows.view(ids.numel(), *x.shape[1:]), x.shape)
+
+
+def fill_nan(x: Tensor) -> None:
+    """NaN everywhere; in COO layout in the first row, if there is one, and no others."""
+    if x.layout == torch.strided:
+        x.fill_(math.nan)
+        return
+    ids = torch.arange(min(1, x.shape[0]), device=x.device)
+    width = math.prod(x.shape[1:])
+    write_rows(x, ids, torch.full((ids.numel(), width), math.nan, dtype=x.dtype, device=x.device))
+
+
+def _coo(ids: Tensor, values: Tensor, size: torch.Size) -> Tensor:
+    """Coalesced, and known to be."""
+    return torch.sparse_coo_tensor(
+        ids[None], values, size, is_coalesced=True, check_invariants=False
+    )

@@ -1,0 +1,137 @@
+"""Gradients that come as rows and their ids: sums, layouts, bytes, and tables of any size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import gradwire
+from gradwire.errors import KernelError, UsageError
+from gradwire.kernels import fill_nan, no_rows, rows_of, write_rows
+
+COLUMNS = "none | columns"
+DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
+
+
+def coo(
+    ids: list[int], shape: tuple[int, ...], seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Small whole numbers, so that every sum is exact."""
+    g = torch.Generator().manual_seed(seed)
+    rows = torch.randint(-4, 5, (len(ids), *shape[1:]), generator=g).to(dtype)
+    return torch.sparse_coo_tensor(
+        torch.tensor([ids], dtype=torch.int64), rows, shape, check_invariants=True
+    )
+
+
+@st.composite
+def gradients(draw: st.DrawFn) -> list[Tensor]:
+    """One per rank, of any number of rows, some of them repeated; some ranks' are dense."""
+    count, world = draw(st.integers(1, 40)), draw(st.integers(1, 6))
+    shape = (count, *draw(st.lists(st.integers(1, 9), min_size=1, max_size=2)))
+    dtype, seed = draw(DTYPES), draw(st.integers(0, 99))
+    lists = [draw(st.lists(st.integers(0, count - 1), max_size=12)) for _ in range(world)]
+    xs = [coo(ids, shape, seed + r, dtype) for r, ids in enumerate(lists)]
+    return [x.coalesce() if draw(st.booleans()) else x for x in xs]
+
+
+@settings(max_examples=150, deadline=None)
+@given(gradients(), st.integers(0, 63))
+def test_the_mean_is_exact_and_stays_in_its_layout(xs: list[Tensor], dense: int) -> None:
+    xs = [x.to_dense() if dense >> r & 1 else x for r, x in enumerate(xs)]
+    before = [x.clone() for x in xs]
+    results, _ = gradwire.lockstep(COLUMNS, xs)
+    total = sum(x.to_dense().float() for x in xs)
+    wanted = (total / torch.tensor(float(len(xs)))).to(xs[0].dtype)  # type: ignore[operator]
+    for x, old, result in zip(xs, before, results):
+        assert result.layout == x.layout
+        assert result.dtype == x.dtype
+        assert torch.equal(result.to_dense(), wanted)
+        assert torch.equal(x.to_dense(), old.to_dense())
+    rows = [r.indices() for r in results if r.is_sparse]
+    assert all(torch.equal(ids, rows[0]) for ids in rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(gradients())
+def test_the_union_holds_each_row_once(xs: list[Tensor]) -> None:
+    results, _ = gradwire.lockstep(COLUMNS, xs)
+    union = sorted({int(i) for x in xs for i in x._indices()[0]})
+    for result in results:
+        assert result.is_coalesced()
+        assert result.indices()[0].tolist() == union
+
+
+def test_as_many_bytes_as_dense_tensors_with_the_same_rows() -> None:
+    xs = [coo([1, 5, 5, 30 + r], (40, 16), r) for r in range(4)]
+    _, sparse = gradwire.lockstep(COLUMNS, xs)
+    _, dense = gradwire.lockstep(COLUMNS, [x.to_dense() for x in xs])
+    assert sparse.bytes_sent == dense.bytes_sent
+
+
+def test_a_table_that_no_machine_could_hold() -> None:
+    """2^31 - 1 rows of 512 bytes, a terabyte: nothing of that size is ever made."""
+    shape = (2**31 - 1, 128)
+    xs = [coo([7, shape[0] - 1, 7, 10**9 + r], shape, r) for r in range(3)]
+    results, trace = gradwire.lockstep(COLUMNS, xs)
+    for result in results:
+        assert result.indices()[0].tolist() == [7, 10**9, 10**9 + 1, 10**9 + 2, shape[0] - 1]
+        repeated = sum(x._values()[0] + x._values()[2] for x in xs) / 3
+        assert torch.equal(result.values()[0], repeated)
+    assert max(trace.bytes_sent) < 3000
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_nan_in_one_row_everywhere(value: float) -> None:
+    xs = [coo([1, 3], (9, 2, 2)), coo([3], (9, 2, 2)), coo([], (9, 2, 2))]
+    xs[1]._values()[0, 1, 1] = value
+    for result in gradwire.lockstep(COLUMNS, xs)[0]:
+        assert result.indices().tolist() == [[0]]
+        assert result.values().isnan().all()
+
+
+def test_clipping_scales_rows() -> None:
+    xs = [coo([1, 1, 3], (9, 4), r, torch.bfloat16) for r in range(2)]
+    results, _ = gradwire.lockstep(COLUMNS, xs, clip_scale=0.5)
+    whole, _ = gradwire.lockstep(COLUMNS, xs)
+    assert torch.equal(results[0].to_dense(), (whole[0].to_dense().float() * 0.5).bfloat16())
+
+
+def test_other_collectives_refuse_rows() -> None:
+    xs = [coo([1], (4, 2)), coo([2], (4, 2))]
+    for text in ("none | allreduce", "nonzero | zen", "topk(0.5)+ef | allgather"):
+        with pytest.raises(UsageError, match=r"got '.*'\. Use 'none \| columns', or dense tens"):
+            gradwire.lockstep(text, xs)
+
+
+def test_other_sparse_layouts_are_refused() -> None:
+    elements = torch.eye(3).to_sparse()  # an id of each element, not of each row
+    with pytest.raises(UsageError, match="ids of rows and rows"):
+        gradwire.lockstep(COLUMNS, [elements, elements])
+    with pytest.raises(KernelError, match="with 2 sparse of 2 dimensions"):
+        rows_of(elements, torch.float32)
+
+
+def test_rows_are_read_written_and_spoiled_in_place() -> None:
+    x = coo([5, 2, 5], (6, 3), 1)
+    ids, rows = rows_of(x, torch.float16)
+    assert ids.tolist() == [2, 5]
+    assert ids.dtype == torch.int32
+    assert rows.dtype == torch.float16
+    assert torch.equal(rows[1].float(), x._values()[0] + x._values()[2])
+    write_rows(x, torch.tensor([0, 4]), torch.ones(2, 3))
+    assert x.coalesce().to_dense().sum(1).tolist() == [3.0, 0.0, 0.0, 0.0, 3.0, 0.0]
+    fill_nan(x)
+    assert x.indices().tolist() == [[0]]
+    assert x.values().isnan().all()
+    assert no_rows(x)._nnz() == 0
+    assert no_rows(torch.ones(6, 3)).shape == (6, 3)
+    nothing = no_rows(torch.ones(0, 3))
+    fill_nan(nothing)
+    assert nothing._nnz() == 0
+    dense = torch.ones(3)
+    fill_nan(dense)
+    assert dense.isnan().all()

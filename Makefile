@@ -7,7 +7,7 @@ CONSTRAINTS ?= constraints.txt
 # Ranks share the cores: one intra-op thread each, or they stall one another.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-oldest lint setup bench bench-demo clean help
+.PHONY: demo test test-asan test-oldest lint setup bench bench-demo clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire
 	$(PY) -m gradwire demo
@@ -47,6 +47,21 @@ $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*.
 
 test-oldest:  ## the tests with the oldest torch that is supported, where a wheel can be had
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
+
+# Whatever bytes arrive, no kernel may read or write out of bounds: what decodes is run where every address is checked.
+ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py hash_memory.py indices.py merges.py row_sums.py \
+  rows.py signs.py sparse.py streams.py) $(addprefix tests/contract/test_,coded_payloads.py coo_rows.py payload_checks.py \
+  stream_damage.py)
+
+test-asan: setup build/asan/.ready  ## the tests of everything that decodes, under AddressSanitizer
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:log_path=build/asan/report GRADWIRE_TEST_NATIVE=$$(echo build/asan/gradwire/_native*.so) \
+	  $(PY) -m pytest -q $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
+
+build/asan/.ready: $(VENV)/.ready
+	rm -rf build/asan
+	$(PY) -m pip install --quiet --no-deps --target build/asan . -C cmake.define.GRADWIRE_SANITIZE=ON
+	@touch $@
 
 clean:  ## remove what the targets above made
 	rm -rf .venv .venv-oldest build dist demo-out

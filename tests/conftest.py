@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+if NATIVE := os.environ.get("GRADWIRE_TEST_NATIVE"):
+    # An extension that is not installed, as `make test-asan` builds it; before anything loads ours.
+    _spec = importlib.util.spec_from_file_location("gradwire._native", NATIVE)
+    assert _spec is not None
+    assert _spec.loader is not None
+    sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules[_spec.name])
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -1,21 +1,56 @@
-"""zen beside zen(variant="paper"): bytes a rank sends, counted in lockstep. The table of HASH.md.
+"""zen beside zen(variant="paper"): bytes a rank sends, counted in lockstep.
 
-python benchmarks/sparse/zen_bytes.py
+python benchmarks/sparse/zen_bytes.py             # the table of HASH.md
+python benchmarks/sparse/zen_bytes.py presets     # the table of README.md, in a minute and 2 GB
 """
 
 from __future__ import annotations
+
+import sys
 
 import torch
 from torch import Tensor
 
 from gradwire import lockstep
+from gradwire.sparsity import reference_bytes, synthetic
 
 ROWS, COLUMNS, EXPONENT, DRAWS = 13_672, 128, 1.1, 895
 ELEMENTS = 1 << 21
+PRESETS = {
+    "lstm": 1 / 128, "nmt": 1 / 32, "bert": 1 / 8, "deepfm": 1 / 128, "topk": 1 / 4,
+    "adversarial": 1 / 4,
+}  # fmt: skip
+"""Scales: of one to four million elements. Zipf's densities are higher than at scale 1."""
+WORLDS = (2, 4, 8, 16)
+MEMBERS = ("zen", 'zen(variant="paper")', "columns")
 
 
 def main() -> None:
     torch.set_num_threads(1)
+    if sys.argv[1:] == ["presets"]:
+        presets()
+    else:
+        supports()
+
+
+def presets() -> None:
+    """Over `paper`, and over `reference_bytes`."""
+    print("| preset | ranks | zen, MB | paper | zen / paper | zen / reference | columns / it |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for preset, scale in PRESETS.items():
+        tensors = synthetic(preset, max(WORLDS), scale=scale)
+        for world in WORLDS:
+            some = tensors[:world]
+            ours, published, columns = (sent(member, some) for member in MEMBERS)
+            least = reference_bytes(some)
+            by_columns = f"{columns / least:.3f}" if some[0].dim() > 1 else ""
+            print(
+                f"| {preset} | {world} | {ours / 1e6:.3f} | {published / 1e6:.3f} "
+                f"| {ours / published:.3f} | {ours / least:.3f} | {by_columns} |", flush=True,
+            )  # fmt: skip
+
+
+def supports() -> None:
     print("| tensor | ranks | d | D | zen | paper | formula | saved |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for world in (4, 16):
@@ -45,13 +80,15 @@ def row(name: str, tensors: list[Tensor]) -> str:
     own = sum(float((x != 0).double().mean()) for x in tensors) / world
     union = float((torch.stack(tensors).sum(0) != 0).double().mean())
     formula = (world - 1) / world * (2 * own + union + 1 / 32) * size
-    ours, published = (
-        sum(lockstep(f"nonzero | {member}", tensors)[1].bytes_sent) / world
-        for member in ("zen", 'zen(variant="paper")')
-    )
+    ours, published = (sent(member, tensors) for member in MEMBERS[:2])
     megabytes = " | ".join(f"{x / 1e6:.3f}" for x in (ours, published, formula))
     saved = f"{1 - ours / published:.0%}"
     return f"| {name} | {world} | {own:.1%} | {union:.1%} | {megabytes} | {saved} |"
+
+
+def sent(member: str, tensors: list[Tensor]) -> float:
+    """Bytes, of a mean rank."""
+    return sum(lockstep(f"nonzero | {member}", tensors)[1].bytes_sent) / len(tensors)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 // Sums of payloads, the places in sparse ones, and casts.
+#include "../crowds.hpp"
 #include "../indices.hpp"
 #include "../sparse.hpp"
 #include "bindings.hpp"
@@ -29,6 +30,38 @@ std::size_t decode_indices_at(int set, int code, std::size_t n, std::size_t k, A
     const nb::gil_scoped_release release;
     return decode_indices(sparse, static_cast<IndexCode>(code), {n, k}, at<std::uint8_t>(section),
                           bytes, at<std::int32_t>(index));
+}
+
+using Part = std::tuple<int, std::size_t, std::size_t, std::size_t>;  // code, n, k, bytes
+
+CrowdsCode crowds_code(const std::tuple<Part, Part, Part>& parts) {
+    const auto list = [](const Part& part) -> CodedList {
+        const auto& [code, n, k, bytes] = part;
+        return {static_cast<IndexCode>(code), {n, k}, bytes};
+    };
+    const auto& [crowded, full, thin] = parts;
+    return {list(crowded), list(full), list(thin)};
+}
+
+std::tuple<std::size_t, std::size_t, std::size_t> count_crowds_at(Address place, std::size_t k) {
+    const nb::gil_scoped_release release;
+    const Crowds found = count_crowds(at<std::int32_t>(place), k);
+    return {found.crowded, found.full, found.thin};
+}
+
+bool encode_crowds_at(const std::tuple<Part, Part, Part>& parts, Address place, std::size_t k,
+                      Address section) {
+    const nb::gil_scoped_release release;
+    return encode_crowds(crowds_code(parts), at<std::int32_t>(place), k,
+                         at<std::uint8_t>(section));
+}
+
+int decode_crowds_at(int set, const std::tuple<Part, Part, Part>& parts, Address section,
+                     std::size_t k, Address place) {
+    const Sparse& sparse = sparse_of(set);
+    const nb::gil_scoped_release release;
+    return static_cast<int>(decode_crowds(sparse, crowds_code(parts), at<std::uint8_t>(section), k,
+                                          at<std::int32_t>(place)));
 }
 
 void accumulate_at(int set, int type, Address target, std::size_t n,
@@ -95,6 +128,9 @@ void bind_sums(nb::module_& m) {
     m.def("first_violation", &first_violation_at);
     m.def("encode_indices", &encode_indices_at);
     m.def("decode_indices", &decode_indices_at);
+    m.def("count_crowds", &count_crowds_at);
+    m.def("encode_crowds", &encode_crowds_at);
+    m.def("decode_crowds", &decode_crowds_at);
     m.def("accumulate", &accumulate_at);
     m.def("accumulate_dense", &accumulate_dense_at);
     m.def("cast", &cast_at);

@@ -93,7 +93,7 @@ class Stream:
 
 
 Form: TypeAlias = Literal["smallest", "coo", "bitmap"]
-"""How places are written: the smallest code for their number; int32; a bit per element."""
+"""How places are packed: as small as can be; int32; a bit per element."""
 
 
 class Domains(ABC):
@@ -114,8 +114,9 @@ class Domains(ABC):
 class Streams(ABC):
     """Local work on sparse payloads: what is sent, as one stream over the bucket's flat vector.
 
-    A coded stream is bytes: its places, in the smallest code for their number unless a form is
-    asked for, and its values. Their sizes follow from numbers that all ranks have heard.
+    A coded stream is bytes: values and places, these in the smallest code for their number, so
+    that who knows the number knows the size. A packed one needs no such number, and its code is
+    smaller where places come in crowds.
     """
 
     size: int
@@ -161,18 +162,28 @@ class Streams(ABC):
         """Elements, each dealt out by its hash: balanced too, 4 bytes of memory per element."""
 
     @abstractmethod
-    def coded(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
-        """The bytes of a stream over n elements, (coded_bytes(n, count, stream, form),) uint8."""
+    def coded(self, n: int, stream: Stream) -> Tensor:
+        """The bytes of a stream over n elements, (coded_bytes(n, count, stream),) uint8."""
 
     @abstractmethod
-    def coded_bytes(self, n: int, count: int, like: Stream, form: Form = "smallest") -> int:
+    def coded_bytes(self, n: int, count: int, like: Stream) -> int:
         """How many bytes a stream of so many entries takes, with values like those of another."""
 
     @abstractmethod
-    def read(
-        self, n: int, count: int, like: Stream, message: Tensor, form: Form = "smallest"
-    ) -> Stream:
+    def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
         """A coded stream, with values like those of another; PayloadError unless it is one."""
+
+    @abstractmethod
+    def packed(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
+        """A stream over n elements as bytes that say themselves how many entries there are."""
+
+    @abstractmethod
+    def most_packed_bytes(self, n: int, like: Stream) -> int:
+        """No stream over n elements takes more, with values like those of another."""
+
+    @abstractmethod
+    def unpacked(self, n: int, like: Stream, message: Tensor, form: Form = "smallest") -> Stream:
+        """A packed stream, with values like those of another; PayloadError unless it is one."""
 
     @abstractmethod
     def coded_places(self, n: int, places: Tensor) -> Tensor:
@@ -222,11 +233,10 @@ class Streams(ABC):
 
     @abstractmethod
     def average(
-        self, n: int, own: Stream, arrived: Mapping[int, tuple[int, Tensor]],
-        form: Form = "smallest",
-    ) -> Stream:  # fmt: skip
-        """The owner's work: own entries and those of each other rank, (count, coded), summed in
-        rank order in fp32, divided once by the number of ranks. Zeros are left out.
+        self, n: int, own: Stream, arrived: Mapping[int, Tensor], form: Form = "smallest"
+    ) -> Stream:
+        """The owner's work: own entries and those of each other rank, packed, summed in rank
+        order in fp32, divided once by the number of ranks. Zeros are left out.
 
         `damage_is_told` is around it.
         """
@@ -253,11 +263,11 @@ class Streams(ABC):
 
     @abstractmethod
     def coded_count(self, count: int) -> Tensor:
-        """A number of entries for one rank alone, (16,) uint8."""
+        """A number for one rank alone, (16,) uint8."""
 
     @abstractmethod
-    def read_count(self, message: Tensor) -> int:
-        """The number; PayloadError unless it is one, undamaged, that a stream can have."""
+    def read_count(self, message: Tensor, most: int) -> int:
+        """The number; PayloadError unless it is undamaged, and within 0 and `most`."""
 
     @abstractmethod
     def by_parameter(self, stream: Stream) -> list[Stream]:

@@ -308,11 +308,12 @@ def test_the_union_has_every_place_of_one_s_own() -> None:
     """Of two ranks, the one hears of places in the other's half that are not its own."""
 
     def next_places(x: Tensor, dice: random.Random) -> Tensor:
-        """As a bitmap: the same number of places, all others if they can be."""
-        assert len(x) == 4
-        found = "".join(f"{byte:08b}"[::-1] for byte in x.tolist())
+        """As a bitmap, behind its shape: as many places, all others if they can be."""
+        assert len(x) == 16 + 4
+        found = "".join(f"{byte:08b}"[::-1] for byte in x[16:].tolist())
         moved = found[:31][::-1] + found[31:]
-        return torch.tensor([int(moved[i : i + 8][::-1], 2) for i in range(0, 32, 8)]).byte()
+        bits = torch.tensor([int(moved[i : i + 8][::-1], 2) for i in range(0, 32, 8)])
+        return torch.cat([x[:16], bits.byte()])
 
     job = Job("nonzero | union", 2, SHAPES)
     assert job.run((3, 0, next_places, random.Random())) == [True, False]

@@ -191,31 +191,35 @@ def test_a_form_is_read_back(form: Form, size: str, dtype: torch.dtype, n: int, 
     values = torch.randn(k).to(dtype)
     values[: min(k, 3)] = torch.tensor([math.nan, math.inf, -0.0], dtype=dtype)[: min(k, 3)]
     stream = Stream(places, values)
-    message = work.coded(n, stream, form)
-    assert message.numel() == work.coded_bytes(n, k, stream, form)
+    message = work.packed(n, stream, form)
     assert message.numel() == eval(size, {"n": n, "k": k}) + k * dtype.itemsize
-    back = work.read(n, k, stream, message, form)
+    assert message.numel() <= work.most_packed_bytes(n, stream)
+    back = work.unpacked(n, stream, message, form)
     assert torch.equal(back.places, places)
     assert torch.equal(back.values.view(torch.uint8), values.view(torch.uint8))
 
 
-def test_bits_lie_in_the_order_of_elements_before_the_values() -> None:
+def test_bits_lie_in_the_order_of_elements_behind_the_values() -> None:
     work = streams_of(20)
     stream = Stream(torch.tensor([0, 9, 19], dtype=torch.int32), torch.tensor([1.0, 2.0, 3.0]))
-    message = work.coded(20, stream, "bitmap")
-    assert message[:3].tolist() == [1, 2, 8]
-    assert message[3:].clone().view(torch.float32).tolist() == [1.0, 2.0, 3.0]
-    pairs = work.coded(20, stream, "coo")
-    assert pairs[:12].view(torch.int32).tolist() == [0, 9, 19]
+    message = work.packed(20, stream, "bitmap")
+    assert message[:12].view(torch.float32).tolist() == [1.0, 2.0, 3.0]
+    assert message[12:].tolist() == [1, 2, 8]
+    pairs = work.packed(20, stream, "coo")
+    assert pairs[12:].view(torch.int32).tolist() == [0, 9, 19]
 
 
 def test_a_damaged_form_is_refused() -> None:
     work = streams_of(20)
     stream = Stream(torch.tensor([0, 9, 19], dtype=torch.int32), torch.ones(3))
     for form in ("coo", "bitmap"):
-        message = work.coded(20, stream, form)
-        message[0] = 255
+        message = work.packed(20, stream, form)
+        with pytest.raises(PayloadError, match="entries of 20 take"):
+            work.unpacked(20, stream, message[1:], form)
+        with pytest.raises(PayloadError, match="20 entries of 20 take"):
+            work.unpacked(20, stream, message.repeat(20), form)
+        message[12] = 255
         with pytest.raises(PayloadError, match=r"strictly within 0 \.\.\. 19"):
-            work.read(20, 3, stream, message, form)
-        with pytest.raises(PayloadError, match="3 entries of 20 take"):
-            work.read(20, 3, stream, message[1:], form)
+            work.unpacked(20, stream, message, form)
+    with pytest.raises(PayloadError, match="0 entries of 20 take 3 bytes; 2 arrived"):
+        work.unpacked(20, stream, message[:2], "bitmap")

@@ -76,6 +76,19 @@ def test_rows_go_by_columns() -> None:
     assert cheapest(given) == "columns"
 
 
+def test_whole_rows_share_places() -> None:
+    """A place takes 6 bits of 38, and where rows are whole a sixteenth of that."""
+    rows = [places(2000, r) // 100 for r in range(8)]
+    entries = [(r.unique().view(-1, 1) * 100 + torch.arange(100)).flatten() for r in rows]
+    given = facts(
+        entries, rows=N // 100, width=100, full_rows=[r.unique().numel() for r in rows],
+        row_samples=[sampled(r.unique(), N // 100) for r in rows], bytes_per_second=1e6,
+    )  # fmt: skip
+    scattered = prices(replace(given, full_rows=[2 * r for r in given.full_rows]))
+    for member in ("zen", "sparcml"):
+        assert 1.05 < scattered[member] / prices(given)[member] < 1.2
+
+
 def test_one_rank_has_a_price_for_everything() -> None:
     assert all(seconds >= 0 for seconds in prices(facts([places(100, 0)])).values())
 

@@ -6,6 +6,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from gradwire.local import Domains, Form, Stream, Streams
 from gradwire.moves import AllGather, Exchange, Move
 from gradwire.strategy import Context
@@ -24,7 +26,7 @@ def push_and_pull(
 ) -> Generator[Move, Any, list[Stream] | None]:  # fmt: skip
     """Entries to their owners, merged and averaged there, the averages to all.
 
-        counts ──► all      entries ══► owners      counts ──► all      averages ══► all
+        sizes ──► all      entries ══► owners      sizes ──► all      averages ══► all
 
     Four moves, two of them a few bytes. An owner that received damage says so in the third.
     forms: of what goes to owners, and of what comes from them.
@@ -41,41 +43,41 @@ def push(
     form: Form = "smallest",
 ) -> Generator[Move, Any, Stream | None]:  # fmt: skip
     """Two moves. The average of what this rank owns, by place in its domain; None if spoiled."""
-    parts = domains.split(mine)
-    counts = work.heard((yield work.announce(*(part.count for part in parts), finite=finite)))
-    if counts is None:
-        return None
     me, sizes = ctx.rank, domains.sizes
     others = [r for r in range(ctx.world) if r != me]
-    arrived = yield Exchange(
-        {r: work.coded(sizes[r], parts[r], form) for r in others},
-        {r: work.coded_bytes(sizes[me], counts[r][me], mine, form) for r in others},
-    )
-    pieces = {r: (counts[r][me], arrived[r]) for r in others}
-    return work.average(sizes[me], parts[me], pieces, form)
+    parts = domains.split(mine)
+    messages = {r: work.packed(sizes[r], parts[r], form) for r in others}
+    sent = (messages[r].numel() if r != me else 0 for r in range(ctx.world))
+    told = work.heard((yield work.announce(*sent, finite=finite)), most_bytes(work, mine, domains))
+    if told is None:
+        return None
+    arrived = yield Exchange(messages, {r: told[r][me] for r in others})
+    return work.average(sizes[me], parts[me], arrived, form)
+
+
+def most_bytes(work: Streams, like: Stream, domains: Domains) -> int:
+    """Bytes that no message to or from an owner exceeds."""
+    return work.most_packed_bytes(max(domains.sizes), like)
 
 
 def pull(
     ctx: Context, work: Streams, mean: Stream, domains: Domains, form: Form = "smallest"
 ) -> Generator[Move, Any, list[Stream] | None]:
     """Two moves. What every rank owns, by place in the flat vector."""
-    owned = work.heard((yield work.announce(mean.count)))
-    if owned is None:
+    message = work.packed(domains.sizes[ctx.rank], mean, form)
+    told = work.heard((yield work.announce(message.numel())), most_bytes(work, mean, domains))
+    if told is None:
         return None
-    return (yield from to_all(ctx, work, mean, [count for (count,) in owned], domains, form))
+    return (yield from to_all(ctx, work, mean, message, [row[0] for row in told], domains, form))
 
 
 def to_all(
-    ctx: Context, work: Streams, mean: Stream, owned: Sequence[int], domains: Domains,
-    form: Form = "smallest",
+    ctx: Context, work: Streams, mean: Stream, message: Tensor, told: Sequence[int],
+    domains: Domains, form: Form = "smallest",
 ) -> Generator[Move, Any, list[Stream]]:  # fmt: skip
-    """One move. The same, once all know how many entries each rank has."""
-    me, sizes = ctx.rank, domains.sizes
-    others = [r for r in range(ctx.world) if r != me]
-    arrived = yield Exchange(
-        dict.fromkeys(others, work.coded(sizes[me], mean, form)),
-        {r: work.coded_bytes(sizes[r], owned[r], mean, form) for r in others},
-    )
-    means = {r: work.read(sizes[r], owned[r], mean, arrived[r], form) for r in others}
-    means[me] = mean
+    """One move. The same, once all know how many bytes each rank's message has."""
+    others = [r for r in range(ctx.world) if r != ctx.rank]
+    arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r] for r in others})
+    means = {r: work.unpacked(domains.sizes[r], mean, arrived[r], form) for r in others}
+    means[ctx.rank] = mean
     return [replace(means[r], places=domains.flat(r, means[r].places)) for r in range(ctx.world)]

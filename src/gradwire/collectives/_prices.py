@@ -9,12 +9,15 @@ from math import log2
 
 from torch import Tensor
 
+from gradwire import kernels
+
 SAMPLE = 1024  # places at most, of as many that lie in the same random part of all
 _NOTHING = 0  # fills up a sample; places in it are one higher
 _MULTIPLIER = 0x9E3779B1  # 2^32 / golden ratio: spreads neighbours evenly
 _WORD = 1 << 32
 _SECONDS_PER_ENTRY = 10e-9  # to code, cut, merge and place one, measured
 _SECONDS_PER_DENSE_BYTE = 0.3e-9
+_WHOLE = 0.9  # of the elements of rows that hold anything: these come in crowds
 
 
 def sampled(places: Tensor, n: int) -> list[int]:
@@ -72,6 +75,13 @@ def _place_bytes(n: float, k: float) -> float:
     return min(n / k, 2 + log2(max(1.0, n / k))) / 8 if k > 0 else 0.0
 
 
+def _packed_place_bytes(facts: Facts, k: float) -> float:
+    """The same of elements, where one place does for those of a chunk if whole rows are sent."""
+    rows = facts.width * sum(facts.full_rows)
+    whole = rows > 0 and sum(facts.entries) >= _WHOLE * rows
+    return _place_bytes(facts.size, k) / (min(kernels.CHUNK, facts.width) if whole else 1)
+
+
 def prices(facts: Facts) -> dict[str, float]:
     """Seconds, by member; a dense all-reduce comes first."""
     n, size, late = facts.world, facts.size, facts.latency_seconds
@@ -79,13 +89,14 @@ def prices(facts: Facts) -> dict[str, float]:
     k = max(facts.entries)
     together = min(max(_union(facts.entry_samples), k), n * k, size)
     each = facts.item_bytes + _place_bytes(size, k)
-    summed = facts.mean_bytes + _place_bytes(size, together)
+    packed = facts.item_bytes + _packed_place_bytes(facts, k)
+    summed = facts.mean_bytes + _packed_place_bytes(facts, together)
     share = (n - 1) / n
     out = {
         "dense": 2 * share * 4 * size * wire + 2 * (n - 1) * late
         + 4 * size * _SECONDS_PER_DENSE_BYTE,
         "allgather": (n - 1) * k * each * wire + 2 * late + n * k * _SECONDS_PER_ENTRY,
-        "zen": share * (k * each + together * summed) * wire + 4 * late
+        "zen": share * (k * packed + together * summed) * wire + 4 * late
         + (2 * k + 2 * together) * _SECONDS_PER_ENTRY,
         "sparcml": _doubling(facts),
     }  # fmt: skip
@@ -113,7 +124,7 @@ def _doubling(facts: Facts) -> float:
     seconds, held = 0.0, 1
     while held < facts.world:
         k = max(_union(facts.entry_samples[:held]), max(facts.entries))
-        sent = min(k * (4 + _place_bytes(facts.size, k)), 4.0 * facts.size)
+        sent = min(k * (4 + _packed_place_bytes(facts, k)), 4.0 * facts.size)
         seconds += sent / facts.bytes_per_second + 2 * facts.latency_seconds
         seconds += 2 * k * _SECONDS_PER_ENTRY
         held *= 2

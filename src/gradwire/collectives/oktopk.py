@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.collectives._owners import pull, push, to_all
+from gradwire.collectives._owners import most_bytes, pull, push, to_all
 from gradwire.local import THRESHOLD, Domains, Stream, Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
@@ -88,13 +88,16 @@ def _large(
     if work.step % _THRESHOLD_FOR != 0:
         found = [int(mask.sum()) for mask in reached]
         asks = [int(d and least == 0) for d, least in zip(due, known)]
-        told = work.heard((yield work.announce(*found, *asks)))
+        kept = _kept(mean, reached)
+        message = work.packed(regions.sizes[ctx.rank], kept)
+        announced = yield work.announce(message.numel(), *found, *asks)
+        told = work.heard(announced, most_bytes(work, kept, regions))
         if told is None:
             return None
-        due = _drifted(told, work.counts)
+        due = _drifted([row[1:] for row in told], work.counts)
         if not any(due):
-            owners = [sum(row[: len(found)]) for row in told]
-            return (yield from to_all(ctx, work, _kept(mean, reached), owners, regions))
+            sizes = [row[0] for row in told]
+            return (yield from to_all(ctx, work, kept, message, sizes, regions))
     if not any(due):  # no parameter has elements
         return (yield from pull(ctx, work, mean, regions))
     fresh = yield from _thresholds(ctx, work, {i: owned[i] for i, d in enumerate(due) if d})

@@ -49,14 +49,14 @@ class SparCML(Collective):
 
 def _pass_on(held: _Held, to: list[int], by: list[int]) -> Generator[Move, Any, None]:
     """How long it is, then what is held, to one rank; what another holds is merged in."""
-    length = held.work.coded_count(held.count)
+    work = held.work
+    message = held.message() if to else None
+    length = work.coded_count(0 if message is None else message.numel())
     arrived = yield Exchange(dict.fromkeys(to, length), dict.fromkeys(by, length.numel()))
-    counts = {r: held.work.read_count(arrived[r]) for r in by}
-    message = held.message() if to else length
-    sizes = {r: held.bytes_of(count) for r, count in counts.items()}
-    arrived = yield Exchange(dict.fromkeys(to, message), sizes)
-    for r, count in counts.items():
-        held.merge(count, arrived[r])
+    sizes = {r: work.read_count(arrived[r], 4 * work.size) for r in by}
+    arrived = yield Exchange({r: message for r in to if message is not None}, sizes)
+    for r in by:
+        held.merge(work.whole(arrived[r], sizes[r]))
 
 
 class _Held:
@@ -65,46 +65,29 @@ class _Held:
     def __init__(self, work: Streams, stream: Stream) -> None:
         self.work, self._stream = work, stream
         self._dense: Tensor | None = None
-        self.device = stream.places.device
-        self._settle()
-
-    @property
-    def count(self) -> int:
-        """Of a stream's entries; of elements, if it is dense."""
-        return self._stream.count if self._dense is None else self.work.size
-
-    def _is_dense(self, count: int) -> bool:
-        work = self.work
-        return work.coded_bytes(work.size, count, self._stream) >= 4 * work.size
-
-    def bytes_of(self, count: int) -> int:
-        if self._is_dense(count):
-            return 4 * self.work.size
-        return self.work.coded_bytes(self.work.size, count, self._stream)
 
     def message(self) -> Tensor:
-        if self._dense is not None:
-            return self._dense.view(torch.uint8)
-        return self.work.coded(self.work.size, self._stream)
+        if self._dense is None:
+            packed = self.work.packed(self.work.size, self._stream)
+            if packed.numel() < 4 * self.work.size:
+                return packed
+            room = torch.zeros(self.work.size, device=packed.device)
+            self._dense = _added(room, self._stream)
+        return self._dense.view(torch.uint8)
 
-    def merge(self, count: int, message: Tensor) -> None:
-        if self._is_dense(count):
-            theirs = self.work.whole(message, self.bytes_of(count)).view(torch.float32).clone()
+    def merge(self, message: Tensor) -> None:
+        if message.numel() == 4 * self.work.size:
+            theirs = message.clone().view(torch.float32)
             if self._dense is None:
                 self._dense = _added(theirs, self._stream)
             else:
                 self._dense = self._dense + theirs
             return
-        stream = self.work.read(self.work.size, count, self._stream, message)
+        stream = self.work.unpacked(self.work.size, self._stream, message)
         if self._dense is not None:
             self._dense = _added(self._dense, stream)
         else:
             self._stream = self.work.merge(self.work.size, self._stream, stream)
-            self._settle()
-
-    def _settle(self) -> None:
-        if self._dense is None and self._is_dense(self._stream.count):
-            self._dense = _added(torch.zeros(self.work.size, device=self.device), self._stream)
 
     def forget(self) -> None:
         """It was handed over."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradwire.collectives._owners import push
+from gradwire.collectives._owners import most_bytes, push
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
 
@@ -32,11 +32,12 @@ class SparCMLSplit(Collective):
         mean = yield from push(ctx, work, work.entries(), domains)
         if mean is None:
             return
-        counts = work.heard((yield work.announce(mean.count)))
-        if counts is None:
+        packed = work.packed(domains.sizes[me], mean)
+        announced = yield work.announce(packed.numel())
+        told = work.heard(announced, most_bytes(work, mean, domains))
+        if told is None:
             return
-        sizes = [work.coded_bytes(n, count, mean) for n, (count,) in zip(domains.sizes, counts)]
-        known = [work.coded(domains.sizes[me], mean)]  # of me, me + 1, …
+        sizes, known = [size for (size,) in told], [packed]  # known: of me, me + 1, …
         while len(known) < world:
             step = len(known)
             fresh = [(me + step + i) % world for i in range(min(step, world - step))]
@@ -50,6 +51,6 @@ class SparCMLSplit(Collective):
         parts = {}
         for i, message in enumerate(known):
             r = (me + i) % world
-            read = work.read(domains.sizes[r], counts[r][0], mean, message.clone())
+            read = work.unpacked(domains.sizes[r], mean, message)
             parts[r] = replace(read, places=domains.flat(r, read.places))
         work.write([parts[r] for r in range(world)])

@@ -9,6 +9,13 @@ from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
+from gradwire.kernels.crowds import (
+    Shape,
+    decode_shaped,
+    encode_shaped,
+    shape_of,
+    shaped_bytes,
+)
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.hash_memory import hash_partition, owners_of
 from gradwire.kernels.indices import (
@@ -42,6 +49,7 @@ __all__ = [
     "Reaching",
     "Scratch",
     "Selected",
+    "Shape",
     "accumulate",
     "accumulate_coded",
     "accumulate_codes",
@@ -57,9 +65,11 @@ __all__ = [
     "code_bytes",
     "contained",
     "decode_indices",
+    "decode_shaped",
     "decoded_places",
     "encode_codes",
     "encode_indices",
+    "encode_shaped",
     "fallbacks",
     "fill_nan",
     "formats",
@@ -85,6 +95,8 @@ __all__ = [
     "rows_of",
     "scatter_stripes",
     "scratch",
+    "shape_of",
+    "shaped_bytes",
     "sign_bytes",
     "smallest",
     "split_stream",

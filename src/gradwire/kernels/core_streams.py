@@ -1,4 +1,4 @@
-"""What gradwire._native has for streams, rows and hash memory: addresses, nothing checked."""
+"""What gradwire._native has for streams, crowds, rows, hash memory: addresses, nothing checked."""
 
 from typing import Protocol
 
@@ -6,8 +6,12 @@ Given = tuple[int, int, int, int]
 """A stream: the addresses of places and values, how many, and the values' number in CODES."""
 
 
+Part = tuple[int, int, int, int]
+"""A coded list: its code's number in INDEX_CODES, n, k, and how many bytes it takes."""
+
+
 class StreamsCore(Protocol):
-    """The functions that kernels/streams.py, merges.py, rows.py and hash_memory.py call."""
+    """What kernels/streams.py, crowds.py, merges.py, rows.py and hash_memory.py call."""
 
     def split(
         self, whole: Given, table: int, bits: int, owners: int, places: int, values: int, /
@@ -28,6 +32,13 @@ class StreamsCore(Protocol):
         self, set: int, a: Given, b: Given, k: int, places: int, type: int, values: int, /
     ) -> int: ...
     def contained(self, places: int, k: int, among: int, others: int, out: int, /) -> None: ...
+    def count_crowds(self, places: int, k: int, /) -> tuple[int, int, int]: ...
+    def encode_crowds(
+        self, parts: tuple[Part, Part, Part], places: int, k: int, section: int, /
+    ) -> bool: ...
+    def decode_crowds(
+        self, set: int, parts: tuple[Part, Part, Part], section: int, k: int, places: int, /
+    ) -> int: ...
     def nonzero_rows(self, x: int, rows: int, row_bytes: int, ids: int, /) -> int: ...
     def gather_stripes(
         self, x: int, ids: int, k: int, row_bytes: int, bounds_bytes: list[int], out: int, /

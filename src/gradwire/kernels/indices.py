@@ -95,13 +95,14 @@ def smallest(n: int, k: int) -> str:
     return min(INDEX_CODES, key=lambda code: _BYTES[code](n, k))
 
 
-def _check_encode(indices: Tensor, n: int, code: str, section: Tensor, core: Core | None) -> None:
+def check_encode(indices: Tensor, n: int, section: Tensor, size: int, core: Core | None) -> None:
+    """KernelError unless they are a list below n, and the section has room for its code."""
     if indices.dtype != torch.int32 or indices.dim() != 1:
         raise KernelError(
             f"indices must be int32 with one dimension, not {indices.dtype} of shape "
             f"{tuple(indices.shape)}; convert them first"
         )
-    check_buffer("section", section, torch.uint8, code_bytes(code, n, indices.numel()))
+    check_buffer("section", section, torch.uint8, size)
     check_same_device(indices, section=section)
     position = first_violation(indices, n, core)
     if position < indices.numel():
@@ -123,14 +124,14 @@ def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
         return
     core, _ = found
     indices = indices.contiguous()
-    _check_encode(indices, n, code, section, core)
+    check_encode(indices, n, section, code_bytes(code, n, indices.numel()), core)
     number, k, size = INDEX_CODES.index(code), indices.numel(), section.numel()
     core.encode_indices(number, n, k, pointer(indices), pointer(section), size)
 
 
 def encode_indices_twin(indices: Tensor, n: int, code: str, section: Tensor) -> None:
     """`encode_indices` in torch."""
-    _check_encode(indices, n, code, section, None)
+    check_encode(indices, n, section, code_bytes(code, n, indices.numel()), None)
     if indices.numel() == 0:
         section.zero_()
     elif code == "int32":

@@ -18,9 +18,10 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
-from gradwire.local import Domains, Form, State, Stream, Streams
+from gradwire.local import Domains, Form, State, Stream
 from gradwire.member import padded
 from gradwire.moves import AllGather
+from gradwire.runtime.coded_streams import CodedStreams
 from gradwire.runtime.domains import HashedElements, Ranges, chunks_or_ranges
 from gradwire.runtime.message import (
     HEADER_BYTES,
@@ -35,7 +36,7 @@ from gradwire.runtime.message import (
 _WORD = 8  # bytes
 
 
-class BucketStreams(Streams):
+class BucketStreams(CodedStreams):
     """The local work on one bucket of one rank, step after step.
 
     states: of each parameter.
@@ -133,9 +134,9 @@ class BucketStreams(Streams):
     def coded_count(self, count: int) -> Tensor:
         return torch.tensor([count, ~count], device=self._device).view(torch.uint8)
 
-    def read_count(self, message: Tensor) -> int:
+    def read_count(self, message: Tensor, most: int) -> int:
         count, inverse = self.whole(message, 2 * _WORD).view(torch.int64).tolist()
-        self._check_count(count if inverse == ~count else -1)
+        self._check_count(count if inverse == ~count else -1, most)
         return int(count)
 
     def _check_count(self, count: int, most: int | None = None) -> None:
@@ -146,7 +147,7 @@ class BucketStreams(Streams):
                 "run `gradwire doctor`."
             )
 
-    # -- cutting and coding -----------------------------------------------------------------
+    # -- cutting ---------------------------------------------------------------------------
 
     def ranges(self, n: int) -> Domains:
         return Ranges.even(n, self._world)
@@ -167,42 +168,6 @@ class BucketStreams(Streams):
     @cached_property
     def _hashed(self) -> Domains:
         return HashedElements(self.size, self._world, self._seed, self._device)
-
-    def coded_places(self, n: int, places: Tensor) -> Tensor:
-        code, size = _code(n, places.numel())
-        section = torch.empty(size, dtype=torch.uint8, device=self._device)
-        kernels.encode_indices(places, n, code, section)
-        return section
-
-    def coded_places_bytes(self, n: int, count: int) -> int:
-        return _code(n, count)[1]
-
-    def read_places(self, n: int, count: int, message: Tensor) -> Tensor:
-        places = torch.empty(count, dtype=torch.int32, device=message.device)
-        kernels.decode_indices(message, n, _code(n, count)[0], places)
-        return places
-
-    def coded(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
-        size = self.coded_bytes(n, stream.count, stream, form)
-        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
-        code, section, values = _parts(n, stream.count, stream, message, form)
-        kernels.encode_indices(stream.places, n, code, section)
-        values.copy_(stream.values.contiguous().view(torch.uint8).flatten())
-        return message
-
-    def coded_bytes(self, n: int, count: int, like: Stream, form: Form = "smallest") -> int:
-        return _bounds(n, count, like, form)[2]
-
-    def read(
-        self, n: int, count: int, like: Stream, message: Tensor, form: Form = "smallest"
-    ) -> Stream:
-        code, section, values = _parts(n, count, like, message, form)
-        places = torch.empty(count, dtype=torch.int32, device=message.device)
-        kernels.decode_indices(section, n, code, places)
-        if values.storage_offset() % like.values.element_size():
-            values = values.clone()
-        shape = (count, *like.values.shape[1:])
-        return Stream(places, values.view(like.values.dtype).view(shape))
 
     def whole(self, message: Tensor, size: int) -> Tensor:
         if message.numel() != size:
@@ -250,14 +215,10 @@ class BucketStreams(Streams):
     # -- sums -------------------------------------------------------------------------------
 
     def average(
-        self, n: int, own: Stream, arrived: Mapping[int, tuple[int, Tensor]],
-        form: Form = "smallest",
-    ) -> Stream:  # fmt: skip
+        self, n: int, own: Stream, arrived: Mapping[int, Tensor], form: Form = "smallest"
+    ) -> Stream:
         with self.damage_is_told():
-            parts = {
-                r: self.read(n, count, own, message, form)
-                for r, (count, message) in arrived.items()
-            }
+            parts = {r: self.unpacked(n, own, message, form) for r, message in arrived.items()}
             parts[self._rank] = own
             in_order = [parts[r] for r in range(self._world)]
             return self._sum(n, in_order, float(self._world), self.mean_dtype)
@@ -344,39 +305,3 @@ class _Told(AbstractContextManager[None, bool]):
             return False
         self._streams.damage = error
         return True
-
-
-_CODES = {"coo": "int32", "bitmap": "bitmap"}
-
-
-def _code(n: int, count: int, form: Form = "smallest") -> tuple[str, int]:
-    """The code of so many places, and its bytes."""
-    code = _CODES.get(form) or kernels.smallest(n, count)
-    return code, kernels.code_bytes(code, n, count)
-
-
-def _bounds(n: int, count: int, like: Stream, form: Form) -> tuple[int, int, int]:
-    """Where the places of a coded stream end, and where its values begin and end.
-
-    Values begin at a multiple of their size, but where a form is asked for: that is to the byte.
-    """
-    places, size = _code(n, count, form)[1], like.values.element_size()
-    begin = places + (-places % size if form == "smallest" else 0)
-    return places, begin, begin + count * _width(like) * size
-
-
-def _width(like: Stream) -> int:
-    return like.values.shape[1] if like.values.dim() > 1 else 1
-
-
-def _parts(
-    n: int, count: int, like: Stream, message: Tensor, form: Form
-) -> tuple[str, Tensor, Tensor]:
-    """Code, and the bytes of places and values, sharing the memory of a coded stream."""
-    places, begin, end = _bounds(n, count, like, form)
-    if message.numel() != end:
-        raise PayloadError(
-            f"{count} entries of {n} take {end} bytes; {message.numel()} arrived. The counts that "
-            "were exchanged are damaged: run `gradwire doctor`."
-        )
-    return _code(n, count, form)[0], message[:places], message[begin:end]

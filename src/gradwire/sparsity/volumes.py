@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 VALUE_BYTES = 4
+_CHUNK = 16  # elements that `zen` deals to one owner together
 
 
 def _even(workers: int) -> float:
@@ -102,9 +103,13 @@ def zen_paper(s: Sparsity, n: int) -> float:
 
 
 def zen(s: Sparsity, n: int) -> float:
-    """Even owners, places in an ideal code per element: (n-1)/n · (d + γ(n)·d) and entropies."""
+    """Even owners, places in an ideal code: (n-1)/n · (d + γ(n)·d) and entropies.
+
+    Of elements; where non-zeros come in rows, of the pieces in which rows are dealt to owners.
+    """
     one, all_ = s.density, s.union(n)
-    places = s.elements * (entropy(one) + entropy(all_)) / 8
+    pieces = s.elements / min(_CHUNK, s.columns or 1)
+    places = pieces * (entropy(one) + entropy(all_)) / 8
     return (n - 1) / n * ((one + all_) * s.bytes + places)
 
 

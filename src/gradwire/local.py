@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gradwire.kernels.formats import Format
     from gradwire.kernels.noise import Noise
     from gradwire.moves import AllGather, AllToAll, Move
+    from gradwire.strategy import Collective
 
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
@@ -289,6 +290,35 @@ class Streams(ABC):
         """The result: all of the flat vector, (size,) fp32, divided."""
 
 
+class MachineSums(ABC):
+    """Local work where every rank owns a part of its machine's mean. In order of use."""
+
+    @abstractmethod
+    def scatter(self) -> AllToAll:
+        """In the machine: gradients as they are, every part to its owner."""
+
+    @abstractmethod
+    def average(self, arrived: Tensor) -> AllGather:
+        """The owner's mean, in fp32; then, across machines, whether all was well here."""
+
+    @abstractmethod
+    def all_well(self, told: Tensor) -> bool:
+        """Whether it was everywhere. If not, nothing crosses: the step is spoiled, or ends in
+        PayloadError where `collect` is."""
+
+    @abstractmethod
+    def rounds(self) -> Generator[Move, Any, None]:
+        """Across machines: the mean of this part, compressed, by the other member's rounds."""
+
+    @abstractmethod
+    def gather(self) -> AllGather:
+        """In the machine: every owner's result."""
+
+    @abstractmethod
+    def collect(self, messages: Tensor) -> None:
+        """The result. PayloadError where a rank found damage."""
+
+
 class Context(ABC):
     """All local work a collective may ask for, on one bucket's gradients."""
 
@@ -338,13 +368,16 @@ class Context(ABC):
     def streams(self) -> Streams:
         """The same for payloads that are places and values."""
 
+    def machines(self, outer: Collective) -> MachineSums | None:
+        """The same where ranks of a machine sum first, and another member carries the sums on.
+
+        None: no rank shares its machine.
+        """
+        raise NotImplementedError("only a context that knows of machines")
+
     @abstractmethod
     def memory(self) -> dict[str, Any]:
         """What a collective keeps about this bucket from step to step; not saved."""
-
-    @abstractmethod
-    def rounds_of(self, collective: str) -> Generator[Move, Any, None]:
-        """The rounds of another member, by its text, on this bucket in this step."""
 
     @abstractmethod
     def room(self, name: str, n: int) -> Tensor:

@@ -112,7 +112,9 @@ class Member(ABC):
 def _argument(member: Any, f: Any) -> str:
     """One parameter as it is typed: bare if it is required, named if it is not the default."""
     value = getattr(member, f.name)
-    shown = repr(value).replace("'", '"')
+    shown = repr(value)
+    if '"' not in shown:  # a text within a text keeps its own
+        shown = shown.replace("'", '"')
     if f.default is MISSING:
         return shown
     return "" if value == f.default else f"{f.name}={shown}"

@@ -2,30 +2,54 @@
 
 A move is performed by every member of its group or by none. `bytes_sent(n)` is what one rank of n
 puts on the wire, by the formula of the best algorithm for that move; headers are in the data.
+What a move says of ranks (whom to send to, how many parts) counts them within its group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradwire.groups import Group
+
 
 @dataclass(frozen=True, eq=False)
 class Move:
-    """One operation over one group of ranks."""
+    """One operation over one group of ranks; None: all of them."""
 
     name: ClassVar[str]
+    group: Group | None = field(default=None, kw_only=True)
+
+    @property
+    def where(self) -> str:
+        """ "world", or "node" or "cross": its group's name."""
+        return self.group.name if self.group else "world"
 
     def bytes_sent(self, n: int) -> float:
         """Bytes one rank of n puts on the wire."""
         raise NotImplementedError
 
+    def _facts(self) -> str:
+        """What to say of it besides its name."""
+        return ""
+
     def __str__(self) -> str:
-        return self.name
+        return f"{self.name}{self._facts()}{f' in {self.group}' if self.group else ''}"
+
+
+def over(group: Group, rounds: Generator[Move, Any, None]) -> Generator[Move, Any, None]:
+    """The same rounds, every move over this group."""
+    arrived = None
+    while True:
+        try:
+            move = rounds.send(arrived)
+        except StopIteration:
+            return
+        arrived = yield replace(move, group=group)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +63,9 @@ class _Collective(Move):
         """Bytes this rank contributes."""
         return self.data.numel() * self.data.element_size()
 
-    def __str__(self) -> str:
+    def _facts(self) -> str:
         dtype = str(self.data.dtype).removeprefix("torch.")
-        return f"{self.name}({self.data.numel()} × {dtype})"
+        return f"({self.data.numel()} × {dtype})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +122,6 @@ class Exchange(Move):
     def bytes_sent(self, n: int) -> float:
         return float(sum(data.numel() for data in self.sends.values()))
 
-    def __str__(self) -> str:
+    def _facts(self) -> str:
         sends = {r: data.numel() for r, data in self.sends.items()}
-        return f"{self.name}(bytes to {sends}, from {dict(self.receives)})"
+        return f"(bytes to {sends}, from {dict(self.receives)})"

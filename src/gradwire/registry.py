@@ -96,6 +96,12 @@ def parse_strategy(text: str) -> Strategy:
     return Strategy(_member(text, left, {**COMPRESSORS, **ALIASES}, "compressor"), collective)
 
 
+def parse_collective(text: str) -> Collective:
+    """See `Collective.parse`."""
+    made: Collective = _member(text, _read(text), COLLECTIVES, "collective")
+    return made
+
+
 def _read(text: str) -> ast.expr:
     if not isinstance(text, str) or not text.strip():
         _fail(text, "it is a text", "'topk(0.01)+ef | allgather'")

@@ -67,8 +67,7 @@ class Compressor(Member):
         raise NotImplementedError(f"{self.name} does not promise entries")
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        """The sections as block codes, place by place, if that is what they are: then feedback
-        runs with them in one pass over memory."""
+        """The sections as block codes, if they are such: feedback then runs in the same pass."""
         return ()
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
@@ -99,10 +98,7 @@ class Feedback(Member):
         """The state once `sent`, of all of x, has left."""
 
     def received(self, mean: Tensor, state: State) -> State:
-        """A last word on the average, in place; every rank says the same.
-
-        Not asked if the step is skipped, or the average is not finite.
-        """
+        """A last word on the mean, in place, alike on all ranks; not if skipped or not finite."""
         return state
 
     def keeps_momentum(self) -> bool:
@@ -120,17 +116,34 @@ class Collective(Member):
     needs: the promises of `Claims` without which the sum would be wrong.
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     partner: the compressor it is used with, where there can be only one.
+    per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     takes_rows: gradients may be COO, rows and their ids; results are then, too.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     own_feedback: ClassVar[bool] = False
     partner: ClassVar[str] = "none"
+    per_node: int | None = None
     takes_rows: ClassVar[bool] = False
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         """Yield moves, receive what arrived, leave the result with ctx."""
+
+    def check(self, strategy: Strategy) -> None:
+        """StrategyError unless it can work in this strategy, whose promises are seen to."""
+        if self.own_feedback and strategy.feedback is not None:
+            raise StrategyError(
+                f"the collective '{self}' keeps what it did not send itself; got the feedback "
+                f"'{strategy.feedback}' beside it. Use '{strategy.compressor} | {self}'."
+            )
+
+    @staticmethod
+    def parse(text: str) -> Collective:
+        """Read a collective alone, as 'zen'; StrategyError says what is wrong where."""
+        from gradwire.registry import parse_collective
+
+        return parse_collective(text)
 
 
 @dataclass(frozen=True)
@@ -143,21 +156,14 @@ class Strategy:
     alias: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        claims = self.compressor.claims(1 << 20)
         for promise in self.collective.needs:
-            if not getattr(claims, promise):
+            if not getattr(self.compressor.claims(1 << 20), promise):
                 raise StrategyError(
                     f"the collective '{self.collective}' needs a compressor that promises "
                     f"'{promise}' ({PROMISES[promise]}); '{self.compressor}' does not. "
                     f"Use '{self._instead()}'."
                 )
-
-        if self.collective.own_feedback and self.feedback is not None:
-            raise StrategyError(
-                f"the collective '{self.collective}' keeps what it did not send itself; got the "
-                f"feedback '{self.feedback}' beside it. Use '{self.compressor} | "
-                f"{self.collective}'."
-            )
+        self.collective.check(self)
 
     def _instead(self) -> str:
         if self.collective.own_feedback:

@@ -17,6 +17,7 @@ class Span(NamedTuple):
     start_seconds: float = 0.0
     end_seconds: float = 0.0
     bytes: float = 0.0
+    group: str = "world"  # of a move: "node" stays inside a machine
 
     @property
     def seconds(self) -> float:
@@ -40,8 +41,16 @@ class Trace:
     @property
     def bytes_sent(self) -> list[float]:
         """Bytes each rank put on the wire, over all moves, headers included."""
+        return self._bytes(self.of("wire"))
+
+    @property
+    def bytes_across(self) -> list[float]:
+        """Of these, what is not known to stay inside a machine."""
+        return self._bytes(span for span in self.of("wire") if span.group != "node")
+
+    def _bytes(self, spans: Iterable[Span]) -> list[float]:
         sent = [0.0] * self.world
-        for span in self.of("wire"):
+        for span in spans:
             sent[span.rank] += span.bytes
         return sent
 

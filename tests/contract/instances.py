@@ -21,6 +21,7 @@ from gradwire.collectives import (
     AllToAllSum,
     Columns,
     GTopK,
+    Hierarchical,
     MajorityVote,
     OkTopk,
     OmniReduce,
@@ -102,13 +103,15 @@ COLLECTIVES: tuple[Collective, ...] = (
     AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), GTopK(),
     GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
     Zen(), Zen(variant="paper"), OkTopk(), Columns(), SparseAuto(every=2),
+    Hierarchical(),
 )  # fmt: skip
 ON_STREAMS = (
     GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns,
-    SparseAuto,
+    SparseAuto, Hierarchical,
 )  # fmt: skip
 """They get entries and see neither how these were written nor what was remembered of them: each is
-tried with a few compressors and feedbacks. What they send depends on the data."""
+tried with a few compressors and feedbacks. What they send depends on the data. (Hierarchical's
+outer member does the one, a spoiled step the other.)"""
 FEEDBACK_OF_STREAMS = (None, ErrorFeedback(), MomentumCorrection(0.9), EF21(), ServerMomentum(0.9))
 WORLDS = (1, 2, 3, 5, 8)
 

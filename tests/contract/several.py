@@ -9,7 +9,8 @@ from torch import Tensor
 
 from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
-from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.context import Memory
+from gradwire.runtime.hierarchy import make_context
 from gradwire.runtime.lockstep import Rounds, _drive
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace
@@ -37,7 +38,7 @@ class Several:
         strategy = Strategy.parse(text)
         self.contexts = [
             [
-                BucketContext(
+                make_context(
                     strategy, Bucket(tuple(Parameter(n, self.shapes[n], name) for n in names)),
                     rank, world, self.memories[rank], exact_undo=exact_undo,
                 )

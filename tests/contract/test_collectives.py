@@ -12,7 +12,7 @@ from inputs import FLOATS, NASTY, integers, normal, ranks
 from instances import BYTES_SENT, WORLDS, strategies
 
 from gradwire import Strategy, lockstep
-from gradwire.collectives import GTopK
+from gradwire.collectives import GTopK, Hierarchical
 from gradwire.compressors import Identity, TopK
 from gradwire.feedback import ErrorFeedback, MomentumCorrection
 from gradwire.local import OF_OTHER_SHAPE
@@ -30,6 +30,7 @@ WITH_RESIDUAL = strategies(
     )
 )
 LOSES_BY_DESIGN = GTopK(variant="tree")  # what a merge cuts on its way up, as published
+KEEPS_PARTS = Hierarchical()  # with their owners: test_hierarchical.py
 WHOLE = [s for s in MEMORYLESS if isinstance(s.compressor, Identity)]
 
 
@@ -106,7 +107,7 @@ def test_nasty_inputs(strategy: Strategy, name: str) -> None:
 
 @pytest.mark.parametrize(
     "strategy",
-    [s for s in WITH_RESIDUAL if s.collective != LOSES_BY_DESIGN],
+    [s for s in WITH_RESIDUAL if s.collective not in (LOSES_BY_DESIGN, KEEPS_PARTS)],
     ids=instances.ids,
 )
 def test_nothing_is_lost(strategy: Strategy) -> None:
@@ -147,9 +148,10 @@ def test_results_have_the_input_s_shape(strategy: Strategy, shape: tuple[int, ..
         xs = [normal(int(torch.Size(shape).numel()), s).view(shape) for s in range(2)]
         results, _ = lockstep(strategy, xs, step=step, state=state)
         assert all(r.shape == shape for r in results)
-        assert all(
-            v.shape == shape for m in state for k, v in m.items() if k not in OF_OTHER_SHAPE
-        )
+        if strategy.collective.per_node is None:  # else states are of parts
+            assert all(
+                v.shape == shape for m in state for k, v in m.items() if k not in OF_OTHER_SHAPE
+            )
 
 
 @every_pair

@@ -67,12 +67,16 @@ def test_detach_and_attach_again(three: Ranks) -> None:
 
 
 def resources() -> list[tuple[int, int]]:
+    return resources_of(LOSSLESS, nn.Linear(4, 4))
+
+
+def resources_of(strategy: str, model: nn.Linear) -> list[tuple[int, int]]:
     """Threads and open files of the process, round after round."""
     counts = []
     for _ in range(8):
-        model = nn.Linear(4, 4)
-        with attached(model, LOSSLESS, lanes=3):
-            model(torch.ones(1, 4)).sum().backward()
+        model.zero_grad()
+        with attached(model, strategy, lanes=3):
+            model(torch.ones(1, model.in_features)).sum().backward()
         tasks, files = len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
         counts.append((tasks, files))
     return counts

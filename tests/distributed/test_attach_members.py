@@ -19,7 +19,8 @@ from gradwire import Strategy
 from gradwire.buckets import Bucket
 from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR
 from gradwire.plan import Plan
-from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.context import Memory
+from gradwire.runtime.hierarchy import make_context
 from gradwire.runtime.lockstep import _drive
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace
@@ -97,7 +98,7 @@ class Simulated:
     def __init__(self, plan: Plan, world: int) -> None:
         self.memories: list[Memory] = [{} for _ in range(world)]
         self.contexts = [
-            [BucketContext(strategy, bucket, r, world, self.memories[r]) for r in range(world)]
+            [make_context(strategy, bucket, r, world, self.memories[r]) for r in range(world)]
             for bucket, strategy in zip(plan.buckets, plan.strategies)
         ]
 

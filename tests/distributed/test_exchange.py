@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gradwire.errors import PeerError
 from gradwire.moves import AllGather, Exchange
-from gradwire.runtime.torch_dist import Performer, make_group
+from gradwire.runtime.process_groups import make_group
+from gradwire.runtime.torch_dist import Performer
 
 PATIENCE = 4.0  # seconds: the group's timeout where a test waits for it
 LARGE = 8 * 2**20

@@ -14,6 +14,7 @@ from gradwire import Strategy, lockstep
 from gradwire.collectives import AllReduceSum
 from gradwire.compressors import Identity
 from gradwire.errors import MoveError, StrategyError, UsageError
+from gradwire.groups import Group
 from gradwire.moves import AllGather, AllReduce, Exchange, Move
 from gradwire.strategy import Collective, Context
 
@@ -228,3 +229,55 @@ def test_a_send_without_its_receive_is_named(rank: int, instead: Move) -> None:
     moves: Any = {**PAIRED, rank: instead}
     with pytest.raises(MoveError, match=rf"rank 0: .*rank {max(rank, 1)}: "):
         lockstep(Strategy(Identity(), Meeting(moves, {})), some(3))
+
+
+# -- groups --------------------------------------------------------------------------------------
+
+NODES = (Group("node", (0, 1)), Group("node", (2, 3)))
+CROSS = (Group("cross", (0, 2)), Group("cross", (1, 3)))
+
+
+@dataclass(frozen=True)
+class Grouped(AllReduceSum):
+    """Sums in these groups, by rank, one after the other; then over all."""
+
+    groups: dict[int, tuple[Group, ...]]
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        numbers = ctx.numbers().clone()
+        for group in self.groups[ctx.rank]:
+            numbers = yield AllReduce(numbers, group=group)
+        ctx.divide((yield AllReduce(numbers)))
+
+
+def test_a_move_over_a_group_waits_for_that_group_alone() -> None:
+    """The second machine moves three times while the first moves once."""
+    groups = {0: NODES[:1], 1: NODES[:1], 2: NODES[1:] * 3, 3: NODES[1:] * 3}
+    results, trace = lockstep(Strategy(Identity(), Grouped(groups)), [torch.ones(2)] * 4)
+    assert all(r.tolist() == [(2 + 2 + 8 + 8) / 4] * 2 for r in results)
+    assert [s.group for s in trace.spans if s.rank == 3] == ["node"] * 3 + ["world"]
+    assert trace.bytes_sent == [8.0 + 12.0] * 2 + [24.0 + 12.0] * 2
+    assert trace.bytes_across == [12.0] * 4
+
+
+def test_members_of_a_group_that_disagree_are_named_as_they_are() -> None:
+    @dataclass(frozen=True)
+    class Odd(Grouped):
+        def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+            numbers = ctx.numbers()
+            yield AllReduce(numbers[: 1 + (ctx.rank == 3)], group=self.groups[ctx.rank][0])
+
+    groups = {0: NODES[:1], 1: NODES[:1], 2: NODES[1:], 3: NODES[1:]}
+    said = r"rank 2: all_reduce\(1 × float32\) in node \(2, 3\); rank 3: all_reduce\(2 "
+    with pytest.raises(MoveError, match=f"ask for {said}"):
+        lockstep(Strategy(Identity(), Odd(groups)), some(4))
+
+
+def test_groups_that_wait_for_each_other_are_named() -> None:
+    groups = {
+        0: (NODES[0], CROSS[0]), 1: (CROSS[1], NODES[0]),
+        2: (CROSS[0], NODES[1]), 3: (NODES[1], CROSS[1]),
+    }  # fmt: skip
+    said = r"rank 0: .* in node \(0, 1\); rank 1: .* in cross \(1, 3\); rank 2: .*; rank 3: "
+    with pytest.raises(MoveError, match=said):
+        lockstep(Strategy(Identity(), Grouped(groups)), some(4))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 import torch
 
-from gradwire.moves import AllGather, AllReduce, Exchange, Move
+from gradwire.groups import Group
+from gradwire.moves import AllGather, AllReduce, Exchange, Move, over
 
 WORLDS = [1, 2, 3, 5, 8]
 
@@ -43,6 +47,35 @@ def test_one_rank_sends_nothing() -> None:
 def test_moves_print_for_error_messages() -> None:
     assert str(AllReduce(torch.zeros(4))) == "all_reduce(4 × float32)"
     assert str(AllGather(torch.zeros(40, dtype=torch.uint8))) == "all_gather(40 × uint8)"
+
+
+def test_a_move_says_where_it_is() -> None:
+    node = Group("node", (2, 3))
+    move = AllReduce(torch.zeros(4), group=node)
+    assert str(move) == "all_reduce(4 × float32) in node (2, 3)"
+    assert move.where == "node"
+    assert AllReduce(torch.zeros(4)).where == "world"
+
+
+def test_rounds_over_a_group_are_the_same_rounds() -> None:
+    """Every move is readdressed, nothing else; what arrives goes back to them."""
+    seen = []
+
+    def rounds() -> Generator[Move, Any, None]:
+        seen.append((yield AllGather(torch.zeros(3))))
+        seen.append((yield Exchange({1: torch.zeros(5, dtype=torch.uint8)}, {1: 2})))
+
+    cross = Group("cross", (0, 2))
+    moved = over(cross, rounds())
+    first = next(moved)
+    assert isinstance(first, AllGather)
+    second = moved.send("one")
+    assert isinstance(second, Exchange)
+    assert second.receives == {1: 2}
+    assert first.group == second.group == cross
+    with pytest.raises(StopIteration):
+        moved.send("two")
+    assert seen == ["one", "two"]
 
 
 def test_moves_compare_by_identity() -> None:

@@ -14,7 +14,13 @@ from gradwire import Strategy
 from gradwire.collectives import AllGatherSum, AllReduceSum
 from gradwire.compressors import Float16, Identity, Sign, TopK
 from gradwire.errors import StrategyError
-from gradwire.feedback import ErrorFeedback, Momentum, MomentumCorrection, ServerMomentum
+from gradwire.feedback import (
+    EF21,
+    ErrorFeedback,
+    Momentum,
+    MomentumCorrection,
+    ServerMomentum,
+)
 from gradwire.registry import ALIASES, COLLECTIVES, COMPRESSORS, FEEDBACK
 
 # How to draw each parameter that a member has. A new parameter without a line here fails below.
@@ -29,6 +35,8 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "gtopk.variant": st.sampled_from(["butterfly", "tree"]),
     "zen.variant": st.sampled_from(["chunks", "paper"]),
     "every": st.integers(1, 1000),
+    "outer": st.sampled_from(["allgather", "zen(variant='paper')", "columns", "powersgd(2)"]),
+    "per_node": st.integers(0, 64),
     "scaled": st.booleans(),
     "clip": st.none() | st.floats(0, 100, exclude_min=True),
     "scale": st.booleans(),
@@ -66,7 +74,10 @@ def written(draw: st.DrawFn) -> Strategy:
     if not all(getattr(claims, promise) for promise in collective.needs):
         collective = AllGatherSum()
     memory = st.none() if collective.own_feedback else st.none() | members(FEEDBACK)
-    return Strategy(compressor, collective, draw(memory))
+    feedback = draw(memory)
+    if collective.per_node is not None and isinstance(feedback, EF21 | ServerMomentum):
+        feedback = None
+    return Strategy(compressor, collective, feedback)
 
 
 def test_every_parameter_of_every_member_can_be_drawn() -> None:

@@ -84,7 +84,7 @@ def _network(megabytes: float) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from gradwire.runtime.torch_dist import exchange_text
+    from gradwire.runtime.process_groups import exchange_text
 
     torch.set_num_threads(1)
     cuda = torch.cuda.is_available()

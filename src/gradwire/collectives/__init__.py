@@ -6,6 +6,7 @@ from gradwire.collectives.alltoall import AllToAllSum
 from gradwire.collectives.columns import Columns
 from gradwire.collectives.dsar import DSAR
 from gradwire.collectives.gtopk import GTopK
+from gradwire.collectives.hierarchical import Hierarchical
 from gradwire.collectives.oktopk import OkTopk
 from gradwire.collectives.omnireduce import OmniReduce
 from gradwire.collectives.powersgd import PowerSGD
@@ -19,12 +20,11 @@ from gradwire.collectives.zen import Zen
 
 MEMBERS = (
     AllReduceSum, AllGatherSum, AllToAllSum, MajorityVote, PowerSGD, GTopK, SparCML, SparCMLSplit,
-    DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns, SparseAuto,
+    DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns, SparseAuto, Hierarchical,
 )  # fmt: skip
 
 __all__ = [
     "DSAR", "MEMBERS", "AllGatherSum", "AllReduceSum", "AllToAllSum", "Columns", "GTopK",
-    "MajorityVote", "OkTopk", "OmniReduce", "PowerSGD", "SparCML", "SparCMLSplit", "SparseAuto",
-    "SparsePS",
-    "Union", "Zen",
+    "Hierarchical", "MajorityVote", "OkTopk", "OmniReduce", "PowerSGD", "SparCML", "SparCMLSplit",
+    "SparseAuto", "SparsePS", "Union", "Zen",
 ]  # fmt: skip

@@ -59,7 +59,7 @@ class SparseAuto(Collective):
                 return
             memory["choice"] = _choice(prices(facts), memory.get("choice"))
         chosen = memory["choice"]
-        rounds = _dense(ctx) if chosen == "dense" else ctx.rounds_of(chosen)
+        rounds = _dense(ctx) if chosen == "dense" else Collective.parse(chosen).rounds(ctx)
         yield from _timed(rounds, memory, ctx.world)
 
 

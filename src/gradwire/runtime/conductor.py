@@ -205,7 +205,7 @@ class _Lane(threading.Thread):
             began = self._span(kind, job.label, began)
             sent = self.performer.bytes_sent(move)
             arrived = self.performer.perform(move, job.label)
-            began = self._span("wire", job.label, began, sent)
+            began = self._span("wire", job.label, began, sent, move.where)
             kind = "decode"
             try:
                 move = rounds.send(arrived)
@@ -213,8 +213,10 @@ class _Lane(threading.Thread):
                 self._span(kind, job.label, began)
                 return
 
-    def _span(self, kind: str, label: str, began: float, sent: float = 0.0) -> float:
+    def _span(
+        self, kind: str, label: str, began: float, sent: float = 0.0, group: str = "world"
+    ) -> float:
         now = perf_counter()
         rank = self.performer.rank
-        self._conductor.trace.add(Span(rank, self._index, kind, label, began, now, sent))
+        self._conductor.trace.add(Span(rank, self._index, kind, label, began, now, sent, group))
         return now

@@ -9,7 +9,7 @@ begin ──► message / numbers ──► (the network) ──► accumulate /
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -21,7 +21,7 @@ from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
 from gradwire.local import RIGHT_FACTOR, Local, Stream, Streams
 from gradwire.member import padded
-from gradwire.moves import AllToAll, Move
+from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.inbox import Inbox
 from gradwire.runtime.message import HEADER_BYTES, Header, Layout, of_parameter, used
@@ -47,6 +47,7 @@ class BucketContext(Context):
         scratch: kernels.Scratch | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
+        self.kept = bucket  # the shapes that states have
         self.seed, self.exact_undo = seed, exact_undo
         claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
         self.ragged = not all(claim.fixed for claim in claims)
@@ -177,9 +178,6 @@ class BucketContext(Context):
 
     def memory(self) -> dict[str, Any]:
         return self._memory
-
-    def rounds_of(self, collective: str) -> Generator[Move, Any, None]:
-        return Strategy.parse(f"{self.strategy.compressor} | {collective}").collective.rounds(self)
 
     def _own_entries(self, i: int) -> tuple[Tensor, Tensor]:
         return self.strategy.compressor.read(self._own[i], self.bucket.sizes[i])

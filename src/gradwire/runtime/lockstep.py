@@ -3,6 +3,8 @@
 rank 0  ── AllGather(…) ──┐
 rank 1  ── AllGather(…) ──┼── same kind, same size? ── perform ── everybody goes on
 rank 2  ── AllGather(…) ──┘
+
+A move over a group waits for that group alone.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from gradwire.errors import MoveError, UsageError
 from gradwire.local import OF_OTHER_SHAPE
 from gradwire.moves import AllGather, AllReduce, AllToAll, Exchange, Move
 from gradwire.runtime.context import BucketContext
+from gradwire.runtime.hierarchy import make_context
 from gradwire.strategy import StepInfo, Strategy
 from gradwire.trace import Span, Trace
 
@@ -38,9 +41,10 @@ def lockstep(
         step: the step number, which messages carry.
         seed: seed of stochastic compressors.
         state: one dict per rank, updated in place; pass it again to carry residuals to the next
-            call. Tensors in it ("residual", "velocity") have the input's shape, but for
-            "owners_residual", (elements of the piece that the rank owns,), "right_factor",
-            (columns, rank) of a matrix, and "threshold", (1,).
+            call. Tensors in it ("residual", "velocity") have the input's shape, or with
+            `hierarchical` that of the part which the rank owns; but for "owners_residual",
+            (elements of the piece that the rank owns,), "right_factor", (columns, rank) of a
+            matrix, and "threshold", (1,).
         clip_scale: what every rank multiplies its gradient by first.
 
     Returns:
@@ -48,23 +52,25 @@ def lockstep(
         counts every rank's bytes by the formulas of DESIGN section 1.
 
     Raises:
-        UsageError: tensors that differ in shape or dtype, or state of another number of ranks.
+        UsageError: tensors that differ in shape or dtype, or state of another number of ranks;
+            ranks that `hierarchical(per_node=…)` cannot divide.
         MoveError: ranks that ask for different moves.
     """
     strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
     states = [dict[str, Tensor]() for _ in tensors] if state is None else list(state)
-    shape = _check(tensors, states)
+    _check(tensors, states)
     _check_rows(strategy, tensors)
     world, trace = len(tensors), Trace(len(tensors))
     contexts, results = [], []
     for rank, (x, memory) in enumerate(zip(tensors, states)):
         results.append(_room(x))
         contexts.append(_context(strategy, x, rank, world, memory, seed))
+        _reshape(memory, contexts[-1], (-1,))
         contexts[-1].begin([_flat(x.detach())], [_flat(results[-1])], StepInfo(step, clip_scale))
     _drive([strategy.collective.rounds(ctx) for ctx in contexts], trace)
     for ctx, memory in zip(contexts, states):
         ctx.end(skipped=False)
-        memory.update({k: v.view(shape) for k, v in memory.items() if k not in OF_OTHER_SHAPE})
+        _reshape(memory, ctx, ctx.kept.parameters[0].shape)
     return results, trace
 
 
@@ -82,25 +88,53 @@ def _context(
     strategy: Strategy, x: Tensor, rank: int, world: int, memory: MutableMapping[str, Tensor],
     seed: int,
 ) -> BucketContext:  # fmt: skip
-    memory.update({k: v.view(-1) for k, v in memory.items() if k not in OF_OTHER_SHAPE})
     parameter = Parameter("x", tuple(x.shape), str(x.dtype).removeprefix("torch."))
-    return BucketContext(
+    return make_context(
         strategy, Bucket((parameter,)), rank, world, {"x": memory}, device=x.device, seed=seed,
         exact_undo=True,
     )  # fmt: skip
 
 
+def _reshape(
+    memory: MutableMapping[str, Tensor], context: BucketContext, shape: tuple[int, ...]
+) -> None:
+    """States as their shape is outside, or flat; UsageError if one is of another length."""
+    n = context.kept.elements
+    for key, value in memory.items():
+        if key in OF_OTHER_SHAPE:
+            continue
+        if value.numel() != n:
+            raise UsageError(
+                f"lockstep's state has the {n} elements that its rank looks after; rank "
+                f"{context.rank}'s '{key}' has {value.numel()} elements. Begin with empty dicts."
+            )
+        memory[key] = value.view(shape)
+
+
 def _drive(ranks: Sequence[Rounds], trace: Trace) -> None:
-    arrived: list[Any] = [None] * len(ranks)
-    while True:
-        moves = [_next(rank, value) for rank, value in zip(ranks, arrived)]
-        if all(move is None for move in moves):
-            return
-        arrived = _perform(_agreed(moves))
-        for rank, move in enumerate(moves):
-            assert move is not None
-            sent = move.bytes_sent(len(ranks))
-            trace.add(Span(rank, 0, "wire", move.name, bytes=sent))
+    """Every group performs its moves as soon as all its members ask for one."""
+    moves = {rank: _next(rounds, None) for rank, rounds in enumerate(ranks)}
+    while any(moves.values()):
+        for members in _ready(moves):
+            asked = _agreed([moves[r] for r in members], members)
+            for r, move, arrived in zip(members, asked, _perform(asked)):
+                sent = move.bytes_sent(len(members))
+                trace.add(Span(r, 0, "wire", move.name, bytes=sent, group=move.where))
+                moves[r] = _next(ranks[r], arrived)
+
+
+def _ready(moves: Mapping[int, Move | None]) -> list[tuple[int, ...]]:
+    """The groups whose members all ask for a move of theirs; MoveError if there is none."""
+    groups = {move.group: move for move in moves.values() if move}
+    members = {group: group.ranks if group else tuple(moves) for group in groups}
+    together = [
+        ranks
+        for group, ranks in members.items()
+        if all((move := moves[r]) is not None and move.group == group for r in ranks)
+    ]
+    if not together:
+        raise _disagreement(moves)
+    return together
 
 
 def _next(rank: Rounds, value: Any) -> Move | None:
@@ -110,19 +144,23 @@ def _next(rank: Rounds, value: Any) -> Move | None:
         return None
 
 
-def _agreed(moves: Sequence[Move | None]) -> list[Move]:
-    """The moves, if every rank asks for the same kind and size; else an error naming them all."""
+def _agreed(moves: Sequence[Move | None], members: Sequence[int] = ()) -> list[Move]:
+    """A group's moves, if all ask for the same kind and size; else an error naming them all."""
     kinds = {_kind(move) for move in moves}
     parts = [m for m in moves if isinstance(m, AllToAll)]
     pairs = all(a.sizes[b.rank] == b.arriving[a.rank] for a in parts for b in parts)
     pairs &= _meets(dict(enumerate(m for m in moves if isinstance(m, Exchange))))
     if len(kinds) > 1 or not pairs:
-        asked = "; ".join(f"rank {r}: {m or 'done'}" for r, m in enumerate(moves))
-        raise MoveError(
-            f"every rank of a group asks for the same move; they ask for {asked}. Let the "
-            "collective's moves depend on sizes and step alone, never on the data."
-        )
+        raise _disagreement(dict(zip(members or range(len(moves)), moves)))
     return [m for m in moves if m is not None]
+
+
+def _disagreement(moves: Mapping[int, Move | None]) -> MoveError:
+    asked = "; ".join(f"rank {r}: {m or 'done'}" for r, m in moves.items())
+    return MoveError(
+        f"every rank of a group asks for the same move; they ask for {asked}. Let the "
+        "collective's moves depend on sizes and step alone, never on the data."
+    )
 
 
 def _meets(moves: Mapping[int, Exchange]) -> bool:
@@ -171,7 +209,7 @@ def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
         )
 
 
-def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> torch.Size:
+def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> None:
     kinds = {(tuple(x.shape), x.dtype) for x in tensors}
     if len(kinds) != 1 or not tensors[0].is_floating_point():
         got = "; ".join(
@@ -188,11 +226,3 @@ def _check(tensors: Sequence[Tensor], states: Sequence[Any]) -> torch.Size:
             f"lockstep's state is one dict per rank; got {dicts} for {len(tensors)} ranks. "
             "Pass state=[{} for _ in tensors] and keep it between calls."
         )
-    for r, memory in enumerate(states):
-        for key, value in memory.items():
-            if value.numel() != tensors[0].numel() and key not in OF_OTHER_SHAPE:
-                raise UsageError(
-                    f"lockstep's state has the input's {tensors[0].numel()} elements; rank {r}'s "
-                    f"'{key}' has {value.numel()} elements. Begin with empty dicts."
-                )
-    return tensors[0].shape

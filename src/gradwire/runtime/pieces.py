@@ -11,7 +11,7 @@ from torch import Tensor
 from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Compressor, Key, Sections
 
-_GRAIN = 64  # elements: pieces begin at cache lines
+GRAIN = 64  # elements: pieces begin at cache lines, unless another grain is asked for
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Pieces:
     first_owner: int
 
     @staticmethod
-    def of(name: str, n: int, world: int) -> Pieces:
-        size = -(-n // (world * _GRAIN)) * _GRAIN
+    def of(name: str, n: int, world: int, grain: int = GRAIN) -> Pieces:
+        size = -(-n // (world * grain)) * grain
         bounds = tuple((min(j * size, n), min((j + 1) * size, n)) for j in range(world))
         return Pieces(bounds, zlib.crc32(name.encode()) % world)
 

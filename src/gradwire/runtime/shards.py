@@ -30,13 +30,17 @@ from gradwire.strategy import Key, Recurrence, State, StepInfo, Strategy
 
 
 class Shards:
-    """Buffers, layouts and the owner's memory of one bucket on one rank."""
+    """Buffers, layouts and the owner's memory of one bucket on one rank.
+
+    pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does.
+    """
 
     def __init__(
-        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, device: torch.device
-    ) -> None:
+        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, device: torch.device,
+        pieces: Sequence[Pieces] | None = None,
+    ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
-        self.pieces = [Pieces.of(p.name, p.elements, world) for p in bucket.parameters]
+        self.pieces = pieces or [Pieces.of(p.name, p.elements, world) for p in bucket.parameters]
         self.layouts = [self._layout(owner) for owner in range(world)]
         sizes = [layout.bytes for layout in self.layouts]
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
@@ -52,13 +56,13 @@ class Shards:
         self._my_header = Header(self._mine)
         own = self.layouts[rank]
         self._my_sections = own.views(self._mine[: own.bytes])
-        self._means = [
+        self.means = [
             torch.zeros(end - begin, device=device)
             for begin, end in (pieces.of_owner(rank) for pieces in self.pieces)
         ]
         rule = Recurrence(state=OWNERS_RESIDUAL) if _remembers(strategy) else None
         self._encoders = [make_encoder(strategy.compressor, None, rule) for _ in self.pieces]
-        self._damage: PayloadError | None = None
+        self.damage: PayloadError | None = None
         self._encoded = 0  # parameters whose means this step's encoders have seen
 
     def _layout(self, owner: int) -> Layout:
@@ -81,38 +85,44 @@ class Shards:
         self, arrived: Tensor, states: Sequence[State], digest: int, info: StepInfo, seed: int
     ) -> Tensor:
         """The owner's work, and the message for all."""
+        finite = self.average(arrived, digest, info, seed)
+        return self.answer(finite, states, digest, info, seed)
+
+    def average(self, arrived: Tensor, digest: int, info: StepInfo, seed: int) -> bool:
+        """The sums of the owner's pieces, divided; False if some rank was not finite.
+
+        Where a payload is damaged, the others must hear of it before this rank stops.
+        """
         layout = self.layouts[self.rank]
         if arrived.numel() != self.world * layout.bytes:
             check_size(arrived, self.world, layout.bytes)
         messages = arrived.view(self.world, layout.bytes)
-        finite = check_headers(header_of(messages), digest, info.step)
-        if finite:
-            by_rank = [layout.views(message) for message in messages]
+        if not check_headers(header_of(messages), digest, info.step):
+            return False
+        by_rank = [layout.views(message) for message in messages]
+        for p, (mean, *parts) in enumerate(zip(self.means, *by_rank)):
+            name, piece = self.bucket.names[p], self.pieces[p].number_of(self.rank)
+            key = of_piece(Key(seed, info.step, name, self.rank), piece)
             try:
-                finite = self._encode_means(list(zip(*by_rank)), states, info, seed)
-            except PayloadError as error:  # the others must hear of it before this rank stops
-                self._damage = error
-        self._my_header.write(digest, info.step, finite, damaged=self._damage is not None)
-        return self._mine
-
-    def _encode_means(
-        self, payloads: Sequence[Sequence[tuple[Tensor, ...]]], states: Sequence[State],
-        info: StepInfo, seed: int,
-    ) -> bool:  # fmt: skip
-        finite, plain = True, StepInfo(info.step)
-        work = zip(self._means, payloads, self._encoders, self._my_sections, states)
-        for p, (mean, parts, encoder, sections, state) in enumerate(work):
-            name = self.bucket.names[p]
-            piece = self.pieces[p].number_of(self.rank)
-            arrived = of_piece(Key(seed, info.step, name, self.rank), piece)
-            try:
-                self.strategy.compressor.accumulate(parts, mean, self.world, arrived)
+                self.strategy.compressor.accumulate(parts, mean, self.world, key)
             except PayloadError as error:
-                raise of_parameter(error, name) from error
+                self.damage = of_parameter(error, name)
+                self.damage.__cause__ = error
+                return False
+        return True
+
+    def answer(
+        self, finite: bool, states: Sequence[State], digest: int, info: StepInfo, seed: int
+    ) -> Tensor:
+        """The owner's means, compressed, if all is well: the message for all."""
+        plain = StepInfo(info.step)
+        work = zip(self.means, self._encoders, self._my_sections, states) if finite else ()
+        for p, (mean, encoder, sections, state) in enumerate(work):
             key = self._key_of_mean(p, self.rank, info, seed)
             finite &= encoder.encode(mean, state, sections, plain, key)
             self._encoded = p + 1
-        return finite
+        self._my_header.write(digest, info.step, finite, damaged=self.damage is not None)
+        return self._mine
 
     def _key_of_mean(self, p: int, owner: int, info: StepInfo, seed: int) -> Key:
         return Key(seed, info.step, f"{self.bucket.names[p]}/mean of {owner}", owner)
@@ -121,8 +131,8 @@ class Shards:
         self, messages: Tensor, results: Sequence[Tensor], digest: int, info: StepInfo, seed: int
     ) -> bool:
         """Every owner's message into the results; False if some rank saw inf or NaN."""
-        if self._damage is not None:
-            raise self._damage
+        if self.damage is not None:
+            raise self.damage
         check_size(messages, self.world, len(self._mine))
         if not check_headers(header_of(messages), digest, info.step):
             return False
@@ -140,7 +150,7 @@ class Shards:
 
     def undo(self, states: Sequence[State]) -> None:
         """The owner's memory as it was before this step."""
-        work = zip(self._encoders[: self._encoded], self._means, states, self._my_sections)
+        work = zip(self._encoders[: self._encoded], self.means, states, self._my_sections)
         for encoder, mean, state, sections in work:
             encoder.undo(mean, state, sections, StepInfo())
         self._encoded = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import accumulate
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import MoveError, PeerError
+from gradwire.groups import Group
 from gradwire.moves import AllGather, AllReduce, AllToAll, Exchange, Move
 
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
 
 DIRECT_BYTES = 256 * 1024
 """Gloo: an all-reduce for which a rank would send this much goes as an all-gather and a local sum.
@@ -33,10 +34,16 @@ _LINE = 64  # bytes: what arrives from each rank begins at a cache line
 
 
 class Performer:
-    """One lane's way to the network. Blocks the calling thread, never uses futures."""
+    """One lane's way to the network. Blocks the calling thread, never uses futures.
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    parts: process groups for the moves that only some of its ranks make.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, parts: Mapping[Group, dist.ProcessGroup] | None = None
+    ) -> None:
         self.group = group
+        self._parts = {name: Performer(part) for name, part in (parts or {}).items()}
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = dist.get_backend(group) == "gloo"
         self._scratch = kernels.Scratch()
@@ -47,30 +54,41 @@ class Performer:
         Raises:
             PeerError: another rank failed or did not answer within the group's timeout.
         """
+        part = self._part(move)
         try:
             if isinstance(move, AllReduce):
-                return self._all_reduce(move.data)
+                return part._all_reduce(move.data)
             if isinstance(move, AllGather):
-                return self._all_gather(move.data)
+                return part._all_gather(move.data)
             if isinstance(move, AllToAll):
-                return self._all_to_all(move)
+                return part._all_to_all(move)
             if isinstance(move, Exchange):
-                return self._exchange(move)
+                return part._exchange(move)
         except (RuntimeError, ConnectionError) as error:
             raise PeerError(
                 f"every rank must take part in {move} of {label}; "
-                f"{silent_ranks(self.group)} Look at that rank's own log. "
+                f"{silent_ranks(self.group, move.group)} Look at that rank's own log. "
                 f"(The backend says: {str(error).splitlines()[0]})"
             ) from error
         raise MoveError(f"torch.distributed performs the moves of gradwire.moves; got {move}.")
 
+    def _part(self, move: Move) -> Performer:
+        """Who performs it: of all ranks, or of some."""
+        if move.group is None:
+            return self
+        if move.group not in self._parts:
+            raise MoveError(f"a lane has the groups that its plan asks for; got {move}.")
+        return self._parts[move.group]
+
     def close(self) -> None:
-        """Give the group's threads and sockets back; not collective."""
-        # A smaller group's name would be given again, and its old addresses found in the store.
-        if dist.is_initialized() and self.world == dist.get_world_size():
-            with suppress(ValueError):  # it went with a default group before this one
-                dist.destroy_process_group(self.group)
-        del self.group  # the last reference: sockets close with it
+        """Give the groups' threads and sockets back; not collective."""
+        # A name that only some ranks made would be given again, its old addresses in the store.
+        named_by_all = dist.is_initialized() and self.world == dist.get_world_size()
+        for performer in (*self._parts.values(), self):
+            if named_by_all:
+                with suppress(ValueError):  # it went with a default group before this one
+                    dist.destroy_process_group(performer.group)
+            del performer.group  # the last reference: sockets close with it
 
     def _all_reduce(self, data: Tensor) -> Tensor:
         if self._is_direct(data):
@@ -88,13 +106,14 @@ class Performer:
 
     def bytes_sent(self, move: Move) -> float:
         """Bytes this rank puts on the wire for the move, the way it is performed here."""
-        if isinstance(move, AllReduce) and self._is_direct(move.data):
-            return float((self.world - 1) * move.bytes)
-        return move.bytes_sent(self.world)
+        part = self._part(move)
+        if isinstance(move, AllReduce) and part._is_direct(move.data):
+            return float((part.world - 1) * move.bytes)
+        return move.bytes_sent(part.world)
 
     def _all_gather(self, data: Tensor) -> Tensor:
         arrived = self._buffer(data, (self.world, data.numel()))
-        _all_gather(arrived.view(-1), data, group=self.group)
+        all_gather(arrived.view(-1), data, group=self.group)
         return arrived
 
     def _all_to_all(self, move: AllToAll) -> Tensor:
@@ -168,62 +187,21 @@ def _left(deadline: float) -> timedelta:
     return timedelta(seconds=max(0.01, deadline - monotonic()))
 
 
-@contextmanager
-def attaching() -> Iterator[None]:
-    """Around what attach asks of the network: a failure there means that a rank is missing."""
-    try:
-        yield
-    except (RuntimeError, ConnectionError) as error:
-        raise PeerError(
-            "every rank must call attach() within the timeout; not all did. Look at the other "
-            f"ranks' own logs. (The backend says: {str(error).splitlines()[0]})"
-        ) from error
-
-
-def make_group(parent: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
-    """A group of the same ranks and backend, for one lane. Collective: its ranks must call.
-
-    torch names a group of some of the world's ranks by how many groups each of them is in: for
-    these it must be equally many, or the call times out.
-    """
-    parent = parent if parent is not None else dist.group.WORLD
-    assert parent is not None
-    ranks = dist.get_process_group_ranks(parent)
-    with attaching():
-        group = dist.new_group(
-            ranks,
-            timeout=timedelta(seconds=timeout_seconds),
-            backend=dist.get_backend(parent),
-            use_local_synchronization=len(ranks) < dist.get_world_size(),
-        )
-    assert isinstance(group, dist.ProcessGroup)
-    return group
-
-
-def exchange_text(text: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
-    """Every rank's text, in rank order, cut at 1,000 bytes of UTF-8. Collective."""
-    room = 1000
-    data = text.encode()[:room].ljust(room, b"\0")
-    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
-    theirs = mine.new_empty(dist.get_world_size(group) * room)
-    with attaching():
-        _all_gather(theirs, mine, group=group)
-    rows = bytes(theirs.cpu().tolist())
-    texts = (rows[i : i + room] for i in range(0, len(rows), room))
-    return [row.rstrip(b"\0").decode(errors="ignore") for row in texts]
-
-
-def silent_ranks(group: dist.ProcessGroup, patience_seconds: float = 3.0) -> str:
+def silent_ranks(
+    group: dist.ProcessGroup, part: Group | None = None, patience_seconds: float = 3.0
+) -> str:
     """A sentence naming the ranks that did not report the same failure; not collective.
 
     Every rank that sees a failure says so in the group's store; whoever stays silent is dead or
     stuck. If the store itself is gone, so is the process that hosts it.
+    part: the ranks that moved, if not all did: they are looked at first.
     """
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    rank, everybody = dist.get_rank(group), range(dist.get_world_size(group))
     try:
         store = dist.distributed_c10d._get_process_group_store(group)
         store.set(f"gradwire/failed/{rank}", "1")
-        missing = _missing(store, world, patience_seconds)
+        missing = _missing(store, part.ranks if part else everybody, patience_seconds)
+        missing = missing or _missing(store, everybody, 0.0)
     except Exception:
         return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
     if not missing:
@@ -231,10 +209,10 @@ def silent_ranks(group: dist.ProcessGroup, patience_seconds: float = 3.0) -> str
     return f"rank {', '.join(map(str, missing))} died or is stuck."
 
 
-def _missing(store: Any, world: int, patience_seconds: float) -> list[int]:
+def _missing(store: Any, ranks: Sequence[int], patience_seconds: float) -> list[int]:
     """Asks again and again: waiting with a time limit fails differently in every store."""
     deadline = monotonic() + patience_seconds
-    missing = list(range(world))
+    missing = list(ranks)
     while True:
         missing = [r for r in missing if not store.check([f"gradwire/failed/{r}"])]
         if not missing or monotonic() > deadline:

@@ -16,7 +16,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.plan import BUCKET_BYTES, Plan
-from gradwire.runtime.torch_dist import Performer, attaching, exchange_text, make_group
+from gradwire.runtime.process_groups import (
+    attaching,
+    exchange_text,
+    find_machines,
+    make_group,
+    make_parts,
+)
+from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.ddp import DdpFrontend, trainable
@@ -56,8 +63,8 @@ class Handle:
     def stats(self) -> dict[str, float]:
         """Means per step since attach, of this rank. Not collective.
 
-        steps; bytes_given (of gradient) and bytes_sent; density (fraction of elements sent, NaN
-        where the data decide);
+        steps; bytes_given (of gradient) and bytes_sent; bytes_across (of these, all but what
+        moves inside machines); density (fraction of elements sent, NaN where the data decide);
         encode_seconds, wire_seconds, decode_seconds (in the lanes); exposed_seconds (waited for
         after backward); overlap (1 - exposed / all three); residual_norm (now).
         """
@@ -66,8 +73,9 @@ class Handle:
     def state_dict(self) -> dict[str, object]:
         """This rank's residuals and momenta, by parameter name. Loads with weights_only=True.
 
-        In the parameters' shapes, but for "owners_residual", (elements of the piece that this
-        rank owns,), and "right_factor", (columns, rank) of a matrix.
+        In the parameters' shapes, or with `hierarchical` in those of the parts that this rank
+        owns; but for "owners_residual", (elements of the piece that this rank owns,), and
+        "right_factor", (columns, rank) of a matrix.
         The tensors are the live ones; save them before the next backward. Not collective.
         """
         return self._session.state_dict()
@@ -114,7 +122,8 @@ def attach(
 
     Raises:
         StrategyError, PlanError: what is asked for is wrong, or differs between ranks (on all
-            ranks). UsageError: this module cannot be attached.
+            ranks). UsageError: this module cannot be attached, or machines differ in their
+            number of ranks where the plan asks for it (on all ranks).
     """
     _check_ready(module, timeout_seconds, lanes, clip_norm)
     ddp = module if isinstance(module, DistributedDataParallel) else None
@@ -129,6 +138,7 @@ def attach(
     try:
         described = describe(parameters, module)
         agreed = _agree(group, device, described, plan, bucket_bytes, buckets, lanes, settings)
+        machines = find_machines(agreed, group, device)
     except Exception:
         Performer(group).close()
         raise
@@ -137,9 +147,12 @@ def attach(
         group,
         *(make_group(process_group, timeout_seconds) for _ in range(lanes_used - 1)),
     ]
+    performers = [Performer(g, make_parts(g, machines, timeout_seconds)) for g in groups]
     if ddp is None:
         _broadcast(module, group)
-    session = Session(parameters, agreed, groups, clip_norm=clip_norm, seed=seed)
+    session = Session(
+        parameters, agreed, performers, clip_norm=clip_norm, seed=seed, machines=machines
+    )
     try:
         frontend = DdpFrontend(session, ddp) if ddp else ModuleFrontend(session)
     except UsageError:

@@ -10,16 +10,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire import kernels
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
+from gradwire.groups import Machines
 from gradwire.local import OF_OTHER_SHAPE
 from gradwire.plan import Plan
 from gradwire.runtime.conductor import Conductor
-from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.context import Memory
+from gradwire.runtime.hierarchy import make_context
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 from gradwire.training.stats import Stats
@@ -32,20 +33,27 @@ class Session:
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], plan: Plan,
-        groups: Sequence[dist.ProcessGroup], *, clip_norm: float | None, seed: int,
+        performers: Sequence[Performer], *, clip_norm: float | None, seed: int,
+        machines: Machines | None = None,
     ) -> None:  # fmt: skip
         self.parameters, self.plan, self.clip_norm = dict(parameters), plan, clip_norm
-        self.rank, self.world = dist.get_rank(groups[0]), dist.get_world_size(groups[0])
+        self.rank, self.world = performers[0].rank, performers[0].world
         self.device = next(iter(parameters.values())).device
         self.memory: Memory = {}
-        lanes = [kernels.Scratch() for _ in groups]
+        lanes = [kernels.Scratch() for _ in performers]
         self.contexts = [
-            BucketContext(
-                strategy, bucket, self.rank, self.world, self.memory, device=self.device,
-                seed=seed, scratch=lanes[b % len(lanes)],
+            make_context(
+                strategy, bucket, self.rank, self.world, self.memory, machines,
+                device=self.device, seed=seed, scratch=lanes[b % len(lanes)],
             )
             for b, (bucket, strategy) in enumerate(zip(plan.buckets, plan.strategies))
         ]  # fmt: skip
+        self._shapes = {
+            p.name: kept.shape
+            for context in self.contexts
+            for p, kept in zip(context.bucket.parameters, context.kept.parameters)
+        }
+        self._part = _part(machines, self.rank)
         self.stats = Stats(self.contexts)
         self.step = 0
         self.on_end: Callable[[BaseException | None], None] | None = None
@@ -57,7 +65,6 @@ class Session:
         self._slots: list[list[Tensor | None]] = [[None] * len(b.names) for b in plan.buckets]
         self._missing = [0] * len(plan.buckets)
         self._copied: list[tuple[Tensor, Tensor]] = []
-        performers = [Performer(group) for group in groups]
         self.conductor = Conductor(self.contexts, performers, self._end, self.device)
 
     # -- one step --------------------------------------------------------------------------
@@ -157,23 +164,22 @@ class Session:
     # -- state -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, object]:
-        """What this rank remembers, by parameter name, in the parameters' shapes.
+        """What this rank remembers, by parameter name, in the parameters' shapes, or in those of
+        the parts that it owns inside its machine.
 
         But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
         "right_factor", (columns, rank) of a matrix, and "threshold", (1,).
         """
         state = {
-            name: {
-                key: _shaped(key, value, self.parameters[name]) for key, value in values.items()
-            }
+            name: {key: _shaped(key, value, self._shapes[name]) for key, value in values.items()}
             for name, values in self.memory.items()
         }
-        place = {"rank": self.rank, "world": self.world}
+        place = {"rank": self.rank, "world": self.world, "part": self._part}
         return {"format": FORMAT, "step": self.step, **place, "state": state}
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Take over what `state_dict` returned; PlanError if it does not fit."""
-        step, state = _checked(saved, self.rank, self.world, self.parameters)
+        step, state = _checked(saved, self.rank, self.world, self._part, self._shapes)
         for name, mine in self.memory.items():
             mine.clear()
             for key, value in state.get(name, {}).items():
@@ -182,8 +188,15 @@ class Session:
         self.step = step
 
 
-def _shaped(key: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
-    return value if key in OF_OTHER_SHAPE else value.view(parameter.shape)
+def _shaped(key: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return value if key in OF_OTHER_SHAPE else value.view(shape)
+
+
+def _part(machines: Machines | None, rank: int) -> list[int]:
+    """Which part of each parameter a rank looks after, of how many."""
+    if machines is None:
+        return [0, 1]
+    return [machines.node(rank).ranks.index(rank), machines.per_node]
 
 
 def _norm(gradient: Tensor) -> Tensor:
@@ -221,8 +234,9 @@ def _is_sparse(module: nn.Module) -> bool:
 
 
 def _checked(
-    saved: Mapping[str, object], rank: int, world: int, parameters: Mapping[str, nn.Parameter]
-) -> tuple[int, Mapping[str, Mapping[str, Tensor]]]:
+    saved: Mapping[str, object], rank: int, world: int, part: Sequence[int],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> tuple[int, Mapping[str, Mapping[str, Tensor]]]:  # fmt: skip
     step, state = saved.get("step"), saved.get("state")
     if (
         saved.get("format") != FORMAT
@@ -243,8 +257,14 @@ def _checked(
             f"each rank loads the state it saved; this is rank {rank}, the state is rank "
             f"{saved.get('rank')}'s. Save one file per rank and load it on that rank."
         )
+    if saved.get("part", [0, 1]) != part:
+        raise PlanError(
+            "residuals belong to the part of each parameter that a rank owns in its machine; "
+            f"saved as part {saved.get('part')} (which, of how many), loaded as {part}. Resume "
+            "with as many ranks per machine, or start without this state."
+        )
     for name, values in state.items():
-        shape = tuple(parameters[name].shape) if name in parameters else None
+        shape = tuple(shapes[name]) if name in shapes else None
         wrong = {
             key: tuple(v.shape)
             for key, v in values.items()

@@ -18,7 +18,8 @@ class Stats:
 
     def __init__(self, contexts: Sequence[BucketContext]) -> None:
         self._contexts = contexts
-        self._steps, self._bytes_sent, self._exposed_seconds = 0, 0.0, 0.0
+        self._steps, self._exposed_seconds = 0, 0.0
+        self._bytes_sent = self._bytes_across = 0.0
         self._waiting_since = perf_counter()
         self._seconds = {"encode": 0.0, "wire": 0.0, "decode": 0.0}
         dense = [p for c in contexts for p in c.bucket.parameters if not p.sparse]
@@ -41,7 +42,8 @@ class Stats:
         self._steps += 1
         for span in trace.spans:
             self._seconds[span.kind] += span.seconds
-            self._bytes_sent += span.bytes
+        self._bytes_sent += sum(trace.bytes_sent)
+        self._bytes_across += sum(trace.bytes_across)
 
     def read(self) -> dict[str, float]:
         """See `Handle.stats`."""
@@ -51,6 +53,7 @@ class Stats:
             "steps": float(self._steps),
             "bytes_given": self._dense_bytes + self._row_bytes / steps,
             "bytes_sent": self._bytes_sent / steps,
+            "bytes_across": self._bytes_across / steps,
             "density": self._density,
             **{f"{kind}_seconds": total / steps for kind, total in self._seconds.items()},
             "exposed_seconds": exposed,

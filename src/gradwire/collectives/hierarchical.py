@@ -1,0 +1,86 @@
+"""hierarchical: dense inside a machine, any other collective across machines, on the sums."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from gradwire.errors import StrategyError
+from gradwire.moves import Move
+from gradwire.strategy import Collective, Context, Feedback, Strategy
+
+
+@dataclass(frozen=True)
+class Hierarchical(Collective):
+    """Sums inside machines first, dense; then any other collective across machines.
+
+        rank l of machine m:  parts ══► owners       of my machine: mean of part l, fp32
+                              all well? ──► all      of part l on other machines, 32 bytes
+                              mean ══► mean          among these, compressed, as `outer` does
+                              mean ══► all           of my machine: every part
+
+    outer: the text of a collective, for what crosses. What it needs of the compressor and forbids
+    as feedback holds here too. It gets the machine's mean, so density is measured after the sum,
+    thresholds and residuals are in the gradient's own units, and fp16 overflows no earlier.
+    per_node: ranks to a machine. 0: as `attach` finds them (host names, and torchrun's
+    GROUP_RANK); `lockstep`, which finds no machines, takes all ranks for one.
+    Inside, each rank sends 2(L-1)/L of the gradient, in its dtype; across, what `outer` sends of
+    n/L fp32 elements. A part is whole rows of a matrix that has enough, else whole 64s. Selection
+    and scales are per part, and what is not sent waits with the owner of the part.
+    One division in the machine, one across: as exact as one where L is a power of 2.
+    Memory: the bucket, 2/L of it, and what `outer` takes for n/L elements, with its feedback.
+    Source: Mikami et al. 2018, "Massively Distributed SGD", 2D-Torus; Shi et al. 2021, "Towards
+    Scalable Distributed Training of Deep Learning on Public Cloud Clusters", HiTopKComm.
+    """
+
+    outer: str = "allgather"
+    per_node: int = 0
+    name: ClassVar[str] = "hierarchical"
+
+    def __post_init__(self) -> None:
+        number = isinstance(self.per_node, int) and not isinstance(self.per_node, bool)
+        if not number or self.per_node < 0:
+            raise StrategyError(
+                f"hierarchical's per_node is a number of ranks, or 0 for as many as are found on "
+                f"a machine; got {self.per_node!r}. Use hierarchical(per_node=8), or leave it out."
+            )
+        try:
+            outer = self.across
+        except StrategyError as error:
+            raise StrategyError(f"hierarchical's outer is a collective's text: {error}") from error
+        if outer.per_node is not None:
+            raise StrategyError(
+                f"hierarchical's outer is a collective that knows of no machines; got "
+                f'{self.outer!r}. Use hierarchical(outer="allgather"), or another.'
+            )
+        # The text as it prints, so that equals are equal; and what the other member asks for.
+        facts = {"outer": str(outer), "needs": outer.needs, "partner": outer.partner}
+        for name, fact in {**facts, "own_feedback": outer.own_feedback}.items():
+            object.__setattr__(self, name, fact)
+
+    @cached_property
+    def across(self) -> Collective:
+        """What crosses machines."""
+        return Collective.parse(self.outer)
+
+    def check(self, strategy: Strategy) -> None:
+        super().check(strategy)
+        feedback = strategy.feedback
+        if feedback is not None and type(feedback).received is not Feedback.received:
+            raise StrategyError(
+                "hierarchical takes feedback that acts on what is sent, of which each rank owns "
+                f"a part; '{feedback}' acts on the whole average. Use ef or dgc, for example "
+                f"'{strategy.compressor}+ef | {self}'."
+            )
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        work = ctx.machines(self.across)
+        if work is None:
+            yield from self.across.rounds(ctx)
+            return
+        told = yield work.average((yield work.scatter()))
+        if work.all_well(told):
+            yield from work.rounds()
+        work.collect((yield work.gather()))

@@ -1,0 +1,87 @@
+"""Which ranks share a machine, and the groups of ranks that follow from it.
+
+             node (0, 1)       node (2, 3)
+             ┌──────────┐      ┌──────────┐
+cross (0, 2) │  rank 0  │      │  rank 2  │   part 0 of every machine
+cross (1, 3) │  rank 1  │      │  rank 3  │   part 1
+             └──────────┘      └──────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradwire.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that move together, ascending; their order is their rank within the group.
+
+    name: "node", the ranks of one machine, or "cross", one rank of every machine.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(map(str, self.ranks))})"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The ranks of each machine, equally many, ascending."""
+
+    ranks: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def even(world: int, per_node: int) -> Machines:
+        """So many ranks to a machine, one machine after the other."""
+        if world % per_node:
+            raise _uneven(f"{world} ranks are no multiple of per_node={per_node}")
+        first = range(0, world, per_node)
+        return Machines(tuple(tuple(range(r, r + per_node)) for r in first))
+
+    @staticmethod
+    def named(names: Sequence[str]) -> Machines:
+        """By the name of every rank's machine."""
+        found: dict[str, list[int]] = {}
+        for rank, name in enumerate(names):
+            found.setdefault(name, []).append(rank)
+        if len({len(own) for own in found.values()}) > 1:
+            few_and_many = sorted(found, key=lambda name: len(found[name]))
+            few, many = few_and_many[0], few_and_many[-1]
+            raise _uneven(f"'{few}' has {len(found[few])}, '{many}' has {len(found[many])}")
+        return Machines(tuple(tuple(own) for own in found.values()))
+
+    @property
+    def per_node(self) -> int:
+        """Ranks of one machine."""
+        return len(self.ranks[0])
+
+    @property
+    def world(self) -> int:
+        """Ranks of all."""
+        return len(self.ranks) * self.per_node
+
+    def node(self, rank: int) -> Group:
+        """The ranks of a rank's machine."""
+        return Group("node", next(own for own in self.ranks if rank in own))
+
+    def cross(self, rank: int) -> Group:
+        """One rank of every machine: those of this rank's number on its own."""
+        local = self.node(rank).ranks.index(rank)
+        return Group("cross", tuple(sorted(own[local] for own in self.ranks)))
+
+    def groups(self) -> list[Group]:
+        """All of them, in the same order on every rank: so they are made."""
+        nodes = [self.node(own[0]) for own in self.ranks]
+        return [*nodes, *(self.cross(rank) for rank in self.ranks[0])]
+
+
+def _uneven(facts: str) -> UsageError:
+    return UsageError(
+        f"every machine has equally many ranks where they sum inside machines first; {facts}. "
+        "Start as many on each, or use hierarchical(per_node=1)."
+    )

@@ -1,0 +1,197 @@
+"""Sums inside machines first: every rank of one owns a part of its mean, which then crosses.
+
+my gradients ─ part by part ─► (the machine) ─► mean of my part, fp32
+                                 feedback, compression, any collective: (across machines)
+my results   ◄─ every part ─── (the machine) ◄─ mean of my part over all machines
+
+Both moves inside are those of `Shards`, uncompressed; what crosses is a `BucketContext` over the
+parts, of as many ranks as there are machines. What is remembered belongs to the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import PayloadError
+from gradwire.groups import Machines
+from gradwire.local import MachineSums
+from gradwire.moves import AllGather, AllToAll, Move, over
+from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.encoder import make_encoder
+from gradwire.runtime.message import HEADER_BYTES, Header, check_headers, check_size, header_of
+from gradwire.runtime.pieces import GRAIN, Pieces
+from gradwire.runtime.shards import Shards
+from gradwire.strategy import Collective, Key, State, StepInfo, Strategy
+
+_ROWS = 8
+"""Parts are whole rows where each owner gets so many: cut evenly, to an eighth."""
+
+
+def make_context(
+    strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory,
+    machines: Machines | None = None, **options: Any,
+) -> BucketContext:  # fmt: skip
+    """The context that a strategy asks for.
+
+    machines: where ranks are, for a collective that asks. Without, as many consecutive ranks are
+    a machine as it says, or all of them.
+    """
+    per_node = strategy.collective.per_node
+    if per_node is None:
+        return BucketContext(strategy, bucket, rank, world, memory, **options)
+    machines = machines or Machines.even(world, per_node or world)
+    return HierarchicalContext(strategy, bucket, rank, machines, memory, **options)
+
+
+class HierarchicalContext(BucketContext):
+    """The local work of one rank on one bucket, where it is known who shares a machine."""
+
+    def __init__(
+        self, strategy: Strategy, bucket: Bucket, rank: int, machines: Machines, memory: Memory,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(strategy, bucket, rank, machines.world, memory, **options)
+        self._machines, self._options = machines, options
+        self._sums: BucketMachineSums | None = None
+        self.pieces = [_cut(p, machines.per_node) for p in bucket.parameters]
+        if machines.per_node > 1:
+            local = machines.node(rank).ranks.index(rank)
+            parts = zip(bucket.parameters, self.pieces)
+            self.kept = Bucket(tuple(_part(p, cut, local) for p, cut in parts))
+
+    def machines(self, outer: Collective) -> MachineSums | None:
+        if self._machines.per_node == 1:
+            return None
+        if self._sums is None:
+            self._sums = BucketMachineSums(self, self._machines, self._crossing(outer))
+        self._sums.begin()
+        return self._sums
+
+    def _crossing(self, outer: Collective) -> BucketContext:
+        """What this rank does across machines, on its parts; their states are in our memory."""
+        strategy = Strategy(self.strategy.compressor, outer, self.strategy.feedback)
+        memory = dict(zip(self.kept.names, self._states))
+        ranks = self._machines.cross(self.rank).ranks
+        rank, world = ranks.index(self.rank), len(ranks)
+        return BucketContext(strategy, self.kept, rank, world, memory, **self._options)
+
+    def end(self, skipped: bool) -> None:
+        if self._sums is not None:
+            self._sums.end(skipped or not self.finite)
+        super().end(skipped)
+
+
+class BucketMachineSums(MachineSums):
+    """The local work on one bucket of one rank, step after step.
+
+    crossing: the context of its parts, among machines.
+    """
+
+    def __init__(
+        self, context: HierarchicalContext, machines: Machines, crossing: BucketContext
+    ) -> None:
+        rank, device = context.rank, context._device
+        self._context, self._crossing = context, crossing
+        self._node, self._cross = machines.node(rank), machines.cross(rank)
+        plain, local = Strategy.parse("none | alltoall"), self._node.ranks.index(rank)
+        self._shards = Shards(
+            plain, context.bucket, local, machines.per_node, device, context.pieces
+        )
+        self._encoders = [make_encoder(c, None) for c in self._shards.compressors()]
+        self._status = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=device)
+        self._header = Header(self._status)
+        self._well = self._crossed = False
+
+    def begin(self) -> None:
+        """A new step."""
+        self._well = self._crossed = False
+        self._shards.damage = None
+
+    def scatter(self) -> AllToAll:
+        context, finite = self._context, True
+        work = zip(context.bucket.names, context.gradients, self._encoders, self._shards.sections)
+        for name, x, encoder, sections in work:
+            key = Key(context.seed, context.info.step, name, context.rank)
+            finite &= encoder.encode(x, {}, sections, context.info, key)
+        move = self._shards.outgoing(context.digest, context.info.step, finite)
+        return replace(move, group=self._node)
+
+    def average(self, arrived: Tensor) -> AllGather:
+        digest, info = self._context.digest, self._context.info
+        try:
+            self._well = self._shards.average(arrived, digest, info, self._context.seed)
+        except PayloadError as error:
+            self._shards.damage = error
+        damaged = self._shards.damage is not None
+        self._header.write(digest, info.step, self._well, damaged)
+        return AllGather(self._status, group=self._cross)
+
+    def all_well(self, told: Tensor) -> bool:
+        context = self._context
+        try:
+            check_size(told, len(self._cross.ranks), HEADER_BYTES)
+            self._well = check_headers(header_of(told), context.digest, context.info.step)
+        except PayloadError as error:
+            self._damaged_across(error)
+        return self._well
+
+    def rounds(self) -> Generator[Move, Any, None]:
+        crossing, self._crossed = self._crossing, True
+        means = self._shards.means
+        crossing.begin(means, means, StepInfo(self._context.info.step))  # clipped already
+        try:
+            yield from over(self._cross, crossing.strategy.collective.rounds(crossing))
+            self._well = crossing.finite
+        except PayloadError as error:
+            self._damaged_across(error)
+
+    def _damaged_across(self, error: PayloadError) -> None:
+        """To be told inside the machine before this rank stops."""
+        self._well = False
+        if self._shards.damage is None:
+            ranks = ", ".join(map(str, self._cross.ranks))
+            self._shards.damage = PayloadError(
+                f"across machines, where ranks {ranks} are counted from 0: {error}"
+            )
+
+    def gather(self) -> AllGather:
+        context = self._context
+        none: list[State] = [{} for _ in context.bucket.names]
+        digest, info, seed = context.digest, context.info, context.seed
+        message = self._shards.answer(self._well, none, digest, info, seed)
+        return AllGather(message, group=self._node)
+
+    def collect(self, messages: Tensor) -> None:
+        context = self._context
+        digest, info, seed = context.digest, context.info, context.seed
+        if not self._shards.collect(messages, context.results, digest, info, seed):
+            context.commit(finite=False)
+
+    def end(self, skipped: bool) -> None:
+        """After all buckets of the step. A part that crossed beside a spoiled one gives back."""
+        if self._crossed:
+            self._crossing.end(skipped)
+
+
+def _row(p: Parameter, per_node: int) -> int:
+    """Elements of a row, where parts are whole rows; else 0."""
+    many = len(p.shape) > 1 and p.shape[0] >= _ROWS * per_node
+    return p.elements // p.shape[0] if many else 0
+
+
+def _cut(p: Parameter, per_node: int) -> Pieces:
+    """Where a parameter is cut among the ranks of a machine; the same on every one."""
+    return Pieces.of(p.name, p.elements, per_node, _row(p, per_node) or GRAIN)
+
+
+def _part(p: Parameter, cut: Pieces, local: int) -> Parameter:
+    """What one of them owns, as a parameter of its own, whose name its dice look at."""
+    (begin, end), row = cut.of_owner(local), _row(p, len(cut.bounds))
+    shape = ((end - begin) // row, *p.shape[1:]) if row else (end - begin,)
+    return Parameter(f"{p.name}/{cut.number_of(local)}", shape)

@@ -1,0 +1,107 @@
+"""What attach asks of torch.distributed: groups for every lane, and what all ranks should know."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from gradwire.errors import PeerError, PlanError
+from gradwire.groups import Group, Machines
+from gradwire.plan import Plan
+from gradwire.runtime.torch_dist import all_gather
+
+
+@contextmanager
+def attaching() -> Iterator[None]:
+    """Around what attach asks of the network: a failure there means that a rank is missing."""
+    try:
+        yield
+    except (RuntimeError, ConnectionError) as error:
+        raise PeerError(
+            "every rank must call attach() within the timeout; not all did. Look at the other "
+            f"ranks' own logs. (The backend says: {str(error).splitlines()[0]})"
+        ) from error
+
+
+def make_group(parent: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
+    """A group of the same ranks and backend, for one lane. Collective: its ranks must call.
+
+    torch names a group of some of the world's ranks by how many groups each of them is in: for
+    these it must be equally many, or the call times out.
+    """
+    parent = parent if parent is not None else dist.group.WORLD
+    assert parent is not None
+    group = _make_group(parent, range(dist.get_world_size(parent)), timeout_seconds)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def make_parts(
+    parent: dist.ProcessGroup, machines: Machines | None, timeout_seconds: float
+) -> dict[Group, dist.ProcessGroup]:
+    """This rank's groups inside and across machines, for one lane. Collective.
+
+    Every rank makes every group, in one order, those it is not in as well. None where no machine
+    is known, or has several ranks.
+    """
+    rank, made = dist.get_rank(parent), dict[Group, dist.ProcessGroup]()
+    if machines is None or machines.per_node == 1:
+        return made
+    for group in machines.groups():
+        part = _make_group(parent, group.ranks, timeout_seconds)
+        if rank in group.ranks:
+            made[group] = part
+    return made
+
+
+def _make_group(
+    parent: dist.ProcessGroup, ranks: Sequence[int], timeout_seconds: float
+) -> dist.ProcessGroup:
+    everybody = dist.get_process_group_ranks(parent)
+    with attaching():
+        group: dist.ProcessGroup = dist.new_group(
+            [everybody[r] for r in ranks],
+            timeout=timedelta(seconds=timeout_seconds),
+            backend=dist.get_backend(parent),
+            use_local_synchronization=len(everybody) < dist.get_world_size(),
+        )
+    return group
+
+
+def find_machines(plan: Plan, group: dist.ProcessGroup, device: torch.device) -> Machines | None:
+    """Where ranks are, if the plan asks; the same on every rank, and so are errors. Collective."""
+    asked = {s.collective.per_node for s in plan.strategies} - {None}
+    if len(asked) > 1:
+        raise PlanError(
+            "a plan has one number of ranks to a machine; its strategies have per_node="
+            f"{' and '.join(map(str, sorted(n or 0 for n in asked)))}. Leave it out everywhere."
+        )
+    if not asked:
+        return None
+    if per_node := asked.pop():
+        return Machines.even(dist.get_world_size(group), per_node)
+    return Machines.named(exchange_text(_machine(), group, device))
+
+
+def _machine() -> str:
+    """Equal on the ranks of one machine: its host name, and torchrun's number for it."""
+    return f"{socket.gethostname()} {os.environ.get('GROUP_RANK', '')}".strip()
+
+
+def exchange_text(text: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
+    """Every rank's text, in rank order, cut at 1,000 bytes of UTF-8. Collective."""
+    room = 1000
+    data = text.encode()[:room].ljust(room, b"\0")
+    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
+    theirs = mine.new_empty(dist.get_world_size(group) * room)
+    with attaching():
+        all_gather(theirs, mine, group=group)
+    rows = bytes(theirs.cpu().tolist())
+    texts = (rows[i : i + room] for i in range(0, len(rows), room))
+    return [row.rstrip(b"\0").decode(errors="ignore") for row in texts]

@@ -38,7 +38,6 @@ STRATEGIES = (
     "nonzero | sparse_ps", "nonzero | omnireduce", "nonzero | union", "nonzero | zen",
     "nonzero | columns",
 )  # fmt: skip
-WARM_UP = 2
 
 
 def main() -> int:
@@ -50,6 +49,7 @@ def main() -> int:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--elements", type=float, default=20e6)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--folder", default="")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -84,9 +84,9 @@ def work(arguments: argparse.Namespace) -> None:
     assert dist.group.WORLD is not None
     performer = Performer(dist.group.WORLD, make_parts(dist.group.WORLD, machines, 300.0))
     runs = {text: Run(text, x, machines, performer) for text in arguments.strategies}
-    for number in range(WARM_UP + arguments.rounds):
+    for number in range(arguments.warm_up + arguments.rounds):
         for run in runs.values():
-            run.once(number)
+            run.once(number, kept=number >= arguments.warm_up)
     if rank == 0:
         report(arguments, x, runs)
     dist.barrier()
@@ -109,7 +109,7 @@ class Run:
         self.bytes: list[float] = []
         self.host_bytes: list[float] = []
 
-    def once(self, step: int) -> None:
+    def once(self, step: int, kept: bool) -> None:
         self._out.copy_(self._x)
         dist.barrier()
         before = bytes_sent()
@@ -130,7 +130,7 @@ class Run:
         facts = torch.tensor([seconds, sent, bytes_sent() - before])
         everybody = [torch.empty_like(facts) for _ in range(dist.get_world_size())]
         dist.all_gather(everybody, facts)
-        if step >= WARM_UP:
+        if kept:
             self.seconds.append(max(float(f[0]) for f in everybody))
             self.bytes.append(statistics.mean(float(f[1]) for f in everybody))
             self.host_bytes.append(statistics.mean(float(f[2]) for f in everybody))

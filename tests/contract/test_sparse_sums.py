@@ -304,14 +304,15 @@ def test_zen_sends_85_percent_of_what_the_paper_s_does_at_most(preset: str) -> N
 
 
 def test_bytes_of_columns_by_hand() -> None:
-    """6 rows of 5 columns; stripes of 1, 2 and 2. Rows 0 3, 3 and none: 3 alone has owners."""
-    xs = example([[0, 15], [16, 18], []], (6, 5))
-    rows, shared, single, stripes = [2, 1, 0], [1, 1, 0], [1, 0, 0], [1, 2, 2]
+    """6 rows of 5 columns; stripes of 1, 2 and 2. Rows 0 3, 3 4 and none: 3 has owners, and 0 and
+    4 have none, as two ranks have a row of their own."""
+    xs = example([[0, 15], [16, 18, 20], []], (6, 5))
+    rows, shared, single, stripes = [2, 2, 0], [1, 1, 0], [1, 1, 0], [1, 2, 2]
     ids = [2 * sealed(coded_places(6, k)) for k in rows]
     assert ids == [2 * 16, 2 * 16, 2 * 8]
     pushed = [4 * k * (5 - own) for k, own in zip(shared, stripes)]
     pulled = [2 * (WORD + 4 * (5 * k + own)) for k, own in zip(single, stripes)]
-    known = announced(3, 1)
+    known = announced(3, 2)
     trace = lockstep("nonzero | columns", xs)[1]
     assert trace.bytes_sent == [known + sum(parts) for parts in zip(ids, pushed, pulled)]
 
@@ -320,7 +321,7 @@ def test_two_ranks_swap_rows_whole() -> None:
     """Of what both have, too: a stripe there and one back would be as much."""
     xs = example([[0, 15], [16, 18]], (6, 5))
     trace = lockstep("nonzero | columns", xs)[1]
-    known = announced(2, 1) + WORD
+    known = announced(2, 2) + WORD
     assert trace.bytes_sent == [known + sealed(1) + 4 * 5 * k for k in (2, 1)]
 
 
@@ -343,7 +344,7 @@ def test_zeros_cost_nothing(text: str, numbers: int) -> None:
 
 def test_no_rows_cost_nothing() -> None:
     trace = lockstep("nonzero | columns", [torch.zeros(300)] * 3)[1]
-    assert trace.bytes_sent == [announced(3, 1) + 2 * sealed(0) + 2 * WORD] * 3
+    assert trace.bytes_sent == [announced(3, 2) + 2 * sealed(0) + 2 * WORD] * 3
 
 
 def test_a_full_list_costs_what_dense_costs() -> None:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
+
+Number = TypeVar("Number", int, float)
+
+
+def most_singles(counts: Sequence[Number]) -> Number:
+    """How many rows that no other has a rank may send to all, given how many each has.
+
+    One more costs its sender n-1 rows instead of (n-1)/n, and spares everybody (n-1)/n of an
+    average; so the busiest rank gains by it while n-1 ranks have one more: up to the second
+    smallest count. Whoever has more sends the rest to owners. Two ranks send all.
+    """
+    return max(counts) if len(counts) <= 2 else sorted(counts)[1]
 
 
 class Holders:
@@ -24,15 +37,14 @@ class Holders:
         n = len(lists)
         self.lists = lists
         self.union, holders = torch.unique(torch.cat(list(lists)), return_counts=True)
-        self.shared = self.union[holders * (n - 1) > n]
-        masks = [self._is_shared(ids) for ids in lists]
-        self.shared_at = [mask.nonzero().flatten().int() for mask in masks]
-        self.single_at = [(~mask).nonzero().flatten().int() for mask in masks]
-
-    def _is_shared(self, ids: Tensor) -> Tensor:
-        mask = torch.empty(ids.numel(), dtype=torch.bool, device=ids.device)
-        kernels.contained(ids, self.shared, mask)
-        return mask
+        several = self.union[holders * (n - 1) > n]
+        alone = [ids[~_among(ids, several)] for ids in lists]
+        most = most_singles([ids.numel() for ids in alone])
+        single = torch.unique(torch.cat([ids[:most] for ids in alone]))
+        self.shared = self.union[~_among(self.union, single)]
+        masks = [_among(ids, single) for ids in lists]
+        self.single_at = [mask.nonzero().flatten().int() for mask in masks]
+        self.shared_at = [(~mask).nonzero().flatten().int() for mask in masks]
 
     def shared_of(self, rank: int) -> Tensor:
         """Which rows a rank sends to owners."""
@@ -41,3 +53,9 @@ class Holders:
     def single_of(self, rank: int) -> Tensor:
         """Which rows a rank sends to everybody."""
         return self.lists[rank][self.single_at[rank].long()]
+
+
+def _among(ids: Tensor, others: Tensor) -> Tensor:
+    mask = torch.empty(ids.numel(), dtype=torch.bool, device=ids.device)
+    kernels.contained(ids, others, mask)
+    return mask

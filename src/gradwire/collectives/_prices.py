@@ -10,6 +10,7 @@ from math import log2
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.collectives._holders import most_singles
 
 SAMPLE = 1024  # places at most, of as many that lie in the same random part of all
 _NOTHING = 0  # fills up a sample; places in it are one higher
@@ -36,20 +37,25 @@ def sampled(places: Tensor, n: int) -> list[int]:
 
 def _union(samples: Sequence[Sequence[int]]) -> float:
     """How many places all of them have together, estimated."""
-    return sum(_by_holders(samples).values())
+    kept, shift = _kept(samples)
+    return float(len(set().union(*kept)) << shift)
 
 
-def _by_holders(samples: Sequence[Sequence[int]]) -> dict[int, float]:
-    """How many places so many of them have, estimated."""
+def _kept(samples: Sequence[Sequence[int]]) -> tuple[list[list[int]], int]:
+    """Of each, the places in the part that all were sampled in, one of 2^shift; and shift."""
     shift = max(sample[0] for sample in samples)
     bound = _WORD >> shift
-    holders = Counter(
-        place
+    return [
+        [p for p in sample[1:] if p != _NOTHING and (p - 1) * _MULTIPLIER % _WORD < bound]
         for sample in samples
-        for place in sample[1:]
-        if place != _NOTHING and (place - 1) * _MULTIPLIER % _WORD < bound
-    )
-    return {m: float(count << shift) for m, count in Counter(holders.values()).items()}
+    ], shift
+
+
+def _alone(samples: Sequence[Sequence[int]]) -> list[float]:
+    """How many places each has that no other has, estimated."""
+    kept, shift = _kept(samples)
+    holders = Counter(place for sample in kept for place in sample)
+    return [float(sum(holders[p] == 1 for p in sample) << shift) for sample in kept]
 
 
 @dataclass(frozen=True)
@@ -108,10 +114,10 @@ def prices(facts: Facts) -> dict[str, float]:
 def _by_columns(facts: Facts, wire: float) -> float:
     """Rows that one rank has go to all, a stripe of the others to each owner and back."""
     n, row = facts.world, max(facts.full_rows)
-    holders = _by_holders(facts.row_samples)
-    union = min(max(sum(holders.values()), row), n * row, facts.rows)
-    single = row if n <= 2 else min(holders.get(1, 0.0) / n, row)  # of one rank
-    shared = max(0.0, union - n * single)
+    union = min(max(_union(facts.row_samples), row), n * row, facts.rows)
+    alone = [float(k) for k in facts.full_rows] if n <= 2 else _alone(facts.row_samples)
+    single = min(most_singles(alone), row)  # of the busiest
+    shared = max(0.0, union - sum(min(k, single) for k in alone)) if n > 2 else 0.0
     stripes = (n - 1) / n * ((row - single) * facts.item_bytes + shared * facts.mean_bytes)
     values = (stripes + (n - 1) * single * facts.item_bytes) * facts.width
     ids = (n - 1) * row * _place_bytes(facts.rows, row)

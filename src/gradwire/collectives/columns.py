@@ -13,6 +13,7 @@ from gradwire import kernels
 from gradwire.collectives._coo_rows import CooRows
 from gradwire.collectives._holders import Holders
 from gradwire.collectives._rows import Rows
+from gradwire.errors import UsageError
 from gradwire.local import Local, Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
@@ -34,7 +35,7 @@ class Columns(Collective):
     gradients (COO) come and go as such: nothing as large as the parameter is made.
     Sums in rank order. Memory: the non-zero rows, sent and received.
     Source: the column-wise split of Li et al. 2022, "EmbRace", for replicated tables; ours is that
-    ids travel first, and single rows without an owner.
+    ids travel first, and single rows without an owner: as many from each as most ranks have.
     """
 
     name: ClassVar[str] = "columns"
@@ -46,9 +47,11 @@ class Columns(Collective):
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         work, others = ctx.streams(), [r for r in range(ctx.world) if r != ctx.rank]
         job = _Stripes(work, [_table(local) for local in ctx.locals()], ctx.rank, ctx.world)
-        counts = work.heard((yield work.announce(*job.counts, finite=job.finite)))
-        if counts is None:
+        told = yield work.announce(*job.counts, *job.layouts, finite=job.finite)
+        heard = work.heard(told, job.most)
+        if heard is None:
             return
+        counts = job.agree(heard)
         arrived = yield Exchange(
             dict.fromkeys(others, job.ids()), {r: job.ids_bytes(counts[r]) for r in others}
         )
@@ -88,6 +91,31 @@ class _Stripes:
     def counts(self) -> list[int]:
         """Rows of each table that hold anything here."""
         return [ids.numel() for ids in self._ids]
+
+    @property
+    def most(self) -> int:
+        """No number that is announced is larger."""
+        return max(1, *(table.count for table in self._tables))
+
+    @property
+    def layouts(self) -> list[int]:
+        """1 of each table whose gradient is COO here, else 0."""
+        return [int(isinstance(table, CooRows)) for table in self._tables]
+
+    def agree(self, heard: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """Every rank's counts; UsageError, on all ranks, where gradients differ in layout.
+
+        Optimizers step dense and sparse gradients differently: replicas would drift apart.
+        """
+        tables = len(self._tables)
+        if any(row[tables:] != heard[0][tables:] for row in heard):
+            sparse = [r for r, row in enumerate(heard) if row[tables:] != heard[self._me][tables:]]
+            raise UsageError(
+                "a gradient is sparse on all ranks or dense on all; here some are "
+                f"{'sparse' if any(self.layouts) else 'dense'}, and not so on ranks {sparse}. "
+                "A table with a second, dense use needs sparse=False."
+            )
+        return [row[:tables] for row in heard]
 
     @property
     def finite(self) -> bool:
@@ -149,7 +177,7 @@ class _Stripes:
         """What all get of this rank: the rows that it alone has, its stripes of the averages."""
         singles = [self._single(t) for t in range(len(self._tables))]
         sizes = self._sizes_of_pull(self._me)[len(self._tables) :]
-        stripes = [torch.zeros(sum(sizes), dtype=self._dtype)]  # what is sent if there is damage
+        stripes = [self._rows[0].new_zeros(sum(sizes))]  # what is sent if there is damage
         with self._work.damage_is_told():
             given = {r: self._read_push(r, message) for r, message in arrived.items()}
             stripes = [self._average(t, given) for t in range(len(self._tables))]
@@ -169,7 +197,7 @@ class _Stripes:
     def _average(self, t: int, given: Mapping[int, list[Tensor]]) -> Tensor:
         holders, width = self.holders[t], self._width(t, self._me)
         if not holders.shared.numel():
-            return torch.empty(0, dtype=self._dtype)
+            return self._rows[t].new_empty(0)
         ids = [holders.shared_of(r) for r in range(self._world)]
         parts = [
             self._own(t, self._me) if r == self._me else _as_rows(given[r][t], ids[r], width)

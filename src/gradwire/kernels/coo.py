@@ -35,9 +35,10 @@ def rows_of(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
             f"sparse of {x.dim()} dimensions. Use torch.sparse_coo_tensor(ids[None], rows)"
         )
     width = math.prod(x.shape[1:])
-    ids, rows = x._indices()[0], x._values().reshape(-1, width)
+    ids = x._indices()[0]
+    rows = x._values().reshape(ids.numel(), width)
     if x.is_coalesced():
-        return ids.int(), rows.to(dtype)
+        return ids.int(), rows.to(dtype).contiguous()
     once, sums = sum_rows([ids], [rows], 1.0, dtype)
     return once.int(), sums
 

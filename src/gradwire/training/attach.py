@@ -108,7 +108,8 @@ def attach(
         plan: a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path of a
             saved plan.
         process_group: whose ranks average; DDP's own, or the default group.
-        bucket_bytes: cap of a bucket, in bytes of gradient.
+        bucket_bytes: cap of a bucket, in bytes of gradient. Tables with sparse gradients, whose
+            size is not known, share one with their neighbours.
         buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
         lanes: buckets under way at once; each is a thread with its own process group. By default
             two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.

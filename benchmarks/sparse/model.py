@@ -29,7 +29,7 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 
 DENSITY = 0.001
-ELEMENTS = (2_500_000, 10_000_000, 25_000_000, 100_000_000)
+ELEMENTS = (2_500_000, 10_000_000, 25_000_000)
 LARGE = 1 << 20
 WARM_UP = 3
 

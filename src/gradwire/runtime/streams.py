@@ -273,12 +273,10 @@ class BucketStreams(CodedStreams):
     # -- results ----------------------------------------------------------------------------
 
     def write(self, parts: Sequence[Stream]) -> None:
-        means = self._means()
-        for mean in means:
-            mean.zero_()
-        for part in parts:
-            for mean, own in zip(means, self.by_parameter(part)):
-                kernels.place_stream(mean, own.places, own.values, None)
+        cut = [self.by_parameter(part) for part in parts]
+        for i, mean in enumerate(self._means()):  # a sum of lists that share no place, in one pass
+            own = [by_parameter[i] for by_parameter in cut]
+            kernels.accumulate(mean, [s.places for s in own], [s.values for s in own], 1.0)
 
     def write_dense(self, total: Tensor, divisor: float) -> None:
         parts = torch.split(self.whole(total, self.size), list(self._bucket.sizes))

@@ -214,19 +214,6 @@ class Streams(ABC):
         """The bytes, (size,); PayloadError unless they are what was sent."""
 
     @abstractmethod
-    def vouched(self, content: Tensor) -> Tensor:
-        """Bytes for all ranks, (m,) uint8, and whether this one has found damage; so that nobody
-        has to be told in a move of its own."""
-
-    @abstractmethod
-    def vouched_bytes(self, size: int) -> int:
-        """How many bytes such a message has."""
-
-    @abstractmethod
-    def trusted(self, message: Tensor, size: int) -> Tensor:
-        """The bytes, (size,); PayloadError if the sender found damage, or there is some here."""
-
-    @abstractmethod
     def damage_is_told(self) -> AbstractContextManager[None, bool]:
         """Around work on what arrived: PayloadError is remembered, and told by the next
         `announce`, so that no rank waits for one that has stopped."""

@@ -311,7 +311,7 @@ def test_bytes_of_columns_by_hand() -> None:
     ids = [2 * sealed(coded_places(6, k)) for k in rows]
     assert ids == [2 * 16, 2 * 16, 2 * 8]
     pushed = [4 * k * (5 - own) for k, own in zip(shared, stripes)]
-    pulled = [2 * (WORD + 4 * (5 * k + own)) for k, own in zip(single, stripes)]
+    pulled = [2 * 4 * (5 * k + own) for k, own in zip(single, stripes)]
     known = announced(3, 2)
     trace = lockstep("nonzero | columns", xs)[1]
     assert trace.bytes_sent == [known + sum(parts) for parts in zip(ids, pushed, pulled)]
@@ -321,7 +321,7 @@ def test_two_ranks_swap_rows_whole() -> None:
     """Of what both have, too: a stripe there and one back would be as much."""
     xs = example([[0, 15], [16, 18]], (6, 5))
     trace = lockstep("nonzero | columns", xs)[1]
-    known = announced(2, 2) + WORD
+    known = announced(2, 2)
     assert trace.bytes_sent == [known + sealed(1) + 4 * 5 * k for k in (2, 1)]
 
 
@@ -344,7 +344,7 @@ def test_zeros_cost_nothing(text: str, numbers: int) -> None:
 
 def test_no_rows_cost_nothing() -> None:
     trace = lockstep("nonzero | columns", [torch.zeros(300)] * 3)[1]
-    assert trace.bytes_sent == [announced(3, 2) + 2 * sealed(0) + 2 * WORD] * 3
+    assert trace.bytes_sent == [announced(3, 2) + 2 * sealed(0)] * 3
 
 
 def test_a_full_list_costs_what_dense_costs() -> None:

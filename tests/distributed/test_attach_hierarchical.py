@@ -16,6 +16,7 @@ from test_attach_errors import PATIENCE, Story, until_it_breaks
 from test_attach_handle import resources_of
 from test_attach_members import (
     Told,
+    around_a_bad_bucket,
     as_in_lockstep,
     plain_and_ddp,
     resumed,
@@ -83,16 +84,7 @@ def beside_a_bad_bucket(strategy: str) -> str:
     """What a machine's good buckets sent in a skipped step waits with the owners of its parts."""
     model, first = Told(), dist.get_rank() // 2 * 2
     with attached(model, strategy, bucket_bytes=8) as handle:
-        for step in range(3):
-            model.zero_grad()
-            model(slopes(step)).backward()
-        before, given = state_of(handle), slopes(9)
-        bad = {n: g.clone() for n, g in given.items()}
-        if dist.get_rank() == 0:
-            bad["b"][0, 0] = float("nan")
-        model.zero_grad()
-        model(bad).backward()
-        after = state_of(handle)
+        before, given, after = around_a_bad_bucket(model, handle)
         for name in given:
             more = after[name]["residual"].sum() - before[name]["residual"].sum()
             waits = sum(from_all(more)[first : first + 2])

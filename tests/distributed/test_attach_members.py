@@ -266,20 +266,25 @@ def test_one_bad_number_spoils_all_and_leaves_states(
         assert len(set(ranks.run(spoiled, strategy, where))) == 1
 
 
+def around_a_bad_bucket(model: Told, handle: Any) -> tuple[Any, dict[str, Tensor], Any]:
+    """States before and after a step that is skipped for b's sake, and what it brought."""
+    for step in range(3):
+        model.zero_grad()
+        model(slopes(step)).backward()
+    before, given = state_of(handle), slopes(9)
+    bad = {n: g.clone() for n, g in given.items()}
+    if dist.get_rank() == 0:
+        bad["b"][0, 0] = float("nan")
+    model.zero_grad()
+    model(bad).backward()
+    return before, given, state_of(handle)
+
+
 def beside_a_bad_bucket(strategy: str) -> str:
     """What good buckets sent in a skipped step is given back, and ranks agree on what is known."""
     model, world = Told(), dist.get_world_size()
     with attached(model, strategy, bucket_bytes=8) as handle:
-        for step in range(3):
-            model.zero_grad()
-            model(slopes(step)).backward()
-        before, given = state_of(handle), slopes(9)
-        bad = {n: g.clone() for n, g in given.items()}
-        if dist.get_rank() == 0:
-            bad["b"][0, 0] = float("nan")
-        model.zero_grad()
-        model(bad).backward()
-        after = state_of(handle)
+        before, given, after = around_a_bad_bucket(model, handle)
         for name, values in before.items():
             for key in values.keys() & {OWNERS_RESIDUAL, "estimate", "mean"}:
                 torch.testing.assert_close(after[name][key], values[key], rtol=1e-5, atol=1e-5)

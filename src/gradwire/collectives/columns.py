@@ -46,7 +46,7 @@ class Columns(Collective):
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         work, others = ctx.streams(), [r for r in range(ctx.world) if r != ctx.rank]
-        job = _Stripes(work, [_table(local) for local in ctx.locals()], ctx.rank, ctx.world)
+        job = _Stripes(work, ctx.locals(), ctx.rank, ctx.world)
         told = yield work.announce(*job.counts, *job.layouts, finite=job.finite)
         heard = work.heard(told, job.most)
         if heard is None:
@@ -75,10 +75,10 @@ def _table(local: Local) -> Rows | CooRows:
 class _Stripes:
     """What goes to an owner and to all, what an owner makes of it, and where it belongs."""
 
-    def __init__(
-        self, work: Streams, tables: Sequence[Rows | CooRows], me: int, world: int
-    ) -> None:
-        self._work, self._tables, self._me, self._world = work, tables, me, world
+    def __init__(self, work: Streams, locals_: Sequence[Local], me: int, world: int) -> None:
+        self._work, self._me, self._world = work, me, world
+        self._names = [local.name for local in locals_]
+        self._tables = tables = [_table(local) for local in locals_]
         self._bounds = [[r * t.width // world for r in range(world + 1)] for t in tables]
         self._ids = [table.nonzero() for table in tables]
         self._rows = [table.take(ids) for table, ids in zip(tables, self._ids)]
@@ -108,13 +108,14 @@ class _Stripes:
         Optimizers step dense and sparse gradients differently: replicas would drift apart.
         """
         tables = len(self._tables)
-        if any(row[tables:] != heard[0][tables:] for row in heard):
-            sparse = [r for r, row in enumerate(heard) if row[tables:] != heard[self._me][tables:]]
-            raise UsageError(
-                "a gradient is sparse on all ranks or dense on all; here some are "
-                f"{'sparse' if any(self.layouts) else 'dense'}, and not so on ranks {sparse}. "
-                "A table with a second, dense use needs sparse=False."
-            )
+        for name, layouts in zip(self._names, zip(*(row[tables:] for row in heard))):
+            sparse = [r for r, is_sparse in enumerate(layouts) if is_sparse]
+            if 0 < len(sparse) < len(layouts):
+                raise UsageError(
+                    f"a gradient is sparse on all ranks or dense on all; that of '{name}' is "
+                    f"sparse on ranks {sparse} alone, of {len(layouts)}. A table with a second, "
+                    "dense use needs sparse=False."
+                )
         return [row[:tables] for row in heard]
 
     @property
@@ -176,12 +177,9 @@ class _Stripes:
     def pull(self, arrived: Mapping[int, Tensor]) -> Tensor:
         """What all get of this rank: the rows that it alone has, its stripes of the averages."""
         singles = [self._single(t) for t in range(len(self._tables))]
-        sizes = self._sizes_of_pull(self._me)[len(self._tables) :]
-        stripes = [self._rows[0].new_zeros(sum(sizes))]  # what is sent if there is damage
-        with self._work.damage_is_told():
-            given = {r: self._read_push(r, message) for r, message in arrived.items()}
-            stripes = [self._average(t, given) for t in range(len(self._tables))]
-        return self._work.vouched(torch.cat(singles + stripes).view(torch.uint8))
+        given = {r: self._read_push(r, message) for r, message in arrived.items()}
+        stripes = [self._average(t, given) for t in range(len(self._tables))]
+        return torch.cat(singles + stripes).view(torch.uint8)
 
     def _single(self, t: int) -> Tensor:
         at, width = self.holders[t].single_at[self._me], self._tables[t].width
@@ -190,9 +188,8 @@ class _Stripes:
         return out
 
     def _read_push(self, rank: int, message: Tensor) -> list[Tensor]:
-        sizes = self._sizes_of_push(rank)
         self._work.whole(message, self.push_bytes(rank))
-        return list(torch.split(message.view(self._dtype), sizes))
+        return list(torch.split(message.view(self._dtype), self._sizes_of_push(rank)))
 
     def _average(self, t: int, given: Mapping[int, list[Tensor]]) -> Tensor:
         holders, width = self.holders[t], self._width(t, self._me)
@@ -207,7 +204,7 @@ class _Stripes:
 
     def pull_bytes(self, rank: int) -> int:
         """How many bytes all get of that rank."""
-        return self._work.vouched_bytes(self._item_bytes * sum(self._sizes_of_pull(rank)))
+        return self._item_bytes * sum(self._sizes_of_pull(rank))
 
     def _sizes_of_pull(self, rank: int) -> list[int]:
         singles = [h.single_at[rank].numel() * t.width for h, t in zip(self.holders, self._tables)]
@@ -232,9 +229,8 @@ class _Stripes:
             table.finish()
 
     def _read_pull(self, rank: int, message: Tensor) -> list[Tensor]:
-        sizes = self._sizes_of_pull(rank)
-        content = self._work.trusted(message, self._item_bytes * sum(sizes))
-        return list(torch.split(content.view(self._dtype), sizes))
+        self._work.whole(message, self.pull_bytes(rank))
+        return list(torch.split(message.view(self._dtype), self._sizes_of_pull(rank)))
 
 
 def _as_rows(flat: Tensor, ids: Tensor, width: int) -> Tensor:

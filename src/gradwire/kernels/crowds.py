@@ -30,6 +30,7 @@ from gradwire.kernels.core_streams import Part
 from gradwire.kernels.indices import (
     INDEX_CODES,
     check_encode,
+    check_section,
     code_bytes,
     decode_indices_twin,
     encode_indices_twin,
@@ -215,13 +216,8 @@ def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> 
 
 
 def _check_decode(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> None:
-    size = shaped_bytes(n, shape)
     check_buffer("places_out", places_out, torch.int32, shape.entries)
-    if section.dtype != torch.uint8 or tuple(section.shape) != (size,):
-        raise PayloadError(
-            f"the code of {shape} below {n} must be uint8 of shape ({size},), not {section.dtype} "
-            f"of shape {tuple(section.shape)}; check the sender's format"
-        )
+    check_section(f"code of {shape} below {n}", section, shaped_bytes(n, shape))
     check_same_device(section, places_out=places_out)
 
 

@@ -192,14 +192,18 @@ def _bytes_of_words(words: Tensor, width: int) -> Tensor:
 
 def _check_decode(section: Tensor, n: int, code: str, indices_out: Tensor) -> None:
     k = indices_out.numel()
-    size = code_bytes(code, n, k)
     check_buffer("indices_out", indices_out, torch.int32, k)
+    check_section(f"{code} code of {k} indices below {n}", section, code_bytes(code, n, k))
+    check_same_device(section, indices_out=indices_out)
+
+
+def check_section(what: str, section: Tensor, size: int) -> None:
+    """PayloadError unless a section that arrived is so many bytes."""
     if section.dtype != torch.uint8 or tuple(section.shape) != (size,):
         raise PayloadError(
-            f"the {code} code of {k} indices below {n} must be uint8 of shape ({size},), not "
-            f"{section.dtype} of shape {tuple(section.shape)}; check the sender's format"
+            f"the {what} must be uint8 of shape ({size},), not {section.dtype} of shape "
+            f"{tuple(section.shape)}; check the sender's format"
         )
-    check_same_device(section, indices_out=indices_out)
 
 
 def _check_decoded(position: int, n: int, code: str, k: int) -> None:

@@ -191,24 +191,6 @@ class BucketStreams(CodedStreams):
         check_seals(self.whole(message, self.sealed_bytes(size)).view(1, -1))
         return message[:size]
 
-    def vouched(self, content: Tensor) -> Tensor:
-        word = torch.tensor([int(self.damage is not None)], device=self._device)
-        return torch.cat([word.view(torch.uint8), content])
-
-    def vouched_bytes(self, size: int) -> int:
-        return _WORD + size
-
-    def trusted(self, message: Tensor, size: int) -> Tensor:
-        if self.damage is not None:
-            raise self.damage
-        self.whole(message, self.vouched_bytes(size))
-        if int(message[:_WORD].view(torch.int64)) != 0:
-            raise PayloadError(
-                f"what is received must be whole; another rank found damage in step {self.step}. "
-                "Look at the logs of the others."
-            )
-        return message[_WORD:]
-
     def damage_is_told(self) -> AbstractContextManager[None, bool]:
         return _Told(self)
 

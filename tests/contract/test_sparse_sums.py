@@ -349,4 +349,4 @@ def test_no_rows_cost_nothing() -> None:
 
 def test_a_full_list_costs_what_dense_costs() -> None:
     trace = lockstep("nonzero | sparcml", [torch.ones(100)] * 2)[1]
-    assert trace.bytes_sent == [announced(2, 1) + 16 + 4 * 100] * 2
+    assert trace.bytes_sent == [announced(2, 1) + 4 * 100] * 2

@@ -256,18 +256,23 @@ def test_damage_is_an_error_or_another_number(
 
 
 @pytest.mark.parametrize(
-    ("text", "at"), [("topk(0.3)+ef | zen", 0), ("nonzero | columns", 0), ("nonzero | sparcml", 3)]
-)
-def test_every_bit_of_a_count_matters(text: str, at: int) -> None:
+    ("text", "world", "at"),
+    [
+        ("topk(0.3)+ef | zen", 2, 0), ("nonzero | columns", 2, 0), ("nonzero | sparcml", 2, 0),
+        ("nonzero | sparcml", 4, 2),
+    ],
+)  # fmt: skip
+def test_every_bit_of_a_count_matters(text: str, world: int, at: int) -> None:
     """And of flags and headers: backends abort where ranks believe in different sizes."""
-    bits = 8 * Job(text, 2, SHAPES).announced() if at == 0 else 8 * 16
+    bits = 8 * Job(text, world, SHAPES).announced() if at == 0 else 8 * 16
     for number in range(bits):
 
         def flip(x: Tensor, dice: random.Random, number: int = number) -> Tensor:
             (x[1] if x.dim() == 2 else x)[number // 8] ^= 1 << number % 8
             return x
 
-        assert Job(text, 2, SHAPES).run((at, 0, flip, random.Random())) == [True, False]
+        failed = Job(text, world, SHAPES).run((at, 0, flip, random.Random()))
+        assert failed == [True] + [False] * (world - 1)
 
 
 @pytest.mark.parametrize(("variant", "rank", "at"), [("butterfly", 2, 3), ("tree", 1, 4)])

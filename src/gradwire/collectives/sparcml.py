@@ -31,32 +31,41 @@ class SparCML(Collective):
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         work = ctx.streams()
-        mine = work.entries()
-        if work.heard((yield work.announce(mine.count))) is None:
-            return
-        place = Butterfly(ctx.rank, ctx.world)
+        mine, place = work.entries(), Butterfly(ctx.rank, ctx.world)
+        passes = _passes(place)
         held = _Held(work, replace(mine, values=mine.values.float()))
-        guests = [] if place.guest is None else [place.guest]
-        yield from _pass_on(held, [place.host] if place.is_folded else [], guests)
-        for partner in place.partners:
-            peers = [] if place.is_folded else [partner]
-            yield from _pass_on(held, peers, peers)
-        if place.is_folded:
-            held.forget()
-        yield from _pass_on(held, guests, [place.host] if place.is_folded else [])
+        first = held.message().numel() if any(to for to, _ in passes[:1]) else 0
+        sizes = work.heard((yield work.announce(first)), 4 * work.size)
+        if sizes is None:
+            return
+        for number, (to, by) in enumerate(passes):
+            if number == 0:
+                told = {r: sizes[r][0] for r in by}
+            else:
+                told = yield from _lengths(held, to, by)
+            arrived = yield Exchange({r: held.message() for r in to}, told)
+            if number == 0 and place.is_folded:
+                held.forget()
+            for r in by:
+                held.merge(work.whole(arrived[r], told[r]))
         held.write(float(ctx.world))
 
 
-def _pass_on(held: _Held, to: list[int], by: list[int]) -> Generator[Move, Any, None]:
-    """How long it is, then what is held, to one rank; what another holds is merged in."""
+def _passes(place: Butterfly) -> list[tuple[list[int], list[int]]]:
+    """To whom a rank passes all it has, and who passes on to it, one pass after the other."""
+    host = [place.host] if place.is_folded else []
+    guest = [] if place.guest is None else [place.guest]
+    pairs = [[] if place.is_folded else [partner] for partner in place.partners]
+    passes = [(host, guest), *((peer, peer) for peer in pairs), (guest, host)]
+    return passes if place.world > place.core else passes[1:-1]
+
+
+def _lengths(held: _Held, to: list[int], by: list[int]) -> Generator[Move, Any, dict[int, int]]:
+    """How many bytes each of them will send."""
     work = held.work
-    message = held.message() if to else None
-    length = work.coded_count(0 if message is None else message.numel())
-    arrived = yield Exchange(dict.fromkeys(to, length), dict.fromkeys(by, length.numel()))
-    sizes = {r: work.read_count(arrived[r], 4 * work.size) for r in by}
-    arrived = yield Exchange({r: message for r in to if message is not None}, sizes)
-    for r in by:
-        held.merge(work.whole(arrived[r], sizes[r]))
+    mine = work.coded_count(held.message().numel() if to else 0)
+    arrived = yield Exchange(dict.fromkeys(to, mine), dict.fromkeys(by, mine.numel()))
+    return {r: work.read_count(arrived[r], 4 * work.size) for r in by}
 
 
 class _Held:
@@ -65,17 +74,20 @@ class _Held:
     def __init__(self, work: Streams, stream: Stream) -> None:
         self.work, self._stream = work, stream
         self._dense: Tensor | None = None
+        self._packed: Tensor | None = None
 
     def message(self) -> Tensor:
         if self._dense is None:
-            packed = self.work.packed(self.work.size, self._stream)
-            if packed.numel() < 4 * self.work.size:
-                return packed
-            room = torch.zeros(self.work.size, device=packed.device)
+            if self._packed is None:
+                self._packed = self.work.packed(self.work.size, self._stream)
+            if self._packed.numel() < 4 * self.work.size:
+                return self._packed
+            room = torch.zeros(self.work.size, device=self._packed.device)
             self._dense = _added(room, self._stream)
         return self._dense.view(torch.uint8)
 
     def merge(self, message: Tensor) -> None:
+        self._packed = None
         if message.numel() == 4 * self.work.size:
             theirs = message.clone().view(torch.float32)
             if self._dense is None:
@@ -92,7 +104,7 @@ class _Held:
     def forget(self) -> None:
         """It was handed over."""
         none = self._stream.places[:0]
-        self._stream, self._dense = Stream(none, none.float()), None
+        self._stream, self._dense, self._packed = Stream(none, none.float()), None, None
 
     def write(self, divisor: float) -> None:
         if self._dense is not None:

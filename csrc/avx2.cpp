@@ -2,6 +2,7 @@
 
 #include "codecs.hpp"
 #include "entries.hpp"
+#include "hash.hpp"
 #include "streams.hpp"
 #include "vector_avx2.hpp"
 

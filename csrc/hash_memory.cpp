@@ -6,23 +6,14 @@
 #include <memory>
 #include <thread>
 
+#include "hash.hpp"
+
 namespace gradwire {
 namespace {
 
 using Seeds = std::vector<std::uint32_t>;
 
 constexpr std::size_t block = 64;  // indices whose first slots are fetched at once
-
-// MurmurHash3's finalizer.
-std::uint32_t mixed(std::uint32_t h) {
-    h = (h ^ h >> 16) * 0x85ebca6bu;
-    h = (h ^ h >> 13) * 0xc2b2ae35u;
-    return h ^ h >> 16;
-}
-
-std::size_t drawn(std::uint32_t index, std::uint32_t seed, std::size_t n) {
-    return static_cast<std::size_t>(std::uint64_t{mixed(index ^ seed)} * n >> 32);
-}
 
 // One owner's slots, all 0 at first. An index is kept as index + 1.
 class Table {

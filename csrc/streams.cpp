@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <numeric>
 #include <type_traits>
 
 #include "half.hpp"
@@ -12,57 +11,6 @@
 
 namespace gradwire {
 namespace {
-
-// -- split ---------------------------------------------------------------------------------------
-
-// Counted in turn, so that a count is not waited for by the next entry of the same owner.
-constexpr std::size_t lanes = 4;
-
-struct Dealer {
-    const std::int32_t* place;
-    Deal deal;
-
-    std::uint32_t mask() const { return (1u << deal.bits) - 1; }
-    std::uint32_t entry(std::size_t j) const {
-        return static_cast<std::uint32_t>(
-            deal.table[static_cast<std::uint32_t>(place[j]) >> chunk_shift]);
-    }
-    std::int32_t local(std::size_t j, std::uint32_t entry) const {
-        const std::uint32_t inside = static_cast<std::uint32_t>(place[j]) & 15u;
-        return static_cast<std::int32_t>((entry >> deal.bits) << chunk_shift | inside);
-    }
-};
-
-// How many entries each number of an owner has, below 1 << bits.
-std::vector<std::uint32_t> count_owners(Dealer dealer, std::size_t k) {
-    const std::size_t fields = std::size_t{1} << dealer.deal.bits;
-    const std::uint32_t mask = dealer.mask();
-    std::vector<std::uint32_t> counts(lanes * fields);
-    std::uint32_t* const count = counts.data();
-    std::size_t j = 0;
-    for (; j + lanes <= k; j += lanes) {
-#pragma GCC unroll 4
-        for (std::size_t lane = 0; lane < lanes; ++lane)
-            ++count[lane * fields + (dealer.entry(j + lane) & mask)];
-    }
-    for (; j < k; ++j) ++count[dealer.entry(j) & mask];
-    for (std::size_t i = fields; i < lanes * fields; ++i) count[i % fields] += count[i];
-    counts.resize(fields);
-    return counts;
-}
-
-template <class Word>
-void scatter(Dealer dealer, const Word* value, std::size_t k, std::uint32_t* next,
-             std::int32_t* place_out, Word* value_out) {
-    const std::uint32_t mask = dealer.mask();
-#pragma GCC unroll 4
-    for (std::size_t j = 0; j < k; ++j) {
-        const std::uint32_t entry = dealer.entry(j);
-        const std::uint32_t to = next[entry & mask]++;
-        place_out[to] = dealer.local(j, entry);
-        value_out[to] = value[j];
-    }
-}
 
 // -- place ---------------------------------------------------------------------------------------
 
@@ -137,40 +85,10 @@ Marked& marked_tile() {
     return *own;
 }
 
-std::vector<std::size_t> split(Stream whole, Deal deal, std::int32_t* place, void* value) {
-    const Dealer dealer{whole.place, deal};
-    std::vector<std::uint32_t> next = count_owners(dealer, whole.count);
-    const std::vector<std::size_t> totals(next.begin(), next.begin() + deal.owners);
-    if (std::any_of(next.begin() + deal.owners, next.end(), [](auto n) { return n > 0; })) {
-        return {};
-    }
-    std::exclusive_scan(next.begin(), next.end(), next.begin(), 0u);
-    const auto move = [&](auto* to) {
-        using Word = std::remove_pointer_t<decltype(to)>;
-        const auto* const from = static_cast<const Word*>(whole.value);
-        scatter(dealer, from, whole.count, next.data(), place, to);
-    };
-    if (whole.type == Float::fp32) {
-        move(static_cast<std::uint32_t*>(value));
-    } else {
-        move(static_cast<std::uint16_t*>(value));
-    }
-    return totals;
-}
-
-void put_in_place(Stream stream, const std::int32_t* chunks, Float type, void* out) {
+void put_in_place(Stream stream, Float type, void* out) {
     with_type(stream.type, stream.value, [&](const auto* value) {
         with_type(type, out, [&](auto* target) {
-            if (chunks == nullptr) {
-                for (std::size_t j = 0; j < stream.count; ++j)
-                    put(value[j], target + stream.place[j]);
-                return;
-            }
-            for (std::size_t j = 0; j < stream.count; ++j) {
-                const auto p = static_cast<std::uint32_t>(stream.place[j]);
-                const auto chunk = static_cast<std::uint32_t>(chunks[p >> chunk_shift]);
-                put(value[j], target + (chunk << chunk_shift | (p & 15u)));
-            }
+            for (std::size_t j = 0; j < stream.count; ++j) put(value[j], target + stream.place[j]);
         });
     });
 }

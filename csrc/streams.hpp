@@ -39,6 +39,17 @@ struct Runs {
     std::size_t count;
 };
 
+// Chunks of 16 elements, dealt to owners in rounds. Each round begins with an owner drawn from its
+// number, and goes on to the next: so an owner's chunk r is one of round r, and nobody has a table.
+//
+//     round   0        1        2        3          of 3 owners
+//     chunk   0  1  2  3  4  5  6  7  8  9  10
+//     owner   2  0  1  1  2  0  2  0  1  0  1
+struct Deal {
+    std::uint32_t owners;  // 1 to 65,536
+    std::uint32_t seed;
+};
+
 // What is written once per instruction set, in streams.inl.
 struct Streams {
     const Passes* passes;
@@ -47,6 +58,12 @@ struct Streams {
     // where the fp32 sum is zero. Returns how many are left. Moves the payloads' `next`.
     std::size_t (*merge)(SparsePayload* payloads, std::size_t count, std::size_t n, float divisor,
                          Float type, std::int32_t* place, void* value, Marked& tile);
+    // The entries owner after owner, in their order, with places among the owner's elements.
+    // Returns the counts by owner. Throws std::bad_alloc.
+    std::vector<std::size_t> (*split)(Stream whole, Deal deal, std::int32_t* place, void* value);
+    // Places among an owner's elements as places in the whole.
+    void (*flat_places)(const std::int32_t* place, std::size_t count, std::uint32_t owner,
+                        Deal deal, std::int32_t* out);
     // Each run's rows, of `width` elements, summed in order, in fp32, from zero, and divided: one
     // row of `out` after the other.
     void (*sum_runs)(Float type, Runs runs, std::size_t width, float divisor, Float out_type,
@@ -59,19 +76,8 @@ extern const Streams avx2_streams;
 extern const Streams avx512_streams;
 #endif
 
-// For each chunk its owner, in the lowest bits, and its number among the owner's.
-struct Deal {
-    const std::int32_t* table;
-    unsigned bits;
-    std::size_t owners;
-};
-
-// The entries owner after owner, in their order, with places in the owner's chunks. Returns the
-// counts by owner; none, with nothing written, if an entry belongs to nobody.
-std::vector<std::size_t> split(Stream whole, Deal deal, std::int32_t* place, void* value);
-
-// out[chunks[place / 16] * 16 + place % 16] = value; without chunks: out[place] = value.
-void put_in_place(Stream stream, const std::int32_t* chunks, Float type, void* out);
+// out[place] = value.
+void put_in_place(Stream stream, Float type, void* out);
 
 // The union, shared places added, of which the k of largest magnitude are kept, ties to the lower
 // place, by ascending place. NaN is the largest, and the same NaN whatever it was. Returns how

@@ -165,6 +165,105 @@ std::size_t merge(SparsePayload* payloads, std::size_t count, std::size_t n, flo
     return kept.finish();
 }
 
+// -- owners --------------------------------------------------------------------------------------
+
+constexpr std::size_t dealt_at_once = 512;
+constexpr unsigned chunk_bits = 31 - chunk_shift;
+
+// Rounds of a deal, by multiplication: exact for chunks below 2^27 (Granlund & Montgomery 1994).
+class Rounds {
+  public:
+    explicit Rounds(Deal deal) : deal_(deal) {
+        while (1u << (shift_ - chunk_bits) < deal.owners) ++shift_;
+        factor_ = static_cast<std::uint32_t>(((1ull << shift_) + deal.owners - 1) / deal.owners);
+    }
+    std::uint32_t of(std::uint32_t chunk) const {
+        return static_cast<std::uint32_t>(std::uint64_t{chunk} * factor_ >> shift_);
+    }
+    // Who gets the first chunk of a round.
+    std::uint32_t first(std::uint32_t round) const {
+        return drawn(round, deal_.seed, deal_.owners);
+    }
+
+  private:
+    Deal deal_;
+    std::uint32_t factor_;
+    unsigned shift_ = chunk_bits;
+};
+
+// Entries' owners, and their places among the owner's elements.
+struct Dealt {
+    alignas(64) std::uint32_t owner[dealt_at_once];
+    alignas(64) std::uint32_t place[dealt_at_once];
+
+    void deal(const std::int32_t* from, std::size_t count, std::uint32_t owners, Rounds rounds) {
+        for (std::size_t j = 0; j < count; ++j) {
+            const auto p = static_cast<std::uint32_t>(from[j]);
+            const std::uint32_t chunk = p >> chunk_shift, round = rounds.of(chunk);
+            const std::uint32_t turn = chunk - round * owners + rounds.first(round);
+            owner[j] = turn < owners ? turn : turn - owners;
+            place[j] = round << chunk_shift | (p & 15u);
+        }
+    }
+};
+
+// Calls act(dealt, first, count) for all entries, some at a time.
+template <class Act>
+void each_dealt(const std::int32_t* place, std::size_t count, Deal deal, Act act) {
+    const Rounds rounds(deal);
+    Dealt dealt;
+    for (std::size_t j = 0; j < count; j += dealt_at_once) {
+        const std::size_t here = count - j < dealt_at_once ? count - j : dealt_at_once;
+        dealt.deal(place + j, here, deal.owners, rounds);
+        act(dealt, j, here);
+    }
+}
+
+std::vector<std::size_t> split(Stream whole, Deal deal, std::int32_t* place, void* value) {
+    constexpr std::size_t lanes = 4;  // so that a count is not waited for by the next of its owner
+    const std::size_t owners = deal.owners;
+    std::vector<std::uint32_t> counts(lanes * owners);
+    each_dealt(whole.place, whole.count, deal, [&](const Dealt& dealt, std::size_t, std::size_t n) {
+        for (std::size_t j = 0; j < n; ++j) ++counts[j % lanes * owners + dealt.owner[j]];
+    });
+    std::vector<std::size_t> totals(owners);
+    std::vector<std::uint32_t> next(owners);
+    std::uint32_t before = 0;
+    for (std::size_t i = 0; i < owners; ++i) {
+        for (std::size_t lane = 0; lane < lanes; ++lane) totals[i] += counts[lane * owners + i];
+        next[i] = before;
+        before += static_cast<std::uint32_t>(totals[i]);
+    }
+    const auto scatter = [&](const auto* from, auto* to) {
+        each_dealt(whole.place, whole.count, deal,
+                   [&](const Dealt& dealt, std::size_t first, std::size_t n) {
+            for (std::size_t j = 0; j < n; ++j) {
+                const std::uint32_t at = next[dealt.owner[j]]++;
+                place[at] = static_cast<std::int32_t>(dealt.place[j]);
+                to[at] = from[first + j];
+            }
+        });
+    };
+    if (whole.type == Float::fp32) {
+        scatter(static_cast<const std::uint32_t*>(whole.value), static_cast<std::uint32_t*>(value));
+    } else {
+        scatter(static_cast<const std::uint16_t*>(whole.value), static_cast<std::uint16_t*>(value));
+    }
+    return totals;
+}
+
+void flat_places(const std::int32_t* place, std::size_t count, std::uint32_t owner, Deal deal,
+                 std::int32_t* out) {
+    const Rounds rounds(deal);
+    const std::uint32_t owners = deal.owners;
+    for (std::size_t j = 0; j < count; ++j) {
+        const auto p = static_cast<std::uint32_t>(place[j]);
+        const std::uint32_t round = p >> chunk_shift, first = rounds.first(round);
+        const std::uint32_t turn = owner < first ? owner + owners - first : owner - first;
+        out[j] = static_cast<std::int32_t>((round * owners + turn) << chunk_shift | (p & 15u));
+    }
+}
+
 // -- rows ----------------------------------------------------------------------------------------
 
 // One run of rows: their sum, divided, U vectors at a time from column i on. Returns the next column.
@@ -209,6 +308,7 @@ void sum_runs(Float type, Runs runs, std::size_t width, float divisor, Float out
 
 }  // namespace
 
-extern const Streams GRADWIRE_STREAMS = {&GRADWIRE_PASSES, &GRADWIRE_SPARSE, merge, sum_runs};
+extern const Streams GRADWIRE_STREAMS = {&GRADWIRE_PASSES, &GRADWIRE_SPARSE, merge, split,
+                                          flat_places, sum_runs};
 
 }  // namespace gradwire

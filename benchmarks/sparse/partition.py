@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gradwire.kernels import CHUNK, instruction_set, split_stream
+from gradwire.kernels import instruction_set, split_stream
 
 DENSITIES = (0.001, 0.01, 0.05, 0.2)
 OWNERS = (4, 16, 128)
@@ -38,7 +38,7 @@ def row(elements: int, density: float, dtype: torch.dtype, rounds: int) -> None:
     generator = torch.Generator().manual_seed(1)
     places = (torch.rand(elements, generator=generator) < density).nonzero().flatten().int()
     values = torch.randn(places.numel(), generator=generator).to(dtype)
-    work = contestants(elements, places, values)
+    work = contestants(places, values)
     seconds: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(rounds + 1):
         for name, act in work.items():
@@ -53,7 +53,7 @@ def row(elements: int, density: float, dtype: torch.dtype, rounds: int) -> None:
     print(f"{density:6.1%} {str(dtype)[6:]:>8}: {', '.join(cells)}", flush=True)
 
 
-def contestants(elements: int, places: Tensor, values: Tensor) -> dict[str, Callable[[], object]]:
+def contestants(places: Tensor, values: Tensor) -> dict[str, Callable[[], object]]:
     out = torch.empty_like(places), torch.empty_like(values)
     words = values.view(torch.int32 if values.dtype == torch.float32 else torch.int16)
     work: dict[str, Callable[[], object]] = {
@@ -61,25 +61,10 @@ def contestants(elements: int, places: Tensor, values: Tensor) -> dict[str, Call
         "copy": lambda: (out[0].copy_(places), out[1].copy_(values)),
     }
     for owners in OWNERS:
-        table, bits = deal(elements, owners)
-        work[f"{owners} owners"] = lambda table=table, bits=bits, owners=owners: split_stream(
-            places, values, table, bits, owners, *out
+        work[f"{owners} owners"] = lambda owners=owners: split_stream(
+            places, values, owners, 0, *out
         )
     return work
-
-
-def deal(elements: int, owners: int) -> tuple[Tensor, int]:
-    """Chunks dealt out in turn over a permutation; each owner's are numbered as they lie."""
-    bits = (owners - 1).bit_length()
-    chunks = -(-elements // CHUNK)
-    owner = torch.empty(chunks, dtype=torch.int64)
-    generator = torch.Generator().manual_seed(0)
-    owner[torch.randperm(chunks, generator=generator)] = torch.arange(chunks) % owners
-    local = torch.zeros(chunks, dtype=torch.int64)
-    for one in range(owners):
-        mine = owner == one
-        local[mine] = torch.arange(int(mine.sum()))
-    return (local << bits | owner).int(), bits
 
 
 if __name__ == "__main__":

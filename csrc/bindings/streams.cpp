@@ -25,11 +25,18 @@ Stream stream_of(const Given& given) {
     return {at<std::int32_t>(place), at<void>(value), count, static_cast<Float>(type)};
 }
 
-std::vector<std::size_t> split_at(const Given& whole, Address table, unsigned bits,
-                                  std::size_t owners, Address place, Address value) {
+std::vector<std::size_t> split_at(int set, const Given& whole, std::uint32_t owners,
+                                  std::uint32_t seed, Address place, Address value) {
     const nb::gil_scoped_release release;
-    return split(stream_of(whole), {at<std::int32_t>(table), bits, owners},
-                 at<std::int32_t>(place), at<void>(value));
+    return streams_of(set).split(stream_of(whole), {owners, seed}, at<std::int32_t>(place),
+                                 at<void>(value));
+}
+
+void flat_places_at(int set, Address place, std::size_t count, std::uint32_t owner,
+                    std::uint32_t owners, std::uint32_t seed, Address out) {
+    const nb::gil_scoped_release release;
+    streams_of(set).flat_places(at<std::int32_t>(place), count, owner, {owners, seed},
+                                at<std::int32_t>(out));
 }
 
 std::size_t merge_at(int set, const std::vector<Given>& payloads, std::size_t n, float divisor,
@@ -44,10 +51,9 @@ std::size_t merge_at(int set, const std::vector<Given>& payloads, std::size_t n,
                                  at<std::int32_t>(place), at<void>(value), marked_tile());
 }
 
-void put_in_place_at(const Given& stream, Address chunks, int type, Address out) {
+void put_in_place_at(const Given& stream, int type, Address out) {
     const nb::gil_scoped_release release;
-    put_in_place(stream_of(stream), at<std::int32_t>(chunks), static_cast<Float>(type),
-                 at<void>(out));
+    put_in_place(stream_of(stream), static_cast<Float>(type), at<void>(out));
 }
 
 std::size_t top_of_two_at(int set, const Given& a, const Given& b, std::size_t k, Address place,
@@ -104,6 +110,7 @@ std::tuple<std::vector<std::size_t>, std::size_t, std::size_t> hash_partition_at
 
 void bind_streams(nb::module_& m) {
     m.def("split", &split_at);
+    m.def("flat_places", &flat_places_at);
     m.def("merge", &merge_at);
     m.def("put_in_place", &put_in_place_at);
     m.def("top_of_two", &top_of_two_at);

@@ -21,12 +21,12 @@ _PUBLISHED: tuple[Form, Form] = ("coo", "bitmap")
 class Zen(Collective):
     """Entries to the owners of their chunks, summed there in rank order, averages to all.
 
-    "chunks": who owns which 16 elements is drawn once from the seed, so that no pattern in the
-    tensor makes one owner's part larger: pushes and pulls are balanced like balls in bins. Within
+    "chunks": who owns which 16 elements is drawn from the seed, so that no pattern in the tensor
+    makes one owner's part larger: pushes and pulls are balanced like balls in bins. Within
     a part places stay sorted, so they are coded in 2 + log2(n/k) bits, or as a bitmap, and in
     less where they come in crowds, as rows do: half a bit. Owners merge sorted lists: no hash
     table, no buffer of the tensor's size. At most 0.85 of the bytes of "paper" on tensors as
-    models have them. Memory: half a byte per element for the chunks, and the messages.
+    models have them. Memory: the messages, and no table of who owns what.
     "paper": as published, to compare with: who owns an element is its hash; split by hash memory;
     pairs of int32 and value to owners; a bitmap of the owner's elements and values to all, so
     (n-1)/n · (2d + D + 1/32). Memory: 4 bytes per element for the lists of who owns what.

@@ -36,7 +36,7 @@ from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
 from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add, quotient
-from gradwire.kernels.streams import CHUNK, place_stream, split_stream
+from gradwire.kernels.streams import CHUNK, flat_places, place_stream, split_stream
 from gradwire.kernels.tensors import check_index_range
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 
@@ -72,6 +72,7 @@ __all__ = [
     "encode_shaped",
     "fallbacks",
     "fill_nan",
+    "flat_places",
     "formats",
     "gather_stripes",
     "hash_partition",

@@ -14,8 +14,11 @@ class StreamsCore(Protocol):
     """What kernels/streams.py, crowds.py, merges.py, rows.py and hash_memory.py call."""
 
     def split(
-        self, whole: Given, table: int, bits: int, owners: int, places: int, values: int, /
+        self, set: int, whole: Given, owners: int, seed: int, places: int, values: int, /
     ) -> list[int]: ...
+    def flat_places(
+        self, set: int, places: int, k: int, owner: int, owners: int, seed: int, out: int, /
+    ) -> None: ...
     def merge(
         self,
         set: int,
@@ -27,7 +30,7 @@ class StreamsCore(Protocol):
         values: int,
         /,
     ) -> int: ...
-    def put_in_place(self, stream: Given, chunks: int, type: int, out: int, /) -> None: ...
+    def put_in_place(self, stream: Given, type: int, out: int, /) -> None: ...
     def top_of_two(
         self, set: int, a: Given, b: Given, k: int, places: int, type: int, values: int, /
     ) -> int: ...

@@ -216,8 +216,8 @@ def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> 
 
 
 def _check_decode(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> None:
-    check_buffer("places_out", places_out, torch.int32, shape.entries)
     check_section(f"code of {shape} below {n}", section, shaped_bytes(n, shape))
+    check_buffer("places_out", places_out, torch.int32, shape.entries)
     check_same_device(section, places_out=places_out)
 
 

@@ -1,8 +1,14 @@
 """Streams: sorted sparse vectors, cut among owners and put in place.
 
 A stream is places, (k,) int32, strictly ascending, and values, (k,) fp32, bf16 or fp16. Owners
-are dealt chunks of 16 elements, one line of the cache: an owner's elements are those of its
-chunks, one chunk after the other, and a local place counts them.
+are dealt chunks of 16 elements, one line of the cache, in rounds:
+
+    round   0        1        2        3          a round begins with an owner drawn from its
+    chunk   0  1  2  3  4  5  6  7  8  9  10      number and a seed, and goes on to the next
+    owner   2  0  1  1  2  0  2  0  1  0  1
+
+An owner's elements are those of its chunks, one after the other, and a place of the owner's counts
+them. So an owner's r-th chunk is one of round r: nothing is kept, and sorted lists stay sorted.
 """
 
 import torch
@@ -11,8 +17,9 @@ from torch import Tensor
 from gradwire.errors import KernelError
 from gradwire.kernels.core import Core
 from gradwire.kernels.core_streams import Given
+from gradwire.kernels.hash_memory import owners_of
 from gradwire.kernels.native import core_for
-from gradwire.kernels.sparse import check_payload, first_violation
+from gradwire.kernels.sparse import check_payload
 from gradwire.kernels.tensors import (
     CODES,
     check_buffer,
@@ -25,7 +32,8 @@ from gradwire.kernels.tensors import (
 
 CHUNK = 16
 """Elements that are dealt together."""
-_MOST_BITS = 16
+_MOST_OWNERS = 1 << 16
+_MOST_CHUNKS = (1 << 31) // CHUNK
 
 
 def given(places: Tensor, values: Tensor) -> Given:
@@ -49,148 +57,137 @@ def check_stream(name: str, places: Tensor, values: Tensor) -> None:
     check_same_device(places, values=values)
 
 
+def _check_deal(owners: int, seed: int) -> None:
+    if not 1 <= owners <= _MOST_OWNERS or not 0 <= seed < 1 << 32:
+        raise KernelError(
+            f"owners must be 1 to {_MOST_OWNERS} and the seed have 32 bits, but there are "
+            f"{owners} owners, and the seed is {seed}; pass the world's size and a digest's half"
+        )
+
+
 def _check_split(
-    places: Tensor,
-    values: Tensor,
-    table: Tensor,
-    bits: int,
-    owners: int,
-    outs: tuple[Tensor, Tensor],
+    places: Tensor, values: Tensor, owners: int, seed: int, outs: tuple[Tensor, Tensor]
 ) -> None:
     check_stream("places", places, values)
     k = places.numel()
-    check_buffer("table", table, torch.int32, table.numel())
     check_buffer("places_out", outs[0], torch.int32, k)
     check_buffer("values_out", outs[1], values.dtype, k)
-    check_same_device(places, table=table, places_out=outs[0], values_out=outs[1])
-    if not 0 <= bits <= _MOST_BITS or not 1 <= owners <= 1 << bits:
+    check_same_device(places, places_out=outs[0], values_out=outs[1])
+    _check_deal(owners, seed)
+    if k > 0 and not 0 <= int(places[0]) <= int(places[-1]):
         raise KernelError(
-            f"bits must be at most {_MOST_BITS} and hold the owners, but there are {bits} bits "
-            f"for {owners} owners; pass (owners - 1).bit_length()"
+            f"places must ascend from 0 on, but go from {int(places[0])} to {int(places[-1])}; "
+            "pass a stream"
         )
-    size = CHUNK * table.numel()
-    if k > 0 and not 0 <= int(places[0]) <= int(places[-1]) < size:
-        raise KernelError(
-            f"places must be within 0 ... {size - 1}, the elements of the table, but go from "
-            f"{int(places[0])} to {int(places[-1])}; pass the table of this tensor"
-        )
-
-
-def _check_owned(counts: list[int], owners: int) -> list[int]:
-    if counts:
-        return counts
-    raise KernelError(
-        f"an entry's owner must be below the number of owners, {owners}, but one is not; check "
-        "the table's lowest bits when it is made"
-    )
 
 
 def split_stream(
-    places: Tensor,
-    values: Tensor,
-    table: Tensor,
-    bits: int,
-    owners: int,
-    places_out: Tensor,
-    values_out: Tensor,
+    places: Tensor, values: Tensor, owners: int, seed: int, places_out: Tensor, values_out: Tensor
 ) -> list[int]:
-    """Cuts a stream among owners: owner after owner, in their order, with local places.
+    """Cuts a stream among owners: owner after owner, in their order, with places of the owner's.
 
     places: (k,) int32, strictly ascending: of one's own, only the first and the last are checked.
-    values: (k,) fp32, bf16 or fp16, moved as they are. table: (chunks,) int32, contiguous; for
-    each 16 elements of the whole (number among the owner's chunks << bits) | owner. Whoever makes
-    a table checks once that its numbers are right: an owner that is not below `owners` is refused
-    here where an entry meets it, a wrong number is not. places_out, values_out: (k,), contiguous,
-    written; neither is an input.
+    values: (k,) fp32, bf16 or fp16, moved as they are. owners: at most 65,536. seed: of 32 bits.
+    places_out, values_out: (k,), contiguous, written; neither is an input.
     Returns the count of each owner. Raises KernelError, with nothing written.
     """
     outs = places_out, values_out
     found = core_for(places)
     if found is None:
-        return split_stream_twin(places, values, table, bits, owners, *outs)
-    _check_split(places, values, table, bits, owners, outs)
+        return split_stream_twin(places, values, owners, seed, *outs)
+    _check_split(places, values, owners, seed, outs)
+    core, chosen = found
     places, values = places.contiguous(), values.contiguous()
-    counts = found[0].split(
-        given(places, values), pointer(table), bits, owners, pointer(outs[0]), pointer(outs[1])
+    return core.split(
+        chosen, given(places, values), owners, seed, pointer(outs[0]), pointer(outs[1])
     )
-    return _check_owned(counts, owners)
 
 
 def split_stream_twin(
-    places: Tensor,
-    values: Tensor,
-    table: Tensor,
-    bits: int,
-    owners: int,
-    places_out: Tensor,
-    values_out: Tensor,
+    places: Tensor, values: Tensor, owners: int, seed: int, places_out: Tensor, values_out: Tensor
 ) -> list[int]:
     """`split_stream` in torch."""
-    _check_split(places, values, table, bits, owners, (places_out, values_out))
-    entries = table[places.long() // CHUNK].long() & 0xFFFFFFFF
-    owner = entries & (1 << bits) - 1
-    if bool((owner >= owners).any()):
-        return _check_owned([], owners)
+    _check_split(places, values, owners, seed, (places_out, values_out))
+    chunks = places.long() // CHUNK
+    rounds = chunks // owners
+    owner = (chunks + owners_of(rounds, owners, seed)) % owners
     order = owner.sort(stable=True).indices
-    local = (entries >> bits) * CHUNK + places % CHUNK
-    places_out.copy_(local[order])
+    places_out.copy_((rounds * CHUNK + places % CHUNK)[order])
     values_out.copy_(values[order])
     counts: list[int] = torch.bincount(owner, minlength=owners).tolist()
     return counts
 
 
-def _local_elements(out: Tensor, chunks: Tensor | None, core: Core | None) -> int:
-    """How many elements of out the chunks hold: only the last one may be cut."""
-    n = out.numel()
-    if chunks is None:
-        return n
-    check_buffer("chunks", chunks, torch.int32, chunks.numel())
-    check_same_device(out, chunks=chunks)
-    whole = -(-n // CHUNK)
-    position = first_violation(chunks, whole, core)
-    if position < chunks.numel():
-        raise KernelError(
-            f"chunks must ascend strictly within 0 ... {whole - 1}, the chunks of {n} elements, "
-            f"but chunk {position} is {int(chunks[position])}; pass the owner's own, for this out"
-        )
-    if chunks.numel() == 0:
-        return 0
-    return CHUNK * (chunks.numel() - 1) + min(CHUNK, n - CHUNK * int(chunks[-1]))
+def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
+    """The inverse for places: an owner's, as `split_stream` gives them, in the whole.
+
+    places: (k,) int32, strictly ascending: only the first and the last are checked. places_out:
+    (k,) int32, contiguous, written; may be places. Raises KernelError, with nothing written.
+    """
+    found = core_for(places)
+    if found is None:
+        flat_places_twin(places, owner, owners, seed, places_out)
+        return
+    _check_flat(places, owner, owners, seed, places_out)
+    core, chosen = found
+    places, out = places.contiguous(), pointer(places_out)
+    core.flat_places(chosen, pointer(places), places.numel(), owner, owners, seed, out)
 
 
-def _check_place(
-    out: Tensor, places: Tensor, values: Tensor, chunks: Tensor | None, core: Core | None
+def flat_places_twin(
+    places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor
 ) -> None:
+    """`flat_places` in torch."""
+    _check_flat(places, owner, owners, seed, places_out)
+    rounds = places.long() // CHUNK
+    turn = (owner - owners_of(rounds, owners, seed)) % owners
+    places_out.copy_((rounds * owners + turn) * CHUNK + places % CHUNK)
+
+
+def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
+    _check_deal(owners, seed)
+    check_buffer("places_out", places_out, torch.int32, places.numel())
+    check_same_device(places, places_out=places_out)
+    if places.dtype != torch.int32 or places.dim() != 1 or not 0 <= owner < owners:
+        raise KernelError(
+            f"places must be int32 with one dimension, and the owner one of {owners}, not "
+            f"{places.dtype} of shape {tuple(places.shape)} and {owner}; pass an owner's places"
+        )
+    most = (_MOST_CHUNKS // owners) * CHUNK
+    if places.numel() > 0 and not 0 <= int(places[0]) <= int(places[-1]) < most:
+        raise KernelError(
+            f"places must be within 0 ... {most - 1}, what one of {owners} owners can have, but "
+            f"go from {int(places[0])} to {int(places[-1])}; pass an owner's places"
+        )
+
+
+def _check_place(out: Tensor, places: Tensor, values: Tensor, core: Core | None) -> None:
     check_float("out", out)
     check_contiguous("out", out)
-    check_payload(0, _local_elements(out, chunks, core), out, places, values, core)
+    check_payload(0, out.numel(), out, places, values, core)
 
 
-def place_stream(out: Tensor, places: Tensor, values: Tensor, chunks: Tensor | None) -> None:
-    """out[chunks[p // 16] * 16 + p % 16] = value; out[p] = value where chunks is None.
+def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
+    """out[places] = values.
 
     out: (n,) fp32, bf16 or fp16, contiguous; not cleared. places: (k,) int32, strictly ascending,
-    within the owner's elements. values: (k,) fp32, bf16 or fp16, rounded to out's dtype. chunks:
-    (c,) int32, contiguous, the owner's chunks in ascending order; the last one of out may be cut.
-    Raises PayloadError, with out untouched, naming the entry; KernelError for out and chunks.
+    below n. values: (k,) fp32, bf16 or fp16, rounded to out's dtype.
+    Raises PayloadError, with out untouched, naming the entry; KernelError for out.
     """
     found = core_for(out)
     if found is None:
-        place_stream_twin(out, places, values, chunks)
+        place_stream_twin(out, places, values)
         return
     core, _ = found
-    _check_place(out, places, values, chunks, core)
+    _check_place(out, places, values, core)
     places, values = places.contiguous(), values.contiguous()
-    core.put_in_place(given(places, values), pointer(chunks), CODES[out.dtype], pointer(out))
+    core.put_in_place(given(places, values), CODES[out.dtype], pointer(out))
 
 
-def place_stream_twin(out: Tensor, places: Tensor, values: Tensor, chunks: Tensor | None) -> None:
+def place_stream_twin(out: Tensor, places: Tensor, values: Tensor) -> None:
     """`place_stream` in torch."""
-    _check_place(out, places, values, chunks, None)
-    where = places.long()
-    if chunks is not None:
-        where = chunks.long()[where // CHUNK] * CHUNK + where % CHUNK
-    out[where] = values.to(out.dtype)
+    _check_place(out, places, values, None)
+    out[places.long()] = values.to(out.dtype)
 
 
 def check_capacity(places_out: Tensor, values_out: Tensor, least: int) -> None:

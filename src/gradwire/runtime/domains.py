@@ -48,28 +48,24 @@ class Ranges(Domains):
 
 
 class Chunks(Domains):
-    """Chunks of 16 elements, one after the other to every rank in turn, over a random order.
+    """Chunks of 16 elements, dealt out in rounds that each begin with another owner.
 
     Within a domain they lie in the order of the flat vector, so that sorted lists stay sorted.
-    Memory: 8 bytes per chunk, half a byte per element. Few chunks are dealt out as ranges.
+    No tables. Few chunks are dealt out as ranges.
     """
 
     def __init__(self, n: int, world: int, seed: int, device: torch.device) -> None:
-        self._n, self._world, self._device = n, world, device
+        self._world, self._device = world, device
+        self._seed = digest("chunks", n, world, seed) & 0xFFFFFFFF
         count = -(-n // CHUNK)
-        dice = torch.Generator().manual_seed(digest("chunks", n, world, seed))
-        owner = torch.randperm(count, generator=dice, dtype=torch.int32).remainder_(world)
-        self._bits = (world - 1).bit_length()
-        self._table = torch.empty(count, dtype=torch.int32)
-        self._chunks = []
-        for rank in range(world):
-            mine = (owner == rank).nonzero().flatten()
-            self._chunks.append(mine.int().to(device))
-            local = torch.arange(mine.numel(), dtype=torch.int32)
-            self._table[mine] = local * (1 << self._bits) + rank
-        self._table = self._table.to(device)
-        self.sizes = [CHUNK * chunks.numel() for chunks in self._chunks]
-        self.sizes[int(owner[-1])] -= -n % CHUNK  # the last chunk, which may be cut
+        self.sizes = [CHUNK * (count // world)] * world
+        for chunk in range(count - count % world, count):
+            self.sizes[self._owner(chunk)] += CHUNK
+        self.sizes[self._owner(count - 1)] -= -n % CHUNK  # the last chunk, which may be cut
+
+    def _owner(self, chunk: int) -> int:
+        turn = kernels.owners_of(torch.tensor(chunk // self._world), self._world, self._seed)
+        return (chunk + int(turn)) % self._world
 
     @cached_property
     def _room(self) -> kernels.Scratch:
@@ -79,13 +75,14 @@ class Chunks(Domains):
         places = self._room.room("places", stream.count, torch.int32, self._device)
         values = self._room.room("values", stream.count, stream.values.dtype, self._device)
         counts = kernels.split_stream(
-            stream.places, stream.values, self._table, self._bits, self._world, places, values
+            stream.places, stream.values, self._world, self._seed, places, values
         )
         return list(map(Stream, torch.split(places, counts), torch.split(values, counts)))
 
     def flat(self, owner: int, places: Tensor) -> Tensor:
-        chunk = self._chunks[owner][(places >> CHUNK.bit_length() - 1).long()]
-        return chunk * CHUNK + (places & CHUNK - 1)
+        out = torch.empty_like(places)
+        kernels.flat_places(places, owner, self._world, self._seed, out)
+        return out
 
 
 class HashedElements(Domains):

@@ -1,4 +1,4 @@
-"""Inputs for the tests of streams: drawn places, owners' tables, damaged lists."""
+"""Inputs for the tests of streams: drawn places, damaged lists."""
 
 from collections.abc import Callable
 
@@ -28,24 +28,6 @@ def stream(
     places = chosen.nonzero().flatten().int()
     held = torch.empty(places.numel() + 1, dtype=torch.int32)[1:].copy_(places)
     return held, draw(kind, held.numel(), seed, dtype, shift=1)
-
-
-def deal(n: int, owners: int, seed: int, bits: int | None = None) -> tuple[torch.Tensor, int]:
-    """A table of n elements: chunks dealt out over a permutation; and its bits."""
-    bits = (owners - 1).bit_length() if bits is None else bits
-    chunks = -(-n // 16)
-    g = torch.Generator().manual_seed(seed)
-    owner = torch.randperm(chunks, generator=g) % owners
-    local = torch.zeros(chunks, dtype=torch.int64)
-    for one in range(owners):
-        mine = owner == one
-        local[mine] = torch.arange(int(mine.sum()))
-    return (local << bits | owner).int(), bits
-
-
-def chunks_of(table: torch.Tensor, bits: int, owner: int) -> torch.Tensor:
-    """The owner's chunk numbers, ascending."""
-    return (table & (1 << bits) - 1 == owner).nonzero().flatten().int()
 
 
 def outputs(k: int, dtype: torch.dtype) -> Stream:

@@ -5,8 +5,9 @@
         "none | allreduce" "nonzero | zen" "nonzero | hierarchical(outer='zen')"
 
 Every rank has one tensor of the preset, scaled to --elements. A round runs every strategy once,
-with a barrier before each; medians over the rounds of the slowest rank's time. What is timed is
-what training waits for: from the gradient to the average, compression and all moves included.
+in another order each time, with a barrier before each; medians over the rounds of the slowest
+rank's time. What is timed is what training waits for: from the gradient to the average,
+compression and all moves included.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
@@ -85,7 +87,7 @@ def work(arguments: argparse.Namespace) -> None:
     performer = Performer(dist.group.WORLD, make_parts(dist.group.WORLD, machines, 300.0))
     runs = {text: Run(text, x, machines, performer) for text in arguments.strategies}
     for number in range(arguments.warm_up + arguments.rounds):
-        for run in runs.values():
+        for run in random.Random(number).sample(list(runs.values()), len(runs)):
             run.once(number, kept=number >= arguments.warm_up)
     if rank == 0:
         report(arguments, x, runs)

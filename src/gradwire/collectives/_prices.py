@@ -99,7 +99,7 @@ def prices(facts: Facts) -> dict[str, float]:
     summed = facts.mean_bytes + _packed_place_bytes(facts, together)
     share = (n - 1) / n
     out = {
-        "dense": 2 * share * 4 * size * wire + 2 * (n - 1) * late
+        "dense": 2 * share * 4 * size * wire + (1 + 2 * (n - 1)) * late
         + 4 * size * _SECONDS_PER_DENSE_BYTE,
         "allgather": (n - 1) * k * each * wire + 2 * late + n * k * _SECONDS_PER_ENTRY,
         "zen": share * (k * packed + together * summed) * wire + 4 * late
@@ -122,17 +122,19 @@ def _by_columns(facts: Facts, wire: float) -> float:
     values = (stripes + (n - 1) * single * facts.item_bytes) * facts.width
     ids = (n - 1) * row * _place_bytes(facts.rows, row)
     touched = (row + union) * facts.width * facts.item_bytes
-    return (values + ids) * wire + 4 * facts.latency_seconds + touched * _SECONDS_PER_DENSE_BYTE
+    moves = 4 if n > 2 else 3
+    local = touched * _SECONDS_PER_DENSE_BYTE
+    return (values + ids) * wire + moves * facts.latency_seconds + local
 
 
 def _doubling(facts: Facts) -> float:
     """Recursive doubling: in each round what 1, 2, 4, … ranks have together, dense at most."""
+    late = facts.latency_seconds
     seconds, held = 0.0, 1
     while held < facts.world:
         k = max(_union(facts.entry_samples[:held]), max(facts.entries))
         sent = min(k * (4 + _packed_place_bytes(facts, k)), 4.0 * facts.size)
-        seconds += sent / facts.bytes_per_second + 2 * facts.latency_seconds
-        seconds += 2 * k * _SECONDS_PER_ENTRY
+        seconds += sent / facts.bytes_per_second + 2 * late + 2 * k * _SECONDS_PER_ENTRY
         held *= 2
     if facts.world & (facts.world - 1):  # ranks beyond the power of two hand over and wait
         seconds *= 1 + 2 / max(1.0, log2(facts.world))

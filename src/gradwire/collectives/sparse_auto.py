@@ -1,7 +1,8 @@
-"""sparse_auto: measures how sparse tensors are and how fast the network is, and chooses.
+"""sparse_auto: measures tensors, the network and the members themselves, and chooses.
 
 step 0, 8, then every 50th:  facts ──► all      the same numbers, so the same choice everywhere
-every step:                  the rounds of the member that was chosen
+steps 8 to 28, or fewer:     likely members in turn, timed; then times ──► all
+every step:                  the rounds of the member whose turn it is, or that was chosen
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from gradwire import kernels
+from gradwire.collectives._chooser import Chooser
 from gradwire.collectives._prices import SAMPLE, Facts, prices, sampled
 from gradwire.collectives._rows import Rows
 from gradwire.errors import StrategyError
@@ -22,7 +24,6 @@ from gradwire.moves import AllReduce, Exchange, Move
 from gradwire.strategy import Collective, Context
 
 _EARLY = 8  # the step at which the network has been seen at work
-_MARGIN = 0.9  # a change must promise this much, or it would go to and fro
 _MOST = 1 << 60
 _USUAL = 300_000, 125_000_000  # nanoseconds, bytes per second: until it has been seen
 _TELLING_BYTES = 100_000  # moves of so many say how fast the network is, small ones how late
@@ -30,13 +31,16 @@ _TELLING_BYTES = 100_000  # moves of so many say how fast the network is, small 
 
 @dataclass(frozen=True)
 class SparseAuto(Collective):
-    """allgather, sparcml, zen, columns or a dense all-reduce, whichever promises to be fastest.
+    """allgather, sparcml, zen, columns or a dense all-reduce, whichever is fastest here.
 
     Every `every` steps ranks tell each other how many entries and rows they have, a sample of
     which (16 KB), and how fast recent moves were; from these numbers, which are the same
-    everywhere, each prices all members and takes the cheapest. Another than last time only if it
-    promises a tenth. The first choice guesses the network (1 Gbit/s); the second has seen it.
-    Sums as the chosen member does. Memory: of that member, and 32 KB.
+    everywhere, each prices all members. The first choice guesses the network (1 Gbit/s). At step
+    8 it has been seen at work: members priced within twice the cheapest then take turns, five
+    steps each, and the fastest stays. What they took corrects their prices, and another is taken
+    later only if it promises a tenth, or after another race, once one is likely that never ran.
+    Sums as the member does whose turn it is: where runs must repeat to the bit, name one member.
+    Memory: of that member, and 32 KB.
     """
 
     every: int = 50
@@ -52,22 +56,21 @@ class SparseAuto(Collective):
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         memory: dict[str, Any] = ctx.memory()
-        number = memory["number"] = memory.get("number", -1) + 1
+        number: int = memory.get("number", 0)
+        chooser: Chooser = memory.setdefault("chooser", Chooser())
         if number % self.every == 0 or number == _EARLY:
             if (facts := (yield from _facts(ctx))) is None:
-                memory["number"] = number - 1  # the step did not count
+                return  # the step does not count
+            chooser.price(prices(facts), network_is_known=number >= min(_EARLY, self.every))
+        if chooser.race_is_over:
+            work = ctx.streams()
+            if (times := work.heard((yield work.announce(*chooser.times())), _MOST)) is None:
                 return
-            memory["choice"] = _choice(prices(facts), memory.get("choice"))
-        chosen = memory["choice"]
-        rounds = _dense(ctx) if chosen == "dense" else Collective.parse(chosen).rounds(ctx)
-        yield from _timed(rounds, memory, ctx.world)
-
-
-def _choice(by_member: dict[str, float], now: str | None) -> str:
-    """The cheapest, in seconds, of equals the first; what is in use, unless that is dearer."""
-    best = min(by_member, key=by_member.__getitem__)
-    keep = now in by_member and by_member[best] > _MARGIN * by_member[now]
-    return now if now is not None and keep else best
+            chooser.learn(times)
+        memory["number"] = number + 1
+        member = chooser.member
+        rounds = _dense(ctx) if member == "dense" else Collective.parse(member).rounds(ctx)
+        chooser.took((yield from _timed(rounds, memory, ctx.world)))
 
 
 def _facts(ctx: Context) -> Generator[Move, Any, Facts | None]:
@@ -92,7 +95,7 @@ def _facts(ctx: Context) -> Generator[Move, Any, Facts | None]:
         item_bytes=mine.values.element_size(),
         mean_bytes=work.mean_dtype.itemsize,
         entries=[row[0] for row in heard], full_rows=[row[1] for row in heard],
-        latency_seconds=1e-9 * max(row[2] for row in heard),
+        latency_seconds=1e-9 * max(1, *(row[2] for row in heard)),
         bytes_per_second=float(min(row[3] for row in heard)),
         entry_samples=[row[4 : 4 + SAMPLE] for row in heard],
         row_samples=[row[4 + SAMPLE :] for row in heard],
@@ -106,28 +109,34 @@ def _dense(ctx: Context) -> Generator[Move, Any, None]:
     if work.heard((yield work.announce())) is None:
         return
     total = ctx.room("sparse_auto", work.size).zero_()
-    kernels.place_stream(total, mine.places, mine.values, None)
+    kernels.place_stream(total, mine.places, mine.values)
     work.write_dense((yield AllReduce(total)), float(ctx.world))
 
 
 def _timed(
     rounds: Generator[Move, Any, None], memory: dict[str, Any], world: int
-) -> Generator[Move, Any, None]:
-    """The same rounds; what their moves took is remembered."""
+) -> Generator[Move, Any, float]:
+    """The same rounds. Returns seconds, without the first move: that waits for slower ranks.
+
+    What each move took is remembered.
+    """
     times: list[tuple[float, float]] = memory.setdefault("times", [])
-    arrived = None
+    began, arrived, first = perf_counter(), None, None
     while True:
         try:
             move = next(rounds) if arrived is None else rounds.send(arrived)
         except StopIteration:
             break
-        began = perf_counter()
+        asked = perf_counter()
         arrived = yield move
+        seconds = perf_counter() - asked
+        first = seconds if first is None else first
         sent = move.bytes_sent(world)
         if isinstance(move, Exchange):  # full duplex: the larger way decides
             sent = max(sent, float(sum(move.receives.values())))
-        times.append((sent, perf_counter() - began))
+        times.append((sent, seconds))
     del times[:-256]
+    return perf_counter() - began - (first or 0.0)
 
 
 def _network(memory: dict[str, Any]) -> tuple[int, int]:

@@ -1,0 +1,71 @@
+"""Which member sums next: the one that was fastest where it was tried, elsewhere the cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean, median
+
+_TURNS = 5  # of each member in a race: the median counts
+_LIKELY = 2.0  # times the cheapest price: as far as prices may be wrong
+_MARGIN = 0.9  # a change must promise this much, or it would go to and fro
+
+
+class Chooser:
+    """Of one bucket. All but `took` and `times` is the same on all ranks.
+
+    prices ──► one is much cheaper ─────────────────────────────► the choice
+           └─► several are likely ──► race: five turns each ──► what they took, of the slowest
+                                      on real steps             rank, corrects prices from now on
+
+    Prices know bytes and moves; what local work costs on these machines only a race tells.
+    """
+
+    def __init__(self) -> None:
+        self._choice: str | None = None
+        self._prices: Mapping[str, float] = {}
+        self._corrections: dict[str, float] = {}  # seconds measured, over the price
+        self._turns: list[str] = []
+        self._took: dict[str, list[float]] = {}
+
+    def price(self, prices: Mapping[str, float], network_is_known: bool) -> None:
+        """Seconds, by member; of equals the first is preferred. Nothing changes amid a race."""
+        if self._turns or self._took:
+            return
+        self._prices = prices
+        usual = mean(self._corrections.values()) if self._corrections else 1.0
+        seconds = {m: p * self._corrections.get(m, usual) for m, p in prices.items()}
+        best = min(seconds, key=seconds.__getitem__)
+        likely = [m for m in prices if seconds[m] <= _LIKELY * seconds[best]]
+        if self._choice is None or seconds[best] <= _MARGIN * seconds[self._choice]:
+            self._choice = best
+        if network_is_known and len(likely) > 1 and set(likely) - set(self._corrections):
+            self._turns = likely * _TURNS
+
+    @property
+    def member(self) -> str:
+        """Who sums in this step."""
+        if self._turns:
+            return self._turns[0]
+        assert self._choice is not None, "price comes first"
+        return self._choice
+
+    def took(self, seconds: float) -> None:
+        """What the step's member took here."""
+        if self._turns:
+            self._took.setdefault(self._turns.pop(0), []).append(seconds)
+
+    @property
+    def race_is_over(self) -> bool:
+        """Whether ranks must tell each other their times before the next step."""
+        return bool(self._took) and not self._turns
+
+    def times(self) -> list[int]:
+        """Of a race that is over: nanoseconds, by member."""
+        return [int(1e9 * median(seconds)) for seconds in self._took.values()]
+
+    def learn(self, times: Sequence[Sequence[int]]) -> None:
+        """What every rank's `times` were."""
+        seconds = {m: 1e-9 * max(of_ranks) for m, of_ranks in zip(self._took, zip(*times))}
+        self._choice = min(seconds, key=seconds.__getitem__)
+        self._corrections |= {m: seconds[m] / self._prices[m] for m in seconds}
+        self._took = {}

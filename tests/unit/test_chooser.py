@@ -1,0 +1,101 @@
+"""Prices propose, a race decides, and corrects prices from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gradwire.collectives._chooser import Chooser
+
+CLOSE = {"dense": 9.0, "allgather": 1.0, "zen": 1.5, "sparcml": 2.1}
+
+
+def run(chooser: Chooser, seconds: Mapping[str, float]) -> list[str]:
+    """Who ran until the race was over, given what each takes."""
+    ran = []
+    while not chooser.race_is_over and len(ran) < 100:
+        ran.append(chooser.member)
+        chooser.took(seconds[chooser.member])
+    return ran
+
+
+def raced(seconds: Mapping[str, float], prices: Mapping[str, float] = CLOSE) -> Chooser:
+    chooser = Chooser()
+    chooser.price(prices, network_is_known=True)
+    run(chooser, seconds)
+    chooser.learn([chooser.times()])
+    return chooser
+
+
+def test_an_unknown_network_is_no_reason_to_race() -> None:
+    chooser = Chooser()
+    chooser.price(CLOSE, network_is_known=False)
+    assert run(chooser, CLOSE) == ["allgather"] * 100
+
+
+def test_who_is_much_dearer_does_not_run() -> None:
+    chooser = Chooser()
+    chooser.price(CLOSE, network_is_known=True)
+    assert run(chooser, CLOSE) == ["allgather", "zen"] * 5
+
+
+def test_one_that_is_much_cheaper_needs_no_race() -> None:
+    chooser = Chooser()
+    chooser.price({"dense": 2.1, "allgather": 1.0}, network_is_known=True)
+    assert run(chooser, CLOSE) == ["allgather"] * 100
+
+
+def test_the_fastest_stays() -> None:
+    assert raced({"allgather": 3.0, "zen": 2.0}).member == "zen"
+
+
+def test_the_slowest_rank_decides() -> None:
+    chooser = Chooser()
+    chooser.price(CLOSE, network_is_known=True)
+    run(chooser, {"allgather": 1.0, "zen": 2.0})
+    mine = chooser.times()
+    assert mine == [1_000_000_000, 2_000_000_000]
+    chooser.learn([mine, [5_000_000_000, 2_000_000_000]])
+    assert chooser.member == "zen"
+
+
+def test_one_slow_turn_is_forgiven() -> None:
+    chooser = Chooser()
+    chooser.price(CLOSE, network_is_known=True)
+    for turn in range(10):
+        chooser.took(60.0 if turn == 0 else {"allgather": 1.0, "zen": 2.0}[chooser.member])
+    chooser.learn([chooser.times()])
+    assert chooser.member == "allgather"
+
+
+def test_nothing_changes_amid_a_race() -> None:
+    chooser = Chooser()
+    chooser.price(CLOSE, network_is_known=True)
+    chooser.took(1.0)
+    chooser.price({"dense": 0.1, "allgather": 9.0, "zen": 9.0}, network_is_known=True)
+    assert run(chooser, CLOSE) == ["zen", *["allgather", "zen"] * 4]
+
+
+def test_races_correct_prices() -> None:
+    """zen took twice its price, allgather four times: with equal prices zen is the choice."""
+    chooser = raced({"allgather": 4.0, "zen": 3.0})
+    assert chooser.member == "zen"
+    chooser.price({"dense": 9.0, "allgather": 0.75, "zen": 1.5}, network_is_known=True)
+    assert run(chooser, {"zen": 1.0}) == ["zen"] * 100, "equal now, and no reason to change"
+    chooser.price({"dense": 9.0, "allgather": 0.6, "zen": 1.5}, network_is_known=True)
+    assert chooser.member == "allgather"
+
+
+def test_who_never_ran_is_taken_to_be_as_wrong_as_others() -> None:
+    """All took three times their price, so one at 2.1 times is as far off as before."""
+    chooser = raced({"allgather": 3.0, "zen": 4.5})
+    chooser.price(CLOSE, network_is_known=True)
+    assert run(chooser, CLOSE) == ["allgather"] * 100
+
+
+def test_who_becomes_likely_races() -> None:
+    chooser = raced({"allgather": 1.0, "zen": 1.5})
+    chooser.price({**CLOSE, "sparcml": 1.2}, network_is_known=True)
+    seconds = {"allgather": 1.0, "zen": 1.5, "sparcml": 0.9}
+    assert run(chooser, seconds) == ["allgather", "zen", "sparcml"] * 5
+    chooser.learn([chooser.times()])
+    assert chooser.member == "sparcml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 from types import ModuleType
 
@@ -106,3 +107,15 @@ def test_available_as_text_and_as_json(capsys: pytest.CaptureFixture[str]) -> No
         assert f"{family}\n" in text
         for name, line in members.items():
             assert f"  {name:16} {line}\n" in text
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """As `gradwire available | head -0`."""
+    command = [sys.executable, "-m", "gradwire", "available"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe) as job:
+        assert job.stdout is not None
+        job.stdout.close()
+        assert job.stderr is not None
+        assert job.stderr.read() == b""
+        assert job.wait() == 141

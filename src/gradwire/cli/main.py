@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,11 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        return int(_module(parsed.command).run(parsed))
+        code = int(_module(parsed.command).run(parsed))
+        sys.stdout.flush()
+        return code
     except GradwireError as error:
         return _fail(error, bool(getattr(parsed, "json", False)))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # of a reader that has seen enough, as `head`: nobody is to be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """How long sparse sums take on an emulated network, all schemes in turn in one job.
 
     python benchmarks/sparse/lab.py nmt --hosts 8 --rate 1gbit
+    python benchmarks/sparse/lab.py nmt --sparse
     python benchmarks/sparse/lab.py nmt --hosts 2 --procs-per-host 2 --strategies \
         "none | allreduce" "nonzero | zen" "nonzero | hierarchical(outer='zen')"
 
@@ -8,6 +9,13 @@ Every rank has one tensor of the preset, scaled to --elements. A round runs ever
 in another order each time, with a barrier before each; medians over the rounds of the slowest
 rank's time. What is timed is what training waits for: from the gradient to the average,
 compression and all moves included.
+
+--sparse: gradients as nn.Embedding(sparse=True) has them, rows and ids in any order (COO), and
+beside gradwire what DistributedDataParallel does with them, torch's all_reduce.
+
+Where hosts share cores, local work counts as often as they are more: --slower 4 slows the links
+down so many times, and divides times by it (time dilation). Eight hosts on two cores with
+--slower 4 have a core each and links of the given rate.
 """
 
 from __future__ import annotations
@@ -26,15 +34,18 @@ import torch
 import torch.distributed as dist
 
 from gradwire import Strategy, sparsity
+from gradwire.bench.sparse import SUMS
 from gradwire.buckets import Bucket, Parameter
 from gradwire.groups import Machines
-from gradwire.lab import Cluster, bytes_sent
+from gradwire.lab import Cluster, bytes_sent, parse_rate
 from gradwire.report.table import Table
 from gradwire.runtime.hierarchy import make_context
 from gradwire.runtime.process_groups import make_parts
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 
+TORCH = "torch.distributed.all_reduce"
+SPARSE = (TORCH, "none | columns")
 STRATEGIES = (
     "none | allreduce", "nonzero | allgather", "nonzero | sparcml", "nonzero | sparcml_split",
     "nonzero | sparse_ps", "nonzero | omnireduce", "nonzero | union", "nonzero | zen",
@@ -45,7 +56,9 @@ STRATEGIES = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("preset", help="of gradwire.sparsity, or normal: dense")
-    parser.add_argument("--strategies", nargs="*", default=STRATEGIES)
+    parser.add_argument("--strategies", nargs="*")
+    parser.add_argument("--sparse", action="store_true")
+    parser.add_argument("--slower", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--procs-per-host", type=int, default=1)
     parser.add_argument("--rate", default="1gbit")
@@ -54,13 +67,14 @@ def main() -> int:
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--folder", default="")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--points", type=Path, help="for `gradwire bench sparse --measured`")
     arguments = parser.parse_args()
+    arguments.strategies = arguments.strategies or (SPARSE if arguments.sparse else STRATEGIES)
     if arguments.folder:
         work(arguments)
         return 0
-    cluster = Cluster(
-        arguments.hosts, arguments.rate, procs_per_host=arguments.procs_per_host
-    )  # fmt: skip
+    rate = f"{parse_rate(arguments.rate) / arguments.slower / 1e6:g}mbit"
+    cluster = Cluster(arguments.hosts, rate, procs_per_host=arguments.procs_per_host)
     with tempfile.TemporaryDirectory() as folder, cluster as lab:
         for rank, x in enumerate(tensors(arguments, lab.ranks)):
             torch.save(x, f"{folder}/{rank}.pt")
@@ -85,7 +99,11 @@ def work(arguments: argparse.Namespace) -> None:
     machines = Machines.even(world, arguments.procs_per_host)
     assert dist.group.WORLD is not None
     performer = Performer(dist.group.WORLD, make_parts(dist.group.WORLD, machines, 300.0))
-    runs = {text: Run(text, x, machines, performer) for text in arguments.strategies}
+    x = as_rows(x, rank) if arguments.sparse else x
+    runs: dict[str, Run] = {
+        text: Torch(x) if text == TORCH else Ours(text, x, machines, performer)
+        for text in arguments.strategies
+    }
     for number in range(arguments.warm_up + arguments.rounds):
         for run in random.Random(number).sample(list(runs.values()), len(runs)):
             run.once(number, kept=number >= arguments.warm_up)
@@ -96,37 +114,29 @@ def work(arguments: argparse.Namespace) -> None:
     os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
 
 
-class Run:
-    """One strategy on one rank."""
+def as_rows(x: torch.Tensor, rank: int) -> torch.Tensor:
+    """The rows that hold anything, in any order, as words come."""
+    ids = x.any(1).nonzero().flatten()
+    ids = ids[torch.randperm(ids.numel(), generator=torch.Generator().manual_seed(rank))]
+    return torch.sparse_coo_tensor(ids[None], x[ids], x.shape)
 
-    def __init__(
-        self, text: str, x: torch.Tensor, machines: Machines, performer: Performer
-    ) -> None:
-        bucket = Bucket((Parameter("x", tuple(x.shape)),))
-        rank, world = performer.rank, performer.world
-        self._context = make_context(Strategy.parse(text), bucket, rank, world, {}, machines)
-        self._x, self._out = x.view(-1), torch.empty(x.numel())
-        self._performer = performer
+
+class Run:
+    """One contestant on one rank."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self._x = x
         self.seconds: list[float] = []
         self.bytes: list[float] = []
         self.host_bytes: list[float] = []
 
     def once(self, step: int, kept: bool) -> None:
-        self._out.copy_(self._x)
+        self.prepare()
         dist.barrier()
         before = bytes_sent()
         dist.barrier()  # after it nobody waits for a rank that reads its counter
         began = time.perf_counter()
-        self._context.begin([self._out], [self._out], StepInfo(step))
-        rounds, arrived, sent = self._context.strategy.collective.rounds(self._context), None, 0.0
-        while True:
-            try:
-                move = next(rounds) if arrived is None else rounds.send(arrived)
-            except StopIteration:
-                break
-            sent += self._performer.bytes_sent(move)
-            arrived = self._performer.perform(move, "x")
-        self._context.end(skipped=False)
+        sent = self.sum(step)
         seconds = time.perf_counter() - began
         dist.barrier()
         facts = torch.tensor([seconds, sent, bytes_sent() - before])
@@ -137,34 +147,98 @@ class Run:
             self.bytes.append(statistics.mean(float(f[1]) for f in everybody))
             self.host_bytes.append(statistics.mean(float(f[2]) for f in everybody))
 
+    def prepare(self) -> None:
+        """A gradient to sum."""
+
+    def sum(self, step: int) -> float:
+        """The average in its place. Returns the bytes that this rank sent, NaN if unknown."""
+        raise NotImplementedError
+
+
+class Torch(Run):
+    """What DistributedDataParallel does with a bucket."""
+
+    def prepare(self) -> None:
+        self._out = self._x.clone()
+
+    def sum(self, step: int) -> float:
+        dist.all_reduce(self._out)
+        self._out /= dist.get_world_size()
+        return float("nan")
+
+
+class Ours(Run):
+    """A strategy."""
+
+    def __init__(
+        self, text: str, x: torch.Tensor, machines: Machines, performer: Performer
+    ) -> None:
+        super().__init__(x)
+        bucket = Bucket((Parameter("x", tuple(x.shape), sparse=x.is_sparse),))
+        rank, world = performer.rank, performer.world
+        self._context = make_context(Strategy.parse(text), bucket, rank, world, {}, machines)
+        self._performer = performer
+        self._out = x if x.is_sparse else torch.empty(x.numel())
+
+    def prepare(self) -> None:
+        if self._x.is_sparse:
+            self._out = self._x.clone()
+        else:
+            self._out.copy_(self._x.view(-1))
+
+    def sum(self, step: int) -> float:
+        self._context.begin([self._out], [self._out], StepInfo(step))
+        rounds, arrived, sent = self._context.strategy.collective.rounds(self._context), None, 0.0
+        while True:
+            try:
+                move = next(rounds) if arrived is None else rounds.send(arrived)
+            except StopIteration:
+                break
+            sent += self._performer.bytes_sent(move)
+            arrived = self._performer.perform(move, "x")
+        self._context.end(skipped=False)
+        return sent
+
 
 def report(arguments: argparse.Namespace, x: torch.Tensor, runs: dict[str, Run]) -> None:
-    dense = statistics.median(runs[arguments.strategies[0]].seconds)
+    for run in runs.values():
+        run.seconds = [seconds / arguments.slower for seconds in run.seconds]
+    first = statistics.median(runs[arguments.strategies[0]].seconds)
     rows = [
         (
-            text, f"{1e3 * statistics.median(run.seconds):.0f}",
-            f"{1e3 * min(run.seconds):.0f} – {1e3 * max(run.seconds):.0f}",
+            text, f"{1e3 * statistics.median(run.seconds):.1f}",
+            f"{1e3 * min(run.seconds):.1f} – {1e3 * max(run.seconds):.1f}",
             f"{statistics.median(run.bytes) / 1e6:.2f}",
             f"{statistics.median(run.host_bytes) / 1e6:.2f}",
-            f"{dense / statistics.median(run.seconds):.2f}",
+            f"{first / statistics.median(run.seconds):.2f}",
         )
         for text, run in runs.items()
     ]  # fmt: skip
-    headers = ("strategy", "ms", "range", "MB sent", "MB out of a host", "× dense")
+    headers = ("strategy", "ms", "range", "MB sent", "MB out of a host", "× first")
     shape = " × ".join(map(str, x.shape))
     hosts = f"{arguments.hosts} hosts of {arguments.procs_per_host}"
-    print(f"{arguments.preset}, {shape}, {hosts}, {arguments.rate}\n")
+    slower = f", {arguments.slower} times slower" if arguments.slower > 1 else ""
+    print(f"{arguments.preset}, {shape}, {hosts}, {arguments.rate}{slower}\n")
     print(Table(headers, rows).as_markdown())
     if arguments.json:
         document = {
             "preset": arguments.preset, "shape": list(x.shape), "hosts": arguments.hosts,
             "procs_per_host": arguments.procs_per_host, "rate": arguments.rate,
+            "slower": arguments.slower, "sparse": arguments.sparse,
             "runs": {
                 t: {"seconds": r.seconds, "bytes": r.bytes, "host_bytes": r.host_bytes}
                 for t, r in runs.items()
             },
         }  # fmt: skip
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+    if arguments.points:
+        known = json.loads(arguments.points.read_text()) if arguments.points.exists() else []
+        known += [
+            {"scheme": scheme, "n": dist.get_world_size(), "bytes": statistics.median(run.bytes),
+             "seconds": statistics.median(run.seconds)}
+            for scheme, text in SUMS.items() if (run := runs.get(text))
+        ]  # fmt: skip
+        arguments.points.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
-"""Bytes of every sparse exchange against the number of workers: files, plots, and tables.
+"""Costs of every sparse exchange against the number of workers: files, plots, and tables.
+
+    python benchmarks/sparse/main.py
+    python benchmarks/sparse/main.py lstm --count 2 4     # sums tensors, 1.6 GB each
 
 Writes results/PRESET.json and PRESET.png beside this file and prints the tables of README.md.
-Where results/PRESET-measured.json lies (a list of {scheme, n, bytes}), its points are marked.
+Where results/PRESET-measured.json lies (a list of {scheme, n, bytes, seconds}), its points are
+marked; --count writes it.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gradwire.cli import bench_sparse as bench
@@ -24,23 +29,27 @@ def main() -> None:
     parser.add_argument("presets", nargs="*", default=PRESETS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--count", type=int, nargs="+", default=[])
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     for preset in asked.presets:
-        print(one(preset, asked.scale, asked.out), end="\n\n")
+        print(one(preset, asked.scale, asked.count, asked.out), end="\n\n")
 
 
-def one(preset: str, scale: float, folder: Path) -> str:
-    """Compute, save and draw one preset; its table."""
+def one(preset: str, scale: float, count: Sequence[int], folder: Path) -> str:
+    """Compute, save and draw one preset; its tables."""
     points = folder / f"{preset}-measured.json"
-    known = bench.read_measured(points) if points.exists() else []
-    document = bench.compute(preset, scale=scale, points=known)
+    known = bench.read_measured(points) if points.exists() and not count else []
+    document = bench.compute(preset, scale=scale, points=known, count=count)
+    if count:
+        points.write_text(json.dumps(document["measured"], indent=1) + "\n")
     (folder / f"{preset}.json").write_text(json.dumps(document, indent=1) + "\n")
     try:
         bench.draw(document, folder / f"{preset}.png")
     except UsageError as error:
         print(error, file=sys.stderr)
-    return f"{bench.headline(document)}\n\n{bench.table(document).as_markdown()}"
+    tables = [bench.table(document, cost).as_markdown() for cost in ("bytes", "seconds")]
+    return "\n\n".join([bench.headline(document), *bench.facts(document), *tables])
 
 
 if __name__ == "__main__":

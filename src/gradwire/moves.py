@@ -33,6 +33,10 @@ class Move:
         """Bytes one rank of n puts on the wire."""
         raise NotImplementedError
 
+    def bytes_received(self, n: int) -> float:
+        """Bytes that arrive at one rank of n; where all do the same, as many as it sends."""
+        return self.bytes_sent(n)
+
     def _facts(self) -> str:
         """What to say of it besides its name."""
         return ""
@@ -106,6 +110,10 @@ class AllToAll(_Collective):
     def bytes_sent(self, n: int) -> float:
         return float(self.bytes - self.sizes[self.rank] * self.data.element_size())
 
+    def bytes_received(self, n: int) -> float:
+        others = sum(self.arriving) - self.arriving[self.rank]
+        return float(others * self.data.element_size())
+
 
 @dataclass(frozen=True, eq=False)
 class Exchange(Move):
@@ -121,6 +129,9 @@ class Exchange(Move):
 
     def bytes_sent(self, n: int) -> float:
         return float(sum(data.numel() for data in self.sends.values()))
+
+    def bytes_received(self, n: int) -> float:
+        return float(sum(self.receives.values()))
 
     def _facts(self) -> str:
         sends = {r: data.numel() for r, data in self.sends.items()}

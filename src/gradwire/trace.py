@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import NamedTuple
 
 
@@ -18,6 +19,7 @@ class Span(NamedTuple):
     end_seconds: float = 0.0
     bytes: float = 0.0
     group: str = "world"  # of a move: "node" stays inside a machine
+    received: float = 0.0  # bytes that arrived by the move; in lockstep
 
     @property
     def seconds(self) -> float:
@@ -53,6 +55,15 @@ class Trace:
         for span in spans:
             sent[span.rank] += span.bytes
         return sent
+
+    @property
+    def busiest_bytes(self) -> float:
+        """Over all moves, the most that any rank sends or receives: what links full both ways wait
+        for. Of a trace from lockstep."""
+        by_rank: list[list[float]] = [[] for _ in range(self.world)]
+        for span in self.of("wire"):
+            by_rank[span.rank].append(max(span.bytes, span.received))
+        return sum(map(max, zip_longest(*by_rank, fillvalue=0.0)))
 
     def seconds(self, kind: str) -> float:
         """Total time of one kind of span; overlapping spans count twice."""

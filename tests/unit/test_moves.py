@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradwire.groups import Group
-from gradwire.moves import AllGather, AllReduce, Exchange, Move, over
+from gradwire.moves import AllGather, AllReduce, AllToAll, Exchange, Move, over
 
 WORLDS = [1, 2, 3, 5, 8]
 
@@ -28,15 +28,20 @@ def test_all_reduce_sends_twice_all_but_its_own_share(
 def test_all_gather_sends_everything_to_everybody_else(n: int) -> None:
     move = AllGather(torch.zeros(33, dtype=torch.uint8))
     assert move.bytes == 33
-    assert move.bytes_sent(n) == (n - 1) * 33
+    assert move.bytes_sent(n) == move.bytes_received(n) == (n - 1) * 33
 
 
 def test_an_exchange_sends_what_it_has_for_others() -> None:
     parts = {1: torch.zeros(5, dtype=torch.uint8), 3: torch.zeros(8, dtype=torch.uint8)}
     move = Exchange(parts, {2: 7})
-    assert move.bytes_sent(4) == 13
+    assert (move.bytes_sent(4), move.bytes_received(4)) == (13, 7)
     assert str(move) == "exchange(bytes to {1: 5, 3: 8}, from {2: 7})"
     assert Exchange({}, {}).bytes_sent(4) == 0
+
+
+def test_what_stays_at_home_in_an_all_to_all_is_not_counted() -> None:
+    move = AllToAll(torch.zeros(6), sizes=(1, 2, 3), arriving=(7, 2, 4), rank=1)
+    assert (move.bytes_sent(3), move.bytes_received(3)) == (16, 44)
 
 
 def test_one_rank_sends_nothing() -> None:

@@ -44,3 +44,14 @@ def test_traces_do_not_share_spans() -> None:
     one, other = Trace(1), Trace(1)
     one.add(Span(0, 0, "wait", "b0"))
     assert other.spans == []
+
+
+def test_the_busiest_rank_of_every_move_counts() -> None:
+    """Of the first move what rank 1 receives, of the second what rank 0 sends."""
+    trace = Trace(2)
+    trace.add(Span(0, 0, "wire", "exchange", bytes=5, received=4))
+    trace.add(Span(1, 0, "wire", "exchange", bytes=4, received=9))
+    trace.add(Span(0, 0, "wire", "exchange", bytes=7))
+    trace.add(Span(0, 0, "encode", "", bytes=100))
+    assert trace.busiest_bytes == 9 + 7
+    assert Trace(3).busiest_bytes == 0

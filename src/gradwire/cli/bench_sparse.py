@@ -1,7 +1,8 @@
-"""gradwire bench sparse: bytes of every sparse exchange against the number of workers.
+"""gradwire bench sparse: what every sparse exchange costs against the number of workers.
 
-By formula (gradwire.sparsity.volumes), for one preset, up to 4,096 workers; nothing is exchanged.
-Measured points, where a file has some, stand in brackets in the table and as dots in the plot.
+Bytes and times by formula (gradwire.sparsity.volumes) for a preset up to 4,096 workers, or for
+recorded gradients up to as many as there are. With --count tensors are summed in lockstep and
+bytes counted. Points as measured stand in brackets in the tables and as dots in the plot.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from gradwire.report.table import Table
 
 WORKERS = tuple(2**i for i in range(1, 13))
-_FIELDS = {"scheme", "n", "bytes"}
+_COSTS = {"bytes": 1e6, "seconds": 1e-3}  # in MB, in ms
+_FACTS = (
+    "overlap", "densification", "skewness", "even_push_imbalance", "even_pull_imbalance",
+    "rows_density",
+)  # fmt: skip
 _YARDSTICKS: dict[str, Literal["ceiling", "floor"]] = {"dense": "ceiling", "reference": "floor"}
 
 
@@ -31,51 +38,88 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the preset (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the preset (%(default)s)")
     parser.add_argument(
-        "--workers", type=int, nargs="+", default=list(WORKERS), help="(2, 4, … 4096)"
+        "--tensors", type=Path, nargs="+", metavar="FILE",
+        help="instead: recorded gradients, as torch.save wrote them, one per worker",
+    )  # fmt: skip
+    parser.add_argument("--workers", type=int, nargs="+", help="(2, 4, … 4096)")
+    parser.add_argument(
+        "--count", type=int, nargs="+", default=[], metavar="WORKERS",
+        help="also sum so many tensors in lockstep, and count bytes",
+    )  # fmt: skip
+    parser.add_argument("--rate", default="1gbit", help="of every link (%(default)s)")
+    parser.add_argument(
+        "--latency-ms", type=float, default=0.1, help="of every wait for others (%(default)s)"
     )
-    parser.add_argument("--measured", type=Path, metavar="FILE",
-                        help='JSON: [{"scheme": "zen", "n": 4, "bytes": 52e6}, …]')  # fmt: skip
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE",
+        help='JSON: [{"scheme": "zen", "n": 4, "bytes": 52e6, "seconds": 0.4}, …]',
+    )  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="FILE", help="such as sparse.png")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compute, draw, print; the exit code. Raises UsageError."""
-    points = read_measured(arguments.measured) if arguments.measured else []
+    from gradwire.lab import parse_rate
+
+    if not arguments.latency_ms >= 0:
+        raise UsageError(
+            f"latency is 0 ms or more; got {arguments.latency_ms}. Use for example 0.1."
+        )
     document = compute(
-        arguments.preset, arguments.workers, arguments.scale, arguments.seed, points
-    )
+        arguments.preset, arguments.workers, arguments.scale, arguments.seed,
+        read_measured(arguments.measured) if arguments.measured else [],
+        recorded=_recorded(arguments.tensors) if arguments.tensors else None,
+        count=arguments.count, bytes_per_second=parse_rate(arguments.rate) / 8,
+        latency_seconds=1e-3 * arguments.latency_ms,
+    )  # fmt: skip
     if arguments.plot:
         draw(document, arguments.plot)
     if arguments.json:
         print(json.dumps(document, indent=2))
     else:
-        print(f"{headline(document)}\n\n{table(document).as_text()}")
+        tables = (table(document, cost).as_text() for cost in _COSTS)
+        print("\n\n".join([headline(document), *facts(document), *tables]))
     return 0
 
 
-def compute(
-    preset: str,
-    workers: Sequence[int] = WORKERS,
-    scale: float = 1.0,
-    seed: int = 0,
-    points: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    """All formulas at every number of workers, as one JSON document. Raises UsageError."""
-    from gradwire.sparsity import expected, volumes
+def _recorded(paths: Sequence[Path]) -> list[Tensor]:
+    from gradwire.bench.sparse import recorded
 
-    wrong = [n for n in workers if n < 1]
-    if wrong:
+    return recorded(paths)
+
+
+def compute(
+    preset: str, workers: Sequence[int] | None = None, scale: float = 1.0, seed: int = 0,
+    points: Sequence[dict[str, Any]] = (), *, recorded: Sequence[Tensor] | None = None,
+    count: Sequence[int] = (), bytes_per_second: float = 125e6, latency_seconds: float = 1e-4,
+) -> dict[str, Any]:  # fmt: skip
+    """All formulas at every number of workers, as one JSON document. Raises UsageError.
+
+    recorded: instead of the preset, and counted as they are. count: of how many tensors bytes are
+    counted.
+    """
+    from gradwire.bench.sparse import count as counted
+    from gradwire.sparsity import expected, measure, measured, synthetic, times, volumes
+
+    if wrong := [n for n in (*(workers or ()), *count) if n < 1]:
         raise UsageError(f"workers are counted from 1; got {wrong[0]}. Use for example 2 4 8.")
-    sparsity = expected(preset, seed, scale)
+    if recorded is None:
+        tensors = synthetic(preset, max(count), seed, scale) if count else []
+        sparsity = expected(preset, seed, scale)
+    else:
+        preset, tensors, sparsity = "recorded", list(recorded), measured(recorded)
+        count = [min(n, len(tensors)) for n in count or [len(tensors)]]
+        workers = workers or [n for n in WORKERS if n < len(tensors)] + [len(tensors)]
     rows = [
         {
             "workers": n,
             "gamma": sparsity.gamma(n),
             "skewness": sparsity.skewness(n),
             "bytes": volumes(sparsity, n),
+            "seconds": times(sparsity, n, bytes_per_second, latency_seconds),
         }
-        for n in sorted(set(workers))
+        for n in sorted(set(workers or WORKERS))
     ]
     return {
         "preset": preset,
@@ -84,8 +128,11 @@ def compute(
         "elements": sparsity.elements,
         "columns": sparsity.columns,
         "density": sparsity.density,
+        "bytes_per_second": bytes_per_second,
+        "latency_seconds": latency_seconds,
+        "facts": measure(tensors) if tensors else None,
         "rows": rows,
-        "measured": list(points),
+        "measured": [*points, *(p for n in sorted(set(count)) for p in counted(tensors[:n]))],
     }
 
 
@@ -94,7 +141,7 @@ def read_measured(path: Path) -> list[dict[str, Any]]:
     from gradwire.sparsity import SCHEMES
 
     rule = (
-        f"measured points are a JSON list of {{scheme, n, bytes}}, scheme one of "
+        "measured points are a JSON list of {scheme, n, bytes or seconds}, scheme one of "
         f"{', '.join(SCHEMES)}"
     )
     try:
@@ -102,7 +149,8 @@ def read_measured(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{rule}; '{path}' cannot be read: {error}. Write such a file.") from None
     for point in points if isinstance(points, list) else [points]:
-        if not (isinstance(point, dict) and set(point) >= _FIELDS and point["scheme"] in SCHEMES):
+        known = isinstance(point, dict) and point.get("scheme") in SCHEMES and "n" in point
+        if not known or not _COSTS.keys() & point.keys():
             raise UsageError(f"{rule}; '{path}' has {json.dumps(point)}. Correct it there.")
     return list(points)
 
@@ -120,18 +168,32 @@ def headline(document: dict[str, Any]) -> str:
     )
 
 
-def table(document: dict[str, Any]) -> Table:
-    """MB that the busiest node receives; measured ones in brackets."""
+def facts(document: dict[str, Any]) -> list[str]:
+    """What was found of real tensors, if there were some, in a line."""
+    found = document["facts"]
+    if found is None:
+        return []
+    known = ((name.replace("_", " "), found[name]) for name in _FACTS if found[name] is not None)
+    return [
+        f"of {found['workers']} workers' tensors: "
+        + ", ".join(f"{name} {value:.3g}" for name, value in known)
+    ]
+
+
+def table(document: dict[str, Any], cost: str = "bytes") -> Table:
+    """ "bytes": MB that the busiest node receives; "seconds": ms. Measured ones in brackets."""
     from gradwire.report.table import Table
 
-    schemes = _schemes(document)
-    measured = {(p["scheme"], p["n"]): p["bytes"] for p in document["measured"]}
+    schemes, unit = _schemes(document), _COSTS[cost]
+    measured = {(p["scheme"], p["n"]): p[cost] for p in document["measured"] if cost in p}
     rows = []
     for row in document["rows"]:
         n = row["workers"]
-        cells = [_cell(row["bytes"].get(s), measured.get((s, n))) for s in schemes]
+        cells = [_cell(row[cost].get(s), measured.get((s, n)), unit) for s in schemes]
         rows.append([str(n), f"{row['gamma']:.3g}", *cells])
-    return Table(["workers", "γ", *(f"{s}, MB" if s == "dense" else s for s in schemes)], rows)
+    suffix = "MB" if cost == "bytes" else "ms"
+    names = (f"{s}, {suffix}" if s == "dense" else s for s in schemes)
+    return Table(["workers", "γ", *names], rows)
 
 
 def _schemes(document: dict[str, Any]) -> list[str]:
@@ -141,30 +203,40 @@ def _schemes(document: dict[str, Any]) -> list[str]:
     return [s for s in SCHEMES if any(s in row["bytes"] for row in document["rows"])]
 
 
-def _cell(by_formula: float | None, measured: float | None) -> str:
-    parts = [f"{_megabytes(by_formula)}"] if by_formula is not None else ["–"]
+def _cell(by_formula: float | None, measured: float | None, unit: float) -> str:
+    parts = [_three_digits(by_formula / unit)] if by_formula is not None else ["–"]
     if measured is not None:
-        parts.append(f"({_megabytes(measured)})")
+        parts.append(f"({_three_digits(measured / unit)})")
     return " ".join(parts)
 
 
-def _megabytes(count: float) -> str:
-    """Three digits that count."""
-    megabytes = count / 1e6
-    return f"{megabytes:.3g}" if megabytes < 1000 else f"{megabytes:,.0f}"
+def _three_digits(number: float) -> str:
+    """Those that count."""
+    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
     """The document's plot. Raises UsageError."""
-    from gradwire.report.volume_plot import Curve, save
+    from gradwire.lab.rates import format_rate
+    from gradwire.report.volume_plot import Curve, Panel, save
 
-    curves = [
-        Curve(
+    def curve(scheme: str, cost: str) -> Curve:
+        return Curve(
             scheme,
-            [(r["workers"], r["bytes"][scheme]) for r in document["rows"] if scheme in r["bytes"]],
-            [(p["n"], p["bytes"]) for p in document["measured"] if p["scheme"] == scheme],
+            [(r["workers"], r[cost][scheme]) for r in document["rows"] if scheme in r[cost]],
+            [
+                (p["n"], p[cost])
+                for p in document["measured"]
+                if p["scheme"] == scheme and cost in p
+            ],
             _YARDSTICKS.get(scheme, ""),
         )
-        for scheme in _schemes(document)
+
+    rate = format_rate(8 * document["bytes_per_second"])
+    waits = f"{1e3 * document['latency_seconds']:g} ms a wait"
+    labels = {"bytes": "MB at the busiest node", "seconds": f"ms at {rate}, {waits}"}
+    panels = [
+        Panel(labels[cost], unit, [curve(scheme, cost) for scheme in _schemes(document)])
+        for cost, unit in _COSTS.items()
     ]
-    save(curves, headline(document), path)
+    save(panels, headline(document), path)

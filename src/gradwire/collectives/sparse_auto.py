@@ -20,7 +20,7 @@ from gradwire.collectives._chooser import Chooser
 from gradwire.collectives._prices import SAMPLE, Facts, prices, sampled
 from gradwire.collectives._rows import Rows
 from gradwire.errors import StrategyError
-from gradwire.moves import AllReduce, Exchange, Move
+from gradwire.moves import AllReduce, Move
 from gradwire.strategy import Collective, Context
 
 _EARLY = 8  # the step at which the network has been seen at work
@@ -131,10 +131,8 @@ def _timed(
         arrived = yield move
         seconds = perf_counter() - asked
         first = seconds if first is None else first
-        sent = move.bytes_sent(world)
-        if isinstance(move, Exchange):  # full duplex: the larger way decides
-            sent = max(sent, float(sum(move.receives.values())))
-        times.append((sent, seconds))
+        carried = max(move.bytes_sent(world), move.bytes_received(world))  # full duplex
+        times.append((carried, seconds))
     del times[:-256]
     return perf_counter() - began - (first or 0.0)
 

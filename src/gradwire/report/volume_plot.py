@@ -1,4 +1,4 @@
-"""Bytes against world size, both axes logarithmic: a line per scheme, a dot per measurement."""
+"""What schemes cost against world size, both axes logarithmic: a line each, dots as measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Points = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """One scheme: (workers, bytes) by formula, ascending, and as measured.
+    """One scheme: (workers, cost) by formula, ascending, and as measured.
 
     `style` is for yardsticks: "ceiling" is what all are compared with, "floor" what none passes.
     """
@@ -33,8 +33,17 @@ class Curve:
     style: Literal["", "ceiling", "floor"] = ""
 
 
-def save(curves: Sequence[Curve], title: str, path: Path) -> None:
-    """Write the plot, in the format that the path ends with.
+@dataclass(frozen=True)
+class Panel:
+    """Curves of one kind of cost; costs are divided by `unit` for the axis that `label` names."""
+
+    label: str
+    unit: float
+    curves: Sequence[Curve]
+
+
+def save(panels: Sequence[Panel], title: str, path: Path) -> None:
+    """Write the plot, in the format that the path ends with: panels side by side.
 
     Raises:
         UsageError: matplotlib is missing, or does not write such files.
@@ -45,21 +54,23 @@ def save(curves: Sequence[Curve], title: str, path: Path) -> None:
         raise UsageError(
             "a plot needs matplotlib, which is not installed. Run pip install 'gradwire[plot]'."
         ) from None
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+    figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
     endings = figure.canvas.get_supported_filetypes()
     if path.suffix[1:] not in endings:
         raise UsageError(
             f"the ending of a plot's name is one of {', '.join(sorted(endings))}; "
             f"got '{path.name}'. Use '{path.stem or 'plot'}.png'."
         )
-    axes = figure.add_subplot()
-    _dress(axes, title, sorted({n for curve in curves for n, _ in curve.points}))
-    colours = _colours(curves)
-    for curve, colour in zip(curves, colours):
-        _draw(axes, curve, colour)
-    _limit(axes, curves)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    drawn = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, panel in zip(drawn, panels):
+        _dress(axes, panel)
+        for curve, colour in zip(panel.curves, _colours(panel.curves)):
+            _draw(axes, curve, colour, panel.unit)
+        _limit(axes, panel)
     figure.draw_without_rendering()  # settles the limits, which the labels' places depend on
-    _label(axes, curves, colours)
+    for axes, panel in zip(drawn, panels):
+        _label(axes, panel)
     figure.savefig(path, dpi=_DOTS_PER_INCH)
 
 
@@ -70,49 +81,51 @@ def _colours(curves: Sequence[Curve]) -> list[str]:
     return [fixed[curve.style] if curve.style else next(palette) for curve in curves]
 
 
-def _dress(axes: Any, title: str, workers: Sequence[int]) -> None:
-    axes.set_title(title, loc="left", fontsize=11, pad=24)
+def _dress(axes: Any, panel: Panel) -> None:
+    workers = sorted({n for curve in panel.curves for n, _ in curve.points})
+    axes.set_title(" ", fontsize=11)  # room for the names of what leaves the plot
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(workers, [f"{n:,}" for n in workers])
-    axes.yaxis.set_major_formatter(lambda megabytes, _: f"{megabytes:,g}")
+    axes.yaxis.set_major_formatter(lambda cost, _: f"{cost:,g}")
     axes.minorticks_off()
     axes.set_xlabel("workers")
-    axes.set_ylabel("MB received by the busiest node")
+    axes.set_ylabel(panel.label)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#E8E8E8", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def _draw(axes: Any, curve: Curve, colour: str) -> None:
+def _draw(axes: Any, curve: Curve, colour: str, unit: float) -> None:
     line = {"ceiling": "--", "floor": ":"}.get(curve.style, "-")
-    axes.plot(*_megabytes(curve.points), line, color=colour, linewidth=1.8)
+    axes.plot(*_in_units(curve.points, unit), line, color=colour, linewidth=1.8)
     if curve.measured:
         axes.plot(
-            *_megabytes(curve.measured), "o", color=colour, markersize=7,
+            *_in_units(curve.measured, unit), "o", color=colour, markersize=7,
             markeredgecolor="white", zorder=3,
         )  # fmt: skip
 
 
-def _limit(axes: Any, curves: Sequence[Curve]) -> None:
+def _limit(axes: Any, panel: Panel) -> None:
     """Not so high that one line makes all others flat."""
-    ceilings = [count for c in curves if c.style == "ceiling" for _, count in c.points]
+    ceilings = [cost for c in panel.curves if c.style == "ceiling" for _, cost in c.points]
     if ceilings:
         highest = axes.get_ylim()[1]
-        axes.set_ylim(top=min(highest, _ABOVE * max(ceilings) / 1e6))
+        axes.set_ylim(top=min(highest, _ABOVE * max(ceilings) / panel.unit))
 
 
-def _megabytes(points: Points) -> tuple[list[int], list[float]]:
-    return [n for n, _ in points], [count / 1e6 for _, count in points]
+def _in_units(points: Points, unit: float) -> tuple[list[int], list[float]]:
+    return [n for n, _ in points], [cost / unit for _, cost in points]
 
 
-def _label(axes: Any, curves: Sequence[Curve], colours: Sequence[str]) -> None:
+def _label(axes: Any, panel: Panel) -> None:
     """Names at the lines' ends: on the right none on another, above the plot where they leave."""
     inside = []
-    for curve, colour in zip(curves, colours):
-        place = _place(axes, curve.points[-1])
+    for curve, colour in zip(panel.curves, _colours(panel.curves)):
+        places = [_place(axes, n, cost / panel.unit) for n, cost in curve.points]
+        place = places[-1]
         if place[1] > 1:
-            x = _leaves([_place(axes, point) for point in curve.points])
+            x = _leaves(places)
             axes.annotate(
                 curve.label, (x, 1), (0, 3), xycoords="axes fraction",
                 textcoords="offset points", ha="center", color=colour, fontsize=10,
@@ -129,10 +142,9 @@ def _label(axes: Any, curves: Sequence[Curve], colours: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def _place(axes: Any, point: tuple[int, float]) -> tuple[float, float]:
+def _place(axes: Any, workers: int, height: float) -> tuple[float, float]:
     """Where a point lies, in fractions of the axes."""
-    workers, count = point
-    x, y = axes.transLimits.transform(axes.transScale.transform((workers, count / 1e6)))
+    x, y = axes.transLimits.transform(axes.transScale.transform((workers, height)))
     return float(x), float(y)
 
 

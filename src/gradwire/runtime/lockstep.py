@@ -118,8 +118,10 @@ def _drive(ranks: Sequence[Rounds], trace: Trace) -> None:
         for members in _ready(moves):
             asked = _agreed([moves[r] for r in members], members)
             for r, move, arrived in zip(members, asked, _perform(asked)):
-                sent = move.bytes_sent(len(members))
-                trace.add(Span(r, 0, "wire", move.name, bytes=sent, group=move.where))
+                sent, received = move.bytes_sent(len(members)), move.bytes_received(len(members))
+                trace.add(
+                    Span(r, 0, "wire", move.name, bytes=sent, group=move.where, received=received)
+                )
                 moves[r] = _next(ranks[r], arrived)
 
 

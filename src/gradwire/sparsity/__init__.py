@@ -4,6 +4,7 @@
     measure(tensors)                                     density, overlap, densification, skew, …
     reference_bytes(tensors)                             what no exchange can go far below
     volumes(expected("nmt"), 128)                        bytes per scheme, by closed formulas
+    times(expected("nmt"), 128, 125e6, 1e-4)             seconds per scheme
 
 Definitions and formulas are those of ZEN (Wang et al., OSDI'25, sections 2 and 3). Import of
 this package loads torch.
@@ -17,11 +18,12 @@ from gradwire.sparsity.measures import (
     reference_bytes,
 )
 from gradwire.sparsity.presets import PRESETS, expected, synthetic
-from gradwire.sparsity.volumes import SCHEMES, Sparsity, volumes
+from gradwire.sparsity.volumes import SCHEMES, WAITS, Sparsity, times, volumes
 
 __all__ = [
     "PRESETS",
     "SCHEMES",
+    "WAITS",
     "Imbalances",
     "Sparsity",
     "expected",
@@ -30,5 +32,6 @@ __all__ = [
     "measured",
     "reference_bytes",
     "synthetic",
+    "times",
     "volumes",
 ]

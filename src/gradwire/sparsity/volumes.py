@@ -1,7 +1,7 @@
-"""Bytes that the busiest node receives, per scheme: closed formulas, up to any world size.
+"""Bytes that the busiest node receives, and seconds, per scheme: formulas, up to any world size.
 
 d is the density of one worker's tensor, γ(k)·d that of the sum of k workers'. Values have four
-bytes; COO adds four of an index to each. Latency, headers and padding are not counted.
+bytes; COO adds four of an index to each. Headers and padding are not counted.
 Source: ZEN (Wang et al., OSDI'25), section 2.4 and appendix B, except where a line says otherwise.
 """
 
@@ -167,3 +167,46 @@ def volumes(sparsity: Sparsity, workers: int) -> dict[str, float]:
     if workers & (workers - 1):
         names.remove("sparcml")
     return {name: SCHEMES[name](sparsity, workers) for name in SCHEMES if name in names}
+
+
+# -- time --------------------------------------------------------------------------------------
+
+
+def _around(n: int) -> int:
+    """A ring: every step waits for the one before."""
+    return 2 * (n - 1)
+
+
+def _by_owners(n: int) -> int:
+    """To owners and back, each with the sizes told first; messages to all go out at once."""
+    return 4
+
+
+WAITS: dict[str, Callable[[int], int]] = {
+    "dense": _around,
+    "allgather": lambda n: 2,
+    "sparcml": lambda n: 2 * (n.bit_length() - 1),
+    "sparse_ps": _by_owners,
+    "balanced_coo": _by_owners,
+    "zen_paper": _by_owners,
+    "union": lambda n: 2 * _around(n),
+    "zen": _by_owners,
+    "columns": lambda n: 4 if n > 2 else 3,
+    "reference": lambda n: 2 if n > 2 else 1,
+}
+"""How often in a row a node waits for others, sizes that are told before data included."""
+
+
+def times(
+    sparsity: Sparsity, workers: int, bytes_per_second: float, latency_seconds: float
+) -> dict[str, float]:
+    """Seconds by scheme: the busiest node's bytes at full rate, and every wait's latency.
+
+    What nodes do with bytes takes no time here; nor does a switch that all share.
+    """
+    if workers == 1:
+        return dict.fromkeys(volumes(sparsity, 1), 0.0)
+    return {
+        scheme: count / bytes_per_second + WAITS[scheme](workers) * latency_seconds
+        for scheme, count in volumes(sparsity, workers).items()
+    }

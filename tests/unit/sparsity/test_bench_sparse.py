@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from gradwire.bench.sparse import SUMS
 from gradwire.cli import bench_sparse as bench
 from gradwire.cli import main as cli
 from gradwire.errors import UsageError
-from gradwire.report.volume_plot import Curve, save
-from gradwire.sparsity import SCHEMES, expected, volumes
+from gradwire.report.volume_plot import Curve, Panel, save
+from gradwire.sparsity import SCHEMES, expected, measure, measured, synthetic, times, volumes
 
 SMALL = ("bench", "sparse", "bert", "--scale", "0.0625")
 drawing = pytest.mark.skipif(
@@ -28,7 +30,7 @@ def points(tmp_path: Path) -> Path:
     path = tmp_path / "measured.json"
     given = [
         {"scheme": "zen", "n": 4, "bytes": 3.5e6, "note": "kept"},
-        {"scheme": "allgather", "n": 8, "bytes": 7e6},
+        {"scheme": "allgather", "n": 8, "bytes": 7e6, "seconds": 0.25},
         {"scheme": "columns", "n": 6, "bytes": 1e6},
     ]
     path.write_text(json.dumps(given))
@@ -49,6 +51,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     for row in document["rows"]:
         assert row["bytes"] == volumes(sparsity, row["workers"])
         assert row["gamma"] == sparsity.gamma(row["workers"])
+        assert row["seconds"] == times(sparsity, row["workers"], 125e6, 1e-4)
 
 
 def test_a_table_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,9 +62,11 @@ def test_a_table_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert lines[2].split()[:4] == ["workers", "γ", "dense,", "MB"]
     assert all(scheme in lines[2] for scheme in SCHEMES)
-    assert len(lines) == 2 + 2 + 12
-    dense = volumes(expected("bert", scale=1 / 16), 2)["dense"] / 1e6
-    assert lines[4].split()[2] == f"{dense:.3g}"
+    assert len(lines) == 2 * (2 + 2 + 12) - 1
+    sparsity = expected("bert", scale=1 / 16)
+    assert lines[4].split()[2] == f"{volumes(sparsity, 2)['dense'] / 1e6:.3g}"
+    assert lines[17].split()[2:4] == ["dense,", "ms"]
+    assert lines[19].split()[2] == f"{1e3 * times(sparsity, 2, 125e6, 1e-4)['dense']:.3g}"
 
 
 def test_workers_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,9 +92,68 @@ def test_without_rows_there_is_no_column(scheme: str, capsys: pytest.CaptureFixt
 
 
 def test_three_digits_that_count() -> None:
-    assert bench._megabytes(1_234_567) == "1.23"
-    assert bench._megabytes(987_654_321) == "988"
-    assert bench._megabytes(12_345_678_901) == "12,346"
+    assert bench._three_digits(1.234_567) == "1.23"
+    assert bench._three_digits(987.654_321) == "988"
+    assert bench._three_digits(12_345.678_901) == "12,346"
+
+
+def test_rate_and_latency(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--rate", "100mbit", "--latency-ms", "2", "--workers", "8", "--json")
+    assert cli.main([*SMALL, *more]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["seconds"] == times(expected("bert", scale=1 / 16), 8, 12.5e6, 2e-3)
+    assert row["seconds"]["zen"] == pytest.approx(row["bytes"]["zen"] / 12.5e6 + 4 * 2e-3)
+
+
+# -- tensors -----------------------------------------------------------------------------------
+
+
+def test_what_is_counted_is_near_the_formulas(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the busiest rank of every move; where published formulas have COO, ours have codes."""
+    assert (
+        cli.main(["bench", "sparse", "nmt", "--scale", "0.01", "--count", "2", "4", "--json"]) == 0
+    )
+    document = json.loads(capsys.readouterr().out)
+    tensors = synthetic("nmt", 4, scale=0.01)
+    assert document["facts"] == measure(tensors)
+    assert {(p["scheme"], p["n"]) for p in document["measured"]} == {
+        (scheme, n) for scheme in SUMS for n in (2, 4)
+    }
+    for scheme in ("dense", "zen_paper", "columns", "zen"):
+        (point,) = (p for p in document["measured"] if (p["scheme"], p["n"]) == (scheme, 4))
+        formula = volumes(measured(tensors), 4)[scheme]
+        assert point["bytes"] == pytest.approx(formula, rel=0.05), scheme
+
+
+def test_recorded_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list in one file, rows as embeddings have them in another."""
+    tensors = synthetic("bert", 3, scale=0.02)
+    torch.save([x.bfloat16() for x in tensors[:2]], tmp_path / "first.pt")
+    torch.save(tensors[2].to_sparse(1), tmp_path / "second.pt")
+    files = [str(tmp_path / "first.pt"), str(tmp_path / "second.pt")]
+    assert cli.main(["bench", "sparse", "--tensors", *files, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["preset"] == "recorded"
+    assert [row["workers"] for row in document["rows"]] == [2, 3]
+    assert document["facts"] == measure(tensors)
+    assert document["rows"][1]["bytes"] == volumes(measured(tensors), 3)
+    assert {p["n"] for p in document["measured"]} == {3}
+    assert cli.main(["bench", "sparse", "--tensors", *files]) == 0
+    line = capsys.readouterr().out.splitlines()[2]
+    assert line.startswith("of 3 workers' tensors: overlap 0.")
+    assert "even pull imbalance" in line
+
+
+def test_what_is_not_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"a": 1}, tmp_path / "dict.pt")
+    torch.save(torch.arange(4), tmp_path / "whole.pt")
+    (tmp_path / "text.pt").write_text("no")
+    for name, said in (
+        ("dict.pt", "has dict"), ("whole.pt", "tensor of floats"), ("text.pt", "cannot be read"),
+        ("none.pt", "cannot be read"),
+    ):  # fmt: skip
+        assert cli.main(["bench", "sparse", "--tensors", str(tmp_path / name)]) == 2
+        assert said in capsys.readouterr().err
 
 
 # -- measured points ---------------------------------------------------------------------------
@@ -100,9 +164,11 @@ def test_measured_points_stand_in_brackets(
 ) -> None:
     assert cli.main([*SMALL, "--workers", "4", "6", "8", "--measured", str(points)]) == 0
     out = capsys.readouterr().out
-    assert "(3.5)" in out.splitlines()[-3]
-    assert "(1)" in out.splitlines()[-2]
-    assert "(7)" in out.splitlines()[-1]
+    lines = out.splitlines()
+    assert ["(3.5)" in line for line in lines[4:7]] == [True, False, False]
+    assert ["(1)" in line for line in lines[4:7]] == [False, True, False]
+    assert ["(7)" in line for line in lines[4:7]] == [False, False, True]
+    assert ["(250)" in line for line in lines[-3:]] == [False, False, True]
 
 
 def test_measured_points_are_in_the_document(
@@ -118,6 +184,7 @@ def test_measured_points_are_in_the_document(
         ("nope", "cannot be read"),
         ("{}", r"has \{\}"),
         ('[{"scheme": "zen", "n": 4}]', 'has {"scheme": "zen", "n": 4}'),
+        ('[{"scheme": "zen", "bytes": 4}]', 'has {"scheme": "zen", "bytes": 4}'),
         ('[{"scheme": "pigeon", "n": 4, "bytes": 1}]', "pigeon"),
     ],
 )
@@ -126,7 +193,7 @@ def test_points_that_cannot_be_read(text: str, said: str, tmp_path: Path) -> Non
     path.write_text(text)
     with pytest.raises(UsageError, match=said) as raised:
         bench.read_measured(path)
-    assert str(raised.value).startswith("measured points are a JSON list of {scheme, n, bytes}")
+    assert str(raised.value).startswith("measured points are a JSON list of {scheme, n, ")
     assert str(path) in str(raised.value)
 
 
@@ -141,6 +208,9 @@ def test_points_that_are_not_there(tmp_path: Path) -> None:
         (["gnn"], "a preset is one of"),
         (["bert", "--workers", "0"], "workers are counted from 1; got 0"),
         (["bert", "--scale", "0"], "scale multiplies"),
+        (["bert", "--count", "0"], "workers are counted from 1; got 0"),
+        (["bert", "--latency-ms", "-1"], "latency is 0 ms or more; got -1"),
+        (["bert", "--rate", "fast"], "a rate is a number of bits per second"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -170,16 +240,17 @@ def test_the_plot_names_every_curve(tmp_path: Path) -> None:
         Curve("stays", [(2, 1e5), (4, 2e5)], [(2, 1.1e5)]),
         Curve("least", [(2, 1e4), (4, 1e5)], style="floor"),
     ]
-    save(curves, "a title", path)
+    panels = [Panel("MB", 1e6, curves), Panel("ms", 1e-3, curves[:1])]
+    save(panels, "a title", path)
     text = path.read_text()
-    for label in ("a title", *(curve.label for curve in curves)):
+    for label in ("a title", "MB", "ms", *(curve.label for curve in curves)):
         assert f"<!-- {label} -->" in text
 
 
 @drawing
 def test_an_ending_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"one of .*png.*; got 'x\.doc'\. Use 'x\.png'"):
-        save([Curve("a", [(2, 1.0)])], "", tmp_path / "x.doc")
+        save([Panel("", 1.0, [Curve("a", [(2, 1.0)])])], "", tmp_path / "x.doc")
 
 
 @drawing
@@ -199,4 +270,4 @@ def test_the_script_saves_draws_and_prints(
 def test_without_matplotlib_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UsageError, match=r"pip install 'gradwire\[plot\]'"):
-        save([Curve("a", [(2, 1.0)])], "", tmp_path / "x.png")
+        save([Panel("", 1.0, [Curve("a", [(2, 1.0)])])], "", tmp_path / "x.png")

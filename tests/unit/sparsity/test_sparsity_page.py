@@ -18,8 +18,11 @@ def test_the_page_has_examples() -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda b: b.splitlines()[-1][:40])
-def test_an_example_runs_and_prints_what_it_says(block: str) -> None:
+def test_an_example_runs_and_prints_what_it_says(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A comment behind print(...) is what it prints."""
+    monkeypatch.chdir(tmp_path)
     said = re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

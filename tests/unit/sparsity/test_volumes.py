@@ -9,7 +9,17 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.sparsity import SCHEMES, Sparsity, expected, measured, synthetic, volumes
+from gradwire.bench.sparse import SUMS
+from gradwire.sparsity import (
+    SCHEMES,
+    WAITS,
+    Sparsity,
+    expected,
+    measured,
+    synthetic,
+    times,
+    volumes,
+)
 from gradwire.sparsity.volumes import entropy
 
 LAST = 4096
@@ -190,3 +200,25 @@ def test_everything_is_finite_and_nothing_below_the_reference(preset: str) -> No
         assert least > before
         before = least
     assert n == LAST
+
+
+# -- time --------------------------------------------------------------------------------------
+
+
+def test_times_by_hand() -> None:
+    """25,600 bytes a second, half a second a wait."""
+    found = times(HAND, 4, 25_600, 0.5)
+    assert found.keys() == volumes(HAND, 4).keys()
+    assert found["dense"] == pytest.approx(1.5 + 6 * 0.5)
+    assert found["sparcml"] == pytest.approx(0.02 * (1 + 2**0.5) + 4 * 0.5)
+    assert found["zen_paper"] == pytest.approx(0.75 * (0.04 + 1 / 32) + 4 * 0.5)
+    assert set(times(HAND, 1, 25_600, 0.5).values()) == {0.0}
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("scheme", ["allgather", "sparcml", "sparse_ps", "zen", "columns"])
+def test_waits_are_those_of_members(scheme: str, workers: int) -> None:
+    """Moves in which a rank sends anything."""
+    trace = gradwire.lockstep(SUMS[scheme], synthetic("nmt", workers, scale=0.01))[1]
+    moves = [span for span in trace.of("wire") if span.rank == 0 and span.bytes > 0]
+    assert len(moves) == WAITS[scheme](workers)

@@ -1,0 +1,66 @@
+"""Sparse sums counted: given tensors, summed in lockstep by every scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import UsageError
+from gradwire.runtime.lockstep import lockstep
+
+SUMS = {
+    "dense": "none | allreduce",
+    "allgather": "nonzero | allgather",
+    "sparcml": "nonzero | sparcml",
+    "sparse_ps": "nonzero | sparse_ps",
+    "zen_paper": 'nonzero | zen(variant="paper")',
+    "union": "nonzero | union",
+    "zen": "nonzero | zen",
+    "columns": "nonzero | columns",
+}
+"""The strategy that does what a scheme's formula says, of those that have one."""
+
+
+def count(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Bytes of the busiest rank of every move, of every scheme: {scheme, n, bytes}.
+
+    tensors: one per worker, dense, of one shape. `columns` only for matrices; `sparcml` only where
+    its formula holds, for powers of two. Takes the memory of twice the tensors, and more.
+    """
+    n = len(tensors)
+    left_out = {"sparcml"} if n & (n - 1) else set()
+    left_out |= {"columns"} if tensors[0].dim() < 2 else set()
+    points = []
+    for scheme, strategy in SUMS.items():
+        if scheme not in left_out:
+            _, trace = lockstep(strategy, tensors)
+            points.append({"scheme": scheme, "n": n, "bytes": trace.busiest_bytes})
+    return points
+
+
+def recorded(paths: Sequence[Path]) -> list[Tensor]:
+    """Gradients from files: each has a tensor, or a list of them, one per worker; dense or COO.
+
+    Raises UsageError.
+    """
+    tensors: list[Tensor] = []
+    for path in paths:
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:
+            raise UsageError(
+                f"recorded gradients are files that torch.save wrote; '{path}' cannot be read: "
+                f"{str(error).splitlines()[0]}. Save tensors in it, one per worker."
+            ) from None
+        for x in found if isinstance(found, list | tuple) else [found]:
+            if not isinstance(x, Tensor) or not x.is_floating_point():
+                raise UsageError(
+                    f"a recorded gradient is a tensor of floats; '{path}' has {type(x).__name__}. "
+                    "Save a parameter's .grad, or a list of them."
+                )
+            tensors.append((x.to_dense() if x.is_sparse else x).detach().float())
+    return tensors

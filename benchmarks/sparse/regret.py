@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, nargs="*", default=(2, 3, 4, 8))
     parser.add_argument("--presets", nargs="*", default=PRESETS)
     parser.add_argument("--elements", type=float, default=4e6)
-    parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     found = {
@@ -55,7 +55,7 @@ def cell(preset: str, hosts: int, arguments: argparse.Namespace) -> dict[str, fl
         command = [
             sys.executable, str(Path(__file__).with_name("lab.py")), preset,
             "--hosts", str(hosts), "--elements", str(arguments.elements),
-            "--rounds", str(arguments.rounds), "--warm-up", "32", "--json", file.name,
+            "--rounds", str(arguments.rounds), "--warm-up", "72", "--json", file.name,
             "--strategies", *members, AUTO,
         ]  # fmt: skip
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -9,7 +9,7 @@ from several import Named, Several, all_nan, equal
 from gradwire.collectives._chooser import Chooser
 
 SHAPES = {"table": (40, 8), "bias": (5,)}
-STEPS = 45
+STEPS = 85
 
 
 def gradients(step: int, world: int) -> list[Named]:

@@ -7,17 +7,20 @@ from statistics import mean, median
 
 _TURNS = 5  # of each member in a race: the median counts
 _LIKELY = 2.0  # times the cheapest price: as far as prices may be wrong
+_FINAL_TURNS = 10
+_CLOSE = 1.3  # times the fastest: as far as a median of five may be wrong
 _MARGIN = 0.9  # a change must promise this much, or it would go to and fro
 
 
 class Chooser:
     """Of one bucket. All but `took` and `times` is the same on all ranks.
 
-    prices ──► one is much cheaper ─────────────────────────────► the choice
-           └─► several are likely ──► race: five turns each ──► what they took, of the slowest
-                                      on real steps             rank, corrects prices from now on
+    prices ──► one is much cheaper ──────────────────────────────────────────► the choice
+           └─► several are likely ──► race: five turns each, on real steps ──► the fastest, or
+                                      ten more of those that are close         who wins the final
 
-    Prices know bytes and moves; what local work costs on these machines only a race tells.
+    Prices know bytes and moves; what local work costs on these machines only a race tells. What
+    members took, on the slowest rank, corrects their prices from then on.
     """
 
     def __init__(self) -> None:
@@ -26,6 +29,7 @@ class Chooser:
         self._corrections: dict[str, float] = {}  # seconds measured, over the price
         self._turns: list[str] = []
         self._took: dict[str, list[float]] = {}
+        self._is_final = False
 
     def price(self, prices: Mapping[str, float], network_is_known: bool) -> None:
         """Seconds, by member; of equals the first is preferred. Nothing changes amid a race."""
@@ -56,7 +60,7 @@ class Chooser:
 
     @property
     def race_is_over(self) -> bool:
-        """Whether ranks must tell each other their times before the next step."""
+        """Whether ranks must tell each other their times before the next step; or a part of it."""
         return bool(self._took) and not self._turns
 
     def times(self) -> list[int]:
@@ -69,3 +73,6 @@ class Chooser:
         self._choice = min(seconds, key=seconds.__getitem__)
         self._corrections |= {m: seconds[m] / self._prices[m] for m in seconds}
         self._took = {}
+        close = [m for m in seconds if seconds[m] <= _CLOSE * seconds[self._choice]]
+        self._is_final = len(close) > 1 and not self._is_final
+        self._turns = close * _FINAL_TURNS if self._is_final else []

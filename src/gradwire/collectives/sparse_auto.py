@@ -38,8 +38,9 @@ class SparseAuto(Collective):
     which (16 KB), and how fast recent moves were; from these numbers, which are the same
     everywhere, each prices all members. The first choice guesses the network (1 Gbit/s). At step
     8 it has been seen at work: members priced within twice the cheapest then take turns, five
-    steps each, close ones ten more, and the fastest stays. What they took corrects their prices, and another is taken
-    later only if it promises a tenth, or after another race, once one is likely that never ran.
+    steps each, close ones ten more, and the fastest stays. What they took corrects their prices;
+    another is taken later only if it promises a tenth, or after another race, once one is likely
+    that never ran.
     Sums as the member does whose turn it is: where runs must repeat to the bit, name one member.
     Memory: of that member, and 32 KB.
     """

@@ -99,9 +99,27 @@ def test_races_correct_prices() -> None:
     assert chooser.member == "allgather"
 
 
-def test_who_never_ran_is_taken_to_be_as_wrong_as_others() -> None:
-    """All took three times their price, so one at 2.1 times is as far off as before."""
-    chooser = raced({"allgather": 3.0, "zen": 4.5})
+def test_who_never_ran_gets_its_chance_where_prices_were_too_low() -> None:
+    """All took six times their price: dense, at the price that it has, is likely now."""
+    chooser = raced({"allgather": 6.0, "zen": 9.0})
+    prices = {"dense": 4.0, "allgather": 1.0, "zen": 1.5, "sparcml": 20.0}
+    chooser.price(prices, network_is_known=True)
+    assert run(chooser, prices) == ["dense", "allgather"] * 5
+
+
+def test_a_newcomer_races_against_the_choice_however_cheap_it_is() -> None:
+    """Else nothing would ever be known of it."""
+    chooser = raced({"allgather": 6.0, "zen": 9.0})
+    prices = {"dense": 9.0, "allgather": 1.0, "zen": 1.5, "sparcml": 0.1}
+    chooser.price(prices, network_is_known=True)
+    assert run(chooser, {"allgather": 6.0, "sparcml": 60.0}) == ["allgather", "sparcml"] * 5
+    chooser.learn([chooser.times()])
+    assert chooser.member == "allgather"
+
+
+def test_who_never_ran_is_no_better_than_others_where_prices_were_too_high() -> None:
+    """All took half their price, so one at 2.1 times is as far off as before."""
+    chooser = raced({"allgather": 0.5, "zen": 0.75})
     chooser.price(CLOSE, network_is_known=True)
     assert run(chooser, CLOSE) == ["allgather"] * 100
 

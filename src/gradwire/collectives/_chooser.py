@@ -36,14 +36,19 @@ class Chooser:
         if self._turns or self._took:
             return
         self._prices = prices
-        usual = mean(self._corrections.values()) if self._corrections else 1.0
-        seconds = {m: p * self._corrections.get(m, usual) for m, p in prices.items()}
+        # Of whom nothing is known the best is hoped: it runs once, and then more is known.
+        hope = min(1.0, mean(self._corrections.values())) if self._corrections else 1.0
+        seconds = {m: p * self._corrections.get(m, hope) for m, p in prices.items()}
         best = min(seconds, key=seconds.__getitem__)
-        likely = [m for m in prices if seconds[m] <= _LIKELY * seconds[best]]
-        if self._choice is None or seconds[best] <= _MARGIN * seconds[self._choice]:
-            self._choice = best
-        if network_is_known and len(likely) > 1 and set(likely) - set(self._corrections):
+        known = self._corrections
+        likely = [
+            m for m in prices
+            if seconds[m] <= _LIKELY * seconds[best] or (m == self._choice and m in known)
+        ]  # fmt: skip
+        if network_is_known and len(likely) > 1 and not known.keys() >= set(likely):
             self._turns = likely * _TURNS
+        elif self._choice is None or seconds[best] <= _MARGIN * seconds[self._choice]:
+            self._choice = best
 
     @property
     def member(self) -> str:

@@ -147,6 +147,11 @@ class Run:
             self.bytes.append(statistics.mean(float(f[1]) for f in everybody))
             self.host_bytes.append(statistics.mean(float(f[2]) for f in everybody))
 
+    @property
+    def chosen(self) -> str | None:
+        """The member that sums, if it chooses one."""
+        return None
+
     def prepare(self) -> None:
         """A gradient to sum."""
 
@@ -179,6 +184,11 @@ class Ours(Run):
         self._context = make_context(Strategy.parse(text), bucket, rank, world, {}, machines)
         self._performer = performer
         self._out = x if x.is_sparse else torch.empty(x.numel())
+
+    @property
+    def chosen(self) -> str | None:
+        chooser = self._context.memory().get("chooser")
+        return str(chooser.member) if chooser else None
 
     def prepare(self) -> None:
         if self._x.is_sparse:
@@ -226,7 +236,10 @@ def report(arguments: argparse.Namespace, x: torch.Tensor, runs: dict[str, Run])
             "procs_per_host": arguments.procs_per_host, "rate": arguments.rate,
             "slower": arguments.slower, "sparse": arguments.sparse,
             "runs": {
-                t: {"seconds": r.seconds, "bytes": r.bytes, "host_bytes": r.host_bytes}
+                t: {
+                    "seconds": r.seconds, "bytes": r.bytes, "host_bytes": r.host_bytes,
+                    "chosen": r.chosen,
+                }
                 for t, r in runs.items()
             },
         }  # fmt: skip

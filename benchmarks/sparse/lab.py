@@ -47,9 +47,10 @@ from gradwire.strategy import StepInfo
 TORCH = "torch.distributed.all_reduce"
 SPARSE = (TORCH, "none | columns")
 STRATEGIES = (
-    "none | allreduce", "nonzero | allgather", "nonzero | sparcml", "nonzero | sparcml_split",
-    "nonzero | sparse_ps", "nonzero | omnireduce", "nonzero | union", "nonzero | zen",
-    "nonzero | columns",
+    "none | allreduce", 'nonzero(index="int32") | allgather', 'nonzero(index="int32") | sparcml',
+    'nonzero(index="int32") | sparse_ps', "nonzero | omnireduce", 'nonzero | zen(variant="paper")',
+    "nonzero | allgather", "nonzero | sparcml", "nonzero | sparcml_split", "nonzero | sparse_ps",
+    "nonzero | union", "nonzero | zen", "nonzero | columns",
 )  # fmt: skip
 
 

@@ -74,6 +74,7 @@ COMPRESSORS: tuple[Compressor, ...] = (
     RandK(1.0),
     Threshold(0.5),
     NonZero(),
+    NonZero(index="int32"),
     TopK(0.001),
     TopK(0.1),
     TopK(0.5),
@@ -130,7 +131,9 @@ PAYLOAD_BYTES: dict[str, Callable[[Compressor, int, int], int]] = {
     "onebit": lambda c, n, item: blocks(n, 8) + 8 * min(n, 1),
     "randk": lambda c, n, item: 4 * sent_by_topk(c, n),
     "threshold": lambda c, n, item: 16 + 8 * blocks(n, 64) + 4 * n,
-    "nonzero": lambda c, n, item: 16 + 8 * blocks(n, 64) + 4 * n,
+    "nonzero": lambda c, n, item: (
+        16 + (8 * blocks(n, 64) if c.index == "auto" else 8 * blocks(n, 2)) + 4 * n  # type: ignore
+    ),
     "topk": lambda c, n, item: topk_bytes(c, n),
 }
 """Bytes of one payload, or of the longest; item: bytes of an element of the gradient."""

@@ -33,6 +33,8 @@ TEXTS = (
     OF_AN_EARLIER_SUM,
     "nonzero | omnireduce",
     "nonzero | columns",
+    *(f"nonzero(index='int32') | {name}" for name in ("sparcml", "zen", "columns")),
+    "topk(1.0, index='int32') | gtopk",
 )
 WORLDS = range(1, 10)
 SHAPES = ((), (1,), (5,), (37,), (300,), (4, 9), (2, 3, 5), (0,), (3, 0), (2, 700))
@@ -315,6 +317,15 @@ def test_bytes_of_columns_by_hand() -> None:
     known = announced(3, 2)
     trace = lockstep("nonzero | columns", xs)[1]
     assert trace.bytes_sent == [known + sum(parts) for parts in zip(ids, pushed, pulled)]
+
+
+@pytest.mark.parametrize("name", ["sparse_ps", "sparcml", "zen"])
+def test_a_listed_place_takes_four_bytes(name: str) -> None:
+    """Of two ranks with 3 entries each, one owner's: three go to it, and three averages back."""
+    xs = example([[0, 1, 2], [0, 1, 2]], (4096,))
+    trace = lockstep(f"nonzero(index='int32') | {name}", xs)[1]
+    known = announced(2, 1) if name == "sparcml" else announced(2, 2) + announced(2, 1)
+    assert trace.bytes_sent == [known + 3 * (4 + 4)] * 2
 
 
 def test_two_ranks_swap_rows_whole() -> None:

@@ -36,6 +36,7 @@ BY_OWNERS = (
     "topk(0.3)+ef | dsar",
     MISSES_ITS_OWN,
     "nonzero | omnireduce",
+    "nonzero(index='int32') | zen",
 )
 """Who received damage among the entries tells everybody, once, before anything else is sent."""
 CHOOSES_ALLGATHER = "topk(0.3)+ef | sparse_auto"

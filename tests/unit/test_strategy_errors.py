@@ -56,6 +56,7 @@ def problem(text: Any) -> str:
         ("topk(0) | allgather", "above 0 and at most 1; got 0", "topk(0.01)"),
         ("topk(-0.1) | allgather", "above 0 and at most 1; got -0.1", "topk(0.01)"),
         ("topk(1.5) | allgather", "above 0 and at most 1; got 1.5", "topk(0.01)"),
+        ("nonzero(index='gap8') | zen", "auto, int32; got 'gap8'", "nonzero(index="),
         ("topk('x') | allgather", "above 0 and at most 1; got 'x'", "topk(0.01)"),
         ("topk(1e999) | allgather", "above 0 and at most 1; got inf", "topk(0.01)"),
         ("dgc(2) | allgather", "above 0 and at most 1; got 2", "topk(0.01)"),

@@ -14,9 +14,10 @@ from gradwire.runtime.lockstep import lockstep
 
 SUMS = {
     "dense": "none | allreduce",
-    "allgather": "nonzero | allgather",
-    "sparcml": "nonzero | sparcml",
-    "sparse_ps": "nonzero | sparse_ps",
+    "allgather": 'nonzero(index="int32") | allgather',
+    "sparcml": 'nonzero(index="int32") | sparcml',
+    "sparse_ps": 'nonzero(index="int32") | sparse_ps',
+    "balanced_coo": 'nonzero(index="int32") | zen',
     "zen_paper": 'nonzero | zen(variant="paper")',
     "union": "nonzero | union",
     "zen": "nonzero | zen",

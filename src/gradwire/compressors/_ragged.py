@@ -28,6 +28,9 @@ class Ragged(Compressor):
     Memory: 10 bytes per entry and thread while encoding, 4 per entry and payload while decoding.
     """
 
+    index: str = "auto"
+    """How places are coded: "int32", or "auto", in the smallest code for their number."""
+
     @abstractmethod
     def least(self) -> float:
         """The least magnitude that is sent."""
@@ -37,13 +40,16 @@ class Ragged(Compressor):
         """The format of values, for a gradient of that dtype: one of `VALUES`."""
 
     def capacity(self, n: int) -> int:
-        """Bytes of the longest payload: no code is longer than the bitmap, no value than fp32."""
-        return _HEAD + padded(kernels.code_bytes("bitmap", n, 0)) + 4 * n
+        """Bytes of the longest payload: no code that is chosen is longer than the bitmap, no value
+        than fp32."""
+        longest = "bitmap" if self.index == "auto" else self.index
+        return _HEAD + padded(kernels.code_bytes(longest, n, n)) + 4 * n
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         (section,) = sections
         found = kernels.reaching(x, self.least())
-        entries = Entries(x.numel(), found.places.numel(), self.values(x.dtype))
+        k = found.places.numel()
+        entries = Entries(x.numel(), k, self.values(x.dtype), self.index)
         parts, used = _parts(section, entries)
         facts = [used, 4 * entries.k + _FORMATS.index(entries.values)]
         section[:_HEAD].view(torch.int64).copy_(torch.tensor(facts))
@@ -55,44 +61,43 @@ class Ragged(Compressor):
         self.accumulate([sections], x, 1.0)
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
-        entries, parts = _read(0, sections[0], v.numel())
+        entries, parts = self._read(0, sections[0], v.numel())
         places, values = entries.read(parts)
         kernels.add(v, places, values, factor)
 
     def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
-        entries, parts = _read(0, sections[0], n)
+        entries, parts = self._read(0, sections[0], n)
         return entries.places(0, parts[0]), parts[1]
 
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:
-        read = [_read(r, section, x.numel()) for r, (section,) in enumerate(payloads)]
+        read = [self._read(r, section, x.numel()) for r, (section,) in enumerate(payloads)]
         codes = [entries.code for entries, _ in read]
         places, values = [parts[0] for _, parts in read], [parts[1] for _, parts in read]
         kernels.accumulate_coded(x, codes, places, values, divisor)
 
-
-def _read(payload: int, section: Tensor, n: int) -> tuple[Entries, Sections]:
-    if section.numel() < _HEAD:
-        raise PayloadError(
-            f"payload {payload}: it begins with {_HEAD} bytes; got {section.numel()}. The message "
-            "is damaged or belongs to another parameter"
-        )
-    used, word = section[:_HEAD].view(torch.int64).tolist()
-    k, form = divmod(word, 4)
-    if not 0 <= k <= n or form >= len(_FORMATS):
-        raise PayloadError(
-            f"payload {payload}: it has 0 to {n} entries of a known format; got {k} of format "
-            f"{form}. The message is damaged or belongs to another parameter"
-        )
-    entries = Entries(n, k, _FORMATS[form])
-    _, _, size = _bounds(entries)
-    if used != size or size > section.numel():
-        raise PayloadError(
-            f"payload {payload}: {k} entries of {n} take {size} bytes; got {used}, of "
-            f"{section.numel()}. The message is damaged or belongs to another parameter"
-        )
-    return entries, _parts(section, entries)[0]
+    def _read(self, payload: int, section: Tensor, n: int) -> tuple[Entries, Sections]:
+        if section.numel() < _HEAD:
+            raise PayloadError(
+                f"payload {payload}: it begins with {_HEAD} bytes; got {section.numel()}. The "
+                "message is damaged or belongs to another parameter"
+            )
+        used, word = section[:_HEAD].view(torch.int64).tolist()
+        k, form = divmod(word, 4)
+        if not 0 <= k <= n or form >= len(_FORMATS):
+            raise PayloadError(
+                f"payload {payload}: it has 0 to {n} entries of a known format; got {k} of format "
+                f"{form}. The message is damaged or belongs to another parameter"
+            )
+        entries = Entries(n, k, _FORMATS[form], self.index)
+        _, _, size = _bounds(entries)
+        if used != size or size > section.numel():
+            raise PayloadError(
+                f"payload {payload}: {k} entries of {n} take {size} bytes; got {used}, of "
+                f"{section.numel()}. The message is damaged or belongs to another parameter"
+            )
+        return entries, _parts(section, entries)[0]
 
 
 def _parts(section: Tensor, entries: Entries) -> tuple[Sections, int]:

@@ -8,8 +8,10 @@ from typing import ClassVar
 import torch
 
 from gradwire.compressors._ragged import Ragged
+from gradwire.errors import StrategyError
 from gradwire.strategy import Claims
 
+_INDEX = ("auto", "int32")
 _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -20,9 +22,18 @@ class NonZero(Ragged):
     The size of a message depends on the data. -0 comes back as 0. A dense tensor takes an eighth
     of a byte per element more than `none`.
     Collectives exchange the lengths first.
+    index: "auto", places in the smallest code; "int32", as others send them, to compare with.
     """
 
+    index: str = "auto"
     name: ClassVar[str] = "nonzero"
+
+    def __post_init__(self) -> None:
+        if self.index not in _INDEX:
+            raise StrategyError(
+                f"nonzero's index is one of {', '.join(_INDEX)}; got {self.index!r}. Use nonzero, "
+                'or nonzero(index="int32").'
+            )
 
     def least(self) -> float:
         return 2.0**-149

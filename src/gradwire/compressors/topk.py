@@ -35,6 +35,7 @@ class TopK(Compressor):
     values: "fp32", or "bf16" or "fp16", whose rounding error stays in the residual.
     index: how the places are coded, without loss and in a size that n and k alone decide: "auto"
     (the smallest), "int32", "gap16", "gap8", "elias_fano" (about 2 + log2(n/k) bits) or "bitmap".
+    What owners and partners send each other is in the smallest code too, with "int32" in that.
     Memory per parameter: k places and k values, k values more if they are rounded, and k
     velocities with `dgc`. Where a place was taken to be sent, momentum factor masking clears the
     velocity, also if the value rounds to zero in 16 bits.

@@ -21,7 +21,18 @@ _CODES = {"coo": "int32", "bitmap": "bitmap"}
 
 
 class CodedStreams(Streams):
-    """The part of `Streams` that reads and writes bytes, and knows nothing of buckets."""
+    """The part of `Streams` that reads and writes bytes, and knows nothing of buckets.
+
+    is_listed: places are int32 wherever the smallest code is asked for, as the compressor's are.
+    """
+
+    is_listed = False
+
+    def _code(self, n: int, count: int) -> str:
+        return "int32" if self.is_listed else kernels.smallest(n, count)
+
+    def _form(self, form: Form) -> Form:
+        return "coo" if self.is_listed and form == "smallest" else form
 
     # -- of a known number of entries -------------------------------------------------------
 
@@ -29,24 +40,24 @@ class CodedStreams(Streams):
         return self.coded(n, Stream(places, places.new_empty(places.numel(), 0)))
 
     def coded_places_bytes(self, n: int, count: int) -> int:
-        return kernels.code_bytes(kernels.smallest(n, count), n, count)
+        return kernels.code_bytes(self._code(n, count), n, count)
 
     def read_places(self, n: int, count: int, message: Tensor) -> Tensor:
-        return _read_places(n, count, message, kernels.smallest(n, count))
+        return _read_places(n, count, message, self._code(n, count))
 
     def coded(self, n: int, stream: Stream) -> Tensor:
-        return _coded(n, stream, kernels.smallest(n, stream.count))
+        return _coded(n, stream, self._code(n, stream.count))
 
     def coded_bytes(self, n: int, count: int, like: Stream) -> int:
         return count * _row_bytes(like) + self.coded_places_bytes(n, count)
 
     def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
-        return _read(n, count, like, message, kernels.smallest(n, count))
+        return _read(n, count, like, message, self._code(n, count))
 
     # -- of a known number of bytes ---------------------------------------------------------
 
     def packed(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
-        if form != "smallest":
+        if (form := self._form(form)) != "smallest":
             return _coded(n, stream, _CODES[form])
         if stream.count == 0:
             return torch.empty(0, dtype=torch.uint8, device=stream.places.device)
@@ -61,7 +72,7 @@ class CodedStreams(Streams):
         return _SHAPE_BYTES + n * (4 + _row_bytes(like))
 
     def unpacked(self, n: int, like: Stream, message: Tensor, form: Form = "smallest") -> Stream:
-        if form != "smallest":
+        if (form := self._form(form)) != "smallest":
             return _read(n, _count(n, like, message, form), like, message, _CODES[form])
         if message.numel() == 0:
             return Stream(like.places[:0], like.values[:0])

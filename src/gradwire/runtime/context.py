@@ -169,7 +169,8 @@ class BucketContext(Context):
     def streams(self) -> Streams:
         if self._streams is None:
             self._streams = BucketStreams(
-                self.bucket, self.rank, self.world, self.seed, self._device, self._states,
+                self.bucket, self.rank, self.world, self.seed, self._device,
+                getattr(self.strategy.compressor, "index", "auto") == "int32", self._states,
                 self._compress, self._own_entries, lambda: self._means, self._spoil,
                 self._give_back_entries,
             )  # fmt: skip

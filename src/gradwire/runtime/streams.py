@@ -39,7 +39,7 @@ _WORD = 8  # bytes
 class BucketStreams(CodedStreams):
     """The local work on one bucket of one rank, step after step.
 
-    states: of each parameter.
+    is_listed: places travel as int32. states: of each parameter.
     compress: writes the sections and says whether all was finite; own: a parameter's stream.
     means: where averages are written. spoil: what happens if some rank was not finite.
     give_back: entries of one parameter, to its memory.
@@ -47,13 +47,13 @@ class BucketStreams(CodedStreams):
 
     def __init__(
         self, bucket: Bucket, rank: int, world: int, seed: int, device: torch.device,
-        states: Sequence[State], compress: Callable[[], bool],
+        is_listed: bool, states: Sequence[State], compress: Callable[[], bool],
         own: Callable[[int], tuple[Tensor, Tensor]],
         means: Callable[[], Sequence[Tensor]], spoil: Callable[[], None],
         give_back: Callable[[int, Stream], None],
     ) -> None:  # fmt: skip
         self._bucket, self._rank, self._world, self._seed = bucket, rank, world, seed
-        self._device, self._states = device, states
+        self._device, self.is_listed, self._states = device, is_listed, states
         self._compress, self._own, self._means = compress, own, means
         self._spoil, self._lost = spoil, give_back
         self.kept: dict[str, Sequence[int]] = {}

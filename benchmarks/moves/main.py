@@ -1,47 +1,57 @@
 """Gloo's collectives beside each other on an emulated network.
 
 python benchmarks/moves/main.py --hosts 4 --rate 1gbit
+python benchmarks/moves/main.py --hosts 8 --exchange     # to everybody, at once or pair by pair
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from gradwire.lab import Cluster
-from gradwire.runtime.torch_dist import _all_gather
+from gradwire.moves import Exchange
+from gradwire.runtime import torch_dist
+from gradwire.runtime.torch_dist import Performer, all_gather
 
 SIZES_BYTES = (64, 4096, 81_920, 170_000, 4_000_000)
+EACH_BYTES = (1024, 8192, 32_768, 65_536, 131_072, 600_000, 2_000_000)
+PACES = {"at once": 1 << 60, "pair by pair": 0}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--exchange", action="store_true")
     arguments = parser.parse_args()
     if "RANK" in os.environ:
-        work()
-        return 0
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        exchanges() if arguments.exchange else collectives()
+        dist.barrier()
+        sys.stdout.flush()
+        os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
     with Cluster(arguments.hosts, arguments.rate) as cluster:
         return cluster.run([sys.executable, *sys.argv])
 
 
-def work() -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+def collectives() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     for size in SIZES_BYTES:
         x, out = torch.ones(size // 4), torch.empty(world, size // 4)
         moves = {
             "all_reduce": lambda x=x: dist.all_reduce(x),
-            "all_gather": lambda x=x, out=out: _all_gather(out.view(-1), x),
+            "all_gather": lambda x=x, out=out: all_gather(out.view(-1), x),
             "isend/irecv": lambda x=x, out=out: exchange(x, out),
         }
         times: dict[str, list[float]] = {name: [] for name in moves}
@@ -51,9 +61,27 @@ def work() -> None:
         if rank == 0:
             row = "  ".join(f"{n} {1e3 * statistics.median(t):8.2f}" for n, t in times.items())
             print(f"{size:>9} bytes, ms: {row}")
-    dist.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+
+
+def exchanges() -> None:
+    """The slowest rank's time of one exchange; medians."""
+    assert dist.group.WORLD is not None
+    performer = Performer(dist.group.WORLD)
+    others = [r for r in range(performer.world) if r != performer.rank]
+    for size in EACH_BYTES:
+        move = Exchange(
+            dict.fromkeys(others, torch.ones(size, dtype=torch.uint8)), dict.fromkeys(others, size)
+        )
+        times: dict[str, list[float]] = {name: [] for name in PACES}
+        for number in range(15):
+            for name in random.Random(number).sample(list(PACES), len(PACES)):
+                torch_dist.PACED_BYTES = PACES[name]
+                took = torch.tensor([seconds(partial(performer.perform, move, ""), 1)])
+                dist.all_reduce(took, dist.ReduceOp.MAX)
+                times[name].append(float(took))
+        if performer.rank == 0:
+            row = "  ".join(f"{n} {1e3 * statistics.median(t):8.2f}" for n, t in times.items())
+            print(f"{size:>9} bytes to each, ms: {row}")
 
 
 def exchange(x: torch.Tensor, out: torch.Tensor) -> None:

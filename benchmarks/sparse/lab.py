@@ -94,6 +94,7 @@ def tensors(arguments: argparse.Namespace, ranks: int) -> list[torch.Tensor]:
 def work(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
+    torch.sparse.check_sparse_tensor_invariants.disable()
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     x = torch.load(f"{arguments.folder}/{rank}.pt")
@@ -219,7 +220,7 @@ def report(arguments: argparse.Namespace, x: torch.Tensor, runs: dict[str, Run])
         (
             text, f"{1e3 * statistics.median(run.seconds):.1f}",
             f"{1e3 * min(run.seconds):.1f} – {1e3 * max(run.seconds):.1f}",
-            f"{statistics.median(run.bytes) / 1e6:.2f}",
+            f"{statistics.median(run.bytes) / 1e6:.2f}".replace("nan", "–"),
             f"{statistics.median(run.host_bytes) / 1e6:.2f}",
             f"{first / statistics.median(run.seconds):.2f}",
         )
@@ -244,7 +245,8 @@ def report(arguments: argparse.Namespace, x: torch.Tensor, runs: dict[str, Run])
                 for t, r in runs.items()
             },
         }  # fmt: skip
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+        text = json.dumps(document, indent=1).replace("NaN", "null")
+        arguments.json.write_text(text + "\n")
     if arguments.points:
         known = json.loads(arguments.points.read_text()) if arguments.points.exists() else []
         known += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from torch import Tensor
 from gradwire.errors import PeerError
 from gradwire.moves import AllGather, Exchange
 from gradwire.runtime.process_groups import make_group
-from gradwire.runtime.torch_dist import Performer
+from gradwire.runtime.torch_dist import PACED_BYTES, Performer
 
 PATIENCE = 4.0  # seconds: the group's timeout where a test waits for it
 LARGE = 8 * 2**20
@@ -96,6 +97,23 @@ def large(world: int) -> None:
 def test_large_parts_both_ways_at_once(two: Ranks, three: Ranks) -> None:
     two.run(large, 2)
     three.run(large, 3)
+
+
+def irregular(world: int) -> None:
+    """Some ranks go pair by pair, some do not, and of some pairs one side or both are silent."""
+    own, dice = performer(), random.Random(world)
+    choices = (None, 0, 1, 1000, PACED_BYTES, 5 * PACED_BYTES)
+    for step in range(30):
+        sizes = [
+            [None if a == b else dice.choice(choices) for b in range(world)] for a in range(world)
+        ]
+        exchanged(own, sizes, step)
+    own.close()
+
+
+def test_any_sizes_between_any_pairs(tmp_path: Path) -> None:
+    with Ranks(5, tmp_path) as ranks:
+        ranks.run(irregular, 5)
 
 
 def in_subsets(groups: list[list[int]]) -> None:

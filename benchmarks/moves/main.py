@@ -1,7 +1,7 @@
 """Gloo's collectives beside each other on an emulated network.
 
 python benchmarks/moves/main.py --hosts 4 --rate 1gbit
-python benchmarks/moves/main.py --hosts 8 --exchange     # to everybody, at once or pair by pair
+python benchmarks/moves/main.py --hosts 8 --exchange     # to everybody, at once or paced
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gradwire.runtime.torch_dist import Performer, all_gather
 
 SIZES_BYTES = (64, 4096, 81_920, 170_000, 4_000_000)
 EACH_BYTES = (1024, 8192, 32_768, 65_536, 131_072, 600_000, 2_000_000)
-PACES = {"at once": 1 << 60, "pair by pair": 0}
+PACES = {"at once": 1 << 60, "paced": 0}
 
 
 def main() -> int:

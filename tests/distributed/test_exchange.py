@@ -100,13 +100,17 @@ def test_large_parts_both_ways_at_once(two: Ranks, three: Ranks) -> None:
 
 
 def irregular(world: int) -> None:
-    """Some ranks go pair by pair, some do not, and of some pairs one side or both are silent."""
+    """Of some pairs one side or both are silent; in some steps all have much, and are paced."""
     own, dice = performer(), random.Random(world)
     choices = (None, 0, 1, 1000, PACED_BYTES, 5 * PACED_BYTES)
     for step in range(30):
+        known = choices if step % 3 else choices[-1:]
         sizes = [
-            [None if a == b else dice.choice(choices) for b in range(world)] for a in range(world)
+            [None if a == b else dice.choice(known) for b in range(world)] for a in range(world)
         ]
+        if step % 6 == 0:  # one rank has more than others wait for
+            more = sizes[step % world]
+            more[:] = [None if size is None else 9 * size for size in more]
         exchanged(own, sizes, step)
     own.close()
 

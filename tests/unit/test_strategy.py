@@ -34,6 +34,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "fp8.variant": st.sampled_from(["e4m3", "e5m2"]),
     "gtopk.variant": st.sampled_from(["butterfly", "tree"]),
     "zen.variant": st.sampled_from(["chunks", "paper"]),
+    "nonzero.index": st.sampled_from(["auto", "int32"]),
     "every": st.integers(1, 1000),
     "outer": st.sampled_from(["allgather", "zen(variant='paper')", "columns", "powersgd(2)"]),
     "per_node": st.integers(0, 64),

@@ -198,7 +198,7 @@ struct Dealt {
 
     void deal(const std::int32_t* from, std::size_t count, std::uint32_t owners, Rounds rounds) {
         for (std::size_t j = 0; j < count; ++j) {
-            const auto p = static_cast<std::uint32_t>(from[j]);
+            const std::uint32_t p = static_cast<std::uint32_t>(from[j]) & 0x7fffffffu;
             const std::uint32_t chunk = p >> chunk_shift, round = rounds.of(chunk);
             const std::uint32_t turn = chunk - round * owners + rounds.first(round);
             owner[j] = turn < owners ? turn : turn - owners;

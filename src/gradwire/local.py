@@ -315,6 +315,8 @@ class Context(ABC):
     """Whether the size of a message depends on the data."""
     is_exact: bool
     """Whether gradients themselves are sent, as they are: nothing is remembered or left out."""
+    finite: bool
+    """False from where a rank's gradients turn out not to be, on all ranks alike."""
 
     @abstractmethod
     def message(self) -> Tensor:

@@ -65,3 +65,19 @@ def test_bad_steps_amid_a_race_change_no_mind() -> None:
         given = gradients(step, 3)
         assert all(equal(result, mean(given)) for result in job.step(given))
         assert len(set(members(job))) == len(set(before)) == 1
+
+
+@pytest.mark.parametrize("every", [1, 50])
+def test_bad_steps_are_no_turns(every: int) -> None:
+    """They end early: who had them in its turns would be the fastest for ever."""
+    job, turns = Several(f"nonzero | sparse_auto(every={every})", SHAPES, 3), 0
+    for step in range(60):
+        good = gradients(step, 3)
+        job.step(good)
+        before = [list(chooser._turns) for chooser in choosers(job)]
+        turns += bool(before[0])
+        good[0]["bias"][0] = float("nan")
+        job.step(good)
+        if before[0]:
+            assert [chooser._turns for chooser in choosers(job)] == before
+    assert turns, "there was a race"

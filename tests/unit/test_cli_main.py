@@ -119,3 +119,16 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert job.stderr is not None
         assert job.stderr.read() == b""
         assert job.wait() == 141
+
+
+def test_standard_output_may_be_closed(
+    command: list[BaseException | int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["fake"]) == 0
+
+
+def test_another_s_broken_pipe_is_not_ours(command: list[BaseException | int]) -> None:
+    command[0] = BrokenPipeError("a worker is gone")
+    with pytest.raises(BrokenPipeError, match="a worker is gone"):
+        cli.main(["fake"])

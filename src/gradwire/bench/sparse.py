@@ -44,9 +44,9 @@ def count(tensors: Sequence[Tensor]) -> list[dict[str, Any]]:
 
 
 def recorded(paths: Sequence[Path]) -> list[Tensor]:
-    """Gradients from files: each has a tensor, or a list of them, one per worker; dense or COO.
+    """Gradients from files: each has a tensor, or a list of them, one per worker; dense or sparse.
 
-    Raises UsageError.
+    Returns them dense, fp32. Raises UsageError.
     """
     tensors: list[Tensor] = []
     for path in paths:
@@ -58,10 +58,16 @@ def recorded(paths: Sequence[Path]) -> list[Tensor]:
                 f"{str(error).splitlines()[0]}. Save tensors in it, one per worker."
             ) from None
         for x in found if isinstance(found, list | tuple) else [found]:
-            if not isinstance(x, Tensor) or not x.is_floating_point():
+            if not isinstance(x, Tensor) or not x.is_floating_point() or x.is_meta:
                 raise UsageError(
                     f"a recorded gradient is a tensor of floats; '{path}' has {type(x).__name__}. "
                     "Save a parameter's .grad, or a list of them."
                 )
-            tensors.append((x.to_dense() if x.is_sparse else x).detach().float())
+            dense = x if x.layout == torch.strided else x.to_dense()
+            tensors.append(dense.detach().float() + 0.0)  # -0 is zero, as for `measure`
+            if not bool(tensors[-1].isfinite().all()):
+                raise UsageError(
+                    f"a recorded gradient is finite, in fp32; one in '{path}' is not: a step that "
+                    "would be skipped. Record another."
+                )
     return tensors

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Compute, draw, print; the exit code. Raises UsageError."""
     from gradwire.lab import parse_rate
 
-    if not arguments.latency_ms >= 0:
+    if not 0 <= arguments.latency_ms < float("inf"):
         raise UsageError(
             f"latency is 0 ms or more; got {arguments.latency_ms}. Use for example 0.1."
         )
@@ -109,8 +109,8 @@ def compute(
         sparsity = expected(preset, seed, scale)
     else:
         preset, tensors, sparsity = "recorded", list(recorded), measured(recorded)
-        count = [min(n, len(tensors)) for n in count or [len(tensors)]]
-        workers = workers or [n for n in WORKERS if n < len(tensors)] + [len(tensors)]
+        count = count or [len(tensors)]
+        workers = workers or [*(n for n in WORKERS if n < len(tensors)), len(tensors)]
     rows = [
         {
             "workers": n,
@@ -119,7 +119,7 @@ def compute(
             "bytes": volumes(sparsity, n),
             "seconds": times(sparsity, n, bytes_per_second, latency_seconds),
         }
-        for n in sorted(set(workers or WORKERS))
+        for n in sorted({*(workers or WORKERS), *count})
     ]
     return {
         "preset": preset,
@@ -148,11 +148,20 @@ def read_measured(path: Path) -> list[dict[str, Any]]:
         points = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{rule}; '{path}' cannot be read: {error}. Write such a file.") from None
-    for point in points if isinstance(points, list) else [points]:
-        known = isinstance(point, dict) and point.get("scheme") in SCHEMES and "n" in point
-        if not known or not _COSTS.keys() & point.keys():
+    if not isinstance(points, list):
+        raise UsageError(f"{rule}; '{path}' has {json.dumps(points)}. Correct it there.")
+    for point in points:
+        if not _is_point(point, list(SCHEMES)):
             raise UsageError(f"{rule}; '{path}' has {json.dumps(point)}. Correct it there.")
-    return list(points)
+    return points
+
+
+def _is_point(point: Any, schemes: Sequence[str]) -> bool:
+    if not isinstance(point, dict) or point.get("scheme") not in schemes:
+        return False
+    costs = [point[cost] for cost in _COSTS if cost in point]
+    known = all(type(cost) in (int, float) and 0 <= cost < float("inf") for cost in costs)
+    return bool(costs) and known and type(point.get("n")) is int and point["n"] >= 1
 
 
 # -- saying it ---------------------------------------------------------------------------------

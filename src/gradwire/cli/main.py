@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -30,15 +31,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         code = int(_module(parsed.command).run(parsed))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed from the start
+            sys.stdout.flush()
         return code
     except GradwireError as error:
         return _fail(error, bool(getattr(parsed, "json", False)))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # of a reader that has seen enough, as `head`: nobody is to be told
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _reader_is_gone() -> bool:
+    """Whether who reads standard output has seen enough, as `head` does: nobody is to be told."""
+    asked = select.poll()
+    asked.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

@@ -72,7 +72,9 @@ class SparseAuto(Collective):
         memory["number"] = number + 1
         member = chooser.member
         rounds = _dense(ctx) if member == "dense" else Collective.parse(member).rounds(ctx)
-        chooser.took((yield from _timed(rounds, memory, ctx.world)))
+        seconds = yield from _timed(rounds, memory, ctx.world)
+        if ctx.finite:  # else members stop early, and its turn comes again
+            chooser.took(seconds)
 
 
 def _facts(ctx: Context) -> Generator[Move, Any, Facts | None]:

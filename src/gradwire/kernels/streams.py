@@ -153,11 +153,15 @@ def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: 
             f"places must be int32 with one dimension, and the owner one of {owners}, not "
             f"{places.dtype} of shape {tuple(places.shape)} and {owner}; pass an owner's places"
         )
-    most = (_MOST_CHUNKS // owners) * CHUNK
-    if places.numel() > 0 and not 0 <= int(places[0]) <= int(places[-1]) < most:
+    if places.numel() == 0:
+        return
+    first, last = int(places[0]), int(places[-1])
+    rounds = last // CHUNK
+    turn = (owner - int(owners_of(torch.tensor(rounds), owners, seed))) % owners
+    if not 0 <= first <= last or rounds * owners + turn >= _MOST_CHUNKS:
         raise KernelError(
-            f"places must be within 0 ... {most - 1}, what one of {owners} owners can have, but "
-            f"go from {int(places[0])} to {int(places[-1])}; pass an owner's places"
+            f"places must ascend from 0 to what owner {owner} of {owners} can have of 2^31 "
+            f"elements, but go from {first} to {last}; pass an owner's places"
         )
 
 

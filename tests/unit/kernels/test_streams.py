@@ -128,14 +128,38 @@ def test_flat_places_refuses() -> None:
         flat_places(places.long(), 0, 3, 0, out)
     with pytest.raises(KernelError, match=r"places_out must have shape"):
         flat_places(places, 0, 3, 0, out[1:])
-    most = 2**27 // 3 * 16
-    for bad in ([-1, 5], [5, most]):
-        with pytest.raises(KernelError, match=rf"within 0 \.\.\. {most - 1}, what one of 3"):
+    for bad in ([-1, 5], [5, 2**27 // 3 * 16 + 16], [5, 2**31 - 1]):
+        with pytest.raises(
+            KernelError, match=r"what owner 0 of 3 can have of 2\^31 elements, but"
+        ):
             flat_places(torch.tensor(bad, dtype=torch.int32), 0, 3, 0, out[:2])
     assert untouched(out)
-    last = torch.tensor([most - 1], dtype=torch.int32)
-    flat_places(last, 2, 3, 0, out[:1])
-    assert most * 3 - 48 <= int(out[0]) < most * 3
+
+
+@pytest.mark.parametrize("owners", [1, 2, 3, 5, 7, 1000, 65_535])
+def test_the_last_round_of_the_largest_tensor(owners: int) -> None:
+    """It is cut where owners do not divide the chunks: what is split there comes back."""
+    n = 2**31 - 1
+    places = torch.tensor([0, n - 40, n - 20, n - 1], dtype=torch.int32)
+    found = outputs(4, torch.float32)
+    counts = split_stream(places, torch.arange(4.0), owners, 9, *found)
+    back = []
+    for owner, own in enumerate(found[0].split(counts)):
+        if own.numel():
+            flat_places(own, owner, owners, 9, own)
+            flat_places_twin(own[:0], owner, owners, 9, own[:0])
+            back += own.tolist()
+    assert sorted(back) == places.tolist()
+
+
+def test_a_list_that_is_none_writes_nowhere_else() -> None:
+    """Only the ends are checked: what lies between may be anything."""
+    places = torch.tensor([0, *range(-2000, 0, 16), -(2**31), 2**31 - 1, 50], dtype=torch.int32)
+    for owners in (1, 2, 3, 7, 13):
+        for seed in range(50):
+            found = outputs(places.numel(), torch.float32)
+            counts = split_stream(places, torch.ones(places.numel()), owners, seed, *found)
+            assert sum(counts) == places.numel()
 
 
 @settings(max_examples=100, deadline=None)

@@ -144,11 +144,29 @@ def test_recorded_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "even pull imbalance" in line
 
 
+def test_zeros_of_either_sign_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is counted is what the formulas are of; a count between the usual ones has its row."""
+    tensors = [x * -(x != 0).float() for x in synthetic("bert", 6, scale=0.02)]
+    assert any(bool((x.view(torch.int32) == -(2**31)).any()) for x in tensors)
+    torch.save(tensors, tmp_path / "six.pt")
+    more = ("--tensors", str(tmp_path / "six.pt"), "--count", "3", "--json")
+    assert cli.main(["bench", "sparse", *more]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["workers"] for row in document["rows"]] == [2, 3, 4, 6]
+    (point,) = (p for p in document["measured"] if p["scheme"] == "columns")
+    assert point["bytes"] == pytest.approx(document["rows"][1]["bytes"]["columns"], rel=0.1)
+    assert cli.main(["bench", "sparse", *more[:3], "9"]) == 2
+    assert "known for 1 to 6 workers; got 9" in capsys.readouterr().err
+
+
 def test_what_is_not_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"a": 1}, tmp_path / "dict.pt")
     torch.save(torch.arange(4), tmp_path / "whole.pt")
     (tmp_path / "text.pt").write_text("no")
+    torch.save([torch.ones(4), torch.tensor([1.0, float("nan")])], tmp_path / "nan.pt")
+    torch.save(torch.ones(4, device="meta"), tmp_path / "meta.pt")
     for name, said in (
+        ("nan.pt", "is finite, in fp32; one in"), ("meta.pt", "tensor of floats"),
         ("dict.pt", "has dict"), ("whole.pt", "tensor of floats"), ("text.pt", "cannot be read"),
         ("none.pt", "cannot be read"),
     ):  # fmt: skip
@@ -186,6 +204,11 @@ def test_measured_points_are_in_the_document(
         ('[{"scheme": "zen", "n": 4}]', 'has {"scheme": "zen", "n": 4}'),
         ('[{"scheme": "zen", "bytes": 4}]', 'has {"scheme": "zen", "bytes": 4}'),
         ('[{"scheme": "pigeon", "n": 4, "bytes": 1}]', "pigeon"),
+        ('[{"scheme": ["zen"], "n": 4, "bytes": 1}]', 'has {"scheme": \\["zen"'),
+        ('[{"scheme": "zen", "n": 0, "bytes": 1}]', 'has {"scheme"'),
+        ('[{"scheme": "zen", "n": 4, "bytes": null}]', 'has {"scheme"'),
+        ('[{"scheme": "zen", "n": 4, "seconds": -1}]', 'has {"scheme"'),
+        ('{"scheme": "zen", "n": 4, "bytes": 1}', 'has {"scheme"'),
     ],
 )
 def test_points_that_cannot_be_read(text: str, said: str, tmp_path: Path) -> None:
@@ -210,6 +233,7 @@ def test_points_that_are_not_there(tmp_path: Path) -> None:
         (["bert", "--scale", "0"], "scale multiplies"),
         (["bert", "--count", "0"], "workers are counted from 1; got 0"),
         (["bert", "--latency-ms", "-1"], "latency is 0 ms or more; got -1"),
+        (["bert", "--latency-ms", "inf"], "latency is 0 ms or more; got inf"),
         (["bert", "--rate", "fast"], "a rate is a number of bits per second"),
     ],
 )

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.bench.machine import native, set_allocator
-from gradwire.local import Stream
 from gradwire.runtime.domains import Chunks, HashedElements
+from gradwire.streams import Stream
 
 ELEMENTS, OWNERS = 1 << 24, 16
 DENSITIES = (0.01, 0.05, 0.2)

@@ -116,6 +116,85 @@ class AllToAll(_Collective):
 
 
 @dataclass(frozen=True, eq=False)
+class ReduceScatter(_Collective):
+    """Every rank gets the sum of a part of its own. Arrives as: (sizes[rank],) of data's dtype.
+
+    sizes: elements of each rank's part; the parts follow each other in data.
+    """
+
+    sizes: tuple[int, ...]
+    rank: int
+    name: ClassVar[str] = "reduce_scatter"
+
+    def bytes_sent(self, n: int) -> float:
+        return float(self.bytes - self.sizes[self.rank] * self.data.element_size())
+
+    def bytes_received(self, n: int) -> float:
+        return float((n - 1) * self.sizes[self.rank] * self.data.element_size())
+
+
+@dataclass(frozen=True, eq=False)
+class _Rooted(_Collective):
+    """One rank, the root, has or gets all. rank: who asks."""
+
+    root: int
+    rank: int
+
+    @property
+    def is_root(self) -> bool:
+        return self.rank == self.root
+
+    def _facts(self) -> str:
+        return f"{super()._facts()[:-1]}, root {self.root})"
+
+
+@dataclass(frozen=True, eq=False)
+class Reduce(_Rooted):
+    """The root gets the sum; others get nothing, an empty tensor. Arrives as: data's shape.
+
+    The performer may use data's memory for the result.
+    """
+
+    name: ClassVar[str] = "reduce"
+
+    def bytes_sent(self, n: int) -> float:
+        return 0.0 if self.is_root else float(self.bytes)
+
+    def bytes_received(self, n: int) -> float:
+        """In a chain, which ends at the root: all but the first get one part."""
+        return float(self.bytes) if n > 1 and (self.rank - self.root) % n != 1 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Gather(_Rooted):
+    """The root gets every rank's data, all of one size: (n, len(data)); others nothing."""
+
+    name: ClassVar[str] = "gather"
+
+    def bytes_sent(self, n: int) -> float:
+        return 0.0 if self.is_root else float(self.bytes)
+
+    def bytes_received(self, n: int) -> float:
+        return float((n - 1) * self.bytes) if self.is_root else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Broadcast(_Rooted):
+    """Every rank gets the root's data. Others bring memory of the same size for it.
+
+    Arrives as: data's shape. In a chain, which begins at the root: all but the last send it on.
+    """
+
+    name: ClassVar[str] = "broadcast"
+
+    def bytes_sent(self, n: int) -> float:
+        return float(self.bytes) if (self.rank - self.root) % n != n - 1 else 0.0
+
+    def bytes_received(self, n: int) -> float:
+        return 0.0 if self.is_root else float(self.bytes)
+
+
+@dataclass(frozen=True, eq=False)
 class Exchange(Move):
     """Point to point, with any of the other ranks at once; every rank takes part, idle ones too.
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.moves import Move
+    from gradwire.tasks import Path
 
 __all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Feedback", "Key", "Member",
            "Recurrence", "Sections", "State", "StepInfo", "Strategy"]  # fmt: skip
@@ -117,7 +118,7 @@ class Collective(Member):
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     partner: the compressor it is used with, where there can be only one.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
-    takes_rows: gradients may be COO, rows and their ids; results are then, too.
+    takes_rows: gradients may be COO, rows and ids; so are results then. tasks: a path's own.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -125,6 +126,7 @@ class Collective(Member):
     partner: ClassVar[str] = "none"
     per_node: int | None = None
     takes_rows: ClassVar[bool] = False
+    tasks: ClassVar[Path | None] = None
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
@@ -166,13 +168,11 @@ class Strategy:
         self.collective.check(self)
 
     def _instead(self) -> str:
-        if self.collective.own_feedback:
-            return f"{self.collective.partner} | {self.collective}"
-        return f"{self._left()} | allgather"
+        alone = f"{self.collective.partner} | {self.collective}"
+        return alone if self.collective.own_feedback else f"{self._left()} | allgather"
 
     def _left(self) -> str:
-        long = f"{self.compressor}+{self.feedback}" if self.feedback else str(self.compressor)
-        return self.alias or long
+        return self.alias or "+".join(map(str, filter(None, (self.compressor, self.feedback))))
 
     def __str__(self) -> str:
         whole = str(self.collective)
@@ -184,7 +184,7 @@ class Strategy:
 
     def dense(self) -> Strategy:
         """How parameters that are not worth compressing travel beside this strategy."""
-        feedback = self.feedback.dense() if self.feedback else None
+        feedback = self.feedback and self.feedback.dense()
         return Strategy.parse(f"none+{feedback} | allreduce" if feedback else "none | allreduce")
 
     def rows(self) -> Strategy:

@@ -30,6 +30,7 @@ from gradwire.collectives import (
     SparCMLSplit,
     SparseAuto,
     SparsePS,
+    Steps,
     Union,
     Zen,
 )
@@ -105,6 +106,7 @@ COLLECTIVES: tuple[Collective, ...] = (
     GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
     Zen(), Zen(variant="paper"), OkTopk(), Columns(), SparseAuto(every=2),
     Hierarchical(),
+    Steps("compress@gpu, all_to_all, decompress@gpu, compress@cpu, all_gather, decompress@cpu"),
 )  # fmt: skip
 ON_STREAMS = (
     GTopK, SparCML, SparCMLSplit, DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns,
@@ -186,6 +188,7 @@ BYTES_SENT: dict[str, Callable[[Compressor, int, int, int], list[float]]] = {
     ),
     "alltoall": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
     "vote": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
+    "steps": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
     "powersgd": lambda c, world, n, item: [2 * (world - 1) / world * 4 * n] * world,  # a vector
 }
 """Bytes each of `world` ranks puts on the wire for a vector of n elements."""

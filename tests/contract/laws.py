@@ -16,7 +16,7 @@ from gradwire import Strategy, kernels, lockstep
 from gradwire.buckets import Bucket, Parameter
 from gradwire.compressors import TopK
 from gradwire.errors import PayloadError
-from gradwire.local import OWNERS_RESIDUAL
+from gradwire.local import LATER_RESIDUALS, OWNERS_RESIDUAL
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.pieces import Pieces
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
@@ -433,9 +433,9 @@ def at_owners(state: Sequence[State], n: int) -> Tensor:
     """What waits at the owners of the pieces, of the mean."""
     total = torch.zeros(n, dtype=torch.float64)
     for rank, memory in enumerate(state):
-        if OWNERS_RESIDUAL in memory:
+        for name in {OWNERS_RESIDUAL, LATER_RESIDUALS[0]} & memory.keys():
             begin, end = Pieces.of("x", n, len(state)).of_owner(rank)
-            total[begin:end] = memory[OWNERS_RESIDUAL].double()
+            total[begin:end] = memory[name].double()
     return total
 
 

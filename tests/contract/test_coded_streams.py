@@ -16,10 +16,10 @@ from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.kernels import shape_of, shaped_bytes
-from gradwire.local import Form, Stream
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.streams import BucketStreams
 from gradwire.strategy import StepInfo
+from gradwire.streams import Form, Stream
 
 FORMS: tuple[Form, ...] = ("smallest", "coo", "bitmap")
 SHAPE_BYTES = 16

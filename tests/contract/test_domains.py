@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradwire.local import Domains, Stream
 from gradwire.runtime.domains import CHUNK, Chunks, Ranges, chunks_or_ranges
+from gradwire.streams import Domains, Stream
 
 CPU = torch.device("cpu")
 SIZES = (1, 2, 15, 16, 17, 31, 100, 1000, 1024, 1025, 5003)

@@ -13,11 +13,11 @@ from gradwire import Strategy, lockstep
 from gradwire.buckets import Bucket, Parameter, digest
 from gradwire.collectives import Zen
 from gradwire.errors import PayloadError, StrategyError
-from gradwire.local import Form, Stream
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.domains import HashedElements, Ranges
 from gradwire.runtime.streams import BucketStreams
 from gradwire.strategy import StepInfo
+from gradwire.streams import Form, Stream
 
 PAPER = 'nonzero | zen(variant="paper")'
 CPU = torch.device("cpu")

@@ -44,6 +44,11 @@ STRATEGIES = (
     f"none | hierarchical(outer='powersgd(2)', {TWO})",
     f"threshold(0.01)+ef | hierarchical({TWO})",
     f"topk(0.1)+ef | hierarchical(outer='sparse_auto(every=2)', {TWO})",
+    f"none | steps('reduce@node, reduce_scatter@cross, all_gather@cross, broadcast@node', {TWO})",
+    "topk(0.1)+ef | steps('reduce_scatter@node, compress@gpu, all_gather@cross, decompress@gpu, "
+    f"all_gather@node', {TWO})",
+    "qsgd(4)+ef | steps('compress@gpu, gather@node, decompress@gpu, compress@cpu, "
+    f"all_to_all@cross, all_gather@cross, broadcast@node, decompress@gpu', {TWO})",
 )
 every = pytest.mark.parametrize("strategy", STRATEGIES)
 

@@ -13,6 +13,8 @@ VOCABULARY = (
     "strategy",
     "member",
     "local",
+    "streams",
+    "tasks",
     "moves",
     "plan",
     "buckets",

@@ -38,6 +38,13 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "every": st.integers(1, 1000),
     "outer": st.sampled_from(["allgather", "zen(variant='paper')", "columns", "powersgd(2)"]),
     "per_node": st.integers(0, 64),
+    "path": st.sampled_from(
+        [
+            "all_reduce",
+            "reduce_scatter@node, compress@gpu, all_gather@cross, decompress@cpu, all_gather@node",
+        ]
+    ),
+    "steps.per_node": st.just(0),
     "scaled": st.booleans(),
     "clip": st.none() | st.floats(0, 100, exclude_min=True),
     "scale": st.booleans(),

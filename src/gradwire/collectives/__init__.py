@@ -14,17 +14,18 @@ from gradwire.collectives.sparcml import SparCML
 from gradwire.collectives.sparcml_split import SparCMLSplit
 from gradwire.collectives.sparse_auto import SparseAuto
 from gradwire.collectives.sparse_ps import SparsePS
+from gradwire.collectives.steps import Steps
 from gradwire.collectives.union import Union
 from gradwire.collectives.vote import MajorityVote
 from gradwire.collectives.zen import Zen
 
 MEMBERS = (
     AllReduceSum, AllGatherSum, AllToAllSum, MajorityVote, PowerSGD, GTopK, SparCML, SparCMLSplit,
-    DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns, SparseAuto, Hierarchical,
+    DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns, SparseAuto, Hierarchical, Steps,
 )  # fmt: skip
 
 __all__ = [
     "DSAR", "MEMBERS", "AllGatherSum", "AllReduceSum", "AllToAllSum", "Columns", "GTopK",
     "Hierarchical", "MajorityVote", "OkTopk", "OmniReduce", "PowerSGD", "SparCML", "SparCMLSplit",
-    "SparseAuto", "SparsePS", "Union", "Zen",
+    "SparseAuto", "SparsePS", "Steps", "Union", "Zen",
 ]  # fmt: skip

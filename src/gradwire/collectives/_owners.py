@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from gradwire.local import Domains, Form, Stream, Streams
 from gradwire.moves import AllGather, Exchange, Move
 from gradwire.strategy import Context
+from gradwire.streams import Domains, Form, Stream, Streams
 
 
 def through_owners(ctx: Context) -> Generator[Move, Any, None]:

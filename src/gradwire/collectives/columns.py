@@ -14,9 +14,10 @@ from gradwire.collectives._coo_rows import CooRows
 from gradwire.collectives._holders import Holders
 from gradwire.collectives._rows import Rows
 from gradwire.errors import UsageError
-from gradwire.local import Local, Streams
+from gradwire.local import Local
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Streams
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.collectives._butterfly import Butterfly
 from gradwire.errors import PayloadError, StrategyError
-from gradwire.local import Stream, Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Stream, Streams
 
 _VARIANTS = ("butterfly", "tree")
 

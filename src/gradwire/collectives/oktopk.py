@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from gradwire.collectives._owners import most_bytes, pull, push, to_all
-from gradwire.local import THRESHOLD, Domains, Stream, Streams
+from gradwire.local import THRESHOLD
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Domains, Stream, Streams
 
 _BALANCED_FOR = 64  # steps
 _THRESHOLD_FOR = 32

@@ -12,9 +12,9 @@ import torch
 from gradwire import kernels
 from gradwire.collectives._owners import push_and_pull
 from gradwire.collectives._rows import BLOCK, Rows
-from gradwire.local import Stream
 from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Stream
 
 
 @dataclass(frozen=True)

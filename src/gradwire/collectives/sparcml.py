@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.collectives._butterfly import Butterfly
-from gradwire.local import Stream, Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Stream, Streams
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.collectives._owners import push_and_pull
 from gradwire.errors import PayloadError
-from gradwire.local import Stream
 from gradwire.moves import AllReduce, Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Stream
 
 
 @dataclass(frozen=True)

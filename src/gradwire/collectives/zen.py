@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 
 from gradwire.collectives._owners import push_and_pull
 from gradwire.errors import StrategyError
-from gradwire.local import Form
 from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Form
 
 _VARIANTS = ("chunks", "paper")
 _SMALLEST: tuple[Form, Form] = ("smallest", "smallest")

@@ -14,7 +14,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.errors import PayloadError
 from gradwire.kernels import Shape
-from gradwire.local import Form, Stream, Streams
+from gradwire.streams import Form, Stream, Streams
 
 _SHAPE_BYTES = 4 * len(Shape._fields)  # int32
 _CODES = {"coo": "int32", "bitmap": "bitmap"}

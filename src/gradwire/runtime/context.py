@@ -19,7 +19,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
-from gradwire.local import RIGHT_FACTOR, Local, Stream, Streams
+from gradwire.local import RIGHT_FACTOR, Local
 from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
@@ -28,6 +28,7 @@ from gradwire.runtime.message import HEADER_BYTES, Header, Layout, of_parameter,
 from gradwire.runtime.shards import Shards
 from gradwire.runtime.streams import BucketStreams
 from gradwire.strategy import Context, Encoder, Feedback, Key, Sections, State, StepInfo, Strategy
+from gradwire.streams import Stream, Streams
 
 Memory: TypeAlias = "dict[str, State]"
 """State by parameter name, then by the feedback's names; survives regrouping and resume."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import digest
-from gradwire.local import Domains, Stream
+from gradwire.streams import Domains, Stream
 
 CHUNK = kernels.CHUNK
 _TRIES = 3  # of Zen's hash memory

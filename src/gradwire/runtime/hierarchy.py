@@ -27,6 +27,7 @@ from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import HEADER_BYTES, Header, check_headers, check_size, header_of
 from gradwire.runtime.pieces import GRAIN, Pieces
 from gradwire.runtime.shards import Shards
+from gradwire.runtime.stages import StagedContext
 from gradwire.strategy import Collective, Key, State, StepInfo, Strategy
 
 _ROWS = 8
@@ -42,10 +43,14 @@ def make_context(
     machines: where ranks are, for a collective that asks. Without, as many consecutive ranks are
     a machine as it says, or all of them.
     """
-    per_node = strategy.collective.per_node
+    per_node, tasks = strategy.collective.per_node, strategy.collective.tasks
+    if per_node is not None:
+        machines = machines or Machines.even(world, per_node or world)
+    if tasks is not None:
+        return StagedContext(strategy, bucket, rank, world, memory, machines, **options)
     if per_node is None:
         return BucketContext(strategy, bucket, rank, world, memory, **options)
-    machines = machines or Machines.even(world, per_node or world)
+    assert machines is not None
     return HierarchicalContext(strategy, bucket, rank, machines, memory, **options)
 
 

@@ -19,7 +19,17 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import MoveError, UsageError
 from gradwire.local import OF_OTHER_SHAPE
-from gradwire.moves import AllGather, AllReduce, AllToAll, Exchange, Move
+from gradwire.moves import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    Gather,
+    Move,
+    Reduce,
+    ReduceScatter,
+)
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.hierarchy import make_context
 from gradwire.strategy import StepInfo, Strategy
@@ -176,6 +186,10 @@ def _kind(move: Move | None) -> tuple[object, ...] | None:
     """What ranks must agree on."""
     if isinstance(move, AllToAll):
         return AllToAll, move.data.dtype, len(move.sizes)
+    if isinstance(move, ReduceScatter):
+        return ReduceScatter, move.data.dtype, move.sizes
+    if isinstance(move, Reduce | Gather | Broadcast):
+        return type(move), move.data.dtype, move.data.numel(), move.root
     if isinstance(move, AllReduce | AllGather):
         return type(move), move.data.dtype, move.data.numel()
     return None if move is None else (type(move),)
@@ -183,22 +197,38 @@ def _kind(move: Move | None) -> tuple[object, ...] | None:
 
 def _perform(moves: Sequence[Move]) -> list[Any]:
     """All of one kind, which `_agreed` has seen to."""
-    reduces = [m.data for m in moves if isinstance(m, AllReduce)]
-    if reduces:
-        total = reduces[0].clone()
-        for x in reduces[1:]:
-            total += x
-        return [total.clone() for _ in moves]
-    gathers = [m.data for m in moves if isinstance(m, AllGather)]
-    if gathers:
-        return [torch.stack(gathers) for _ in moves]
-    parts = [torch.split(m.data, list(m.sizes)) for m in moves if isinstance(m, AllToAll)]
-    if parts:
-        return [torch.cat([part[r] for part in parts]) for r in range(len(moves))]
-    pairs = [m for m in moves if isinstance(m, Exchange)]
-    if pairs:
+    first = moves[0]
+    if isinstance(first, Exchange):
+        pairs = [m for m in moves if isinstance(m, Exchange)]
         return [{by: pairs[by].sends[r].clone() for by in m.receives} for r, m in enumerate(pairs)]
-    raise MoveError(f"lockstep performs the moves of gradwire.moves; got {moves[0]}.")
+    data = [m.data for m in moves if isinstance(m, _OF_DATA)]
+    if isinstance(first, AllReduce):
+        total = _sum(data)
+        return [total.clone() for _ in moves]
+    if isinstance(first, AllGather):
+        return [torch.stack(data) for _ in moves]
+    if isinstance(first, AllToAll):
+        parts = [torch.split(m.data, list(m.sizes)) for m in moves if isinstance(m, AllToAll)]
+        return [torch.cat([part[r] for part in parts]) for r in range(len(moves))]
+    if isinstance(first, ReduceScatter):
+        return list(torch.split(_sum(data), list(first.sizes)))
+    if isinstance(first, Broadcast):
+        return [data[first.root].clone() for _ in moves]
+    if isinstance(first, Reduce | Gather):
+        whole = _sum(data) if isinstance(first, Reduce) else torch.stack(data)
+        return [whole if r == first.root else data[r][:0] for r in range(len(moves))]
+    raise MoveError(f"lockstep performs the moves of gradwire.moves; got {first}.")
+
+
+_OF_DATA = (AllReduce, AllGather, AllToAll, ReduceScatter, Reduce, Gather, Broadcast)
+
+
+def _sum(data: Sequence[Tensor]) -> Tensor:
+    """In rank order."""
+    total = data[0].clone()
+    for x in data[1:]:
+        total += x
+    return total
 
 
 def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:

@@ -60,7 +60,7 @@ class Shards:
             torch.zeros(end - begin, device=device)
             for begin, end in (pieces.of_owner(rank) for pieces in self.pieces)
         ]
-        rule = Recurrence(state=OWNERS_RESIDUAL) if _remembers(strategy) else None
+        rule = Recurrence(state=OWNERS_RESIDUAL) if remembers(strategy) else None
         self._encoders = [make_encoder(strategy.compressor, None, rule) for _ in self.pieces]
         self.damage: PayloadError | None = None
         self._encoded = 0  # parameters whose means this step's encoders have seen
@@ -160,7 +160,7 @@ class Shards:
             encoder.release()
 
 
-def _remembers(strategy: Strategy) -> bool:
+def remembers(strategy: Strategy) -> bool:
     """Whether what is not sent is made good in a later step."""
     rule = strategy.feedback.recurrence() if strategy.feedback else None
     return rule is not None and rule.sent != "stays"

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
-from gradwire.local import Domains, Form, State, Stream
+from gradwire.local import State
 from gradwire.member import padded
 from gradwire.moves import AllGather
 from gradwire.runtime.coded_streams import CodedStreams
@@ -32,6 +32,7 @@ from gradwire.runtime.message import (
     header_of,
     seal,
 )
+from gradwire.streams import Domains, Form, Stream
 
 _WORD = 8  # bytes
 

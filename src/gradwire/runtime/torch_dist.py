@@ -18,7 +18,17 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.errors import MoveError, PeerError
 from gradwire.groups import Group
-from gradwire.moves import AllGather, AllReduce, AllToAll, Exchange, Move
+from gradwire.moves import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    Gather,
+    Move,
+    Reduce,
+    ReduceScatter,
+)
 
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
 
@@ -73,6 +83,10 @@ class Performer:
                 return part._all_to_all(move)
             if isinstance(move, Exchange):
                 return part._exchange(move)
+            if isinstance(move, ReduceScatter):
+                return part._reduce_scatter(move)
+            if isinstance(move, Reduce | Gather | Broadcast):
+                return part._rooted(move)
         except (RuntimeError, ConnectionError) as error:
             raise PeerError(
                 f"every rank must take part in {move} of {label}; "
@@ -129,6 +143,28 @@ class Performer:
         arrived = self._buffer(move.data, (sum(move.arriving),))
         sizes, arriving = list(move.sizes), list(move.arriving)
         dist.all_to_all_single(arrived, move.data, arriving, sizes, group=self.group)
+        return arrived
+
+    def _reduce_scatter(self, move: ReduceScatter) -> Tensor:
+        """Parts to their owners, who add them in rank order: Gloo's own costs an all-reduce."""
+        own = (move.sizes[move.rank],) * self.world
+        parts = self._all_to_all(AllToAll(move.data, move.sizes, own, move.rank)).chunk(self.world)
+        total = parts[0]
+        for part in parts[1:]:
+            total += part
+        return total
+
+    def _rooted(self, move: Reduce | Gather | Broadcast) -> Tensor:
+        root = dist.get_global_rank(self.group, move.root)
+        if isinstance(move, Broadcast):
+            dist.broadcast(move.data, root, group=self.group)
+            return move.data
+        if isinstance(move, Reduce):
+            dist.reduce(move.data, root, group=self.group)
+            return move.data if move.is_root else move.data[:0]
+        n = self.world if move.is_root else 0
+        arrived = self._buffer(move.data, (n, move.data.numel()))
+        dist.gather(move.data, list(arrived) if move.is_root else None, root, group=self.group)
         return arrived
 
     def _exchange(self, move: Exchange) -> dict[int, Tensor]:

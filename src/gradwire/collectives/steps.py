@@ -1,0 +1,76 @@
+"""steps: any path through the decision tree, task by task."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gradwire.errors import StrategyError
+from gradwire.moves import Move
+from gradwire.strategy import Collective, Context, Feedback, Strategy
+from gradwire.tasks import Path
+
+
+@dataclass(frozen=True)
+class Steps(Collective):
+    """A path of compress, decompress and moves, as planners choose it for a tensor.
+
+        compress@gpu, all_to_all@node, decompress@gpu, all_reduce@cross, all_gather@node
+
+    Tasks in order; `gradwire.tasks` says which may follow which, and `planner.tree.options` lists
+    all 4,341. A move without @ is among all ranks; @node inside a machine, @cross across machines,
+    among ranks of one local number. compress@cpu works in the host's memory, compress@gpu where
+    the gradient lies: without a GPU the two are the same.
+    Every sum is divided at once, so what is compressed again is a mean, in the gradient's unit.
+    The first compression has the strategy's feedback; each later one remembers by itself what it
+    does not send, if there is feedback at all. Uncompressed, it travels in the gradient's dtype.
+    Roots are the first rank of a machine, and for those of one local number a machine of its own.
+    per_node: ranks to a machine, of a path with @node; 0: as `attach` finds them, while
+    `lockstep` takes all for one.
+    Memory: the bucket twice, and its messages.
+    Source: Wang et al. 2023, "Hi-Speed DNN Training with Espresso", section 4.2 and table 3.
+    """
+
+    path: str
+    per_node: int | None = 0
+    name: ClassVar[str] = "steps"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str):
+            raise StrategyError(
+                f"steps has a path, a text; got {self.path!r}. Use for example "
+                'steps("reduce_scatter, all_gather").'
+            )
+        tasks, per_node = Path.parse(self.path), self.per_node or 0
+        number = isinstance(per_node, int) and not isinstance(per_node, bool)
+        if not number or per_node < 0 or (per_node and not tasks.knows_machines):
+            raise StrategyError(
+                "steps' per_node is a number of ranks, of a path with @node; got "
+                f"per_node={per_node!r} and '{tasks}'. Leave it out to have machines found."
+            )
+        facts = {
+            "path": str(tasks), "tasks": tasks,
+            "needs": ("fixed",) if tasks.compressions else (),
+            "per_node": per_node if tasks.knows_machines else None,
+        }  # fmt: skip
+        for name, fact in facts.items():
+            object.__setattr__(self, name, fact)
+
+    def __str__(self) -> str:
+        return super().__str__().replace(", per_node=None", "")
+
+    def check(self, strategy: Strategy) -> None:
+        feedback = strategy.feedback
+        if feedback is not None and type(feedback).received is not Feedback.received:
+            raise StrategyError(
+                "steps takes feedback that acts on what is sent, part by part; "
+                f"'{feedback}' acts on the whole average. Use ef or dgc, for example "
+                f"'{strategy.compressor}+ef | {self}'."
+            )
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        work = ctx.stages()
+        for move in work.moves():
+            work.take((yield move))
+        work.finish()

@@ -1,0 +1,229 @@
+"""What each rank has before each task of a path: known without data, on every rank alike.
+
+    whole ─ reduce_scatter@node ─► my part ─ compress ─► leaf, leaf ─ all_to_all@cross ─► my leaf
+          ◄─ all_gather@node ─────         ◄─ decompress ───────── ◄─ all_gather@cross ─
+
+A region is, of each parameter, where it begins and ends. What is compressed is cut into as many
+leaves, a message each, as the moves up to the next decompress will have to tell apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
+
+from gradwire.buckets import Bucket
+from gradwire.groups import Group, Machines
+from gradwire.runtime.message import Layout
+from gradwire.runtime.pieces import Pieces
+from gradwire.strategy import Compressor
+from gradwire.tasks import SECOND, Path, Task
+
+Region: TypeAlias = "tuple[tuple[int, int], ...]"
+
+
+class Leaf(NamedTuple):
+    """What goes into one message. names: what the dice of each parameter look at."""
+
+    region: Region
+    names: tuple[str, ...]
+
+
+class Circle(NamedTuple):
+    """The ranks that make a move together, and this one's number among them."""
+
+    group: Group | None
+    ranks: tuple[int, ...]
+    place: int
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+@dataclass(frozen=True)
+class Having:
+    """What a rank has: numbers of a region, or, of each leaf, so many messages.
+
+    voice: the first of the ranks that have the very same. They draw alike.
+    """
+
+    region: Region
+    voice: int
+    leaves: tuple[Leaf, ...] = ()
+    contributions: int = 1
+    is_active: bool = True
+
+
+@dataclass
+class StageLayout:
+    """machines: None where no task asks for them."""
+
+    path: Path
+    bucket: Bucket
+    world: int
+    compressor: Compressor
+    machines: Machines | None = None
+    _known: dict[tuple[int, int], Having] = field(default_factory=dict)
+    _layouts: dict[Region, Layout] = field(default_factory=dict)
+
+    def circle(self, rank: int, task: Task) -> Circle:
+        """Who makes a move with this rank."""
+        if not task.at or self.machines is None:
+            return Circle(None, tuple(range(self.world)), rank)
+        group = (self.machines.node if task.at == "node" else self.machines.cross)(rank)
+        everybody = len(group.ranks) == self.world
+        return Circle(None if everybody else group, group.ranks, group.ranks.index(rank))
+
+    def root(self, rank: int, task: Task) -> int:
+        """Who of them gets all, whatever the bucket: another machine for each local number."""
+        circle = self.circle(rank, task)
+        if task.at != "cross" or self.machines is None:
+            return 0
+        return self.machines.node(rank).ranks.index(rank) % circle.size
+
+    def layout(self, leaf: Leaf) -> Layout:
+        """Of its message."""
+        if leaf.region not in self._layouts:
+            claims, dtype = self.compressor.claims, self.bucket.dtype
+            made = Layout.of([claims(end - begin, dtype) for begin, end in leaf.region])
+            self._layouts[leaf.region] = made
+        return self._layouts[leaf.region]
+
+    def bytes(self, having: Having) -> int:
+        """Of all messages."""
+        return self.bytes_of(having.leaves, having.contributions)
+
+    def bytes_of(self, leaves: Sequence[Leaf], contributions: int) -> int:
+        """Of so many messages of each leaf."""
+        return contributions * sum(self.layout(leaf).bytes for leaf in leaves)
+
+    def before(self, rank: int, number: int) -> Having:
+        """What a rank has before a task; after all of them, number being len(path.tasks)."""
+        found = self._known.get((rank, number))
+        if found is None:
+            found = self._after(rank, number - 1) if number else Having(self._whole, rank)
+            self._known[rank, number] = found
+        return found
+
+    def second(self, number: int) -> int | None:
+        """The first step, by number, of which a task is the second."""
+        tasks, waiting = self.path.tasks, list[int]()
+        for i, task in enumerate(tasks[: number + 1]):
+            if task.name in SECOND:
+                waiting.append(i)
+            elif waiting and task == (SECOND[tasks[waiting[-1]].name], tasks[waiting[-1]].at):
+                first = waiting.pop()
+                if i == number:
+                    return first
+        return None
+
+    @property
+    def _whole(self) -> Region:
+        return tuple((0, n) for n in self.bucket.sizes)
+
+    def _after(self, rank: int, number: int) -> Having:
+        had, task = self.before(rank, number), self.path.tasks[number]
+        if task.name == "compress":
+            return replace(had, leaves=self._leaves(rank, number, had.region))
+        if task.name == "decompress":
+            region = _together([leaf.region for leaf in had.leaves])
+            return replace(had, region=region, leaves=(), contributions=1)
+        circle = self.circle(rank, task)
+        if task.name in _FOR_ALL:
+            voices = [self.before(r, number).voice for r in circle.ranks]
+            had = replace(had, voice=min(voices))
+        return self._after_move(rank, number, had, circle)
+
+    def _after_move(self, rank: int, number: int, had: Having, circle: Circle) -> Having:
+        task, first = self.path.tasks[number], self.second(number)
+        if first is not None:
+            had = replace(had, is_active=self.before(rank, first).is_active)
+            if task.name == "broadcast":
+                return had
+            theirs = [self.before(r, number) for r in circle.ranks]
+            if had.leaves:
+                return replace(had, leaves=tuple(leaf for h in theirs for leaf in h.leaves))
+            return replace(had, region=_together([h.region for h in theirs]))
+        if had.leaves:
+            had = replace(had, contributions=had.contributions * circle.size)
+        if task.name in ("reduce", "gather"):
+            here = circle.place == self.root(rank, task)
+            return replace(had, is_active=had.is_active and here)
+        if task.name == "all_to_all":
+            return replace(had, leaves=self.chunks(had, circle.size)[circle.place])
+        if task.name == "reduce_scatter":
+            return replace(had, region=self.split(had.region, circle.size)[circle.place])
+        return had
+
+    @staticmethod
+    def chunks(having: Having, n: int) -> list[tuple[Leaf, ...]]:
+        """The leaves of each of n owners."""
+        each = len(having.leaves) // n
+        return [having.leaves[r * each : (r + 1) * each] for r in range(n)]
+
+    def split(self, region: Region, n: int) -> list[Region]:
+        """The part of each of n owners."""
+        cuts = [
+            Pieces.of(p.name, end - begin, n)
+            for p, (begin, end) in zip(self.bucket.parameters, region)
+        ]
+        return [
+            tuple(
+                (begin + cut.of_owner(r)[0], begin + cut.of_owner(r)[1])
+                for (begin, _), cut in zip(region, cuts)
+            )
+            for r in range(n)
+        ]
+
+    def _leaves(self, rank: int, number: int, region: Region) -> tuple[Leaf, ...]:
+        regions = [region]
+        for task in self._until_decompress(number):
+            if task.name == "all_to_all":
+                n = self.circle(rank, task).size
+                regions = [part for whole in regions for part in self.split(whole, n)]
+        names = self._names(number, region)
+        if len(regions) == 1:
+            return (Leaf(region, names),)
+        bare = [Leaf(r, ()) for r in regions]
+        by_place = [in_order(bare, p) for p in range(len(names))]
+        return tuple(
+            Leaf(r, tuple(f"{name}/{by_place[p].index(i)}" for p, name in enumerate(names)))
+            for i, r in enumerate(regions)
+        )
+
+    def _until_decompress(self, number: int) -> Sequence[Task]:
+        rest = self.path.tasks[number:]
+        return rest[: [task.name for task in rest].index("decompress")]
+
+    def _names(self, number: int, region: Region) -> tuple[str, ...]:
+        site = self.site(number)
+        again = f"#{site}" if site else ""
+        return tuple(
+            (p.name if (begin, end) == (0, p.elements) else f"{p.name}[{begin}:{end}]") + again
+            for p, (begin, end) in zip(self.bucket.parameters, region)
+        )
+
+    def names(self, rank: int, number: int) -> tuple[str, ...]:
+        """What the dice look at where a task compresses."""
+        return self._names(number, self.before(rank, number).region)
+
+    def site(self, number: int) -> int:
+        """How often was compressed before a task."""
+        return sum(task.name == "compress" for task in self.path.tasks[:number])
+
+
+def in_order(leaves: Sequence[Leaf], p: int) -> list[int]:
+    """The leaves by where they begin in parameter p."""
+    return sorted(range(len(leaves)), key=lambda i: leaves[i].region[p])
+
+
+def _together(regions: Sequence[Region]) -> Region:
+    """Neighbours, of each parameter, as one."""
+    ends = zip(*regions)
+    return tuple((min(b for b, _ in own), max(e for _, e in own)) for own in ends)
+
+
+_FOR_ALL = ("all_reduce", "all_gather", "broadcast")
+"""Moves after which those who made them have the same."""

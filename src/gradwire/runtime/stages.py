@@ -1,0 +1,298 @@
+"""A path of tasks at work on one bucket.
+
+    numbers ── compress ──► messages ── all_to_all, all_gather ──► more messages
+       ▲                                                             │
+       └──────────────── decompress: add up, divide ◄────────────────┘
+
+`StageLayout` knows who has what, `StageMoves` moves it; here it is compressed and added up. Every
+compression has encoders and a memory of its own; where a step is spoiled, all take back what they
+did. Numbers that are not finite travel as NaN, messages of such say so, and at the end every rank
+finds NaN in its result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import PayloadError
+from gradwire.groups import Machines
+from gradwire.local import LATER_RESIDUALS, Stages
+from gradwire.moves import Move
+from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.encoder import make_encoder
+from gradwire.runtime.message import Header, check_headers, header_of, of_parameter
+from gradwire.runtime.pieces import PieceByPiece
+from gradwire.runtime.shards import remembers
+from gradwire.runtime.stage_layout import Leaf, Region, StageLayout, in_order
+from gradwire.runtime.stage_moves import Messages, Numbers, Site, StageMoves, alone, cuts
+from gradwire.strategy import Encoder, Key, Recurrence, Sections, State, StepInfo, Strategy
+
+
+class StagedContext(BucketContext):
+    """The local work of one rank on one bucket whose collective is a path."""
+
+    def __init__(
+        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory,
+        machines: Machines | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(strategy, bucket, rank, world, memory, **options)
+        path = strategy.collective.tasks
+        assert path is not None, "asked of paths only"
+        self._plan = StageLayout(path, bucket, world, strategy.compressor, machines)
+        self._work: BucketStages | None = None
+        first = next((i for i, task in enumerate(path.tasks) if task.name == "compress"), 0)
+        region, names = self._plan.before(rank, first).region, self._plan.names(rank, first)
+        self.kept = Bucket(tuple(map(_part, bucket.parameters, region, names)))
+
+    def stages(self) -> Stages:
+        if self._work is None:
+            self._work = BucketStages(self, self._plan)
+        self._work.begin()
+        return self._work
+
+    def end(self, skipped: bool) -> None:
+        if self._work is not None:
+            self._work.end(give_back=skipped and self.finite)
+        super().end(skipped)
+
+    def _spoil(self) -> None:
+        if self._work is not None:
+            self._work.undo()
+        super()._spoil()
+
+
+class _Encoded(NamedTuple):
+    """One parameter, compressed: what takes it back."""
+
+    encoder: Encoder
+    x: Tensor
+    state: State
+    sections: Sections
+    info: StepInfo
+
+    def undo(self) -> None:
+        self.encoder.undo(self.x, self.state, self.sections, self.info)
+
+
+class BucketStages(Stages):
+    """The local work on one bucket of one rank, step after step."""
+
+    def __init__(self, context: StagedContext, plan: StageLayout) -> None:
+        self._context, self._plan, self._tasks = context, plan, plan.path.tasks
+        dtype: torch.dtype = getattr(torch, context.bucket.dtype)
+        self._moves = StageMoves(plan, dtype, context._device)
+        self._rooms = kernels.Scratch()
+        self._encoders: dict[int, list[Encoder]] = {}
+        self._take: Callable[[Tensor], None] | None = None
+
+    def begin(self) -> None:
+        """A new step."""
+        context, scale = self._context, self._context.info.clip_scale
+        self._encoded: dict[int, list[_Encoded]] = {}  # by site
+        self._messages: Messages = []
+        self._damage: PayloadError | None = None
+        # What is compressed at once is clipped there, in the same pass.
+        self._is_clipped = scale == 1.0 or not self._tasks[0].is_local
+        given: Numbers = list(context.gradients)
+        clip = scale != 1.0 and self._is_clipped
+        self._numbers = [x.float() * scale for x in given] if clip else given
+        context._snapshot()
+
+    def moves(self) -> Iterator[Move]:
+        for number, task in enumerate(self._tasks):
+            before, after = (self._plan.before(self._context.rank, number + i) for i in (0, 1))
+            if not (before.is_active or after.is_active):
+                continue  # where one rank has all, others wait for the second step
+            if task.name == "compress":
+                self._compress(number)
+            elif task.name == "decompress":
+                self._decompress(number)
+            else:
+                move = self._move(number)
+                if self._plan.circle(self._context.rank, task).size > 1:
+                    yield move
+                else:
+                    self.take(alone(move))
+
+    def take(self, arrived: Tensor) -> None:
+        assert self._take is not None, "take follows a move"
+        self._take(arrived)
+
+    def finish(self) -> None:
+        context = self._context
+        if self._damage is not None:
+            raise self._damage
+        # Results may lie where gradients do, which undoing reads: nothing is written before.
+        if not self._numbers or not all(map(kernels.is_finite, self._numbers)):
+            context._spoil()
+            return
+        for mean, x in zip(context._means, self._numbers):
+            if mean is not x:
+                mean.copy_(x)
+
+    def undo(self) -> None:
+        """What this step's compressions remember, as it was before."""
+        self._undo_from(0)
+
+    def end(self, give_back: bool) -> None:
+        """After all buckets of the step. give_back: it is skipped, though this one was good."""
+        if give_back and self._context.strategy.feedback is not None:
+            self._undo_from(1)  # what was sent again is in what is given back
+            for encoder, _, state, sections, _ in self._encoded.get(0, ()):
+                encoder.give_back(state, sections)
+        for encoded in (encoded for site in self._encoded.values() for encoded in site):
+            encoded.encoder.release()
+        self._encoded, self._numbers, self._messages = {}, [], []
+
+    def _undo_from(self, first: int) -> None:
+        for site in sorted(self._encoded, reverse=True):
+            for encoded in self._encoded[site] if site >= first else ():
+                encoded.undo()
+
+    def _move(self, number: int) -> Move:
+        rank, task = self._context.rank, self._tasks[number]
+        at = Site(number, rank, self._plan.circle(rank, task), self._plan.root(rank, task))
+        if self._plan.before(rank, number).leaves:
+            move, read = self._moves.of_messages(at, self._messages)
+            self._take = lambda arrived: setattr(self, "_messages", read(arrived))
+        else:
+            move, of_numbers = self._moves.of_numbers(at, self._numbers)
+            self._take = lambda arrived: setattr(self, "_numbers", of_numbers(arrived))
+        return move
+
+    # -- compress --------------------------------------------------------------------------
+
+    def _compress(self, number: int) -> None:
+        rank, info = self._context.rank, self._info(number)
+        leaves = self._plan.before(rank, number + 1).leaves
+        layouts = [self._plan.layout(leaf) for leaf in leaves]
+        device = self._device(number)
+        messages = [
+            self._room(f"{number} message {i}", own.bytes, device) for i, own in enumerate(layouts)
+        ]
+        views = [own.views(message) for own, message in zip(layouts, messages)]
+        names, states = self._plan.names(rank, number), self._states(number)
+        voice = self._plan.before(rank, number).voice
+        mine = self._encoded[self._plan.site(number)] = []
+        finite = True
+        for p, encoder in enumerate(self._encoders_of(number, leaves)):
+            sections = tuple(s for i in in_order(leaves, p) for s in views[i][p])
+            one = _Encoded(encoder, self._numbers[p].to(device), states[p], sections, info)
+            mine.append(one)
+            finite &= encoder.encode(one.x, one.state, sections, info, self._key(names[p], voice))
+        for message in messages:
+            damaged = self._damage is not None
+            Header(message).write(self._context.digest, info.step, finite, damaged)
+        self._messages = [[message.to(self._context._device)] for message in messages]
+
+    def _encoders_of(self, number: int, leaves: tuple[Leaf, ...]) -> list[Encoder]:
+        """Made once: where a rank compresses what never changes."""
+        if number not in self._encoders:
+            strategy, site = self._context.strategy, self._plan.site(number)
+            region = self._plan.before(self._context.rank, number).region
+            again = Recurrence(state=LATER_RESIDUALS[site - 1]) if remembers(strategy) else None
+            made = []
+            for p, (start, _) in enumerate(region):
+                places = [leaves[i].region[p] for i in in_order(leaves, p)]
+                bounds = tuple((begin - start, end - start) for begin, end in places)
+                one = strategy.compressor
+                one = PieceByPiece(one, bounds) if len(leaves) > 1 else one
+                first = make_encoder(one, strategy.feedback) if site == 0 else None
+                made.append(first or make_encoder(one, None, again))
+            self._encoders[number] = made
+        return self._encoders[number]
+
+    def _states(self, number: int) -> list[State]:
+        kept = self._context._states
+        forget = self._context.strategy.feedback is None
+        return [{} for _ in kept] if forget else kept
+
+    def _info(self, number: int) -> StepInfo:
+        given = self._context.info
+        return (
+            given
+            if not self._is_clipped and self._plan.site(number) == 0
+            else (StepInfo(given.step))
+        )
+
+    # -- decompress ------------------------------------------------------------------------
+
+    def _decompress(self, number: int) -> None:
+        had = self._plan.before(self._context.rank, number)
+        region = self._plan.before(self._context.rank, number + 1).region
+        good = [self._is_good(messages) for messages in self._messages]
+        is_last = number == len(self._tasks) - 1
+        self._numbers = []
+        if is_last and not all(good):
+            return
+        device = self._device(number)
+        in_place = is_last and device == self._context._device
+        self._numbers = list(self._context._means) if in_place else self._sums(number, region)
+        for leaf, here, fine in zip(had.leaves, self._messages, good):
+            messages = [message.to(device) for message in here]
+            parts = cuts(self._numbers, region, leaf.region)
+            if not (fine and self._add_up(leaf, messages, parts)):
+                for part in parts:
+                    part.fill_(math.nan)
+
+    def _is_good(self, messages: list[Tensor]) -> bool:
+        """Whether these are whole, and their ranks were finite."""
+        headers = torch.stack([header_of(message) for message in messages])
+        try:
+            return check_headers(headers, self._context.digest, self._context.info.step)
+        except PayloadError as error:
+            return self._remember(error)
+
+    def _remember(self, error: PayloadError) -> bool:
+        """The first is raised at the end of the path: until then others wait for this rank."""
+        self._damage = self._damage or error
+        return False
+
+    def _sums(self, number: int, region: Region) -> Numbers:
+        return [
+            self._room(f"{number} sum {p}", 4 * (end - begin), self._device(number)).view(
+                torch.float32
+            )
+            for p, (begin, end) in enumerate(region)
+        ]
+
+    def _add_up(self, leaf: Leaf, messages: list[Tensor], parts: Numbers) -> bool:
+        """The mean of one leaf's contributions; False if one is damaged."""
+        views = [self._plan.layout(leaf).views(message) for message in messages]
+        try:
+            for p, part in enumerate(parts):
+                self._accumulate(p, [own[p] for own in views], part, self._key(leaf.names[p]))
+        except PayloadError as error:
+            return self._remember(error)
+        return True
+
+    def _accumulate(self, p: int, payloads: Sequence[Sections], part: Tensor, key: Key) -> None:
+        try:
+            accumulate = self._context.strategy.compressor.accumulate
+            accumulate(payloads, part, len(payloads), key)
+        except PayloadError as error:
+            raise of_parameter(error, self._context.bucket.names[p]) from error
+
+    def _key(self, name: str, voice: int = 0) -> Key:
+        return Key(self._context.seed, self._context.info.step, name, voice)
+
+    def _device(self, number: int) -> torch.device:
+        """Where a task works."""
+        return torch.device("cpu") if self._tasks[number].at == "cpu" else self._context._device
+
+    def _room(self, name: str, size: int, device: torch.device) -> Tensor:
+        """Of this bucket alone: needed until the step ends."""
+        return self._rooms.room(name, size, torch.uint8, device)
+
+
+def _part(p: Parameter, place: tuple[int, int], name: str) -> Parameter:
+    """What a rank looks after: a parameter, or a part of it."""
+    begin, end = place
+    return p if (begin, end) == (0, p.elements) else Parameter(name, (end - begin,))

@@ -1,0 +1,168 @@
+"""What happens to a bucket on its way, task by task: paths through the decision tree.
+
+    compress@gpu, all_to_all@node, decompress@gpu, all_reduce@cross, all_gather@node
+
+    first step   ─► (inside machines: every rank gets a part, or one rank all of it)
+    all at once, or two steps          (across machines; or, without machines, among all ranks)
+    second step  ─► (inside machines: every rank gets all)
+
+compress and decompress stand wherever these rules, of Wang et al. 2023, "Hi-Speed DNN Training
+with Espresso", section 4.2, let them:
+
+- compress is followed by a move of what is compressed, decompress by anything else or the end;
+- what is compressed may move on as it is, as several contributions that were not yet added up;
+- a second step is that of its first: all_gather after reduce_scatter and all_to_all, broadcast
+  after reduce and gather, compressed or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gradwire.errors import StrategyError
+
+DEVICES = ("gpu", "cpu")
+"""Where local work is done: where the gradient lies, or in the host's memory."""
+
+AT_ONCE = {False: "all_reduce", True: "all_gather"}
+"""The move that adds up in one step, by whether it moves what is compressed."""
+FIRST = {False: ("reduce_scatter", "reduce"), True: ("all_to_all", "gather")}
+"""The first of two steps."""
+SECOND = {
+    "reduce_scatter": "all_gather", "all_to_all": "all_gather", "reduce": "broadcast",
+    "gather": "broadcast",
+}  # fmt: skip
+"""The second, by the first."""
+
+
+class Task(NamedTuple):
+    """at: of "compress" and "decompress" a device; of moves the group, "" for all."""
+
+    name: str
+    at: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.at}" if self.at else self.name
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is no move."""
+        return self.name in ("compress", "decompress")
+
+
+class _Slot(NamedTuple):
+    """Moves that must still come. kind: "whole", in one step or two; "first"; "second"."""
+
+    kind: str
+    group: str
+    routine: str = ""
+
+
+@dataclass(frozen=True)
+class _State:
+    """How far a path is. is_fresh: it was compressed, and has not moved since."""
+
+    slots: tuple[_Slot, ...]
+    is_compressed: bool = False
+    is_fresh: bool = False
+
+    @property
+    def may_end(self) -> bool:
+        return not self.slots and not self.is_compressed
+
+    def next(self, devices: Sequence[str]) -> Iterator[tuple[Task, _State]]:
+        """What may come, and where it leads."""
+        if self.is_compressed and not self.is_fresh:
+            for device in devices:
+                yield Task("decompress", device), _State(self.slots)
+        if self.slots:
+            yield from self._moves()
+            if not self.is_compressed:
+                for device in devices:
+                    yield Task("compress", device), _State(self.slots, True, True)
+
+    def _moves(self) -> Iterator[tuple[Task, _State]]:
+        (kind, group, routine), rest = self.slots[0], self.slots[1:]
+        after = replace(self, slots=rest, is_fresh=False)
+        if kind == "second":
+            yield Task(routine, group), after
+            return
+        if kind == "whole":
+            yield Task(AT_ONCE[self.is_compressed], group), after
+        for name in FIRST[self.is_compressed]:
+            second = (_Slot("second", group, SECOND[name]),)
+            slots = second + rest if kind == "whole" else rest + second
+            yield Task(name, group), replace(after, slots=slots)
+
+
+_FLAT = _State((_Slot("whole", ""),))
+_IN_MACHINES = _State((_Slot("first", "node"), _Slot("whole", "cross")))
+
+
+@dataclass(frozen=True)
+class Path:
+    """A path from gradients to their mean. Prints and parses: "reduce_scatter, all_gather"."""
+
+    tasks: tuple[Task, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.tasks))
+
+    @property
+    def knows_machines(self) -> bool:
+        """Whether it moves inside machines and across them."""
+        return any(task.at == "node" for task in self.tasks)
+
+    @property
+    def compressions(self) -> int:
+        """How often it compresses: 0 to 4."""
+        return sum(task.name == "compress" for task in self.tasks)
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Where it compresses and decompresses."""
+        return frozenset(task.at for task in self.tasks if task.is_local)
+
+    @staticmethod
+    def parse(text: str) -> Path:
+        """Read a path; StrategyError says which task cannot stand where, and what can."""
+        words = [word.strip() for word in text.split(",")]
+        state = _IN_MACHINES if any(word.endswith("@node") for word in words) else _FLAT
+        tasks: list[Task] = []
+        for word in words:
+            found = {str(task): (task, after) for task, after in state.next(DEVICES)}
+            if word not in found:
+                raise _wrong(text, tasks, f"'{word}'", found, state)
+            task, state = found[word]
+            tasks.append(task)
+        if not state.may_end:
+            found = {str(task): (task, after) for task, after in state.next(DEVICES)}
+            raise _wrong(text, tasks, "the end", found, state)
+        return Path(tuple(tasks))
+
+
+def paths(devices: Sequence[str] = DEVICES) -> Iterator[Path]:
+    """Every path there is: those without machines, then those with."""
+    for start in (_FLAT, _IN_MACHINES):
+        yield from (Path(tasks) for tasks in _walks(start, devices))
+
+
+def _walks(state: _State, devices: Sequence[str]) -> Iterator[tuple[Task, ...]]:
+    if state.may_end:
+        yield ()
+    for task, after in state.next(devices):
+        for rest in _walks(after, devices):
+            yield (task, *rest)
+
+
+def _wrong(
+    text: str, before: Sequence[Task], got: str, found: Mapping[str, object], state: _State
+) -> StrategyError:
+    where = f"after '{before[-1]}'" if before else "at the beginning"
+    choices = [*map(repr, found), *(["the end"] if state.may_end else [])]
+    return StrategyError(
+        f"steps follow each other as data can; {where} of '{text}' stands {got}. There can stand "
+        f"{', '.join(choices)}."
+    )

@@ -1,0 +1,1 @@
+"""Which bucket gets what: pure functions from a profile to a plan."""

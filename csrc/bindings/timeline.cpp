@@ -75,7 +75,7 @@ double lower_bound_at(const JobsAt& jobs, const MachineIs& machine, int rounds) 
     const Jobs own = jobs_at(jobs);
     const std::vector<Usage> usage = usages(own);
     return lower_bound(own, machine_is(machine), usage, undominated(own, usage), rounds,
-                       std::numeric_limits<double>::infinity());
+                       [](const auto&) { return std::numeric_limits<double>::infinity(); });
 }
 
 std::vector<std::int32_t> undominated_at(const JobsAt& jobs) {

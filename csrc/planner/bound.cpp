@@ -40,6 +40,7 @@ class Cuts {
         for (const std::int32_t option : kept.option)
             options_.push_back(weights(usage[static_cast<std::size_t>(option)]));
         chosen_.resize(n_);
+        picked_.resize(n_);
         head_.assign(n_, Weights{});
         low_.resize(n_);
         for (std::size_t i = 0; i < n_; ++i)
@@ -47,16 +48,17 @@ class Cuts {
         fill_heads();
     }
 
-    double solve(std::int32_t rounds, double goal) {
+    double solve(std::int32_t rounds, const Reach& reach) {
         chosen_ = low_;
         values();
         double best = *std::max_element(value_.begin(), value_.end());
         std::vector<double> lambda(value_.size());
         for (std::size_t c = 0; c < lambda.size(); ++c)
             lambda[c] = std::exp(60.0 * (value_[c] - best) / best);
-        for (std::int32_t round = 0; round < rounds && best < goal * (1.0 - 1e-9); ++round) {
+        for (std::int32_t round = 0; round < rounds; ++round) {
             normalize(lambda);
             best = std::max(best, choose(lambda));
+            if (best >= reach(picked_) * (1.0 - 1e-9)) break;
             values();
             const double top = *std::max_element(value_.begin(), value_.end());
             const double rate = 40.0 / std::sqrt(1.0 + round) / top;
@@ -195,6 +197,7 @@ class Cuts {
             if (cost < low) {
                 low = cost;
                 chosen_[job] = w;
+                picked_[job] = kept_.option[i];
             }
         }
         return low;
@@ -213,15 +216,16 @@ class Cuts {
     const Kept& kept_;
     std::size_t n_;
     std::vector<Weights> options_, chosen_, head_, low_;
+    std::vector<std::int32_t> picked_;
     std::vector<double> value_;
 };
 
 }  // namespace
 
 double lower_bound(const Jobs& jobs, const Machine& machine, const std::vector<Usage>& usage,
-                   const Kept& kept, std::int32_t rounds, double goal) {
+                   const Kept& kept, std::int32_t rounds, const Reach& reach) {
     if (jobs.count == 0) return machine.backward;
-    return Cuts(jobs, machine, usage, kept).solve(rounds, goal);
+    return Cuts(jobs, machine, usage, kept).solve(rounds, reach);
 }
 
 }  // namespace gradwire

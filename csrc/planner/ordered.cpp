@@ -16,6 +16,7 @@ bool is_link(std::int32_t lane) { return lane == node || lane == cross; }
 // the job becomes ready.
 struct Chain {
     std::int32_t stage, end;
+    bool away;  // whether its first move has begun
     bool sent;  // whether a link has served it
     double now;
 };
@@ -26,7 +27,7 @@ class Queues {
         : jobs_(jobs), idle_(idle), chains_(static_cast<std::size_t>(jobs.count)) {
         for (std::int32_t job = 0; job < jobs.count; ++job) {
             const std::int32_t option = jobs.option[job] + choice[job];
-            chains_[job] = {jobs.stage[option], jobs.stage[option + 1], false, 0.0};
+            chains_[job] = {jobs.stage[option], jobs.stage[option + 1], false, false, 0.0};
         }
         compute_end_ = backward + interrupt();
     }
@@ -78,10 +79,11 @@ class Queues {
         }
         const std::int32_t lane = jobs_.lane[chain.stage];
         const double seconds = jobs_.seconds[chain.stage++];
+        if (lane == latency || is_link(lane)) leave(chain, job);
         if (lane == latency) {
             chain.now += seconds;
         } else if (is_link(lane)) {
-            link(chain, job, lane, seconds);
+            link(chain, lane, seconds);
         } else if (chain.sent || lane != compute) {
             double& free = chain.sent ? late_[lane] : early_;
             free = std::max(free, chain.now) + seconds;
@@ -91,14 +93,17 @@ class Queues {
         return true;
     }
 
-    void link(Chain& chain, std::int32_t job, std::int32_t lane, double seconds) {
-        const std::size_t which = lane == cross;
-        double& free = free_[which];
-        double& idle = idle_[which * chains_.size() + static_cast<std::size_t>(job)];
-        if (used_[which]) idle += std::max(0.0, chain.now - free);
-        used_[which] = chain.sent = true;
+    void leave(Chain& chain, std::int32_t job) {
+        if (!chain.away && used_) idle_[job] = std::max(0.0, chain.now - links_end_);
+        chain.away = true;
+    }
+
+    void link(Chain& chain, std::int32_t lane, double seconds) {
+        double& free = free_[lane == cross];
         free = std::max(free, chain.now) + seconds;
         chain.now = free;
+        chain.sent = used_ = true;
+        links_end_ = std::max(links_end_, free);
     }
 
     double end() const {
@@ -111,15 +116,15 @@ class Queues {
     double compute_end_ = 0.0, debt_ = 0.0, last_ = 0.0;
     double early_ = 0.0;          // when the workers have encoded what came
     double late_[resources] = {};  // when what came after a link is decoded
-    double free_[2] = {};
-    bool used_[2] = {};
+    double free_[2] = {}, links_end_ = 0.0;
+    bool used_ = false;
 };
 
 }  // namespace
 
 double ordered(const Jobs& jobs, const std::int32_t* choice, double backward, bool by_ready,
                double* idle) {
-    std::fill(idle, idle + 2 * jobs.count, 0.0);
+    std::fill(idle, idle + jobs.count, 0.0);
     Queues queues(jobs, choice, backward, idle);
     return by_ready ? queues.serve_by_ready() : queues.serve_in_order();
 }

@@ -7,8 +7,8 @@
 namespace gradwire {
 
 // The end of the last job or of backward. choice: (jobs,). by_ready: whoever arrives first is
-// served first, else the jobs' order rules. idle: (2, jobs) seconds for which the node's link, and
-// the one across, waited for the job after they had served another.
+// served first, else the jobs' order rules. idle: (jobs,) seconds for which no link had anything to
+// do, after some had, because the job was not there yet: not ready, or not encoded.
 double ordered(const Jobs& jobs, const std::int32_t* choice, double backward, bool by_ready,
                double* idle);
 

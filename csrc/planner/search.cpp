@@ -12,7 +12,8 @@ namespace gradwire {
 namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
-constexpr double less = 1.0 - 1e-12;  // rounding does not count as shorter
+constexpr double less = 1.0 - 1e-12;   // rounding does not count as shorter
+constexpr double enough = 1.0 - 1e-7;  // so near to the bound there is nothing to win
 
 using Choice = std::vector<std::int32_t>;
 
@@ -44,6 +45,10 @@ class Search {
           kept_(undominated(jobs, usage_)), incumbent_(simulator_, usage_), random_(effort.seed),
           limit_(effort.limit), all_(static_cast<std::size_t>(jobs.count)) {
         std::iota(all_.begin(), all_.end(), 0);
+        for (const std::int32_t job : all_)
+            options_.emplace_back(kept_.option.begin() + kept_.begin[job],
+                                  kept_.option.begin() + kept_.begin[job + 1]);
+        likely_.resize(all_.size());
     }
 
     Found run(const Effort& effort, std::int32_t* choice) {
@@ -55,13 +60,19 @@ class Search {
         offer(given);
         uniform();
         offer_prices();
-        sweep_from(best_);
-        offer(plain);
-        improve_all(by_size());
-        sweep_from(incumbent_.choice());
+        const double bound = lower_bound(
+            jobs_, simulator_.machine, usage_, kept_, effort.rounds, [this](const Choice& choice) {
+                if (!spent()) offer(choice);
+                note_likely(choice);
+                return seconds_;
+            });
         incumbent_.adopt(best_);
-        const double bound =
-            lower_bound(jobs_, simulator_.machine, usage_, kept_, effort.rounds, seconds_);
+        sweep(likely_);
+        sweep(options_);
+        incumbent_.adopt(plain);
+        improve_all(by_size(), likely_);
+        sweep(likely_);
+        incumbent_.adopt(best_);
         neighbourhoods(bound);
         for (const std::int32_t job : all_) choice[job] = best_[job] - jobs_.option[job];
         return {seconds_, bound, incumbent_.evaluations()};
@@ -138,33 +149,42 @@ class Search {
         return order;
     }
 
-    // Gives one job the best of its options; whether it changed.
-    bool improve(std::int32_t job) {
-        double best = incumbent_.seconds();
-        std::int32_t option = -1;
-        for (std::int32_t i = kept_.begin[job]; i < kept_.begin[job + 1] && !spent(); ++i) {
-            if (kept_.option[i] == incumbent_.choice()[job]) continue;
-            const double seconds = incumbent_.trial(job, kept_.option[i], best * less);
-            if (seconds < best) {
-                best = seconds;
-                option = kept_.option[i];
-            }
+    // What was best for some prices of the bound: a few options a job.
+    void note_likely(const Choice& choice) {
+        for (const std::int32_t job : all_) {
+            Choice& own = likely_[job];
+            if (std::find(own.begin(), own.end(), choice[job]) == own.end())
+                own.push_back(choice[job]);
         }
-        if (option >= 0) incumbent_.change(job, option);
-        return option >= 0;
     }
 
-    bool improve_all(const Choice& jobs) {
+    // Gives one job the best of some options; whether it changed.
+    bool improve(std::int32_t job, const Choice& options) {
+        double best = incumbent_.seconds();
+        std::int32_t better = -1;
+        for (const std::int32_t option : options) {
+            if (spent()) break;
+            if (option == incumbent_.choice()[job]) continue;
+            const double seconds = incumbent_.trial(job, option, best * less);
+            if (seconds < best) {
+                best = seconds;
+                better = option;
+            }
+        }
+        if (better >= 0) incumbent_.change(job, better);
+        return better >= 0;
+    }
+
+    bool improve_all(const Choice& jobs, const std::vector<Choice>& options) {
         bool changed = false;
-        for (const std::int32_t job : jobs) changed |= improve(job);
+        for (const std::int32_t job : jobs) changed |= improve(job, options[job]);
         return changed;
     }
 
     // From the last job to the first, until nothing changes: the states before a job stay good.
-    void sweep_from(const Choice& choice) {
-        incumbent_.adopt(Choice(choice));
+    void sweep(const std::vector<Choice>& options) {
         const Choice back(all_.rbegin(), all_.rend());
-        while (improve_all(back) && !spent()) {}
+        while (improve_all(back, options) && !spent()) {}
         keep();
     }
 
@@ -172,14 +192,14 @@ class Search {
     void neighbourhoods(double bound) {
         if (all_.empty()) return;
         Choice before, after;
-        while (!spent() && seconds_ * less > bound) {
+        while (!spent() && seconds_ * enough > bound) {
             const Choice jobs = random_.below(2) ? window() : scattered();
             before.clear();
             for (const std::int32_t job : jobs) before.push_back(incumbent_.choice()[job]);
             destroy(jobs, after);
             const double limit = seconds_;
             incumbent_.change(jobs, after);
-            for (int round = 0; round < 3 && improve_all(jobs); ++round) {}
+            for (int round = 0; round < 3 && improve_all(jobs, options_); ++round) {}
             if (incumbent_.seconds() <= limit) {
                 keep();
             } else {
@@ -225,6 +245,7 @@ class Search {
     Random random_;
     double limit_, seconds_ = never;
     Choice all_, best_;
+    std::vector<Choice> options_, likely_;  // that are tried: all that are kept, a few of them
 };
 
 }  // namespace

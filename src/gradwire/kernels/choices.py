@@ -6,7 +6,7 @@ the jobs, slower and without random neighbourhoods. What each finds is what it s
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import torch
@@ -127,4 +127,4 @@ def undominated(jobs: Jobs) -> list[int]:
     if found is None:
         return jobs.option.diff().tolist()
     begins = found[0].undominated(jobs.address)
-    return [end - begin for begin, end in zip(begins, begins[1:])]
+    return [end - begin for begin, end in pairwise(begins)]

@@ -18,8 +18,8 @@ from gradwire.kernels.tensors import pointer
 
 
 class Served(NamedTuple):
-    """When all is over, and (2, jobs) float64: how long the link of the node, and the one across,
-    stood idle just before each job, after they had served another."""
+    """When all is over, and (jobs,) float64: how long no link had anything to do, after some had,
+    because the job was not there yet: not ready, or not encoded."""
 
     seconds: float
     idle: Tensor
@@ -38,7 +38,7 @@ def ordered_step(
     found = core_for(jobs.ready)
     if found is None:
         return ordered_step_twin(jobs, choice, backward_seconds, by_ready)
-    idle = torch.zeros(2, len(jobs), dtype=torch.float64)
+    idle = torch.zeros_like(jobs.ready)
     seconds = found[0].ordered_step(
         jobs.address, pointer(choice), backward_seconds, by_ready, pointer(idle)
     )
@@ -51,14 +51,15 @@ def ordered_step_twin(
     """`ordered_step` in plain Python."""
     queues = _Queues(jobs.lists(), choice.tolist(), backward_seconds)
     queues.serve_by_ready() if by_ready else queues.serve_in_order()
-    return Served(queues.end(), torch.tensor(queues.idle, dtype=torch.float64).view(2, -1))
+    return Served(queues.end(), torch.tensor(queues.idle, dtype=torch.float64))
 
 
 class _Chain:
-    """A job on its way; sent: whether a link has served it."""
+    """A job on its way. away: its first move has begun; sent: a link has served it."""
 
     def __init__(self, stage: int, end: int) -> None:
-        self.stage, self.end, self.sent, self.now = stage, end, False, 0.0
+        self.stage, self.end, self.now = stage, end, 0.0
+        self.away = self.sent = False
 
 
 class _Queues:
@@ -66,8 +67,9 @@ class _Queues:
         self.jobs = jobs
         options = [first + own for first, own in zip(jobs.option, choice)]
         self.chains = [_Chain(jobs.stage[o], jobs.stage[o + 1]) for o in options]
-        self.idle = [[0.0] * len(choice), [0.0] * len(choice)]
-        self.free: list[float | None] = [None, None]
+        self.idle = [0.0] * len(choice)
+        self.free = {NODE: 0.0, CROSS: 0.0}
+        self.links_end, self.used = 0.0, False
         self.early = self.debt = self.last = 0.0
         self.late = {COMPUTE: 0.0, WORKERS: 0.0}
         self.compute_end = backward_seconds + self._interrupt()
@@ -106,10 +108,12 @@ class _Queues:
             return False
         lane, seconds = self.jobs.lane[chain.stage], self.jobs.seconds[chain.stage]
         chain.stage += 1
+        if lane in (LATENCY, NODE, CROSS):
+            self._leave(chain, job)
         if lane == LATENCY:
             chain.now += seconds
         elif lane in (NODE, CROSS):
-            self._link(chain, job, lane - NODE, seconds)
+            self._link(chain, lane, seconds)
         elif chain.sent:
             chain.now = self.late[lane] = max(self.late[lane], chain.now) + seconds
             self.debt += seconds if lane == COMPUTE else 0.0
@@ -117,14 +121,15 @@ class _Queues:
             chain.now = self.early = max(self.early, chain.now) + seconds
         return True
 
-    def _link(self, chain: _Chain, job: int, which: int, seconds: float) -> None:
-        free = self.free[which]
-        if free is None:
-            free = 0.0
-        else:
-            self.idle[which][job] += max(0.0, chain.now - free)
-        chain.now = self.free[which] = max(free, chain.now) + seconds
-        chain.sent = True
+    def _leave(self, chain: _Chain, job: int) -> None:
+        if not chain.away and self.used:
+            self.idle[job] = max(0.0, chain.now - self.links_end)
+        chain.away = True
+
+    def _link(self, chain: _Chain, lane: int, seconds: float) -> None:
+        chain.now = self.free[lane] = max(self.free[lane], chain.now) + seconds
+        chain.sent = self.used = True
+        self.links_end = max(self.links_end, chain.now)
 
     def end(self) -> float:
         return max(self.last, self.compute_end + self.debt, *self.late.values())

@@ -7,9 +7,12 @@ extension and the twin (schedule_twin.py) give the same bits.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import accumulate, chain
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +40,7 @@ class Machine(NamedTuple):
 
     @property
     def numbers(self) -> MachineIs:
-        return tuple(self)
+        return self  # the type checker sees the fields, nanobind a tuple
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,10 @@ class Jobs:
         )  # fmt: skip
 
     def lists(self) -> Lists:
-        return Lists(*(t.tolist() for t in (self.ready, self.option, self.stage)),
-                     self.lane.tolist(), self.seconds.tolist())  # fmt: skip
+        return Lists(
+            self.ready.tolist(), self.option.tolist(), self.stage.tolist(), self.lane.tolist(),
+            self.seconds.tolist(),
+        )  # fmt: skip
 
 
 def _check_begins(name: str, begins: Tensor, least: int) -> int:
@@ -132,21 +137,25 @@ def check_choice(jobs: Jobs, choice: Tensor) -> None:
         )
 
 
-def jobs_of(ready: Sequence[float], options: Iterable[Iterable[Iterable[tuple[int, float]]]]) -> Jobs:
-    """Jobs from (lane, seconds) stages in options in jobs."""
-    option, stage, lane, seconds = [0], [0], list[int](), list[float]()
-    for job in options:
-        for stages in job:
-            for where, how_long in stages:
-                lane.append(where)
-                seconds.append(how_long)
-            stage.append(len(lane))
-        option.append(len(stage) - 1)
+def jobs_of(
+    ready: Sequence[float], options: Sequence[Sequence[Sequence[tuple[Any, ...]]]]
+) -> Jobs:
+    """Jobs from stages in options in jobs; a stage begins with its lane and its seconds."""
+    every = list(chain.from_iterable(options))
+    stages = list(chain.from_iterable(every))
     return Jobs(
-        torch.tensor(ready, dtype=torch.float64), torch.tensor(option, dtype=torch.int32),
-        torch.tensor(stage, dtype=torch.int32), torch.tensor(lane, dtype=torch.int32),
-        torch.tensor(seconds, dtype=torch.float64),
-    )  # fmt: skip
+        torch.tensor(ready, dtype=torch.float64),
+        _tensor("i", accumulate(map(len, options), initial=0), torch.int32),
+        _tensor("i", accumulate(map(len, every), initial=0), torch.int32),
+        _tensor("i", map(itemgetter(0), stages), torch.int32),
+        _tensor("d", map(itemgetter(1), stages), torch.float64),
+    )
+
+
+def _tensor(code: str, numbers: Iterable[float], dtype: torch.dtype) -> Tensor:
+    """Through an array: lists of hundreds of thousands take torch ten times as long."""
+    own = array(code, numbers)
+    return torch.frombuffer(own, dtype=dtype) if own else torch.empty(0, dtype=dtype)
 
 
 def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int = 1) -> float:

@@ -1,4 +1,4 @@
-"""`simulate_step` and `record_step` in plain Python: the order of operations is the extension's."""
+"""`simulate_step` and `record_step` in plain Python, operation by operation as the extension."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from options import Cluster, Path, paths
 from gradwire.kernels.choices import undominated
 from gradwire.kernels.schedule import simulate_step
 from gradwire.planner.bytecomp import Option, Tensor, greedy
-from gradwire.planner.search import Alternatives, chosen, exhaust, lower_bound, search
+from gradwire.planner.search import Alternatives, chosen, exhaust, search
 from gradwire.planner.timeline import Executor, Lane, machine, step_seconds, tensors
 
 INSTANCES = 800

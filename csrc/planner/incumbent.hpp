@@ -1,0 +1,42 @@
+// The best choice so far, with the state at which each job began: what changes at a job is
+// simulated from there.
+#pragma once
+
+#include "usage.hpp"
+
+namespace gradwire {
+
+class Incumbent {
+  public:
+    Incumbent(const Simulator& simulator, const std::vector<Usage>& usage);
+
+    // Takes a choice, whatever its time.
+    void adopt(const std::vector<std::int32_t>& choice);
+    // Changes one job, or many at once.
+    void change(std::int32_t job, std::int32_t option);
+    void change(const std::vector<std::int32_t>& jobs, const std::vector<std::int32_t>& options);
+
+    // The step's time with another option for the job, or infinity where it does not come below
+    // `least`. Option: an index among all.
+    double trial(std::int32_t job, std::int32_t option, double least);
+
+    // The option of each job: indices among all.
+    const std::vector<std::int32_t>& choice() const { return choice_; }
+    double seconds() const { return seconds_; }
+    double evaluations() const { return begun_ / static_cast<double>(choice_.size()); }
+
+  private:
+    void run(State state);
+    bool same(const State& state, const State& other) const;
+    void sum(std::int32_t last);
+
+    const Simulator& simulator_;
+    const std::vector<Usage>& usage_;
+    std::vector<double> after_;
+    std::vector<std::int32_t> choice_;
+    std::vector<State> states_;  // (jobs,) just before each begins
+    Rest rest_;
+    double seconds_ = 0.0, begun_ = 0.0;
+};
+
+}  // namespace gradwire

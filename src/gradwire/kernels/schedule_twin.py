@@ -1,0 +1,132 @@
+"""`simulate_step` and `record_step` in plain Python, operation by operation as the extension."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from gradwire.kernels.schedule import Machine
+
+LATENCY, COMPUTE, WORKERS, NODE, CROSS = range(5)
+
+
+class Lists(NamedTuple):
+    """`Jobs` in lists."""
+
+    ready: list[float]
+    option: list[int]
+    stage: list[int]
+    lane: list[int]
+    seconds: list[float]
+
+
+class Speed(NamedTuple):
+    """Seconds of work in a second, and the inverse."""
+
+    rate: float
+    pace: float
+
+
+FULL = Speed(1.0, 1.0)
+
+
+def shared(capacity: float, demand: float) -> Speed:
+    return Speed(capacity / demand, demand / capacity) if demand > capacity else FULL
+
+
+class Runner:
+    """A lane of the conductor; it waits for its job where stage == end."""
+
+    def __init__(self, job: int) -> None:
+        self.job = job
+        self.stage = self.end = 0
+        self.left = 0.0
+
+    @property
+    def waits(self) -> bool:
+        return self.stage == self.end
+
+
+class Run:
+    """One step, from event to event. After it: start, stop (per stage), end, backward_end."""
+
+    def __init__(self, jobs: Lists, machine: Machine, choice: Sequence[int]) -> None:
+        self.jobs, self.machine, self.choice = jobs, machine, choice
+        self.now = self.done = self.backward_end = 0.0
+        self.running = [0] * 5
+        self.runners = [Runner(lane) for lane in range(machine.lanes)]
+        self.start, self.stop = [0.0] * len(jobs.seconds), [0.0] * len(jobs.seconds)
+        while self._begin() or self._step():
+            pass
+        self.end = self.now
+
+    def _waited_for(self) -> list[tuple[Runner, float]]:
+        waiting = [r for r in self.runners if r.waits and r.job < len(self.jobs.ready)]
+        return [(runner, self.jobs.ready[runner.job]) for runner in waiting]
+
+    def _begin(self) -> bool:
+        """The first lane whose job is complete takes it up."""
+        for runner, ready in self._waited_for():
+            if ready <= self.done:
+                option = self.jobs.option[runner.job] + self.choice[runner.job]
+                runner.stage, runner.end = self.jobs.stage[option : option + 2]
+                self._enter(runner)
+                return True
+        return False
+
+    def _enter(self, runner: Runner) -> None:
+        """Begin the lane's next stage, or leave it to wait for its next job."""
+        if runner.waits:
+            runner.job += self.machine.lanes
+            return
+        self.start[runner.stage] = self.now
+        runner.left = self.jobs.seconds[runner.stage]
+        self.running[self.jobs.lane[runner.stage]] += 1
+
+    def _processors(self, backward: bool) -> Speed:
+        links = (self.running[NODE] > 0) + (self.running[CROSS] > 0)
+        main = bool(self.running[COMPUTE]) or backward
+        busy = min(float(self.running[WORKERS]), self.machine.workers)
+        return shared(self.machine.cores, main + busy + self.machine.wire_demand * links)
+
+    def _speed(self, runner: Runner, processors: Speed) -> Speed:
+        lane = self.jobs.lane[runner.stage]
+        if lane == LATENCY:
+            return FULL
+        capacity = self.machine.workers if lane == WORKERS else 1.0
+        share = shared(capacity, float(self.running[lane]))
+        if lane in (NODE, CROSS) and not self.machine.wire_demand > 0.0:
+            return share
+        return Speed(processors.rate * share.rate, processors.pace * share.pace)
+
+    def _step(self) -> bool:
+        """To the next event: a stage ends, a job is complete, or backward ends."""
+        total = self.machine.backward_seconds
+        backward = not self.running[COMPUTE] and self.done < total
+        processors = self._processors(backward)
+        target = min([total, *(ready for _, ready in self._waited_for())])
+        until_target = (target - self.done) * processors.pace if backward else math.inf
+        active = [(r, self._speed(r, processors)) for r in self.runners if not r.waits]
+        until = [runner.left * speed.pace for runner, speed in active]
+        step = min([until_target, *until])
+        if step == math.inf:
+            return False
+        self.now += step
+        if backward:
+            self.done = target if until_target == step else self.done + step * processors.rate
+            if self.done >= total:
+                self.backward_end = self.now
+        for (runner, speed), time in zip(active, until):
+            if time == step:
+                self._leave(runner)
+            else:
+                runner.left = max(0.0, runner.left - step * speed.rate)
+        return True
+
+    def _leave(self, runner: Runner) -> None:
+        self.stop[runner.stage] = self.now
+        self.running[self.jobs.lane[runner.stage]] -= 1
+        runner.stage += 1
+        self._enter(runner)

@@ -1,0 +1,61 @@
+"""What a step would take in the published planner's model: lanes are queues.
+
+- Stages on COMPUTE before a job's first link run as soon as the job is ready and delay all later
+  backward. All other stages wait in a queue that serves one at a time.
+- Each link is one queue, in the order of the jobs (or, by="ready", whoever arrives first): all of
+  a job's stages on it go before the next job's, as the paper draws them.
+- WORKERS: one worker encodes in that order, and decodes in a queue of its own, so that nobody's
+  encoding waits for the wire of the job before.
+- Stages on COMPUTE after a link have the lowest priority and a queue too: all is over at
+  max(C + D, M), where C is the end of backward and of what delayed it, D the sum of these stages
+  and M = max over k of (arrival of k + sum of these stages from job k on).
+- LATENCY is waiting.
+
+In the order of the jobs everything is a maximum of sums: no cost that rises makes a step shorter,
+and nothing sent before the last bubble is worth compressing. `simulate` (timeline.py), which is
+what our executor does, promises neither.
+
+Source: Espresso (EuroSys'23), section 4.3 and figures 2, 5 and 9, which fix it by picture only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from gradwire.errors import PlanError
+from gradwire.kernels.queues import Served, ordered_step
+from gradwire.planner.timeline import Executor, Job, machine, tensors
+
+Order = Literal["order", "ready"]
+_DEFAULT = Executor()
+
+
+def ordered(jobs: Sequence[Job], executor: Executor = _DEFAULT, *, by: Order = "order") -> float:
+    """Seconds of an iteration: forward, backward, what communication adds, the optimizer.
+
+    Of the executor only these three times count.
+
+    Raises:
+        PlanError: a time is negative or not finite, or `by` is unknown.
+    """
+    return executor.around_seconds + _served(jobs, executor, by).seconds
+
+
+def last_bubble(jobs: Sequence[Job], executor: Executor = _DEFAULT) -> int:
+    """The last job for which all links waited, after they had been used; 0: for none.
+
+    Jobs before it need no compression: what they save only makes the bubble wider.
+    """
+    waited = _served(jobs, executor, "order").idle.nonzero().flatten().tolist()
+    return int(waited[-1]) if waited else 0
+
+
+def _served(jobs: Sequence[Job], executor: Executor, by: Order) -> Served:
+    if by not in ("order", "ready"):
+        raise PlanError(f"links serve by 'order' or 'ready', not by {by!r}; choose one")
+    own = tensors([job.ready_seconds for job in jobs], [[job.stages] for job in jobs])
+    backward = machine(own, executor).backward_seconds
+    return ordered_step(own, torch.zeros(len(jobs), dtype=torch.int32), backward, by == "ready")

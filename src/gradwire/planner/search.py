@@ -1,0 +1,126 @@
+"""Which option each bucket takes, so that the step is short; and how much shorter it could be.
+
+    found = search([Alternatives(ready, options), ...], executor)
+    found.choice, found.seconds, found.lower_bound
+
+1. Options that ask no less than another of any lane are dropped. With one lane of the conductor
+   and processors for all this loses nothing; else it is a heuristic: where lanes share a link, a
+   stage that ends sooner can hinder another job.
+2. The best of whole choices starts: the given one, one option for all, the cheapest for prices of
+   the lanes; beside it ByteComp's greedy order: larger first, of equals the later.
+3. Sweeps from the last job to the first give each its best option until nothing changes. Only
+   what comes after the job is simulated again, and only until it cannot be better any more.
+4. Large-neighbourhood search: a few jobs get other options and look for their best anew.
+
+All of it in C++ (csrc/planner/), deterministic: the effort is counted, never timed. The lower
+bound (csrc/planner/bound.cpp) holds for all options, dropped or not.
+
+Source: Espresso (EuroSys'23), properties 1 to 3, as heuristics; Shaw 1998 for the neighbourhoods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from gradwire.errors import PlanError
+from gradwire.kernels import choices
+from gradwire.kernels.schedule import Jobs
+from gradwire.planner.timeline import Executor, Job, Stage, machine, tensors
+
+LIMIT = 8000
+
+
+class Alternatives(NamedTuple):
+    """A bucket that can travel in several ways: the first is without compression."""
+
+    ready_seconds: float
+    options: tuple[tuple[Stage, ...], ...]
+    label: str = ""
+
+
+class Found(NamedTuple):
+    """choice: of each job, the position of its option. seconds: of an iteration with it.
+
+    No choice makes the iteration shorter than lower_bound. evaluations: whole steps simulated.
+    """
+
+    choice: tuple[int, ...]
+    seconds: float
+    lower_bound: float
+    evaluations: float
+
+    @property
+    def gap(self) -> float:
+        """How much longer than the lower bound: 0.01 is one percent. Nothing can win more."""
+        return self.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
+
+
+def search(
+    jobs: Sequence[Alternatives], executor: Executor, *, limit: float = LIMIT, seed: int = 0,
+    start: Sequence[int] | None = None,
+) -> Found:  # fmt: skip
+    """A choice of options that makes `simulate` short; never longer than `start`.
+
+    limit: how many simulated steps it may cost; one that goes on from the middle counts in part.
+    start: a choice to beat; by default the first option of each job. The same arguments give the
+    same result.
+
+    Raises:
+        PlanError: a time is negative or not finite, a job has no option, start is no choice.
+    """
+    if not limit >= 1:
+        raise PlanError(f"a search may simulate 1 step or more, not {limit}; raise the limit")
+    own = _tensors(jobs)
+    return _found(
+        choices.search_options(
+            own, machine(own, executor), _start(own, start), limit=limit, seed=seed
+        ),
+        executor,
+    )
+
+
+def exhaust(jobs: Sequence[Alternatives], executor: Executor) -> Found:
+    """The best choice of all, by trying them: for few jobs. Raises PlanError as `search`."""
+    own = _tensors(jobs)
+    return _found(
+        choices.exhaust_options(own, machine(own, executor), _start(own, None)), executor
+    )
+
+
+def lower_bound(jobs: Sequence[Alternatives], executor: Executor) -> float:
+    """Seconds of an iteration below which no choice comes. Raises PlanError as `search`."""
+    own = _tensors(jobs)
+    return executor.around_seconds + choices.lower_bound(own, machine(own, executor))
+
+
+def chosen(jobs: Sequence[Alternatives], choice: Sequence[int]) -> list[Job]:
+    """The jobs with one option each, for `simulate`."""
+    return [
+        Job(job.ready_seconds, job.options[option], job.label)
+        for job, option in zip(jobs, choice, strict=True)
+    ]
+
+
+def _tensors(jobs: Sequence[Alternatives]) -> Jobs:
+    return tensors([job.ready_seconds for job in jobs], [job.options for job in jobs])
+
+
+def _start(jobs: Jobs, start: Sequence[int] | None) -> torch.Tensor:
+    counts = jobs.option.diff().tolist()
+    own = [0] * len(counts) if start is None else list(start)
+    if len(own) != len(counts) or not all(0 <= o < n for o, n in zip(own, counts)):
+        raise PlanError(
+            f"a choice has one option of each of the {len(counts)} jobs, from 0, but start is "
+            f"{own}; leave it out to begin with the first options"
+        )
+    return torch.tensor(own, dtype=torch.int32)
+
+
+def _found(best: choices.Best, executor: Executor) -> Found:
+    around = executor.around_seconds
+    return Found(
+        tuple(best.choice.tolist()), around + best.seconds, around + best.bound, best.evaluations
+    )

@@ -1,0 +1,272 @@
+"""What a training step would take.
+
+    COMPUTE   ─ backward ───●──╫enc╫──●─────────● ┐          ● a bucket's gradients are complete
+    lane 0       ─────────────── job 0: enc ┄latency┄ wire ── decode ─ job 2 ────────
+    lane 1       ─────────────────────── job 1: ┄latency┄ wire ─────── decode ─
+    CROSS        ···························  0: full speed, 0 and 1: half each ····
+                                              └ bubble: idle because the next job is not ready
+
+The rule is the conductor's (gradwire/runtime/conductor.py):
+
+- Lane l of the conductor takes jobs l, l + L, l + 2L, ... in this order. It waits until the job is
+  ready, runs its stages one after the other, and takes the next.
+- Backward is work on COMPUTE. A job is ready when the work up to its `ready_seconds` is done.
+- Stages share what they run on, as fluids do: each of two on one link has half of it. WORKERS has
+  room for `workers` at full speed. LATENCY is waiting: it belongs to nobody and is never shared.
+- A stage on COMPUTE stops backward and pushes all that is left of it back.
+- Processors: backward, or whatever stops it, demands one; each worker at work one; a link in use
+  `wire_demand`, however many share it, because what it takes goes with the bytes. Where they
+  demand more than `cores` together, all of them run at cores / demand, the links too (unless
+  `wire_demand` is 0: such a link is a device of its own).
+
+Times count from the start of backward. Source: Espresso (EuroSys'23), section 4.3, has the idea of
+a timeline F(S); the rule is ours, because it is what our executor does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import torch
+
+from gradwire.errors import PlanError
+from gradwire.kernels.schedule import (
+    MOST_LANES,
+    Jobs,
+    Machine,
+    jobs_of,
+    record_step,
+    simulate_step,
+)
+from gradwire.trace import Span, Trace
+
+Kind = Literal["encode", "wire", "decode"]
+Seconds = float
+
+
+class Lane(IntEnum):
+    """What a stage runs on."""
+
+    LATENCY = 0  # nobody's: waiting
+    COMPUTE = 1  # the thread or stream that runs backward
+    WORKERS = 2  # lane threads, or a pool of compressors
+    NODE = 3  # the link inside a machine
+    CROSS = 4  # the link across machines
+
+
+LINKS = (Lane.NODE, Lane.CROSS)
+_GROUPS = {Lane.NODE: "node", Lane.CROSS: "cross"}
+
+
+class Stage(NamedTuple):
+    """A piece of work of one job. seconds: at full speed."""
+
+    lane: Lane
+    seconds: float
+    kind: Kind
+
+
+class Job(NamedTuple):
+    """A bucket, in the plan's order of issue.
+
+    ready_seconds: when its gradients are complete, counted from the start of backward, if nothing
+    slows backward. stages run one after the other; a move is a LATENCY stage, then one on a link.
+    """
+
+    ready_seconds: float
+    stages: tuple[Stage, ...]
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """What runs the jobs.
+
+    lanes: of the conductor, 1 to 16. cores: processors of the rank, 1.0 or more. wire_demand:
+    processors that a link in use takes. workers: how many WORKERS stages run at full speed, 1.0 or
+    more. backward_seconds: at least; it always lasts until the last job is ready.
+    """
+
+    lanes: int = 1
+    cores: float = math.inf
+    wire_demand: float = 0.0
+    workers: float = math.inf
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    optimizer_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lanes <= MOST_LANES:
+            raise PlanError(
+                f"a conductor has 1 to {MOST_LANES} lanes, not {self.lanes}; choose lanes=1"
+            )
+        for name in ("cores", "workers"):
+            if not (value := getattr(self, name)) >= 1.0:
+                raise PlanError(
+                    f"{name} must be 1.0 or more, as a stage takes one whole, not {value}; "
+                    f"give {name}=1.0"
+                )
+        for name in ("wire_demand", "forward_seconds", "backward_seconds", "optimizer_seconds"):
+            if not 0.0 <= (value := getattr(self, name)) < math.inf:
+                raise PlanError(
+                    f"{name} must be finite and not negative, not {value}; measure it again"
+                )
+
+    @property
+    def around_seconds(self) -> float:
+        """What a step takes before backward and after the last job."""
+        return self.forward_seconds + self.optimizer_seconds
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A predicted step. All times in seconds from the start of backward, but the iteration's.
+
+    end_seconds: of the last job or of backward. busy_seconds: how long each lane had anything to
+    do. bubbles: when the busiest link stood idle, between its first use and its last, because the
+    job that it served next was not ready. jobs: start and finish of each.
+    """
+
+    executor: Executor
+    end_seconds: float
+    backward_end_seconds: float
+    busy_seconds: dict[Lane, float]
+    bubbles: tuple[tuple[float, float], ...]
+    jobs: tuple[tuple[float, float], ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def iteration_seconds(self) -> float:
+        """Forward, backward, what communication adds, the optimizer."""
+        return self.executor.around_seconds + self.end_seconds
+
+    @property
+    def exposed_seconds(self) -> float:
+        """What is left to do when backward is over."""
+        return self.end_seconds - self.backward_end_seconds
+
+    @property
+    def use(self) -> dict[Lane, float]:
+        """The share of the time up to the end for which each lane had anything to do."""
+        end = self.end_seconds or 1.0
+        return {lane: busy / end for lane, busy in self.busy_seconds.items()}
+
+    def trace(self) -> Trace:
+        """As a measured step: spans of rank 0, lane by lane of the conductor."""
+        return Trace(1, list(self.spans))
+
+
+def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:
+    """The step that the jobs would make.
+
+    Raises:
+        PlanError: a time is negative or not finite.
+    """
+    times = _Times(jobs, executor)
+    spans = tuple(times.spans(executor.lanes))
+    busy = {lane: _length(_union(times.on(lane))) for lane in Lane}
+    busiest = max(LINKS, key=lambda lane: busy[lane])
+    return Timeline(
+        executor, times.end, times.backward_end, busy,
+        tuple(times.bubbles(busiest, executor.lanes)), times.of_jobs, spans,
+    )  # fmt: skip
+
+
+def step_seconds(jobs: Sequence[Job], executor: Executor) -> float:
+    """`simulate(jobs, executor).iteration_seconds`, and nothing else. Raises PlanError."""
+    own = tensors([job.ready_seconds for job in jobs], [[job.stages] for job in jobs])
+    choice = torch.zeros(len(jobs), dtype=torch.int32)
+    return executor.around_seconds + simulate_step(own, machine(own, executor), choice)
+
+
+def tensors(ready_seconds: Sequence[float], options: Sequence[Sequence[Sequence[Stage]]]) -> Jobs:
+    """Jobs with options as the kernels take them.
+
+    Raises:
+        PlanError: a time is negative or not finite, or a job has no option.
+    """
+    try:
+        return jobs_of(ready_seconds, options)
+    except ValueError as error:
+        raise PlanError(f"the planner's input: {error}") from error
+
+
+def machine(jobs: Jobs, executor: Executor) -> Machine:
+    """The executor as the kernels take it."""
+    last = float(jobs.ready.max()) if len(jobs) else 0.0
+    return Machine(
+        executor.lanes, executor.cores, executor.wire_demand, executor.workers,
+        max(executor.backward_seconds, last),
+    )  # fmt: skip
+
+
+Interval = tuple[float, float]
+
+
+class _Times:
+    """When each stage of each job ran."""
+
+    def __init__(self, jobs: Sequence[Job], executor: Executor) -> None:
+        own = tensors([job.ready_seconds for job in jobs], [[job.stages] for job in jobs])
+        found = record_step(own, machine(own, executor), torch.zeros(len(jobs), dtype=torch.int32))
+        self.jobs, self.end, self.backward_end = jobs, found.seconds, found.backward_end
+        every = list(zip(found.start.tolist(), found.end.tolist()))
+        begins = own.stage.tolist()
+        self.stages = [every[a:b] for a, b in pairwise(begins)]
+        self.of_jobs = tuple(self._of_job(i, executor.lanes) for i in range(len(jobs)))
+
+    def _of_job(self, job: int, lanes: int) -> Interval:
+        """A job without stages is over when its lane takes it up; that is not recorded."""
+        if own := self.stages[job]:
+            return own[0][0], own[-1][1]
+        before = [self.stages[i][-1][1] for i in range(job % lanes, job, lanes) if self.stages[i]]
+        at = max([self.jobs[job].ready_seconds, *before[-1:]])
+        return at, at
+
+    def spans(self, lanes: int) -> Iterable[Span]:
+        for i, job in enumerate(self.jobs):
+            label = job.label or f"bucket {i}"
+            for stage, (start, end) in zip(job.stages, self.stages[i]):
+                group = _GROUPS.get(stage.lane, "world")
+                yield Span(0, i % lanes, stage.kind, label, start, end, group=group)
+
+    def _each(self, lane: Lane) -> Iterable[tuple[int, Interval]]:
+        for i, job in enumerate(self.jobs):
+            for stage, interval in zip(job.stages, self.stages[i]):
+                if stage.lane == lane and interval[1] > interval[0]:
+                    yield i, interval
+
+    def on(self, lane: Lane) -> list[Interval]:
+        own = [interval for _, interval in self._each(lane)]
+        return [(0.0, self.backward_end), *own] if lane == Lane.COMPUTE else own
+
+    def bubbles(self, link: Lane, lanes: int) -> Iterable[Interval]:
+        """Of each gap of the link: the time in which the lane of the job that ends it waited."""
+        uses = sorted((interval, job) for job, interval in self._each(link))
+        free = uses[0][0][1] if uses else 0.0
+        for (start, end), job in uses[1:]:
+            waits = self.of_jobs[job - lanes][1] if job >= lanes else 0.0
+            gap = max(free, waits), min(start, self.of_jobs[job][0])
+            if gap[0] < gap[1]:
+                yield gap
+            free = max(free, end)
+
+
+def _union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same times, as intervals that do not meet."""
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _length(intervals: Iterable[Interval]) -> float:
+    return sum((end - start for start, end in intervals), 0.0)

@@ -20,7 +20,7 @@ lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, sparse, lab, the long demo
+bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, sparse, lab, the long demo, planner
 	$(PY) -m gradwire bench kernels
 	$(PY) -m gradwire bench compressors
 	$(PY) -m gradwire bench conductor
@@ -28,6 +28,7 @@ bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, spa
 	$(PY) -m gradwire lab probe
 	$(PY) benchmarks/compressors/main.py
 	$(PY) benchmarks/demo/main.py
+	$(PY) benchmarks/planner/gap.py
 
 setup: $(VENV)/.ready  ## a .venv with pinned packages and gradwire in it, editable, kernels built
 

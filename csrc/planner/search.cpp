@@ -27,7 +27,7 @@ class Random {
         z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
         return z ^ (z >> 31);
     }
-    std::int32_t below(std::int32_t n) {
+    std::int32_t below(std::ptrdiff_t n) {
         return static_cast<std::int32_t>(bits() % static_cast<std::uint64_t>(n));
     }
     double unit() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
@@ -199,7 +199,9 @@ class Search {
             destroy(jobs, after);
             const double limit = seconds_;
             incumbent_.change(jobs, after);
-            for (int round = 0; round < 3 && improve_all(jobs, options_); ++round) {}
+            // Half of them stay as they fell: job by job some would only be undone.
+            const int rounds = random_.below(2) ? 3 : 0;
+            for (int round = 0; round < rounds && improve_all(jobs, options_); ++round) {}
             if (incumbent_.seconds() <= limit) {
                 keep();
             } else {
@@ -210,7 +212,7 @@ class Search {
 
     // Jobs one after the other.
     Choice window() {
-        const std::int32_t size = std::min(jobs_.count, 2 + random_.below(5));
+        const std::int32_t size = std::min(jobs_.count, 2 + random_.below(7));
         const std::int32_t first = random_.below(jobs_.count - size + 1);
         return {all_.begin() + first, all_.begin() + first + size};
     }
@@ -226,14 +228,18 @@ class Search {
         return jobs;
     }
 
+    // Options by random prices, any that are kept, or any at all: with several lanes even one that
+    // is dominated can be the best.
     void destroy(const Choice& jobs, Choice& options) {
-        const bool priced = random_.below(2);
+        const std::int32_t kind = random_.below(4);
         const Prices prices = random_prices();
         options.clear();
         for (const std::int32_t job : jobs) {
-            const std::int32_t first = kept_.begin[job];
-            const std::int32_t any = first + random_.below(kept_.begin[job + 1] - first);
-            options.push_back(priced ? cheapest(job, prices) : kept_.option[any]);
+            const Choice& kept = options_[job];
+            const std::int32_t first = jobs_.option[job], count = jobs_.option[job + 1] - first;
+            options.push_back(kind < 2    ? cheapest(job, prices)
+                              : kind == 2 ? kept[random_.below(std::ssize(kept))]
+                                          : first + random_.below(count));
         }
     }
 

@@ -7,10 +7,13 @@
    and processors for all this loses nothing; else it is a heuristic: where lanes share a link, a
    stage that ends sooner can hinder another job.
 2. The best of whole choices starts: the given one, one option for all, the cheapest for prices of
-   the lanes; beside it ByteComp's greedy order: larger first, of equals the later.
-3. Sweeps from the last job to the first give each its best option until nothing changes. Only
-   what comes after the job is simulated again, and only until it cannot be better any more.
-4. Large-neighbourhood search: a few jobs get other options and look for their best anew.
+   the lanes, drawn ones and those of the lower bound; beside it ByteComp's greedy order: larger
+   first, of equals the later.
+3. Sweeps from the last job to the first give each its best option until nothing changes, first
+   among the options that the bound's prices preferred. Only what comes after the job is simulated
+   again, and only until it cannot be better any more.
+4. Large-neighbourhood search: a few jobs get other options, and half of the times look for their
+   best anew; kept where the step is not longer.
 
 All of it in C++ (csrc/planner/), deterministic: the effort is counted, never timed. The lower
 bound (csrc/planner/bound.cpp) holds for all options, dropped or not.

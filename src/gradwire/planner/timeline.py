@@ -1,10 +1,9 @@
 """What a training step would take.
 
-    COMPUTE   ─ backward ───●──╫enc╫──●─────────● ┐          ● a bucket's gradients are complete
-    lane 0       ─────────────── job 0: enc ┄latency┄ wire ── decode ─ job 2 ────────
-    lane 1       ─────────────────────── job 1: ┄latency┄ wire ─────── decode ─
-    CROSS        ···························  0: full speed, 0 and 1: half each ····
-                                              └ bubble: idle because the next job is not ready
+    seconds   0     1     2     3     4     5     6
+    backward  ├─────●─────●───────────┤                   ● a job is ready
+    lane 0          ├wait─┼══════ wire ═══════┤           job 0, 2 s on the wire: 1 s alone,
+    lane 1                ├wait─┼════ wire ═════════┤     then 2 s with half; and job 1 likewise
 
 The rule is the conductor's (gradwire/runtime/conductor.py):
 
@@ -46,7 +45,6 @@ from gradwire.kernels.schedule import (
 from gradwire.trace import Span, Trace
 
 Kind = Literal["encode", "wire", "decode"]
-Seconds = float
 
 
 class Lane(IntEnum):

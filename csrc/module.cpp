@@ -83,4 +83,5 @@ NB_MODULE(_native, m) {
     bind_sums(m);
     bind_codes(m);
     bind_streams(m);
+    bind_planner(m);
 }

@@ -32,5 +32,6 @@ void bind_selection(nb::module_& m);
 void bind_sums(nb::module_& m);
 void bind_codes(nb::module_& m);
 void bind_streams(nb::module_& m);
+void bind_planner(nb::module_& m);
 
 }  // namespace gradwire

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from gradwire.kernels.core_planner import PlannerCore
 from gradwire.kernels.core_streams import StreamsCore
 
 
@@ -14,7 +15,7 @@ class NativeJournal(Protocol):
     def put_back(self, u: int, v: int, /) -> None: ...
 
 
-class Core(StreamsCore, Protocol):
+class Core(PlannerCore, StreamsCore, Protocol):
     """The functions of gradwire._native: addresses and sizes, nothing checked."""
 
     def Journal(self) -> NativeJournal: ...

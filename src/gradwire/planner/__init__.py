@@ -1,0 +1,1 @@
+"""Decides which bucket gets what: pure functions of measured costs."""

@@ -5,6 +5,23 @@ namespace {
 
 constexpr double least_slack = 2e-5;  // of the limit
 
+constexpr int parts = 4;  // shares are multiples of a quarter
+
+// All means of the lanes that options use, but for the link alone, which fronts know better.
+std::vector<Shares> shares_of(const LinkProblem& p) {
+    bool gpu = false, cpu = false;
+    for (const LinkOption& by : p.options) {
+        gpu |= by.lane == Lane::gpu;
+        cpu |= by.lane == Lane::cpu;
+    }
+    std::vector<Shares> all;
+    for (int compute = 0; compute <= (gpu ? parts : 0); ++compute)
+        for (int worker = compute == 0; worker <= (cpu ? parts - compute : 0); ++worker)
+            all.push_back({1.0 * (parts - compute - worker) / parts, 1.0 * compute / parts,
+                           1.0 * worker / parts});
+    return all;
+}
+
 // A group before a completion.
 Tail before(const Group& g, const Tail& x) {
     const double sent = g.send + std::max(x[1], g.decode);
@@ -38,7 +55,10 @@ Bounds::Bounds(const LinkProblem& p, const std::vector<std::size_t>& stops, doub
                std::size_t longest)
     : p_(p), stops_(stops), limit_(limit), longest_(longest),
       least_slack_(std::max(least_slack * limit, std::numeric_limits<double>::min())),
-      slack_(least_slack_), fronts_(stops.size()), least_(stops.size()) {
+      slack_(least_slack_), shares_(shares_of(p)),
+      loads_(stops.size() * shares_.size(), infinity), fronts_(stops.size()),
+      least_(stops.size()) {
+    load();
     const Tail nothing{p.last(), 0, -infinity, 0};
     fronts_.back() = {nothing};
     least_.back() = nothing;
@@ -58,9 +78,47 @@ double Bounds::operator()(const Clocks& c, std::size_t stop) const {
         const double end = std::max(std::max(c.delay + x[0], link + x[1]),
                                     std::max(debt + x[2], compute + x[3]));
         best = std::min(best, end);
-        if (best <= known) return known;
+        if (best <= known) break;
     }
-    return best;
+    return std::max(std::max(best, known), mean(c, stop));
+}
+
+// The mean of the lanes' ends, if nothing waits from here on.
+double Bounds::mean(const Clocks& c, std::size_t stop) const {
+    const double begin = p_.ready[stops_[stop]] + c.delay;
+    const double link = std::max(c.link, begin), compute = p_.last() + c.delay + c.gpu_debt;
+    const double cpu = std::max(c.cpu + c.cpu_debt, begin);
+    double end = 0;
+    for (std::size_t i = 0; i < shares_.size(); ++i) {
+        const Shares& share = shares_[i];
+        const double load = loads_[stop * shares_.size() + i];
+        end = std::max(end, share[0] * link + share[1] * compute + share[2] * cpu + load);
+    }
+    return end;
+}
+
+// The least load of each stop's completions, for every mean.
+void Bounds::load() {
+    const std::size_t means = shares_.size();
+    std::fill(loads_.end() - static_cast<std::ptrdiff_t>(means), loads_.end(), 0.0);
+    for (std::size_t stop = stops_.size() - 1; stop-- > 0;) {
+        for (std::size_t next = stop + 1; next < stops_.size(); ++next) {
+            if (stops_[next] - stops_[stop] > p_.max_span) break;
+            for (const LinkOption& by : p_.options)
+                add_load(group_of(p_, stops_[stop], stops_[next], by), &loads_[next * means],
+                         &loads_[stop * means]);
+        }
+    }
+}
+
+void Bounds::add_load(const Group& g, const double* then, double* least) const {
+    const double work = g.encode + g.decode;
+    const double gpu = g.lane == Lane::gpu ? work : 0, cpu = g.lane == Lane::cpu ? work : 0;
+    for (std::size_t i = 0; i < shares_.size(); ++i) {
+        const Shares& share = shares_[i];
+        const double load = share[0] * g.send + share[1] * gpu + share[2] * cpu + then[i];
+        least[i] = std::min(least[i], load);
+    }
 }
 
 // All completions of a stop that may end before the limit.

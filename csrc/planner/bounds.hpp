@@ -6,6 +6,9 @@
 // Of all completions of a stop the front of their c is kept: the least of these maxima bounds the
 // time of every plan that gets there with given clocks. Waits for the cpu worker and for decodes
 // before one's own are left out, and fronts that grow long are thinned: both only lower the bound.
+//
+// No lane ends after the plan, so the plan ends after any mean of theirs: for some weights of the
+// lanes the least sum of weighted loads is a second bound, where work is shared between lanes.
 #pragma once
 
 #include <array>
@@ -17,6 +20,9 @@ namespace gradwire {
 
 using Tail = std::array<double, 4>;
 
+// Of the lanes in a mean: link, compute, cpu worker.
+using Shares = std::array<double, 3>;
+
 class Bounds {
 public:
     // Of plans that cut at stops alone (from 0 to n, ascending) and end before limit.
@@ -27,6 +33,9 @@ public:
     double operator()(const Clocks& clocks, std::size_t stop) const;
 
 private:
+    double mean(const Clocks& clocks, std::size_t stop) const;
+    void load();
+    void add_load(const Group& g, const double* then, double* least) const;
     void collect(std::size_t stop);
     void thin(std::size_t stop);
     bool thinned(std::vector<Tail>& front, double slack) const;
@@ -37,6 +46,8 @@ private:
     const std::size_t longest_;
     const double least_slack_;
     double slack_;
+    const std::vector<Shares> shares_;
+    std::vector<double> loads_;  // of each stop, by mean
     std::vector<std::vector<Tail>> fronts_;
     std::vector<Tail> least_;  // of each front, coordinate by coordinate
     std::vector<Tail> found_;

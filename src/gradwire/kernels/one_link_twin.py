@@ -17,6 +17,7 @@ COARSE_STOPS, FEW = 48, 64  # stops of the first search among many tensors; so m
 COARSE_LABELS, FIRST_WIDTH, WIDENING = 32, 8, 4
 LEAST_FRONT, LONGEST_FRONT = 16, 256
 LEAST_SLACK = 2e-5  # of the time
+PARTS = 4  # shares of lanes in a mean are multiples of a quarter
 
 Tail: TypeAlias = tuple[float, float, float, float]
 Key: TypeAlias = tuple[float, ...]
@@ -31,15 +32,22 @@ class Bounds:
     their c is kept: the least of these maxima bounds the time of every plan that gets there with
     given clocks. Waits for the cpu worker and for other groups' decodes are left out, and fronts
     longer than `longest` are thinned: both only lower the bound.
+
+    No lane ends after the plan, so the plan ends after any mean of theirs: for some weights of the
+    lanes the least sum of weighted loads is a second bound, where work is shared between lanes.
     """
 
     def __init__(self, p: Problem, stops: Sequence[int], limit: float, longest: int) -> None:
         self.p, self.stops, self.limit, self.longest = p, stops, limit, longest
         self.least_slack = self.slack = max(LEAST_SLACK * limit, sys.float_info.min)
+        self.shares = list(_shares_of(p))
+        self.loads = [[INFINITY for _ in self.shares] for _ in stops[1:]]
+        self.loads.append([0.0 for _ in self.shares])
         nothing = (p.ready[-1], 0.0, -INFINITY, 0.0)
         self.fronts: list[list[Tail]] = [[] for _ in stops[1:]] + [[nothing]]
         self.least: list[Tail] = [nothing for _ in stops]
         for stop in reversed(range(len(stops) - 1)):
+            self.loads[stop] = self._loads(stop)
             found = sorted(self._tails(stop), key=_weight)
             self.fronts[stop] = self._thin(found)
             self.least[stop] = _united((INFINITY,) * 4, *self.fronts[stop])
@@ -55,7 +63,35 @@ class Bounds:
             max(c.delay + x[0], link + x[1], debt + x[2], compute + x[3])
             for x in self.fronts[stop]
         )
-        return max(known, min(ends, default=INFINITY))
+        return max(known, min(ends, default=INFINITY), self._mean(c, stop))
+
+    def _mean(self, c: Clocks, stop: int) -> float:
+        """The mean of the lanes' ends, if nothing waits from here on."""
+        begin = self.p.ready[self.stops[stop]] + c.delay
+        link, compute = max(c.link, begin), self.p.ready[-1] + c.delay + c.gpu_debt
+        cpu = max(c.cpu + c.cpu_debt, begin)
+        means = zip(self.shares, self.loads[stop])
+        ends = (a * link + b * compute + d * cpu + load for (a, b, d), load in means)
+        return max(ends, default=0.0)
+
+    def _loads(self, stop: int) -> list[float]:
+        """The least load of a stop's completions, for every mean."""
+        least = [INFINITY for _ in self.shares]
+        for following, group in self._groups(stop):
+            work, then = group.encode + group.decode, self.loads[following]
+            gpu, cpu = (work if group.lane == lane else 0.0 for lane in (GPU, CPU))
+            for i, (a, b, d) in enumerate(self.shares):
+                least[i] = min(least[i], a * group.send + b * gpu + d * cpu + then[i])
+        return least
+
+    def _groups(self, stop: int) -> Iterator[tuple[int, Group]]:
+        """All groups that begin at a stop, and the stops where they end."""
+        for following in range(stop + 1, len(self.stops)):
+            first, end = self.stops[stop], self.stops[following]
+            if end - first > self.p.max_span:
+                break
+            for option in range(len(self.p.options)):
+                yield following, self.p.group(first, end, option)
 
     def _tails(self, stop: int) -> Iterator[Tail]:
         """All completions of a stop that may end before the limit."""
@@ -65,14 +101,10 @@ class Bounds:
         def late(x: Tail) -> bool:
             return max(x[0], x[1] + earliest, x[2], x[3] + last) >= self.limit
 
-        for next_stop in range(stop + 1, len(self.stops)):
-            if self.stops[next_stop] - first > self.p.max_span:
-                break
-            for option in range(len(self.p.options)):
-                group = self.p.group(first, self.stops[next_stop], option)
-                if self.fronts[next_stop] and not late(_before(group, self.least[next_stop])):
-                    tails = (_before(group, x) for x in self.fronts[next_stop])
-                    yield from (y for y in tails if not late(y))
+        for following, group in self._groups(stop):
+            if self.fronts[following] and not late(_before(group, self.least[following])):
+                tails = (_before(group, x) for x in self.fronts[following])
+                yield from (y for y in tails if not late(y))
 
     def _thin(self, found: Sequence[Tail]) -> list[Tail]:
         front = self._thinned(found, 0.0)
@@ -94,6 +126,14 @@ class Bounds:
             else:
                 front.append(y)
         return front
+
+
+def _shares_of(p: Problem) -> Iterator[tuple[float, float, float]]:
+    """All means of the lanes that options use, but for the link alone: fronts know it better."""
+    gpu, cpu = (any(option.lane == lane for option in p.options) for lane in (GPU, CPU))
+    for compute in range(PARTS + 1 if gpu else 1):
+        for worker in range(compute == 0, PARTS - compute + 1 if cpu else 1):
+            yield (PARTS - compute - worker) / PARTS, compute / PARTS, worker / PARTS
 
 
 def _before(g: Group, x: Tail) -> Tail:

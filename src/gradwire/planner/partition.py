@@ -40,7 +40,7 @@ def best(
     partitions evenly cut ones and those with few groups come first. Raises PlanError.
     """
     options = [joint.Option("gpu", encode, send)]
-    limit = len(sizes) ** 2 + 1  # labels differ in their number of groups and in their history
+    limit = max(joint.MOST_LABELS, len(sizes) ** 2)  # affine costs: a label per number of groups
     found = joint.solve(ready, sizes, options, max_groups=max_groups, max_labels=limit)
     return [end for _, end in found.groups], found.time
 

@@ -20,13 +20,14 @@ lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, sparse, lab, the long demo, planner
+bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, sparse, lab, planner, the long demo
 	$(PY) -m gradwire bench kernels
 	$(PY) -m gradwire bench compressors
 	$(PY) -m gradwire bench conductor
 	$(PY) benchmarks/sparse/main.py
 	$(PY) -m gradwire lab probe
 	$(PY) benchmarks/compressors/main.py
+	$(PY) benchmarks/planner/selection.py
 	$(PY) benchmarks/demo/main.py
 	$(PY) benchmarks/planner/gap.py
 

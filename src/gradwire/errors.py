@@ -2,7 +2,7 @@
 
     GradwireError
     ├── StrategyError   a strategy cannot be read, has a value out of range, or cannot work
-    ├── PlanError       a plan does not fit this model, or the ranks hold different plans
+    ├── PlanError       a plan fits neither model nor ranks, or cannot be made of what is given
     ├── UsageError      the training loop and the strategy contradict each other
     ├── PayloadError    a received message is malformed; nothing of it was used
     ├── MoveError       members of one group asked the network for different things
@@ -23,7 +23,7 @@ class StrategyError(GradwireError, ValueError):
 
 
 class PlanError(GradwireError, ValueError):
-    """A plan does not fit the model, or differs between ranks."""
+    """A plan does not fit the model, differs between ranks, or cannot be made of what is given."""
 
 
 class UsageError(GradwireError, RuntimeError):

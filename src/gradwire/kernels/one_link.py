@@ -1,0 +1,100 @@
+"""The best groups and options for one link: the search of `gradwire.planner.joint`.
+
+1. Even cuts, of one option each, are a first plan.
+2. Among many tensors a search that may cut at 48 stops alone finds a better one.
+3. Labels (clocks of all lanes) go from stop to stop by every group and option. Dropped are those
+   that another replaces, those whose lower bound (`one_link_twin.Bounds`) does not beat the best
+   plan, and, where too many are left, those near another: the least bound of these is what is
+   proved. 4, 16, … times wider sweeps follow, up to max_labels, until nothing is dropped so.
+
+The twin, `one_link_twin.plan_twin`, does the same in plain Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from gradwire.errors import KernelError
+from gradwire.kernels.lanes import CPU, NONE, Clocks, Problem
+from gradwire.kernels.native import core_for
+from gradwire.kernels.one_link_twin import plan_twin
+from gradwire.kernels.tensors import INDEX_LIMIT, pointer
+
+
+class LinkPlan(NamedTuple):
+    """ends, options: of each group. seconds: its time. lower_bound: no plan is faster. labels:
+    how many were kept."""
+
+    ends: list[int]
+    options: list[int]
+    seconds: float
+    lower_bound: float
+    labels: int
+
+
+def plan_link(problem: Problem, tolerance: float, max_labels: int) -> LinkPlan:
+    """The best plan that max_labels labels a stop find, and a bound on the time of every plan.
+
+    tolerance: a plan may take so much longer than the best, as a part; max_labels: 1 or more.
+    Raises KernelError.
+    """
+    _check(problem, tolerance, max_labels)
+    found = core_for()
+    if found is None:
+        return LinkPlan(*plan_twin(problem, tolerance, max_labels))
+    ready, position = (
+        torch.tensor(x, dtype=torch.float64) for x in (problem.ready, problem.position)
+    )
+    curves = [rows for option in problem.options for rows in option[1:]]
+    rows = torch.tensor([row for curve in curves for row in curve], dtype=torch.float64)
+    options = [(o.lane, len(o.encode), len(o.send), len(o.decode)) for o in problem.options]
+    return LinkPlan(
+        *found[0].plan_link(
+            pointer(ready), pointer(position), problem.n, pointer(rows), options,
+            (problem.max_span, problem.max_groups), tolerance, max_labels,
+        )
+    )  # fmt: skip
+
+
+def plan_seconds(problem: Problem, ends: Sequence[int], options: Sequence[int]) -> float:
+    """When the last lane of a plan ends. ends, options: of each group; nothing is checked."""
+    clocks = Clocks()
+    for first, end, option in zip((0, *ends), ends, options):
+        clocks = clocks.after(problem.group(first, end, option))
+    return clocks.end(problem.ready[-1])
+
+
+def _check(p: Problem, tolerance: float, max_labels: int) -> None:
+    if not 0 < p.n <= INDEX_LIMIT or len(p.position) != p.n + 1:
+        raise KernelError(
+            f"ready has an entry for each tensor and position one more, not {p.n} and "
+            f"{len(p.position)}; pass sums of sizes from 0"
+        )
+    ready, position = (all(b >= a >= 0 for a, b in pairwise(x)) for x in (p.ready, p.position))
+    if not (ready and position and math.isfinite(p.ready[-1] + p.position[-1])):
+        raise KernelError(
+            "ready and position are finite, not negative and nowhere falling, but these are not; "
+            "sort the tensors by ready time and sum their sizes"
+        )
+    if not p.options or not all(_is_option(*option) for option in p.options):
+        raise KernelError(
+            f"an option has lane {NONE} to {CPU} and three curves of one row at least, finite and "
+            f"not negative, and there is one at least, not {p.options}; ask planner.joint"
+        )
+    if min(p.max_span, p.max_groups, max_labels) < 1 or p.max_span * p.max_groups < p.n:
+        raise KernelError(
+            "max_span, max_groups and max_labels are at least 1 and groups can hold all tensors, "
+            f"not {p.max_span}, {p.max_groups} and {max_labels} for {p.n}; raise them"
+        )
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise KernelError(f"tolerance is finite and not negative, not {tolerance}; pass 0.0")
+
+
+def _is_option(lane: int, *curves: Sequence[tuple[float, float, float]]) -> bool:
+    values = [x for curve in curves for row in curve for x in row]
+    return NONE <= lane <= CPU and all(curves) and all(math.isfinite(x) and x >= 0 for x in values)

@@ -1,0 +1,160 @@
+"""Curves: values, sums, scalings, saved and read again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.errors import GradwireError, PlanError
+from gradwire.planner.curves import FREE, Curve, check_schedule, curve_of
+
+NUMBER = st.floats(0, 1e6)
+STEPS = st.lists(st.tuples(st.floats(0.01, 1e3), st.floats(0, 1e3)), min_size=1, max_size=6)
+KNEE = Curve(((10.0, 1.0), (20.0, 1.0), (30.0, 4.0)))
+
+
+def drawn(steps: list[tuple[float, float]], slope: float | None = None) -> Curve:
+    """A curve by its steps right and up."""
+    points, x, y = [], 0.0, 0.0
+    for right, up in steps:
+        x, y = x + right, y + up
+        points.append((x, y))
+    return Curve(tuple(points), slope)
+
+
+CURVES = st.builds(drawn, STEPS, st.floats(0, 10))
+
+
+def test_affine_is_fixed_plus_per_unit() -> None:
+    cost = Curve.affine(1.5, 0.25)
+    assert [cost(size) for size in (0, 1, 8)] == [1.5, 1.75, 3.5]
+    assert [FREE(size) for size in (0, 1e9)] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds"),
+    [(0, 1.0), (10, 1.0), (15, 1.0), (20, 1.0), (25, 2.5), (30, 4.0), (40, 7.0)],
+)
+def test_constant_before_the_first_point_and_straight_after_the_last(
+    size: float, seconds: float
+) -> None:
+    assert KNEE(size) == seconds
+
+
+def test_one_point_is_constant_unless_a_slope_is_given() -> None:
+    assert Curve(((5.0, 2.0),))(100.0) == 2.0
+    assert Curve(((5.0, 2.0),), 0.5)(9.0) == 4.0
+
+
+@given(CURVES, st.lists(NUMBER, min_size=2, max_size=9))
+def test_no_curve_falls(curve: Curve, sizes: list[float]) -> None:
+    values = [curve(size) for size in sorted(sizes)]
+    assert values == sorted(values)
+
+
+@given(CURVES)
+def test_a_curve_goes_through_its_points(curve: Curve) -> None:
+    assert all(curve(x) == y for x, y in curve.points)
+
+
+@given(CURVES, CURVES, NUMBER)
+def test_a_sum_is_one_cost_after_the_other(a: Curve, b: Curve, size: float) -> None:
+    assert (a + b)(size) == pytest.approx(a(size) + b(size), rel=1e-9, abs=1e-9)
+
+
+@given(CURVES, st.floats(0.1, 10), st.floats(0, 10), NUMBER)
+def test_scaled_curves(curve: Curve, size: float, seconds: float, x: float) -> None:
+    wanted = seconds * curve(size * x)
+    assert curve.scaled(size, seconds)(x) == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+
+
+def test_bytes_in_terms_of_elements() -> None:
+    per_byte = Curve.affine(1.0, 0.5)
+    assert per_byte.scaled(size_factor=4.0)(3.0) == per_byte(12.0)
+    assert per_byte.scaled(seconds_factor=2.0)(3.0) == 5.0
+
+
+@given(CURVES)
+def test_saved_and_read_again(curve: Curve) -> None:
+    assert Curve.from_json(json.loads(json.dumps(curve.to_json()))) == curve
+
+
+def test_a_saved_curve_can_be_read() -> None:
+    assert KNEE.to_json() == [[10.0, 1.0], [20.0, 1.0], [30.0, 4.0], [0.3]]
+
+
+def test_curves_are_values() -> None:
+    assert Curve(((1, 2),)) == Curve(((1.0, 2.0),), 0.0)
+    assert hash(KNEE) == hash(Curve(KNEE.points))
+    with pytest.raises(AttributeError):
+        KNEE.slope = 1.0  # type: ignore[misc]
+
+
+def test_curve_of_takes_pairs_and_curves() -> None:
+    assert curve_of("send", (1.0, 2.0)) == Curve.affine(1.0, 2.0)
+    assert curve_of("send", KNEE) is KNEE
+
+
+@pytest.mark.parametrize(
+    ("points", "slope", "rule"),
+    [
+        ((), None, "one point at least"),
+        (((1.0, 1.0), (1.0, 2.0)), None, "ascend strictly, but 1.0 follows 1.0"),
+        (((2.0, 1.0), (1.0, 2.0)), None, "ascend strictly"),
+        (((1.0, 2.0), (2.0, 1.0)), None, "does not fall, but 1.0 s"),
+        (((-1.0, 0.0),), None, "a size is finite and not negative, not -1.0"),
+        (((0.0, -1.0),), None, "a cost in seconds is finite"),
+        (((0.0, math.nan),), None, "not nan"),
+        (((math.inf, 1.0),), None, "not inf"),
+        (((0.0, 1.0),), -0.5, "the slope after the last point"),
+        (((0.0, 1.0),), math.inf, "the slope after the last point"),
+    ],
+)
+def test_what_is_no_curve(
+    points: tuple[tuple[float, float], ...], slope: float | None, rule: str
+) -> None:
+    with pytest.raises(PlanError, match=rule):
+        Curve(points, slope)
+
+
+def test_what_is_no_factor() -> None:
+    for factor in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(PlanError, match="scaled by a positive number"):
+            KNEE.scaled(factor)
+    with pytest.raises(PlanError, match="the factor of seconds"):
+        KNEE.scaled(1.0, -1.0)
+
+
+@pytest.mark.parametrize("cost", [1.0, (1.0,), "ab", (1.0, 2.0, 3.0), None])
+def test_what_is_no_cost(cost: object) -> None:
+    with pytest.raises(PlanError, match="send is a Curve or a pair"):
+        curve_of("send", cost)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [[], [[1.0, 2.0]], [[1.0], [2.0]], 3, [[1.0, 2.0], ["x"]]])
+def test_what_is_no_saved_curve(value: object) -> None:
+    with pytest.raises(PlanError, match="saved curve"):
+        Curve.from_json(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ready", "sizes", "rule"),
+    [
+        ([], [], "one at least"),
+        ([1.0], [1.0, 2.0], "1 and 2"),
+        ([2.0, 1.0], [1.0, 1.0], "tensor 1 is ready at 1.0 s"),
+        ([-1.0], [1.0], "a ready time"),
+        ([1.0], [math.nan], "a tensor's size"),
+    ],
+)
+def test_what_is_no_schedule(ready: list[float], sizes: list[float], rule: str) -> None:
+    with pytest.raises(PlanError, match=rule):
+        check_schedule(ready, sizes)
+
+
+def test_errors_are_gradwires() -> None:
+    assert issubclass(PlanError, GradwireError)

@@ -15,7 +15,7 @@ _HOME = {
     "Plan": "gradwire.plan",
     "Strategy": "gradwire.strategy",
     "Trace": "gradwire.trace",
-    "attach": "gradwire.training.attach",
+    "attach": "gradwire.tuning.attach",
     "available": "gradwire.registry",
     "ddp_kwargs": "gradwire.training.ddp",
     "lockstep": "gradwire.runtime.lockstep",
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from gradwire.strategy import Strategy as Strategy
     from gradwire.trace import Trace as Trace
     from gradwire.training.attach import Handle as Handle
-    from gradwire.training.attach import attach as attach
     from gradwire.training.ddp import ddp_kwargs as ddp_kwargs
+    from gradwire.tuning.attach import attach as attach
 
 
 def __getattr__(name: str) -> Any:

@@ -71,13 +71,7 @@ class Plan:
         chosen += _tables(parameters, taken)
         taken.update(p.name for p in parameters if p.sparse)
         rest = [p for p in reversed(parameters) if p.name not in taken]
-        claims = strategy.compressor.claims(1 << 20)
-        all_alike = (
-            (claims.sums and claims.elements is None)
-            or claims.direction
-            or strategy.collective.own_feedback
-        )
-        small = [] if all_alike else [p for p in rest if len(p.shape) <= 1]
+        small = [] if takes_vectors(strategy) else [p for p in rest if len(p.shape) <= 1]
         large = [p for p in rest if p not in small]
         compressed = [
             (b, strategy.rows() if b.parameters[0].sparse else strategy)
@@ -183,6 +177,16 @@ class Plan:
             raise PlanError(
                 f"a plan's path names a readable file; {error}. Write one with Plan.save()."
             ) from error
+
+
+def takes_vectors(strategy: Strategy) -> bool:
+    """Whether parameters of at most one dimension travel as matrices do, not dense.
+
+    So they do by what simply adds up on the wire, sends directions, or looks after them itself.
+    """
+    claims = strategy.compressor.claims(1 << 20)
+    adds_up = claims.sums and claims.elements is None
+    return adds_up or claims.direction or strategy.collective.own_feedback
 
 
 def _bucket(rows: Sequence[dict[str, Any]]) -> Bucket:

@@ -33,9 +33,20 @@ ALLOWED = {
     "sparsity": (*VOCABULARY, "sparsity"),
 }
 FORBIDDEN = {
-    "runtime": ("training", "planner", "network", "cli", "lab", "bench", "report", "demo"),
-    "training": ("planner", "network", "cli", "lab", "bench", "report", "demo"),
-    "planner": ("runtime", "training", "cli", "lab", "demo"),
+    "runtime": (
+        "training",
+        "tuning",
+        "planner",
+        "network",
+        "cli",
+        "lab",
+        "bench",
+        "report",
+        "demo",
+    ),
+    "training": ("tuning", "planner", "network", "cli", "lab", "bench", "report", "demo"),
+    "planner": ("runtime", "training", "tuning", "cli", "lab", "demo"),
+    "tuning": ("network", "cli", "lab", "bench", "report", "demo"),
     "network": ("runtime", "training", "cli", "lab", "demo"),
     "lab": ("training", "planner", "cli", "report", "demo"),
     "bench": ("training", "planner", "network", "cli", "lab", "report", "demo"),

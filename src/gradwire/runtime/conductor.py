@@ -106,17 +106,25 @@ class Conductor:
             raise self.error
 
     def close(self, patience_seconds: float = 5.0) -> None:
-        """Stop the lanes. Not collective; the conductor is of no use afterwards."""
+        """Stop the lanes and give their groups back. Not collective; nothing works afterwards."""
+        for lane in self._stopped(patience_seconds):
+            lane.performer.close()
+
+    def stop(self, patience_seconds: float = 5.0) -> None:
+        """Stop the lanes; their performers are for another conductor. Not collective."""
+        self._stopped(patience_seconds)
+
+    def _stopped(self, patience_seconds: float) -> list[_Lane]:
+        """The lanes that have ended."""
         if self._closing:
-            return
+            return []
         self._closing = True
         for job in self.jobs:
             job.ready.put(None)
         for lane in self._lanes:
             if lane is not threading.current_thread():
                 lane.join(timeout=patience_seconds)
-            if not lane.is_alive():
-                lane.performer.close()
+        return [lane for lane in self._lanes if not lane.is_alive()]
 
     # -- the lanes' side -------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
-from gradwire.errors import PayloadError
-from gradwire.local import RIGHT_FACTOR, Local
+from gradwire.errors import PayloadError, PlanError
+from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
 from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
@@ -238,6 +238,33 @@ class BucketContext(Context):
                 encoder.release()
         if self._shards is not None:
             self._shards.release()
+
+    def leftovers(self) -> dict[str, Tensor]:
+        """What waits in residuals here, by parameter, in its shape, flat: what this rank must add
+        to a gradient for it to be sent. Between steps; states stay as they are.
+
+        Raises:
+            PlanError: the feedback is no residual, and has no meaning without this strategy.
+        """
+        feedback = self.strategy.feedback
+        rule = feedback.recurrence() if feedback else None
+        if feedback is not None and (rule is None or rule.sent != "leaves"):
+            raise PlanError(
+                f"what '{feedback}' remembers means nothing to another strategy, so a plan with "
+                f"'{self.strategy}' stays. Use ef or dgc, or detach and attach."
+            )
+        work = enumerate(zip(self.bucket.sizes, self._states))
+        found = (self._leftover(i, n, state) for i, (n, state) in work)
+        return {name: x for name, x in zip(self._names, found) if x is not None}
+
+    def _leftover(self, i: int, n: int, state: State) -> Tensor | None:
+        """Of parameter i."""
+        total = state["residual"].reshape(-1).clone() if "residual" in state else None
+        if OWNERS_RESIDUAL in state and self._shards is not None:
+            total = total if total is not None else kernels.zeros(n, self._device)
+            begin, end = self._shards.pieces[i].of_owner(self.rank)
+            total[begin:end].add_(state[OWNERS_RESIDUAL], alpha=self.world)  # it is of the mean
+        return total
 
     def residual_norm(self) -> float:
         """The 2-norm of all that waits in this bucket's residuals."""

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.groups import Machines
@@ -90,6 +91,21 @@ class HierarchicalContext(BucketContext):
         if self._sums is not None:
             self._sums.end(skipped or not self.finite)
         super().end(skipped)
+
+    def _leftover(self, i: int, n: int, state: State) -> Tensor | None:
+        """Of the machine's mean, the part that this rank owns; and what other members keep."""
+        per_node = self._machines.per_node
+        if per_node == 1:
+            return super()._leftover(i, n, state)
+        if self._sums is None:
+            return None
+        own = self._sums.leftover(i, state)
+        if own is None:
+            return None
+        local = self._machines.node(self.rank).ranks.index(self.rank)
+        total = kernels.zeros(n, self._device)
+        total[slice(*self.pieces[i].of_owner(local))].add_(own, alpha=per_node)
+        return total
 
 
 class BucketMachineSums(MachineSums):
@@ -177,6 +193,10 @@ class BucketMachineSums(MachineSums):
         digest, info, seed = context.digest, context.info, context.seed
         if not self._shards.collect(messages, context.results, digest, info, seed):
             context.commit(finite=False)
+
+    def leftover(self, i: int, state: State) -> Tensor | None:
+        """Of the mean of this rank's part of parameter i."""
+        return self._crossing._leftover(i, self._crossing.bucket.sizes[i], state)
 
     def end(self, skipped: bool) -> None:
         """After all buckets of the step. A part that crossed beside a spoiled one gives back."""

@@ -209,6 +209,12 @@ class StageLayout:
         """What the dice look at where a task compresses."""
         return self._names(number, self.before(rank, number).region)
 
+    def holders(self, rank: int, number: int) -> int:
+        """How many ranks have, before a task, what they have of the same region."""
+        own = self.before(rank, number).region
+        having = (self.before(r, number) for r in range(self.world))
+        return sum(had.is_active and had.region == own for had in having)
+
     def site(self, number: int) -> int:
         """How often was compressed before a task."""
         return sum(task.name == "compress" for task in self.path.tasks[:number])

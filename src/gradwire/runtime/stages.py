@@ -67,6 +67,18 @@ class StagedContext(BucketContext):
             self._work.undo()
         super()._spoil()
 
+    def _leftover(self, i: int, n: int, state: State) -> Tensor | None:
+        """At every site, of a mean; ranks that know the same all add their share."""
+        total = None
+        sites = (k for k, task in enumerate(self._plan.path.tasks) if task.name == "compress")
+        for number, key in zip(sites, ("residual", *LATER_RESIDUALS)):
+            if key in state:
+                total = total if total is not None else kernels.zeros(n, self._device)
+                place = slice(*self._plan.before(self.rank, number).region[i])
+                share = self.world / self._plan.holders(self.rank, number)
+                total[place].add_(state[key].reshape(-1).to(total.device), alpha=share)
+        return total
+
 
 class _Encoded(NamedTuple):
     """One parameter, compressed: what takes it back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.buckets import Parameter
-from gradwire.errors import PlanError, StrategyError, UsageError
+from gradwire.errors import PlanError, UsageError
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.runtime.process_groups import (
     attaching,
@@ -83,6 +83,25 @@ class Handle:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Resume from this rank's `state_dict`. PlanError if it does not fit. Not collective."""
         self._session.load_state_dict(state)
+
+    def adopt(self, plan: Plan) -> None:
+        """Go on by another plan, between two steps. Collective.
+
+        What waits in residuals is added to the next step's gradients. A plan has at most as many
+        lanes as there were when attached; more are not used.
+
+        Raises:
+            PlanError: it does not fit the model, differs between ranks, asks for machines where
+                the first plan did not, or what the old one remembers cannot be passed on (on all
+                ranks).
+        """
+        session = self._session
+        described = [p for bucket in session.plan.buckets for p in bucket.parameters]
+        group = session.performers[0].group
+        _same_everywhere(
+            group, session.device, lambda: _fitting(plan, described, session), "adopt"
+        )
+        session.adopt(plan)
 
     def detach(self) -> None:
         """Stop synchronizing; what waits in residuals is dropped. DDP goes back to its own sum."""
@@ -169,9 +188,18 @@ def _agree(
     buckets: Iterable[Sequence[str]] | None, lanes: int, settings: str,
 ) -> Plan:  # fmt: skip
     """The plan, once every rank has made the same one; otherwise an error on every rank."""
+    return _same_everywhere(
+        group, device, lambda: _resolve(asked, parameters, bucket_bytes, buckets, lanes), settings
+    )
+
+
+def _same_everywhere(
+    group: dist.ProcessGroup, device: torch.device, make: Callable[[], Plan], settings: str
+) -> Plan:
+    """What `make` makes, if it is the same on every rank, and so are the settings."""
     plan, problem = None, None
     try:
-        plan = _resolve(asked, parameters, bucket_bytes, buckets, lanes)
+        plan = make()
     except Exception as error:  # whatever it is, the others must not wait for us
         problem = error
     mine = f"{plan.digest():x} {plan.main_strategy} {settings}" if plan else f"! {problem}"
@@ -189,17 +217,26 @@ def _agree(
     return plan
 
 
+def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> Plan:
+    """The plan, if this session can go on by it."""
+    plan.check(parameters)
+    asked = {s.collective.per_node for s in plan.strategies} - {None}
+    if asked - {session.per_node}:
+        raise PlanError(
+            "a plan that sums inside machines is attached as one, so that their groups exist; "
+            f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
+        )
+    for context in session.contexts:
+        context.leftovers()
+    return plan
+
+
 def _resolve(
     asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter],
     bucket_bytes: int, buckets: Iterable[Sequence[str]] | None, lanes: int,
 ) -> Plan:  # fmt: skip
     if isinstance(asked, str) and "|" not in asked and asked.endswith(".json"):
         asked = Path(asked)
-    if asked == "auto":
-        raise StrategyError(
-            "plan='auto' needs the planner, which this version does not have. Name a strategy, "
-            "for example 'dgc(0.001) | allgather'."
-        )
     if isinstance(asked, Path):
         asked = Plan.load(asked)
     if isinstance(asked, Plan):

@@ -29,8 +29,6 @@ class ModuleFrontend:
             p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
             for name, p in session.parameters.items()
         ]
-        # All parameters, so that a second backward is refused before it has begun an exchange.
-        self._guarded = any(s.feedback is not None for s in session.plan.strategies)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -87,7 +85,8 @@ class ModuleFrontend:
         self._active = False
         self._session.flush(self._absent)
         self._session.wait()
-        if self._guarded:
+        # All parameters, so that a second backward is refused before it has begun an exchange.
+        if self._session.has_memory:
             self._written = {
                 name: (weakref.ref(p.grad), p.grad._version)
                 for name, p in self._session.parameters.items()

@@ -36,15 +36,36 @@ class Session:
         performers: Sequence[Performer], *, clip_norm: float | None, seed: int,
         machines: Machines | None = None,
     ) -> None:  # fmt: skip
-        self.parameters, self.plan, self.clip_norm = dict(parameters), plan, clip_norm
+        self.parameters, self.clip_norm, self._seed = dict(parameters), clip_norm, seed
         self.rank, self.world = performers[0].rank, performers[0].world
         self.device = next(iter(parameters.values())).device
         self.memory: Memory = {}
-        lanes = [kernels.Scratch() for _ in performers]
+        self.performers, self.machines = list(performers), machines
+        self._part = _part(machines, self.rank)
+        self.launches_at_end = clip_norm is not None
+        self.step = 0
+        self.on_end: Callable[[BaseException | None], None] | None = None
+        self._copied: list[tuple[Tensor, Tensor]] = []
+        self._leftovers: dict[str, Tensor] = {}
+        self._first = plan
+        self._take(plan)
+
+    @property
+    def per_node(self) -> int | None:
+        """Ranks to a machine, if the plan that was attached asked."""
+        asked = {s.collective.per_node for s in self._first.strategies} - {None}
+        return asked.pop() if asked else None
+
+    def _take(self, plan: Plan) -> None:
+        """Contexts, slots and lanes for a plan."""
+        self.plan = plan
+        self.has_memory = any(s.feedback is not None for s in plan.strategies)
+        lanes = self.performers[: min(plan.lanes, len(plan.buckets))]
+        scratch = [kernels.Scratch() for _ in lanes]
         self.contexts = [
             make_context(
-                strategy, bucket, self.rank, self.world, self.memory, machines,
-                device=self.device, seed=seed, scratch=lanes[b % len(lanes)],
+                strategy, bucket, self.rank, self.world, self.memory, self.machines,
+                device=self.device, seed=self._seed, scratch=scratch[b % len(lanes)],
             )
             for b, (bucket, strategy) in enumerate(zip(plan.buckets, plan.strategies))
         ]  # fmt: skip
@@ -53,10 +74,7 @@ class Session:
             for context in self.contexts
             for p, kept in zip(context.bucket.parameters, context.kept.parameters)
         }
-        self._part = _part(machines, self.rank)
         self.stats = Stats(self.contexts)
-        self.step = 0
-        self.on_end: Callable[[BaseException | None], None] | None = None
         self._place = {
             name: (b, i)
             for b, bucket in enumerate(plan.buckets)
@@ -64,8 +82,19 @@ class Session:
         }
         self._slots: list[list[Tensor | None]] = [[None] * len(b.names) for b in plan.buckets]
         self._missing = [0] * len(plan.buckets)
-        self._copied: list[tuple[Tensor, Tensor]] = []
-        self.conductor = Conductor(self.contexts, performers, self._end, self.device)
+        self.conductor = Conductor(self.contexts, lanes, self._end, self.device)
+
+    def adopt(self, plan: Plan) -> None:
+        """Another plan for the same model, between two steps. The same on all ranks.
+
+        What waits in residuals is not lost: it is added to the next step's gradients.
+        Raises PlanError as `BucketContext.leftovers` does; the old plan is then in force.
+        """
+        found = [context.leftovers() for context in self.contexts]
+        self.conductor.stop()
+        self._leftovers = {name: x for own in found for name, x in own.items()}
+        self.memory.clear()
+        self._take(plan)
 
     # -- one step --------------------------------------------------------------------------
 
@@ -91,7 +120,7 @@ class Session:
         dense = gradient.layout == torch.strided
         self._slots[b][i] = self._flat(gradient) if dense else _checked_rows(parameter, gradient)
         self._missing[b] -= 1
-        if self._missing[b] == 0 and self.clip_norm is None:
+        if self._missing[b] == 0 and not self.launches_at_end:
             self._launch(b, 1.0)
 
     def _flat(self, gradient: Tensor) -> Tensor:
@@ -122,8 +151,8 @@ class Session:
         for name in self._place:
             if not self.delivered(name):
                 self.deliver(name, absent(name))
-        if self.clip_norm is not None:
-            scale = self._clip_scale(self.clip_norm)
+        if self.launches_at_end:
+            scale = 1.0 if self.clip_norm is None else self._clip_scale(self.clip_norm)
             for b in range(len(self._slots)):
                 self._launch(b, scale)
 
@@ -134,9 +163,17 @@ class Session:
     def close(self) -> None:
         """Stop the lanes and give their groups back. Not collective."""
         self.conductor.close()
+        for performer in self.performers:
+            if performer not in self.conductor.performers:
+                performer.close()
 
     def _launch(self, b: int, clip_scale: float) -> None:
         gradients = [g for g in self._slots[b] if g is not None]
+        if self._leftovers:  # of the plan before this one; they were clipped when they came
+            for name, gradient in zip(self.plan.buckets[b].names, gradients):
+                waiting = self._leftovers.pop(name, None)
+                if waiting is not None:
+                    gradient.add_(waiting.view_as(gradient), alpha=1.0 / clip_scale)
         self.conductor.ready(b, gradients, gradients, StepInfo(self.step, clip_scale))
 
     def _clip_scale(self, clip_norm: float) -> float:

@@ -1,0 +1,240 @@
+"""Which gradients travel together, and by which strategy each group: on the conductor's timeline.
+
+    seeds      exact groupings for one link (`joint`): by each strategy alone, and by all
+      │
+    options    of every group, on the timeline with its lanes and shared processors (`search`)
+      │
+    groups     merged, split, shifted at their borders while the step becomes shorter
+
+The seeds are exact where the conductor has one lane and processors for all; where it has not, they
+are where the search begins. The lower bound holds for all groupings: every tensor alone, at the
+least it can cost per element in any group, without a start-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gradwire.planner import joint
+from gradwire.planner.curves import Curve
+from gradwire.planner.search import Alternatives, lower_bound, search
+from gradwire.planner.stages import Bucketed, Stages
+from gradwire.planner.timeline import Executor, Job, Lane, Stage, step_seconds
+
+_WORTH = 1e-4  # of a step: less is no improvement
+_EFFORT = 1500  # timelines that moving borders may cost
+_MOST_LANES = 16
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Tensors first … end - 1 of every group, and the number of its option."""
+
+    ends: tuple[int, ...]
+    chosen: tuple[int, ...]
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return list(zip((0, *self.ends), self.ends))
+
+
+@dataclass
+class Problem:
+    """What is grouped. tensors: in the order of backward. borders: positions where a group must
+    end, as dtypes change there. options: texts of strategies. fixed: other jobs of the step."""
+
+    stages: Stages
+    tensors: Sequence[Bucketed]
+    options: Sequence[str]
+    lanes: int = 1
+    borders: frozenset[int] = frozenset()
+    fixed: Sequence[Job] = ()
+    _jobs: dict[tuple[int, int, int], Job] = field(default_factory=dict)
+
+    @cached_property
+    def executor(self) -> Executor:
+        return self.stages.executor(self.lanes)
+
+    def bucket(self, first: int, end: int) -> Bucketed:
+        """Tensors first … end - 1 as one."""
+        own = self.tensors[first:end]
+        return Bucketed(
+            sum(t.elements for t in own), sum(t.parameters for t in own),
+            max(t.ready_seconds for t in own),
+        )  # fmt: skip
+
+    def job(self, first: int, end: int, option: int) -> Job:
+        """That group by that option."""
+        key = first, end, option
+        if key not in self._jobs:
+            self._jobs[key] = self.stages.job(self.bucket(first, end), self.options[option])
+        return self._jobs[key]
+
+    def jobs(self, grouping: Grouping) -> list[Job]:
+        """Of a step, in the order of issue."""
+        own = [self.job(*r, o) for r, o in zip(grouping.ranges, grouping.chosen)]
+        return sorted([*own, *self.fixed], key=lambda job: job.ready_seconds)
+
+    def seconds(self, grouping: Grouping) -> float:
+        """Of a step."""
+        return step_seconds(self.jobs(grouping), self.executor)
+
+    def lower_bound(self) -> float:
+        """No grouping and no choice of options makes a shorter step."""
+        jobs = [
+            Alternatives(
+                t.ready_seconds,
+                tuple(_least_stages(self, option, t.elements) for option in self.options),
+            )
+            for t in self.tensors
+        ]
+        fixed = [Alternatives(job.ready_seconds, (job.stages,)) for job in self.fixed]
+        every = sorted([*jobs, *fixed], key=lambda job: job.ready_seconds)
+        return lower_bound(every, self.stages.executor(_MOST_LANES))
+
+    @property
+    def most(self) -> int:
+        """Elements of the largest group."""
+        return max(1, sum(t.elements for t in self.tensors))
+
+
+def solve(problem: Problem) -> tuple[Grouping, float]:
+    """A grouping with its options, and the seconds of its step."""
+    found = [_with_best_options(problem, seed) for seed in _seeds(problem)]
+    best = min(found, key=problem.seconds)
+    improved = _improve(problem, best)
+    return improved, problem.seconds(improved)
+
+
+# -- seeds -------------------------------------------------------------------------------------
+
+
+def _seeds(problem: Problem) -> Iterator[Grouping]:
+    """For one link, on which a bucket's whole work is serial, and for one beside a free worker."""
+    ready = [t.ready_seconds for t in problem.tensors]
+    for i in range(1, len(ready)):
+        ready[i] = max(ready[i], ready[i - 1])
+    sizes = [float(t.elements) for t in problem.tensors]
+    serial = [joint.Option("none", send=_whole(problem, o)) for o in problem.options]
+    piped = [_piped(problem, o) for o in problem.options]
+    for number in range(len(problem.options)):
+        yield _seed(problem, ready, sizes, serial[number : number + 1], [number])
+    if len(problem.options) > 1:
+        everything = list(range(len(problem.options)))
+        yield _seed(problem, ready, sizes, serial, everything)
+        yield _seed(problem, ready, sizes, piped, everything)
+
+
+def _seed(
+    problem: Problem, ready: Sequence[float], sizes: Sequence[float],
+    options: Sequence[joint.Option], numbers: Sequence[int],
+) -> Grouping:  # fmt: skip
+    found = joint.solve(ready, sizes, options, tolerance=0.002)
+    ends, chosen = [], []
+    for (first, end), option in zip(found.groups, found.chosen):
+        cuts = [b for b in sorted(problem.borders) if first < b < end]
+        ends += [*cuts, end]
+        chosen += [numbers[option]] * (len(cuts) + 1)
+    return Grouping(tuple(ends), tuple(chosen))
+
+
+def _whole(problem: Problem, option: str) -> Curve:
+    cost = problem.stages.profile.cost(option)
+    return cost.encode.curve + cost.wire.curve + cost.decode.curve
+
+
+def _piped(problem: Problem, option: str) -> joint.Option:
+    cost = problem.stages.profile.cost(option)
+    return joint.Option("cpu", cost.encode.curve, cost.wire.curve, cost.decode.curve)
+
+
+def _with_best_options(problem: Problem, grouping: Grouping) -> Grouping:
+    jobs = [
+        (
+            Alternatives(
+                problem.bucket(*r).ready_seconds,
+                tuple(problem.job(*r, o).stages for o in range(len(problem.options))),
+            ),
+            chosen,
+        )
+        for r, chosen in zip(grouping.ranges, grouping.chosen)
+    ]
+    fixed = [(Alternatives(job.ready_seconds, (job.stages,)), 0) for job in problem.fixed]
+    every = [*jobs, *fixed]
+    order = sorted(range(len(every)), key=lambda i: every[i][0].ready_seconds)
+    start = [every[i][1] for i in order]
+    found = search([every[i][0] for i in order], problem.executor, limit=2000, start=start)
+    place = {i: number for number, i in enumerate(order)}
+    return Grouping(
+        grouping.ends, tuple(found.choice[place[i]] for i in range(len(grouping.ends)))
+    )
+
+
+# -- borders -----------------------------------------------------------------------------------
+
+
+def _improve(problem: Problem, grouping: Grouping) -> Grouping:
+    """First improvements, group after group, until a whole round brings none."""
+    best, seconds, left = grouping, problem.seconds(grouping), _EFFORT
+    improved = True
+    while improved and left > 0:
+        improved = False
+        for number in range(len(best.ends)):
+            for other in _neighbours(problem, best, number):
+                left -= 1
+                took = problem.seconds(other)
+                if took < seconds * (1 - _WORTH):
+                    best, seconds, improved = other, took, True
+                    break
+        if improved:
+            other = _with_best_options(problem, best)
+            took = problem.seconds(other)
+            if took < seconds:
+                best, seconds = other, took
+    return best
+
+
+def _neighbours(problem: Problem, at: Grouping, number: int) -> Iterator[Grouping]:
+    """Group `number` merged with the next, its end moved, and cut in two."""
+    if number >= len(at.ends):
+        return
+    first, end = at.ranges[number]
+    ends, chosen = list(at.ends), list(at.chosen)
+    if number + 1 < len(ends) and end not in problem.borders:
+        for kept in dict.fromkeys(chosen[number : number + 2]):
+            yield Grouping(
+                tuple(ends[:number] + ends[number + 1 :]),
+                (*chosen[:number], kept, *chosen[number + 2 :]),
+            )
+        for step in (-1, 1, -4, 4):
+            if first < end + step < at.ends[number + 1]:
+                yield Grouping((*ends[:number], end + step, *ends[number + 1 :]), at.chosen)
+    for cut in sorted({first + 1, (first + end) // 2, end - 1}):
+        if first < cut < end:
+            for other in range(len(problem.options)):
+                yield Grouping(
+                    (*ends[:number], cut, *ends[number:]),
+                    (*chosen[:number], other, *chosen[number:]),
+                )
+
+
+# -- bound -------------------------------------------------------------------------------------
+
+
+def _least_stages(problem: Problem, option: str, elements: int) -> tuple[Stage, ...]:
+    """Encode, moves and decode at the least seconds per element of a group of whatever size."""
+    cost, most = problem.stages.profile.cost(option), problem.most
+    wire = _least(cost.wire.curve, most, cost.latency_seconds)
+    return (
+        Stage(Lane.WORKERS, elements * _least(cost.encode.curve, most), "encode"),
+        Stage(problem.stages.link, elements * wire, "wire"),
+        Stage(Lane.WORKERS, elements * _least(cost.decode.curve, most), "decode"),
+    )
+
+
+def _least(curve: Curve, most: int, less: float = 0.0) -> float:
+    """Of a piecewise linear curve the least ratio is at a bend, or at the end."""
+    sizes = [x for x, _ in curve.points if 0 < x < most]
+    return min(max(0.0, curve(x) - less) / x for x in (*sizes, float(most)))

@@ -1,0 +1,226 @@
+"""What was measured on a running job: a JSON file, and all that planning looks at."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gradwire.buckets import Parameter
+from gradwire.errors import PlanError
+from gradwire.planner.fit import Fit
+
+FORMAT = 1
+
+
+class Ready(NamedTuple):
+    """A parameter, and when its gradient is there: seconds from the start of backward.
+
+    density: the fraction of its gradient that is not zero; 1.0 if nobody looked.
+    """
+
+    parameter: Parameter
+    seconds: float
+    density: float = 1.0
+
+
+@dataclass(frozen=True)
+class StrategyCost:
+    """What one bucket takes by a strategy, as a conductor's lane runs it, with nothing beside it.
+
+    encode: all local work before the first move; wire: all moves; decode: the local work between
+    and after. Seconds against elements, of one parameter. latency_seconds: the part of `wire` that
+    is waiting, which lanes do not share; per_parameter_seconds: local work that each further
+    parameter of the bucket adds. bytes: that a rank sends, against elements.
+    """
+
+    encode: Fit
+    wire: Fit
+    decode: Fit
+    bytes: Fit
+    latency_seconds: float = 0.0
+    per_parameter_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class LocalCost:
+    """What a compressor takes on one device: seconds against elements of one parameter.
+
+    encode, with feedback if the name has one; decode: one payload into memory; add: each further.
+    """
+
+    encode: Fit
+    decode: Fit
+    add: Fit
+
+
+@dataclass(frozen=True)
+class Contention:
+    """What is shared when a lane works beside backward.
+
+    cores: processors that a rank has, in units of what backward has alone; infinite where nothing
+    was slowed. wire_demand: processors that moving at full speed takes.
+    """
+
+    cores: float = math.inf
+    wire_demand: float = 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A job on its machines.
+
+    ready: in the order in which gradients come. around_seconds: of a step, all but backward and
+    what communication adds: forward, optimizer, data. hosts: of each rank, its machine's name.
+    strategies: by their text, as measured. compressors: by "text @ device". moves: by
+    "all_reduce float32 world", seconds against bytes of one rank's data.
+    """
+
+    ready: tuple[Ready, ...]
+    backward_seconds: float
+    around_seconds: float
+    hosts: tuple[str, ...]
+    device: str = "cpu"
+    backend: str = "gloo"
+    contention: Contention = Contention()
+    strategies: Mapping[str, StrategyCost] = field(default_factory=dict)
+    compressors: Mapping[str, LocalCost] = field(default_factory=dict)
+    moves: Mapping[str, Fit] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def world(self) -> int:
+        """Ranks."""
+        return len(self.hosts)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return tuple(ready.parameter for ready in self.ready)
+
+    def check(self, parameters: Sequence[Parameter]) -> None:
+        """PlanError, naming parameters, unless it is a profile of a model with these."""
+        own, given = set(self.parameters), set(parameters)
+        if own == given:
+            return
+        only_here = sorted(p.name for p in own - given)
+        only_there = sorted(p.name for p in given - own)
+        raise PlanError(
+            "a profile is of the model that is planned for; only in the profile: "
+            f"{', '.join(only_here[:5]) or 'nothing'}, only in the model: "
+            f"{', '.join(only_there[:5]) or 'nothing'}. Profile this model."
+        )
+
+    def cost(self, strategy: str) -> StrategyCost:
+        """Of a strategy by its text; PlanError, naming what there is, if it was not measured."""
+        if strategy not in self.strategies:
+            raise PlanError(
+                f"a plan is made of strategies that were measured; '{strategy}' was not. There "
+                f"are {', '.join(map(repr, self.strategies)) or 'none'}. Profile again with it."
+            )
+        return self.strategies[strategy]
+
+    # -- files -----------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Readable, versioned, and equal when read back."""
+        document = {
+            "format": FORMAT,
+            "versions": dict(self.versions),
+            "hosts": list(self.hosts),
+            "device": self.device,
+            "backend": self.backend,
+            "backward_seconds": self.backward_seconds,
+            "around_seconds": self.around_seconds,
+            "contention": {
+                "cores": self.contention.cores if math.isfinite(self.contention.cores) else None,
+                "wire_demand": self.contention.wire_demand,
+            },
+            "parameters": [_row(ready) for ready in self.ready],
+            "strategies": {name: _values(cost) for name, cost in self.strategies.items()},
+            "compressors": {name: _values(cost) for name, cost in self.compressors.items()},
+            "moves": {name: fit.to_json() for name, fit in self.moves.items()},
+        }
+        return json.dumps(document, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Profile:
+        """PlanError if the text is no profile of a format this version reads."""
+        try:
+            data = json.loads(text)
+            if data.get("format") != FORMAT:
+                raise PlanError(
+                    f"this version reads profiles of format {FORMAT}; got "
+                    f"{data.get('format')!r}. Profile again with this version of gradwire."
+                )
+            return _profile(data)
+        except PlanError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise PlanError(
+                "a profile is a JSON object with parameters, hosts, strategies and moves; "
+                f"{error!r}. Make one with `gradwire profile`."
+            ) from error
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> Profile:
+        """PlanError if there is no such file or it holds no profile."""
+        try:
+            return Profile.from_json(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(
+                f"a profile's path names a readable file; {error}. Make one with "
+                "`gradwire profile`."
+            ) from error
+
+
+def _row(ready: Ready) -> dict[str, Any]:
+    p = ready.parameter
+    sparse = {"sparse": True} if p.sparse else {}
+    return {
+        "name": p.name, "shape": list(p.shape), "dtype": p.dtype, **sparse,
+        "ready_seconds": ready.seconds, "density": ready.density,
+    }  # fmt: skip
+
+
+def _ready(row: Mapping[str, Any]) -> Ready:
+    shape = tuple(map(int, row["shape"]))
+    parameter = Parameter(row["name"], shape, row["dtype"], bool(row.get("sparse", False)))
+    return Ready(parameter, float(row["ready_seconds"]), float(row["density"]))
+
+
+def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:
+    return {
+        name: value.to_json() if isinstance(value, Fit) else value
+        for name, value in vars(cost).items()
+    }
+
+
+def _fits(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: Fit.from_json(value) if isinstance(value, dict) else float(value)
+        for name, value in data.items()
+    }
+
+
+def _profile(data: Mapping[str, Any]) -> Profile:
+    shared = data["contention"]
+    cores = math.inf if shared["cores"] is None else float(shared["cores"])
+    return Profile(
+        ready=tuple(_ready(row) for row in data["parameters"]),
+        backward_seconds=float(data["backward_seconds"]),
+        around_seconds=float(data["around_seconds"]),
+        hosts=tuple(map(str, data["hosts"])),
+        device=str(data["device"]),
+        backend=str(data["backend"]),
+        contention=Contention(cores, float(shared["wire_demand"])),
+        strategies={n: StrategyCost(**_fits(cost)) for n, cost in data["strategies"].items()},
+        compressors={n: LocalCost(**_fits(cost)) for n, cost in data["compressors"].items()},
+        moves={n: Fit.from_json(fit) for n, fit in data["moves"].items()},
+        versions=dict(data["versions"]),
+    )

@@ -1,0 +1,69 @@
+"""From a profile to stages: what a bucket does, by which strategy, on which lane, for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gradwire.planner.profile import Profile
+from gradwire.planner.timeline import Executor, Job, Lane, Stage
+
+
+@dataclass(frozen=True)
+class Bucketed:
+    """What stages depend on: elements of all parameters, their number, when the last is ready."""
+
+    elements: int
+    parameters: int
+    ready_seconds: float
+
+    def __add__(self, other: Bucketed) -> Bucketed:
+        """One bucket of both."""
+        return Bucketed(
+            self.elements + other.elements, self.parameters + other.parameters,
+            max(self.ready_seconds, other.ready_seconds),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Stages of buckets by strategies, as a profile measured them.
+
+    Local work is on the conductor's threads or streams (WORKERS), moves on the link that the ranks
+    share: NODE if all are on one machine, else CROSS.
+    """
+
+    profile: Profile
+
+    @cached_property
+    def link(self) -> Lane:
+        return Lane.NODE if len(set(self.profile.hosts)) == 1 else Lane.CROSS
+
+    def of(self, bucket: Bucketed, strategy: str) -> tuple[Stage, ...]:
+        """PlanError if the strategy was not measured."""
+        cost = self.profile.cost(strategy)
+        more = (bucket.parameters - 1) * cost.per_parameter_seconds
+        wire = cost.wire(bucket.elements)
+        latency = min(cost.latency_seconds, wire)
+        encode, decode = cost.encode(bucket.elements), cost.decode(bucket.elements)
+        share = encode / (encode + decode) if encode + decode > 0 else 1.0
+        stages = (
+            Stage(Lane.WORKERS, encode + more * share, "encode"),
+            Stage(Lane.LATENCY, latency, "wire"),
+            Stage(self.link, wire - latency, "wire"),
+            Stage(Lane.WORKERS, decode + more * (1 - share), "decode"),
+        )
+        return tuple(stage for stage in stages if stage.seconds > 0)
+
+    def job(self, bucket: Bucketed, strategy: str, label: str = "") -> Job:
+        """The bucket by that strategy."""
+        return Job(bucket.ready_seconds, self.of(bucket, strategy), label)
+
+    def executor(self, lanes: int) -> Executor:
+        """The profiled job's, with so many lanes."""
+        shared = self.profile.contention
+        return Executor(
+            lanes=lanes, cores=shared.cores, wire_demand=shared.wire_demand,
+            forward_seconds=self.profile.around_seconds,
+            backward_seconds=self.profile.backward_seconds,
+        )  # fmt: skip

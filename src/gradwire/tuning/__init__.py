@@ -1,0 +1,1 @@
+"""Measures a running job, plans for it, and confirms the plan on real steps."""

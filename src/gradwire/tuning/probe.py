@@ -1,0 +1,176 @@
+"""What strategies cost on this process group: real buckets, through real moves.
+
+Every rank runs the same buckets at the same time. Of each run, the slowest rank's time counts; its
+local work is what ranks took on average, and moves are the rest, waiting for others included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradwire.buckets import Bucket, Parameter
+from gradwire.groups import Machines
+from gradwire.moves import AllGather
+from gradwire.planner.fit import Fit, fit
+from gradwire.planner.profile import StrategyCost
+from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.torch_dist import Performer
+from gradwire.strategy import StepInfo, Strategy
+
+SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
+"""Elements, by default."""
+WARM_UP, RUNS = 3, 9
+PATIENCE_SECONDS = 0.4
+"""Of a run: no larger bucket is tried."""
+_MANY, _SMALL = 32, 2048  # parameters of a bucket, and their elements
+_WIDTH = 256  # columns, of what is large enough to be a matrix
+_LEAST = 1e-9  # seconds: a clock that stood still
+
+
+class Run(NamedTuple):
+    """Seconds, on one rank."""
+
+    encode: float
+    wire: float
+    decode: float
+    bytes: float
+
+
+@dataclass
+class Probe:
+    """Runs buckets by strategies. All methods are collective."""
+
+    performer: Performer
+    device: torch.device
+    machines: Machines | None = None
+
+    def cost(
+        self, strategy: str, largest: int, *, sizes: Sequence[int] = SIZES, runs: int = RUNS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> StrategyCost:  # fmt: skip
+        """Curves of one strategy, up to buckets of `largest` elements or of that many seconds."""
+        measured = list[tuple[int, list[Run]]]()
+        for size in _ladder(sizes, largest):
+            measured.append((size, self._runs(strategy, [size], runs)))
+            if median(map(_total, measured[-1][1])) > patience_seconds:
+                break
+        by_part = (self._fit(measured, part) for part in ("encode", "wire", "decode"))
+        encode, wire, decode = by_part
+        return StrategyCost(
+            encode, wire, decode, self._fit(measured, "bytes"),
+            latency_seconds=wire.curve(0.0),
+            per_parameter_seconds=self._per_parameter(strategy, runs),
+        )  # fmt: skip
+
+    def _fit(self, measured: Sequence[tuple[int, list[Run]]], part: str) -> Fit:
+        return fit([
+            (size, [max(getattr(run, part), _LEAST) for run in runs]) for size, runs in measured
+        ])  # fmt: skip
+
+    def _per_parameter(self, strategy: str, runs: int) -> float:
+        """Local work of a bucket of many, less that of as large a one of one parameter."""
+        one = self._runs(strategy, [_MANY * _SMALL], runs)
+        many = self._runs(strategy, [_SMALL] * _MANY, runs)
+        local = [median(run.encode + run.decode for run in own) for own in (one, many)]
+        return max(0.0, (local[1] - local[0]) / (_MANY - 1))
+
+    def _runs(self, strategy: str, sizes: Sequence[int], runs: int) -> list[Run]:
+        """So many runs of a bucket, the same on all ranks."""
+        mine = [self._run(*one) for one in self._steps(strategy, sizes, WARM_UP + runs)]
+        return combined(self._exchanged(mine[WARM_UP:]))
+
+    def _steps(
+        self, text: str, sizes: Sequence[int], count: int
+    ) -> Iterator[tuple[BucketContext, list[Tensor], int]]:
+        bucket = Bucket(tuple(Parameter(f"probe{i}", _shape(n)) for i, n in enumerate(sizes)))
+        rank, world = self.performer.rank, self.performer.world
+        memory: Memory = {}
+        context = make_context(
+            Strategy.parse(text), bucket, rank, world, memory, self.machines, device=self.device
+        )
+        dice = torch.Generator().manual_seed(rank)
+        given = [torch.randn(n, generator=dice).to(self.device) for n in sizes]
+        for step in range(count):
+            yield context, [x.clone() for x in given], step
+
+    def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
+        context.begin(gradients, gradients, StepInfo(step))
+        self._barrier()
+        clock, rounds = _Clock(self.device), context.strategy.collective.rounds(context)
+        spent, sent, arrived = [0.0, 0.0, 0.0], 0.0, None
+        part = 0
+        while True:
+            try:
+                move = rounds.send(arrived)
+            except StopIteration:
+                break
+            spent[part] += clock.lap()
+            sent += self.performer.bytes_sent(move)
+            arrived = self.performer.perform(move, "the probe")
+            spent[1] += clock.lap()
+            part = 2
+        spent[part] += clock.lap()
+        context.end(skipped=False)
+        encode, wire, decode = spent
+        return Run(encode, wire, decode, sent)
+
+    def _barrier(self) -> None:
+        self.performer.perform(AllGather(torch.zeros(8, device=self.device)), "the probe")
+
+    def _exchanged(self, runs: Sequence[Run]) -> list[list[Run]]:
+        """Every rank's."""
+        mine = torch.tensor(runs, dtype=torch.float64, device=self.device)
+        arrived = self.performer.perform(AllGather(mine.view(-1)), "the probe")
+        assert isinstance(arrived, Tensor)
+        return [[Run(*own) for own in rank.view(mine.shape).tolist()] for rank in arrived.cpu()]
+
+
+def combined(by_rank: Sequence[Sequence[Run]]) -> list[Run]:
+    """Run by run: the slowest rank's whole, of which local work is the mean of all."""
+    made = []
+    for ranks in zip(*by_rank):
+        encode, decode = (mean(getattr(r, part) for r in ranks) for part in ("encode", "decode"))
+        whole = max(map(_total, ranks))
+        wire = max(whole - encode - decode, min(r.wire for r in ranks))
+        made.append(Run(encode, wire, decode, max(r.bytes for r in ranks)))
+    return made
+
+
+def _total(run: Run) -> float:
+    return run.encode + run.wire + run.decode
+
+
+def _ladder(sizes: Sequence[int], largest: int) -> list[int]:
+    """Sizes below the largest bucket, and that one; nothing far beyond."""
+    below = [size for size in sizes if size < largest]
+    return below if below and largest < 1.5 * below[-1] else [*below, max(1, largest)]
+
+
+def _shape(n: int) -> tuple[int, ...]:
+    """A matrix, if it fills rows: vectors may be treated otherwise."""
+    return (n // _WIDTH, _WIDTH) if n >= _WIDTH and n % _WIDTH == 0 else (n, 1)
+
+
+class _Clock:
+    """Laps; on CUDA of work that is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._wait: Callable[[], object] = (
+            torch.cuda.synchronize if device.type == "cuda" else lambda: None
+        )
+        self._wait()
+        self._last = perf_counter()
+
+    def lap(self) -> float:
+        self._wait()
+        now = perf_counter()
+        took, self._last = now - self._last, now
+        return took

@@ -1,0 +1,83 @@
+"""A profile of an attached model on its machines."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import gradwire
+from gradwire.buckets import Parameter
+from gradwire.moves import AllGather
+from gradwire.planner.profile import Profile, Ready, StrategyCost
+from gradwire.runtime.process_groups import exchange_text
+from gradwire.training.session import Session
+from gradwire.tuning.contention import measure as measure_contention
+from gradwire.tuning.probe import Probe
+from gradwire.tuning.recorder import Recorder
+
+STRATEGIES = (
+    "none | allreduce", "bf16 | allreduce", "int8+ef | alltoall",
+    "sign(scaled=True)+ef | alltoall", "topk(0.01)+ef | allgather", "topk(0.01)+ef | gtopk",
+)  # fmt: skip
+"""What is measured and planned with, unless others are asked for."""
+
+
+def measure(
+    session: Session, recorder: Recorder, strategies: Sequence[str] = STRATEGIES,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Profile:  # fmt: skip
+    """All there is to know, the same on every rank. Collective; blocks for half a minute or so.
+
+    Between two steps, on the session's own first lane. progress: is told what is measured next.
+    """
+    performer, device = session.performers[0], session.device
+    ready, backward, around = _timings(session, recorder)
+    progress("how lanes and backward slow each other")
+    contention = measure_contention(performer, device)
+    probe = Probe(performer, device, session.machines)
+    largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
+    costs = dict[str, StrategyCost]()
+    for text in dict.fromkeys(("none | allreduce", "bf16 | allreduce", *strategies)):
+        progress(f"'{text}'")
+        costs[text] = probe.cost(text, largest)
+    return Profile(
+        ready=ready, backward_seconds=backward, around_seconds=around,
+        hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
+        device=device.type, backend=str(dist.get_backend(performer.group)),
+        contention=contention, strategies=costs, versions=versions(),
+    )  # fmt: skip
+
+
+def versions() -> Mapping[str, str]:
+    """Of what a profile depends on."""
+    return {
+        "gradwire": gradwire.__version__, "torch": torch.__version__,
+        "python": platform.python_version(),
+    }  # fmt: skip
+
+
+def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:
+    """Of the slowest rank, parameter by parameter: nothing moves before it is ready."""
+    names = list(session.parameters)
+    seconds, density = recorder.ready_seconds(), recorder.density
+    mine = [seconds[name] for name in names] + [density.get(name, 1.0) for name in names]
+    mine += [recorder.backward_seconds, recorder.around_seconds]
+    data = torch.tensor(mine, dtype=torch.float64, device=session.device)
+    arrived = session.performers[0].perform(AllGather(data), "the profile")
+    assert isinstance(arrived, Tensor)
+    *facts, backward, around = arrived.cpu().amax(0).tolist()
+    n = len(names)
+    described = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
+    found = [Ready(described[name], facts[i], facts[n + i]) for i, name in enumerate(names)]
+    return tuple(_in_order(found, described)), backward, around
+
+
+def _in_order(found: Sequence[Ready], described: Mapping[str, Parameter]) -> list[Ready]:
+    """As they come; of equals the last registered first."""
+    last_first = list(reversed(found))
+    return sorted(last_first, key=lambda ready: ready.seconds)

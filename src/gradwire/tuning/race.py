@@ -1,0 +1,104 @@
+"""Plans compete on real steps: who wins beyond noise is adopted.
+
+turn      plan A ▂▂▇▇▇  plan B ▂▂▇▇▇  plan C ▂▂▇▇▇      ▂ not counted, ▇ counted
+round     every plan has a turn; the slowest rank's step counts
+halving   after each pair of rounds the slower half is out, never the baseline
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+_UNCOUNTED, _COUNTED = 2, 4  # steps of a turn
+_RESAMPLES = 400
+_CONFIDENCE = 0.9
+
+
+@dataclass
+class Race:
+    """Of so many plans, by number; `baseline` is what must be beaten. The same on all ranks.
+
+    Every step: `plan` says whose turn it is, `took` gets what the step took here. When
+    `is_round_over`, ranks exchange `own_times` and all `learn` them.
+    """
+
+    plans: int
+    baseline: int = 0
+    rounds: int = 6
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._left = list(range(self.plans))
+        self._rounds = 0
+        self._mine: dict[int, list[float]] = {number: [] for number in self._left}
+        self._turns = self._turns_of_a_round()
+        self.seconds = {number: [] for number in self._left}
+
+    def _turns_of_a_round(self) -> list[tuple[int, bool]]:
+        """Whose step, and whether it counts; every other round the other way round."""
+        order = self._left if self._rounds % 2 == 0 else self._left[::-1]
+        steps = [False] * _UNCOUNTED + [True] * _COUNTED
+        return [(number, counts) for number in order for counts in steps]
+
+    @property
+    def plan(self) -> int:
+        """Whose turn the next step is."""
+        return self._turns[0][0]
+
+    @property
+    def is_round_over(self) -> bool:
+        return not self._turns
+
+    @property
+    def is_over(self) -> bool:
+        return len(self._left) == 1 or self._rounds >= self.rounds
+
+    def took(self, seconds: float) -> None:
+        """What the step whose turn it was took on this rank."""
+        number, counts = self._turns.pop(0)
+        if counts:
+            self._mine[number].append(seconds)
+
+    def own_times(self) -> list[float]:
+        """Of the round, in the order of numbers."""
+        return [seconds for number in sorted(self._left) for seconds in self._mine[number]]
+
+    def learn(self, times: Sequence[Sequence[float]]) -> None:
+        """Every rank's `own_times`; the slowest counts, step by step."""
+        slowest = iter([max(of_ranks) for of_ranks in zip(*times)])
+        for number in sorted(self._left):
+            self.seconds[number] += [next(slowest) for _ in self._mine[number]]
+            self._mine[number] = []
+        self._rounds += 1
+        if self._rounds % 2 == 0:
+            self._halve()
+        self._turns = [] if self.is_over else self._turns_of_a_round()
+
+    def _halve(self) -> None:
+        order = sorted(self._left, key=lambda number: median(self.seconds[number]))
+        kept = set(order[: max(2, (len(order) + 1) // 2)]) | {self.baseline}
+        self._left = [number for number in self._left if number in kept]
+
+    def winner(self) -> int:
+        """The fastest, if it beats the baseline beyond noise; else the baseline."""
+        fastest = min(self._left, key=lambda number: median(self.seconds[number]))
+        if fastest == self.baseline:
+            return fastest
+        _, high = ratio_interval(self.seconds[fastest], self.seconds[self.baseline])
+        return fastest if high < 1.0 else self.baseline
+
+
+def ratio_interval(
+    one: Sequence[float], other: Sequence[float], confidence: float = _CONFIDENCE
+) -> tuple[float, float]:
+    """Where the ratio of medians lies, by resampling; the same for the same numbers."""
+    dice = random.Random(0)
+    ratios = sorted(
+        median(dice.choices(one, k=len(one))) / median(dice.choices(other, k=len(other)))
+        for _ in range(_RESAMPLES)
+    )
+    cut = int(_RESAMPLES * (1 - confidence) / 2)
+    return ratios[cut], ratios[-1 - cut]

@@ -1,0 +1,105 @@
+"""When each gradient comes, and what a step takes beside: from hooks on a real job.
+
+─ forward ─┬─ backward ──●──●───●─┬ exchange ┬─ optimizer, data, … ─┬─ forward
+           └ time 0      ready    └ nothing moved before ┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradwire.training.session import Session
+
+
+class Recorder:
+    """Watches some steps of an attached model, in which nothing is exchanged before backward ends.
+
+    CPU clocks: on CUDA, the streams are waited for at each gradient, which slows these steps.
+    """
+
+    def __init__(self, module: nn.Module, session: Session) -> None:
+        self._session, self._device = session, session.device
+        self._names = {id(p): name for name, p in session.parameters.items()}
+        self._began = self._ended = 0.0
+        self._ready: dict[str, list[float]] = {name: [] for name in session.parameters}
+        self._density: dict[str, float] = {}
+        self._backward = list[float]()
+        self._around = list[float]()
+        self._deferred, session.launches_at_end = session.launches_at_end, True
+        self._before, session.on_end = session.on_end, self._on_end
+        self._hooks: list[Any] = [module.register_forward_hook(self._on_forward)]
+        self._hooks += [
+            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for p in session.parameters.values()
+        ]
+
+    @property
+    def steps(self) -> int:
+        """How many were recorded whole."""
+        return len(self._backward)
+
+    def close(self) -> None:
+        """Take the hooks away; the session launches buckets as before."""
+        for hook in self._hooks:
+            hook.remove()
+        self._session.launches_at_end, self._session.on_end = self._deferred, self._before
+
+    def ready_seconds(self) -> Mapping[str, float]:
+        """By parameter, from the start of backward: medians. What never came is the last."""
+        last = max((median(own) for own in self._ready.values() if own), default=0.0)
+        return {name: median(own) if own else last for name, own in self._ready.items()}
+
+    @property
+    def backward_seconds(self) -> float:
+        return median(self._backward)
+
+    @property
+    def around_seconds(self) -> float:
+        """From the end of an exchange to the start of the next backward."""
+        return median(self._around) if self._around else 0.0
+
+    @property
+    def density(self) -> Mapping[str, float]:
+        """Of the first recorded gradients: the fraction that is not zero."""
+        return self._density
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return perf_counter()
+
+    def _on_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self._began = self._now()
+        if self._ended:
+            self._around.append(self._began - self._ended)
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        name, gradient = self._names[id(parameter)], parameter.grad
+        now = self._now()
+        if self._began:
+            self._ready[name].append(now - self._began)
+        if name not in self._density and gradient is not None:
+            self._density[name] = _density(gradient)
+
+    def _on_end(self, error: BaseException | None) -> None:
+        self._ended = self._now()
+        if self._began:
+            last = max((own[-1] for own in self._ready.values() if own), default=0.0)
+            self._backward.append(last)
+        before: Callable[[BaseException | None], None] | None = self._before
+        if before is not None:
+            before(error)
+
+
+def _density(gradient: Tensor) -> float:
+    if gradient.layout != torch.strided or not gradient.numel():
+        return 1.0
+    return float(torch.count_nonzero(gradient)) / gradient.numel()

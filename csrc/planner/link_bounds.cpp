@@ -42,12 +42,8 @@ void lower(Tail& x, const Tail& y) {
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::min(x[i], y[i]);
 }
 
+// What is nowhere above another does not come after it.
 double weight(const Tail& x) { return x[0] + x[1] + std::max(x[2], 0.0) + x[3]; }
-
-bool comes_first(const Tail& x, const Tail& y) {
-    const double a = weight(x), b = weight(y);
-    return a != b ? a < b : x < y;
-}
 
 }  // namespace
 
@@ -136,10 +132,10 @@ void Bounds::collect(std::size_t stop) {
             const Group g = group_of(p_, first, stops_[next], by);
             if (fronts_[next].empty() || late(before(g, least_[next]))) continue;
             for (const Tail& x : fronts_[next])
-                if (const Tail y = before(g, x); !late(y)) found_.push_back(y);
+                if (const Tail y = before(g, x); !late(y)) found_.emplace_back(weight(y), y);
         }
     }
-    std::sort(found_.begin(), found_.end(), comes_first);
+    std::sort(found_.begin(), found_.end());
 }
 
 void Bounds::thin(std::size_t stop) {
@@ -154,9 +150,9 @@ void Bounds::thin(std::size_t stop) {
 // What is above another by slack at most is united with it; false if too many are left.
 bool Bounds::thinned(std::vector<Tail>& front, double slack) const {
     front.clear();
-    for (const Tail& y : found_) {
-        const auto near = std::find_if(front.begin(), front.end(),
-                                       [&](const Tail& x) { return at_most(x, y, slack); });
+    for (const auto& [_, y] : found_) {
+        auto near = front.begin();
+        while (near != front.end() && !at_most(*near, y, slack)) ++near;
         if (near != front.end()) {
             lower(*near, y);
         } else {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "lanes.hpp"
@@ -50,7 +51,7 @@ private:
     std::vector<double> loads_;  // of each stop, by mean
     std::vector<std::vector<Tail>> fronts_;
     std::vector<Tail> least_;  // of each front, coordinate by coordinate
-    std::vector<Tail> found_;
+    std::vector<std::pair<double, Tail>> found_;
 };
 
 }  // namespace gradwire

@@ -9,7 +9,7 @@ nothing is delayed. A group of tensors i … e-1 is ready at ready[e-1] + delay,
 encodes have taken on the compute lane so far. Then, by the lane of its option:
 
     none    it is sent as it is: no encode, no decode
-    gpu     the encode runs on the compute lane at once and adds to delay; so does the decode later
+    gpu     the encode runs on the compute lane at once and adds to delay; the decode runs there
     cpu     encodes run on a worker of their own, one after the other; so do decodes
 
 The link serves groups in order. Decodes have the lowest priority on their lane, in the order of
@@ -40,7 +40,8 @@ from gradwire.kernels.lanes import LANES
 from gradwire.kernels.one_link import plan_link, plan_seconds
 from gradwire.planner.curves import FREE, Cost, Curve, check_schedule, curve_of
 
-MOST_LABELS, LEAST_LABELS, EFFORT = 1024, 8, 1 << 20
+MOST_LABELS, LEAST_LABELS = 1024, 8  # kept per tensor, unless more or fewer are asked for
+EFFORT = 1 << 20  # labels per tensor times tensors squared, in between
 
 Range: TypeAlias = tuple[int, int]
 """Tensors first … end-1."""

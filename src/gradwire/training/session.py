@@ -87,14 +87,28 @@ class Session:
     def adopt(self, plan: Plan) -> None:
         """Another plan for the same model, between two steps. The same on all ranks.
 
-        What waits in residuals is not lost: it is added to the next step's gradients.
+        What waits in residuals is not lost: it is added to the next step's gradients. Velocities
+        stay with parameters whose feedback does, and that ranks look after whole.
         Raises PlanError as `BucketContext.leftovers` does; the old plan is then in force.
         """
         found = [context.leftovers() for context in self.contexts]
         self.conductor.stop()
-        self._leftovers = {name: x for own in found for name, x in own.items()}
+        self._leftovers |= {name: x for own in found for name, x in own.items()}
+        before, velocities = self.plan, self._velocities()
         self.memory.clear()
         self._take(plan)
+        for name, velocity in velocities.items():
+            one, other = (p.strategy_of(name).feedback for p in (before, plan))
+            if one == other and self._shapes[name] == tuple(self.parameters[name].shape):
+                self.memory[name]["velocity"] = velocity
+
+    def _velocities(self) -> dict[str, Tensor]:
+        """Of the parameters that this rank looks after whole."""
+        return {
+            name: state["velocity"]
+            for name, state in self.memory.items()
+            if "velocity" in state and self._shapes[name] == tuple(self.parameters[name].shape)
+        }
 
     # -- one step --------------------------------------------------------------------------
 
@@ -202,7 +216,7 @@ class Session:
 
     def state_dict(self) -> dict[str, object]:
         """What this rank remembers, by parameter name, in the parameters' shapes, or in those of
-        the parts that it owns inside its machine.
+        the parts that it owns inside its machine; "leftovers" of a plan before this one.
 
         But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
         "right_factor", (columns, rank) of a matrix, and "threshold", (1,).
@@ -212,7 +226,8 @@ class Session:
             for name, values in self.memory.items()
         }
         place = {"rank": self.rank, "world": self.world, "part": self._part}
-        return {"format": FORMAT, "step": self.step, **place, "state": state}
+        left = {"leftovers": dict(self._leftovers)} if self._leftovers else {}
+        return {"format": FORMAT, "step": self.step, **place, "state": state, **left}
 
     def load_state_dict(self, saved: Mapping[str, object]) -> None:
         """Take over what `state_dict` returned; PlanError if it does not fit."""
@@ -222,6 +237,9 @@ class Session:
             for key, value in state.get(name, {}).items():
                 own = value.detach().to(self.device).clone()
                 mine[key] = own if key in OF_OTHER_SHAPE else own.reshape(-1)
+        left = saved.get("leftovers", {})
+        assert isinstance(left, Mapping)
+        self._leftovers = {name: x.to(self.device).clone() for name, x in left.items()}
         self.step = step
 
 

@@ -1,0 +1,158 @@
+"""Another plan between two steps: nothing that waits is lost, whatever comes after whatever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, fingerprint, from_all, gradients
+from test_attach_members import Told, slopes
+from torch import Tensor
+
+from gradwire import Plan, Strategy
+from gradwire.errors import PlanError
+
+TWO = "per_node=2"
+PATH = "compress@gpu, all_to_all, decompress@gpu, compress@gpu, all_gather, decompress@gpu"
+IN_TURN = (
+    f"topk(0.1)+ef | hierarchical({TWO})",
+    "topk(0.1)+ef | allgather",
+    "sign(scaled=True)+ef | alltoall",
+    f"qsgd(4)+ef | steps('{PATH}')",
+    "topk(0.1)+ef | steps('reduce_scatter@node, compress@gpu, all_gather@cross, decompress@gpu, "
+    f"all_gather@node', {TWO})",
+    f"int8+ef | hierarchical(outer='alltoall', {TWO})",
+    "topk(0.1)+ef | gtopk",
+    "none | powersgd(2)",
+    "randk(0.2)+ef | allreduce",
+    "none | allreduce",
+)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with Ranks(4, tmp_path_factory.mktemp("four")) as ranks:
+        yield ranks
+
+
+def plan_of(handle: Any, strategy: str, bucket_bytes: int = 1 << 20, lanes: int = 1) -> Plan:
+    parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+    return Plan.make(parameters, Strategy.parse(strategy), bucket_bytes=bucket_bytes, lanes=lanes)
+
+
+def given_and_arrived(order: tuple[str, ...], steps: int) -> tuple[float, str]:
+    """How far all results, times ranks, are from all gradients; and what they were."""
+    model, world = Told(), dist.get_world_size()
+    given = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
+    arrived = {name: torch.zeros(p.shape) for name, p in model.named_parameters()}
+    taken, seen = 0, list[Tensor]()
+    with attached(model, order[0]) as handle:
+        for number, strategy in enumerate(order):
+            if number:
+                handle.adopt(plan_of(handle, strategy, 700 + 400 * (number % 3)))
+                assert str(handle.plan.main_strategy) == str(Strategy.parse(strategy))
+            for _ in range(steps):
+                model.zero_grad()
+                told = slopes(taken)
+                model(told).backward()
+                taken += 1
+                for name, mean in gradients(model).items():
+                    given[name] += sum(from_all(told[name]))
+                    arrived[name] += world * mean
+                    seen.append(mean)
+    far = max(float((arrived[n] - given[n]).abs().max()) for n in given)
+    return far, fingerprint(seen)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_all_that_waited_arrives_in_the_end(four: Ranks, steps: int) -> None:
+    (far, first), *others = four.run(given_and_arrived, IN_TURN, steps)
+    assert far < 1e-4
+    assert all(other == (far, first) for other in others)
+
+
+def test_from_each_to_dense(four: Ranks) -> None:
+    for strategy in IN_TURN[:-2]:
+        (far, _), *_ = four.run(given_and_arrived, (strategy, "none | allreduce"), 2)
+        assert far < 1e-4, strategy
+
+
+def velocity_stays() -> bool:
+    model = Told()
+    with attached(model, "dgc(0.1) | allgather") as handle:
+        for step in range(2):
+            model.zero_grad()
+            model(slopes(step)).backward()
+        before: Any = handle.state_dict()["state"]
+        handle.adopt(plan_of(handle, "dgc(0.1) | gtopk"))
+        after: Any = handle.state_dict()["state"]
+        assert handle.state_dict()["leftovers"].keys() == {"a", "b", "c"}  # type: ignore[attr-defined]
+        kept = all(torch.equal(before[n]["velocity"], after[n]["velocity"]) for n in "abc")
+        handle.adopt(plan_of(handle, "topk(0.1)+ef | allgather"))
+        assert not any("velocity" in values for values in handle.state_dict()["state"].values())  # type: ignore[attr-defined]
+    return kept
+
+
+def test_velocities_stay_with_their_feedback(four: Ranks) -> None:
+    assert four.run(velocity_stays) == [True] * 4
+
+
+def saved_between() -> float:
+    """A state that is saved right after the plan changed holds what has not been sent yet."""
+    model = Told()
+    with attached(model, "topk(0.1)+ef | allgather") as handle:
+        model(slopes(0)).backward()
+        handle.adopt(plan_of(handle, "none | allreduce"))
+        saved = handle.state_dict()
+        model.zero_grad()
+        model(slopes(1)).backward()
+        wanted = gradients(model)
+    again = Told()
+    with attached(again, "none | allreduce") as handle:
+        handle.load_state_dict(saved)
+        again(slopes(1)).backward()
+        return max(float((gradients(again)[n] - wanted[n]).abs().max()) for n in wanted)
+
+
+def test_a_state_saved_in_between_is_whole(four: Ranks) -> None:
+    assert four.run(saved_between) == [0.0] * 4
+
+
+def refused(strategy: str, other: str) -> str:
+    model = Told()
+    with attached(model, strategy) as handle:
+        model(slopes(0)).backward()
+        text = other if dist.get_rank() == 3 or "ranks" not in other else "none | allreduce"
+        try:
+            handle.adopt(plan_of(handle, text.removesuffix(" ranks")))
+        except PlanError as error:
+            said = str(error)
+        else:
+            return "adopted"
+        assert str(handle.plan.main_strategy) == str(Strategy.parse(strategy))
+        model.zero_grad()
+        model(slopes(1)).backward()  # it goes on as before
+    return said
+
+
+@pytest.mark.parametrize(
+    ("strategy", "other", "says"),
+    [
+        ("topk(0.1)+ef21 | allgather", "none | allreduce", "means nothing to another strategy"),
+        (
+            "topk(0.1)+ef | allgather",
+            f"topk(0.1)+ef | hierarchical({TWO})",
+            "sums inside machines",
+        ),
+        ("none | allreduce", "bf16 | allreduce ranks", "all ranks attach the same plan"),
+    ],
+)
+def test_what_cannot_be_adopted_leaves_all_as_it_was(
+    four: Ranks, strategy: str, other: str, says: str
+) -> None:
+    for said in four.run(refused, strategy, other):
+        assert says in said

@@ -17,6 +17,7 @@ COMMANDS = {
     "doctor": "what is here: torch, backend, kernels, interfaces, namespaces, the network's speed",
     "bench": "measure the kernels and the conductor on this machine",
     "lab": "run a job on a cluster emulated on this machine",
+    "profile": "measure a job's first steps, and what strategies cost on its network",
     "available": "every compressor, feedback and collective, in a line each",
 }
 

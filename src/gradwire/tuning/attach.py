@@ -12,6 +12,7 @@ from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.strategy import Strategy
 from gradwire.training import attach as given
 from gradwire.training.attach import Handle
+from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
 from gradwire.tuning.profiling import STRATEGIES
 
@@ -66,11 +67,15 @@ def attach(
             ranks). UsageError: this module cannot be attached, or machines differ in their
             number of ranks where the plan asks for it (on all ranks).
     """
-    first = "none | allreduce" if plan == "auto" else plan
+    only_profiled = profile_only.is_asked()
+    first = "none | allreduce" if only_profiled or plan == "auto" else plan
     handle = given.attach(
         module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes,
         clip_norm=clip_norm, seed=seed, timeout_seconds=timeout_seconds,
     )  # fmt: skip
+    if only_profiled:
+        profile_only.profile_and_exit(module, handle)
+        return handle
     if plan != "auto":
         return handle
     handle.__class__ = TunedHandle

@@ -1,0 +1,87 @@
+"""`gradwire profile`: measure a job's first steps, and what strategies cost on its network."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradwire.planner.profile import Profile, StrategyCost
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("profile.json"), help="(%(default)s)"
+    )
+    parser.add_argument(
+        "--strategies", nargs="+", metavar="TEXT", help="what to measure (six usual ones)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument(
+        "command_line", nargs=argparse.REMAINDER, metavar="-- CMD …",
+        help="the job, as you start it: each rank calls gradwire.attach",
+    )  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the job until it is measured; its exit code, if that is not 0."""
+    from gradwire.planner.profile import Profile
+    from gradwire.strategy import Strategy
+    from gradwire.tuning.profile_only import asked
+
+    command = arguments.command_line
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        raise UsageError(
+            "a profile is of a job; there is no command. Say gradwire profile -- torchrun … "
+            "train.py, with all that starts it."
+        )
+    for text in arguments.strategies or ():
+        Strategy.parse(text)
+    output = arguments.output
+    before = output.stat().st_mtime_ns if output.exists() else None
+    environment = {**os.environ, **asked(output, arguments.strategies)}
+    stdout = sys.stderr if arguments.json else None
+    code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+    if code:
+        return code if code > 0 else 128 - code
+    if not output.exists() or output.stat().st_mtime_ns == before:
+        raise UsageError(
+            f"the job ended and wrote no profile to {output}; it must call gradwire.attach() on "
+            "its model, and take some 15 training steps. Look at its output."
+        )
+    profile = Profile.load(output)
+    print(json.dumps(_document(profile, output)) if arguments.json else _text(profile, output))
+    return 0
+
+
+def _document(profile: Profile, output: Path) -> dict[str, object]:
+    return {"path": str(output), **json.loads(profile.to_json())}
+
+
+def _text(profile: Profile, output: Path) -> str:
+    from gradwire.report.table import Table
+
+    largest = max(1, sum(p.elements for p in profile.parameters))
+    rows = [_row(text, cost, largest) for text, cost in profile.strategies.items()]
+    headers = ("all at once, by", "encode, ms", "moves, ms", "decode, ms", "fit off by")
+    return (
+        f"{len(profile.ready)} parameters, {largest / 1e6:.1f} M elements, {profile.world} ranks: "
+        f"backward {1e3 * profile.backward_seconds:.1f} ms, forward and optimizer "
+        f"{1e3 * profile.around_seconds:.1f} ms\n\n{Table(headers, rows).as_text()}\n\n"
+        f"saved {output}; next: gradwire plan --profile {output} -o plan.json"
+    )
+
+
+def _row(text: str, cost: StrategyCost, largest: int) -> tuple[str, ...]:
+    parts = (cost.encode, cost.wire, cost.decode)
+    return (text, *(f"{1e3 * part(largest):.2f}" for part in parts),
+            f"{100 * max(part.error for part in parts):.0f} %")  # fmt: skip

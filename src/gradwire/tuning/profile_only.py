@@ -1,0 +1,95 @@
+"""`gradwire profile CMD …`: the job's first steps, measured; then it ends.
+
+The command finds what it is asked for in the environment, so that no line of the job changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from gradwire.errors import UsageError
+from gradwire.planner.profile import Profile
+from gradwire.strategy import Strategy
+from gradwire.training.attach import Handle
+from gradwire.training.session import Session
+from gradwire.tuning.local_work import measure as measure_local
+from gradwire.tuning.moves import measure as measure_moves
+from gradwire.tuning.profiling import STRATEGIES, measure
+from gradwire.tuning.recorder import Recorder
+from gradwire.tuning.steps import OnSteps, for_steps
+
+VARIABLE = "GRADWIRE_PROFILE"
+WARM_UP, WATCHED = 3, 10
+
+
+def asked(path: str | Path, strategies: Sequence[str] | None = None) -> Mapping[str, str]:
+    """The environment that asks a job for its profile, to be written by its rank 0."""
+    wanted = {"path": str(Path(path).resolve()), "strategies": list(strategies or STRATEGIES)}
+    return {VARIABLE: json.dumps(wanted)}
+
+
+def is_asked() -> bool:
+    """Whether this job is only to be profiled."""
+    return VARIABLE in os.environ
+
+
+def profile_and_exit(module: nn.Module, handle: Handle) -> None:
+    """After some steps every rank ends with SystemExit(0), and the file is there.
+
+    Raises:
+        UsageError: the variable is not what `asked` makes.
+    """
+    try:
+        wanted = json.loads(os.environ[VARIABLE])
+        path, strategies = Path(wanted["path"]), list(map(str, wanted["strategies"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{VARIABLE} is set by `gradwire profile`; {error!r}. Unset it to train."
+        ) from error
+    session = handle._session
+
+    def life(steps: OnSteps) -> Iterator[None]:
+        yield from for_steps(WARM_UP)
+        recorder = Recorder(module, session)
+        yield from for_steps(WATCHED)
+        recorder.close()
+        say = _say if session.rank == 0 else _nothing
+        profile = _thorough(measure(session, recorder, strategies, say), session, say)
+        if session.rank == 0:
+            profile.save(path)
+            _say(f"saved {path}")
+        steps.close()
+        handle.detach()
+        sys.exit(0)
+
+    OnSteps(module, session, life)
+
+
+def _thorough(profile: Profile, session: Session, say: Callable[[str], None]) -> Profile:
+    """With what single moves and compressors cost, which other clusters are planned from."""
+    largest = sum(p.elements for p in profile.parameters if not p.sparse)
+    say("moves, one by one")
+    moves = measure_moves(session.performers[0], session.machines, session.device, 4 * largest)
+    compressors = {}
+    for text in profile.strategies:
+        left = text.partition(" |")[0]
+        name = f"{left} @ {session.device.type}"
+        if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
+            say(f"compressing with '{left}'")
+            compressors[name] = measure_local(text, session.device, largest)
+    return replace(profile, moves=moves, compressors=compressors)
+
+
+def _say(line: str) -> None:
+    print(f"gradwire profile: {line}", file=sys.stderr, flush=True)
+
+
+def _nothing(line: str) -> None:
+    pass

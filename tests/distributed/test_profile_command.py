@@ -1,0 +1,88 @@
+"""gradwire profile: a job is measured without a change to it, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.planner.profile import Profile
+
+JOB = """
+import torch, torch.distributed as dist, gradwire
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
+gradwire.attach(model, "none | allreduce")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).square().mean().backward()
+    optimizer.step()
+print("trained to the end")
+"""
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def profile(
+    *arguments: str, script: str | None, path: Path, launcher: list[str] = TWO
+) -> subprocess.CompletedProcess[str]:
+    job = path.with_name("job.py")
+    job.write_text(script or "")
+    command = [sys.executable, *launcher, str(job)] if script is not None else []
+    return subprocess.run(
+        [sys.executable, "-m", "gradwire", "profile", "-o", str(path), *arguments, "--", *command],
+        capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_a_job_is_measured_and_ends(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    text = "topk(0.01)+ef | allgather"
+    done = profile("--json", "--strategies", text, script=JOB, path=path)
+    assert done.returncode == 0, done.stderr
+    assert "trained to the end" not in done.stderr
+    document = json.loads(done.stdout)
+    found = Profile.load(path)
+    assert document["path"] == str(path)
+    assert document["parameters"] == json.loads(found.to_json())["parameters"]
+    assert set(found.strategies) == {"none | allreduce", "bf16 | allreduce", text}
+    assert found.world == 2
+    assert {p.name for p in found.parameters} == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert found.parameters[0].name.startswith("2."), "the last layer's come first"
+    assert 0 < found.ready[0].seconds <= found.ready[-1].seconds <= 1.05 * found.backward_seconds
+    assert {"all_reduce float32 world", "all_gather uint8 world"} <= set(found.moves)
+    assert set(found.compressors) == {"none @ cpu", "bf16 @ cpu", "topk(0.01)+ef @ cpu"}
+    for cost in found.strategies.values():
+        assert cost.wire(4096) > 0
+        assert cost.wire(1e6) >= cost.wire(1e3)
+
+
+def test_a_job_without_attach_is_an_error_with_the_next_step(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text("of another day\n")
+    done = profile(script="print('no gradwire here')", path=path, launcher=[])
+    assert done.returncode == 2
+    assert "must call gradwire.attach()" in done.stderr
+    assert path.read_text() == "of another day\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [((), "there is no command"), (("--strategies", "topk(0.01) | nowhere"), "no collective")],
+)
+def test_bad_calls(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    script = None if not arguments else "raise SystemExit(9)"
+    done = profile(*arguments, script=script, path=tmp_path / "profile.json", launcher=[])
+    assert done.returncode == 2
+    assert says in done.stderr
+
+
+def test_the_job_s_own_failure_is_its_exit_code(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    assert profile(script="raise SystemExit(9)", path=path, launcher=[]).returncode == 9

@@ -67,6 +67,9 @@ def attach(
             ranks). UsageError: this module cannot be attached, or machines differ in their
             number of ranks where the plan asks for it (on all ranks).
     """
+    wanted = STRATEGIES if strategies is None else tuple(strategies)
+    for text in wanted if plan == "auto" else ():
+        Strategy.parse(text)
     only_profiled = profile_only.is_asked()
     first = "none | allreduce" if only_profiled or plan == "auto" else plan
     handle = given.attach(
@@ -80,4 +83,4 @@ def attach(
         return handle
     handle.__class__ = TunedHandle
     assert isinstance(handle, TunedHandle)
-    return handle.tune(Tuner(module, handle, STRATEGIES if strategies is None else strategies))
+    return handle.tune(Tuner(module, handle, wanted))

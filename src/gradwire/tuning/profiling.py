@@ -16,6 +16,7 @@ from gradwire.moves import AllGather
 from gradwire.planner.profile import Profile, Ready, StrategyCost
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.training.session import Session
+from gradwire.tuning.agree import from_first
 from gradwire.tuning.contention import measure as measure_contention
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.recorder import Recorder
@@ -45,12 +46,13 @@ def measure(
     for text in dict.fromkeys(("none | allreduce", "bf16 | allreduce", *strategies)):
         progress(f"'{text}'")
         costs[text] = probe.cost(text, largest)
-    return Profile(
+    own = Profile(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
         device=device.type, backend=str(dist.get_backend(performer.group)),
         contention=contention, strategies=costs, versions=versions(),
     )  # fmt: skip
+    return Profile.from_json(from_first(session, own.to_json))
 
 
 def versions() -> Mapping[str, str]:

@@ -1,0 +1,99 @@
+"""plan="auto": every rank comes to the same plan, whatever the loop around the model does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import fingerprint, gradients, loss_of, small
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire import Plan
+from gradwire.errors import StrategyError
+
+STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
+PATIENCE = 400  # steps
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
+        yield ranks
+
+
+def settled(ddp: bool, loop: str) -> tuple[Any, ...]:
+    """What was found, and what the model has become."""
+    module = small()
+    model = DistributedDataParallel(module) if ddp else module
+    handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = 0
+    while not handle.tuner.is_settled and step < PATIENCE:
+        if loop == "evaluates":
+            with torch.no_grad():
+                loss_of(model, step)
+        optimizer.zero_grad()
+        if loop == "accumulates":
+            with handle.no_sync():
+                loss_of(model, step).backward()
+        loss_of(model, step).backward()
+        optimizer.step()
+        step += 1
+    optimizer.zero_grad()
+    loss_of(model, step).backward()
+    found = gradients(model)
+    plan, profile = handle.plan, handle.tuner.profile
+    handle.detach()
+    names = sorted(p.name for bucket in plan.buckets for p in bucket.parameters)
+    return (
+        step < PATIENCE, plan.digest(), plan.to_json(), names, profile.to_json(),
+        fingerprint(found.values()), fingerprint(module.parameters()),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+@pytest.mark.parametrize("loop", ["plain", "evaluates", "accumulates"])
+def test_ranks_settle_on_one_plan(two: Ranks, ddp: bool, loop: str) -> None:
+    first, other = two.run(settled, ddp, loop)
+    assert first == other, "plans, profiles, gradients and weights are the same to the bit"
+    is_settled, digest, text, names, *_ = first
+    assert is_settled
+    plan = Plan.from_json(text)
+    assert plan.digest() == digest
+    assert names == sorted(name for name, _ in small().named_parameters())
+    known = {"none | allreduce", "bf16 | allreduce", *STRATEGIES}
+    assert {str(s) for s in plan.strategies} <= known
+
+
+def resumed_from(path: str) -> str:
+    """The plan that was found, saved, and given to another run."""
+    handle = gradwire.attach(small(), path)
+    digest = handle.plan.digest()
+    handle.detach()
+    return f"{digest}"
+
+
+def test_a_found_plan_is_a_plan(two: Ranks, tmp_path: Path) -> None:
+    _, digest, text, *_ = two.run(settled, False, "plain")[0]
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    assert two.run(resumed_from, str(path)) == [f"{digest}"] * 2
+
+
+def unknown() -> str:
+    try:
+        gradwire.attach(small(), "auto", strategies=["topk(0.1) | nowhere"])
+    except StrategyError as error:
+        return str(error)
+    return f"attached on rank {dist.get_rank()}"
+
+
+def test_a_strategy_that_is_none_is_refused_at_once(two: Ranks) -> None:
+    for said in two.run(unknown):
+        assert "'nowhere' is no collective" in said

@@ -81,6 +81,7 @@ def choose(
     options = list(profile.strategies if strategies is None else strategies)
     for option in options:
         profile.cost(option)
+        check_momentum(option)
     if not options or not any(not r.parameter.sparse for r in profile.ready):
         raise PlanError(
             f"a plan needs parameters with dense gradients, and strategies; got {len(options)} "
@@ -98,6 +99,16 @@ def choose(
     return Choice(
         found[0], baselines, tuple(_rivals(found)), _lower_bound(profile, options)
     )  # fmt: skip
+
+
+def check_momentum(text: str) -> None:
+    """PlanError if a strategy keeps the momentum that others leave to the optimizer."""
+    feedback = Strategy.parse(text).feedback
+    if feedback is not None and feedback.keeps_momentum():
+        raise PlanError(
+            "a plan is chosen among strategies that leave momentum to the optimizer; "
+            f"'{text}' keeps it itself. Use ef, or attach it by name."
+        )
 
 
 def _best(candidates: Iterator[Candidate]) -> Candidate:

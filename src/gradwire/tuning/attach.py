@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.plan import BUCKET_BYTES, Plan
+from gradwire.planner.choose import check_momentum
 from gradwire.strategy import Strategy
 from gradwire.training import attach as given
 from gradwire.training.attach import Handle
@@ -69,7 +70,7 @@ def attach(
     """
     wanted = STRATEGIES if strategies is None else tuple(strategies)
     for text in wanted if plan == "auto" else ():
-        Strategy.parse(text)
+        check_momentum(text)
     only_profiled = profile_only.is_asked()
     first = "none | allreduce" if only_profiled or plan == "auto" else plan
     handle = given.attach(

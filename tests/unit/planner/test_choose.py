@@ -1,0 +1,234 @@
+"""Plans for profiled jobs: limits that have an obvious answer, bounds, what a plan must hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gradwire.buckets import Parameter
+from gradwire.errors import PlanError
+from gradwire.planner.choose import BF16, FP32, choose
+from gradwire.planner.curves import Curve
+from gradwire.planner.fit import Fit
+from gradwire.planner.grouping import Grouping, Problem, solve
+from gradwire.planner.profile import Contention, Profile, Ready, StrategyCost
+from gradwire.planner.stages import Bucketed, Stages
+
+TOPK, INT8 = "topk(0.01)+ef | allgather", "int8+ef | alltoall"
+ALONE = Contention()
+ELEMENT_BYTES = {FP32: 4.0, BF16: 2.0, INT8: 1.0, TOPK: 0.06}
+
+
+def cost(per_element: float, start: float, local: float = 1e-10, further: float = 0.0) -> Any:
+    """Seconds per element on the wire, to start a move, per element of local work."""
+
+    def line(fixed: float, slope: float) -> Fit:
+        return Fit(Curve.affine(fixed, slope))
+
+    return StrategyCost(
+        line(1e-6, local), line(start, per_element), line(1e-6, local), line(0.0, per_element),
+        latency_seconds=start, per_parameter_seconds=further,
+    )  # fmt: skip
+
+
+def model(layers: int = 12, width: int = 128, dtype: str = "float32") -> list[Ready]:
+    """Matrices with their vectors, the last layer's first; 1 ms of backward to a layer."""
+    ready = []
+    for i in reversed(range(layers)):
+        at = 1e-3 * (layers - i)
+        ready.append(Ready(Parameter(f"{i}.bias", (width,), dtype), at - 1e-4))
+        ready.append(Ready(Parameter(f"{i}.weight", (width, width), dtype), at))
+    return ready
+
+
+def profile(
+    bytes_per_second: float, *, start: float = 1e-4, ready: Sequence[Ready] = (),
+    contention: Contention = ALONE, local: float = 1e-10,
+) -> Profile:  # fmt: skip
+    given = tuple(ready or model())
+    strategies = {
+        text: cost(size / bytes_per_second, start, local if text not in (FP32, BF16) else 0.0)
+        for text, size in ELEMENT_BYTES.items()
+    }
+    return Profile(
+        given, max(r.seconds for r in given), 2e-3, ("a", "b"), contention=contention,
+        strategies=strategies,
+    )  # fmt: skip
+
+
+def main_kinds(plan: Any) -> set[str]:
+    """By which strategies matrices travel."""
+    return {
+        str(s) for b, s in zip(plan.buckets, plan.strategies)
+        if any(len(p.shape) > 1 for p in b.parameters)
+    }  # fmt: skip
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+
+def test_of_a_fast_network_nothing_is_asked() -> None:
+    found = choose(profile(1e12, start=1e-6))
+    assert found.is_enough
+    assert main_kinds(found.best.plan) <= {FP32, BF16}
+    assert found.best.timeline.exposed_seconds < 0.03 * found.best.seconds
+
+
+def test_over_a_slow_network_everything_is_compressed_most() -> None:
+    found = choose(profile(1e6))
+    assert main_kinds(found.best.plan) == {TOPK}
+    assert found.best.seconds < 0.2 * found.baselines[BF16].seconds
+
+
+def test_compression_that_costs_more_than_it_saves_is_not_taken() -> None:
+    found = choose(profile(2e8, local=1e-5))
+    assert main_kinds(found.best.plan) <= {FP32, BF16}
+    assert found.best.seconds <= min(c.seconds for c in found.baselines.values())
+
+
+def test_where_starting_costs_much_there_is_one_group_and_where_nothing_many() -> None:
+    dear = choose(profile(1e8, start=0.05), [BF16], lanes=[1]).best.plan
+    free = choose(profile(1e8, start=0.0), [BF16], lanes=[1]).best.plan
+    assert len(dear.buckets) == 1
+    assert len(free.buckets) > 6
+
+
+@pytest.mark.parametrize("rate", [1e6, 1e7, 3e7, 1e8, 1e9])
+@pytest.mark.parametrize("contention", [Contention(), Contention(1.0, 0.2)], ids=str)
+def test_never_worse_than_the_baselines_nor_better_than_the_bound(
+    rate: float, contention: Contention
+) -> None:
+    found = choose(profile(rate, contention=contention))
+    assert set(found.baselines) == {FP32, BF16}
+    for other in (*found.baselines.values(), *found.others):
+        assert found.best.seconds <= other.seconds * (1 + 1e-9)
+        assert found.lower_bound <= other.seconds
+    assert 0 <= found.gap < 1
+    assert found.best in found.finalists
+
+
+def test_a_slower_network_makes_no_plan_faster() -> None:
+    seconds = [choose(profile(rate), [TOPK, BF16, FP32]).best.seconds for rate in (1e6, 1e7, 1e8)]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_the_same_twice() -> None:
+    one, other = (choose(profile(3e7)) for _ in range(2))
+    assert one.best.plan == other.best.plan
+    assert one.lower_bound == other.lower_bound
+
+
+# -- what a plan holds -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [1e6, 1e7, 1e9])
+def test_a_plan_has_every_parameter_once(rate: float) -> None:
+    given = profile(rate)
+    for candidate in choose(given).finalists:
+        candidate.plan.check(given.parameters)
+        places = [max(r.seconds for r in given.ready if r.parameter.name in b.names)
+                  for b in candidate.plan.buckets]  # fmt: skip
+        assert places == sorted(places), "in the order in which they become ready"
+        assert candidate.timeline.iteration_seconds == candidate.seconds
+
+
+def test_vectors_travel_dense_beside_what_is_selected() -> None:
+    plan = choose(profile(1e6)).best.plan
+    for bucket, strategy in zip(plan.buckets, plan.strategies):
+        ranks = {len(p.shape) for p in bucket.parameters}
+        assert ranks == {1} if str(strategy) == FP32 else ranks == {2}
+
+
+def test_buckets_have_one_dtype() -> None:
+    ready = [
+        replace_dtype(r, "bfloat16" if i % 8 >= 4 else "float32") for i, r in enumerate(model())
+    ]
+    for candidate in choose(profile(1e7, ready=ready)).finalists:
+        for bucket in candidate.plan.buckets:
+            assert len({p.dtype for p in bucket.parameters}) == 1
+
+
+def replace_dtype(ready: Ready, dtype: str) -> Ready:
+    return ready._replace(parameter=replace(ready.parameter, dtype=dtype))
+
+
+def test_tables_travel_as_rows_whatever_is_chosen() -> None:
+    table = Ready(Parameter("table.weight", (1000, 16), "float32", True), 0.012)
+    given = profile(1e6, ready=[*model(), table])
+    plan = choose(given).best.plan
+    plan.check(given.parameters)
+    assert str(plan.strategy_of("table.weight")) == "none | columns"
+
+
+def test_one_parameter() -> None:
+    ready = [Ready(Parameter("w", (300, 300)), 0.01)]
+    plan = choose(profile(1e6, ready=ready)).best.plan
+    assert [b.names for b in plan.buckets] == [("w",)]
+    assert main_kinds(plan) == {TOPK}
+
+
+def test_only_vectors() -> None:
+    ready = [Ready(Parameter(f"{i}", (64,)), 1e-3 * i) for i in range(1, 5)]
+    plan = choose(profile(1e5, ready=ready)).best.plan
+    assert {str(s) for s in plan.strategies} <= {FP32, BF16}
+
+
+# -- refused -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_planned_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"'int8 \| vote' was not.*Profile again"):
+        choose(profile(1e7), ["int8 | vote"])
+    with pytest.raises(PlanError, match=r"needs parameters.*0 strategies"):
+        choose(profile(1e7), [])
+    given = profile(1e7)
+    kept = replace(given, strategies={**given.strategies, "dgc(0.01) | zen": cost(1e-9, 1e-4)})
+    with pytest.raises(PlanError, match=r"'dgc\(0.01\) \| zen' keeps it itself.*by name"):
+        choose(kept)
+    table = Ready(Parameter("table.weight", (1000, 16), "float32", True), 0.012)
+    with pytest.raises(PlanError, match="dense gradients"):
+        choose(profile(1e7, ready=[table]))
+
+
+# -- grouping ----------------------------------------------------------------------------------
+
+
+def best_of_all(problem: Problem) -> float:
+    """Every grouping and every choice."""
+    n, best = len(problem.tensors), float("inf")
+    for cuts in itertools.product([False, True], repeat=n - 1):
+        ends = (*(i + 1 for i, cut in enumerate(cuts) if cut), n)
+        if any(b not in ends for b in problem.borders):
+            continue
+        for chosen in itertools.product(range(len(problem.options)), repeat=len(ends)):
+            best = min(best, problem.seconds(Grouping(ends, chosen)))
+    return best
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("contention", [Contention(), Contention(1.0, 0.3)], ids=str)
+def test_near_the_best_of_all_groupings(lanes: int, contention: Contention) -> None:
+    worst = 0.0
+    for seed in range(12):
+        tensors = [
+            Bucketed(1000 + 7919 * (seed + 3 * i) % 60_000, 1, 1e-3 * (i + 1)) for i in range(6)
+        ]
+        given = profile(2e7 * (1 + seed % 4), start=2e-4 * (1 + seed % 3), contention=contention)
+        problem = Problem(Stages(given), tensors, [FP32, TOPK, INT8], lanes)
+        grouping, seconds = solve(problem)
+        assert problem.seconds(grouping) == seconds
+        best = best_of_all(problem)
+        assert problem.lower_bound() <= best * (1 + 1e-9)
+        worst = max(worst, seconds / best - 1)
+    assert worst < 0.02
+
+
+def test_borders_are_kept() -> None:
+    tensors = [Bucketed(1000, 1, 1e-3 * (i + 1)) for i in range(6)]
+    given = profile(1e8, start=0.1)
+    grouping, _ = solve(Problem(Stages(given), tensors, [FP32], borders=frozenset({2, 5})))
+    assert grouping.ends == (2, 5, 6)

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from gradwire.bench.traffic import payload_bytes
 from gradwire.feedback import ErrorFeedback
+from gradwire.layout.message import Layout
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Layout
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
 
 Measure = dict[str, dict[str, float]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from gradwire.errors import UsageError
 
@@ -67,12 +68,22 @@ class Machines:
 
     def node(self, rank: int) -> Group:
         """The ranks of a rank's machine."""
-        return Group("node", next(own for own in self.ranks if rank in own))
+        machine, _ = self._places[rank]
+        return Group("node", self.ranks[machine])
 
     def cross(self, rank: int) -> Group:
         """One rank of every machine: those of this rank's number on its own."""
-        local = self.node(rank).ranks.index(rank)
-        return Group("cross", tuple(sorted(own[local] for own in self.ranks)))
+        return self._cross[self._places[rank][1]]
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """Of each rank the machine, and its number there."""
+        return {rank: (m, i) for m, own in enumerate(self.ranks) for i, rank in enumerate(own)}
+
+    @cached_property
+    def _cross(self) -> list[Group]:
+        """By number in the machine."""
+        return [Group("cross", tuple(sorted(own))) for own in zip(*self.ranks)]
 
     def groups(self) -> list[Group]:
         """All of them, in the same order on every rank: so they are made."""

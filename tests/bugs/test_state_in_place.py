@@ -10,10 +10,10 @@ from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.compressors import BFloat16, Float16, Identity, Int8, Sign
 from gradwire.feedback import ErrorFeedback, MomentumCorrection
+from gradwire.layout.message import Layout
 from gradwire.local import RIGHT_FACTOR
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.encoder import InPlaceEncoder, make_encoder
-from gradwire.runtime.message import Layout
 from gradwire.strategy import Compressor, Key, State, StepInfo
 
 

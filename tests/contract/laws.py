@@ -16,9 +16,9 @@ from gradwire import Strategy, kernels, lockstep
 from gradwire.buckets import Bucket, Parameter
 from gradwire.compressors import TopK
 from gradwire.errors import PayloadError
+from gradwire.layout.pieces import Pieces
 from gradwire.local import LATER_RESIDUALS, OWNERS_RESIDUAL
 from gradwire.runtime.context import BucketContext
-from gradwire.runtime.pieces import Pieces
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
 
 KEY = Key(seed=0, step=0, parameter="w")

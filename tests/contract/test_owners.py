@@ -14,8 +14,8 @@ from torch import Tensor
 from gradwire import Strategy, lockstep
 from gradwire.compressors import Sign
 from gradwire.errors import PayloadError
+from gradwire.layout.pieces import Pieces
 from gradwire.local import OWNERS_RESIDUAL
-from gradwire.runtime.pieces import Pieces
 from gradwire.strategy import Key
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,), "e": (9, 5)}

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import PlanError
-from gradwire.runtime.message import HEADER_BYTES
+from gradwire.layout.message import HEADER_BYTES
 
 LISTED = 'topk(0.1, index="int32")+ef | allgather'
 """8 bytes for each element that is sent, which is easy to count."""

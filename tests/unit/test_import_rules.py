@@ -26,6 +26,7 @@ VOCABULARY = (
 # Who may import what, at any place in the file; "." stands for the package itself.
 ALLOWED = {
     "kernels": ("errors", "kernels"),
+    "layout": (*VOCABULARY, "groups", "kernels", "layout"),
     "compressors": (*VOCABULARY, "kernels"),
     "feedback": (*VOCABULARY, "kernels"),
     "collectives": (*VOCABULARY, "kernels"),

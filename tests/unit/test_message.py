@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import PayloadError
+from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.runtime.message import (
-    HEADER_BYTES,
     Header,
-    Layout,
     check_headers,
     check_size,
     header_of,

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from gradwire import Strategy
+from gradwire.layout.message import Layout
+from gradwire.layout.pieces import Pieces
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
-from gradwire.runtime.message import Layout
-from gradwire.runtime.pieces import PieceByPiece, Pieces
+from gradwire.runtime.pieces import PieceByPiece
 from gradwire.strategy import Key, Sections, StepInfo
 
 WORLD = 3

@@ -26,7 +26,7 @@ from gradwire.bench.traffic import decode_bytes, encode_bytes, payload_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gradwire.runtime.message import Layout
+    from gradwire.layout.message import Layout
     from gradwire.strategy import Compressor, Sections, Strategy
 
 LISTED = (
@@ -129,7 +129,7 @@ class _Bench:
         self.reads: list[float] = []
 
     def _layout(self, compressor: Compressor) -> Layout:
-        from gradwire.runtime.message import Layout
+        from gradwire.layout.message import Layout
 
         return Layout.of([compressor.claims(self.n)])
 

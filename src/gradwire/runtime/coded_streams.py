@@ -14,42 +14,23 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.errors import PayloadError
 from gradwire.kernels import Shape
-from gradwire.streams import Form, Stream, Streams
-
-_SHAPE_BYTES = 4 * len(Shape._fields)  # int32
-_CODES = {"coo": "int32", "bitmap": "bitmap"}
+from gradwire.layout.streams import CODES, SHAPE_BYTES, SizedStreams, row_bytes
+from gradwire.streams import Form, Stream
 
 
-class CodedStreams(Streams):
-    """The part of `Streams` that reads and writes bytes, and knows nothing of buckets.
-
-    is_listed: places are int32 wherever the smallest code is asked for, as the compressor's are.
-    """
-
-    is_listed = False
-
-    def _code(self, n: int, count: int) -> str:
-        return "int32" if self.is_listed else kernels.smallest(n, count)
-
-    def _form(self, form: Form) -> Form:
-        return "coo" if self.is_listed and form == "smallest" else form
+class CodedStreams(SizedStreams):
+    """The part of `Streams` that reads and writes bytes, and knows nothing of buckets."""
 
     # -- of a known number of entries -------------------------------------------------------
 
     def coded_places(self, n: int, places: Tensor) -> Tensor:
         return self.coded(n, Stream(places, places.new_empty(places.numel(), 0)))
 
-    def coded_places_bytes(self, n: int, count: int) -> int:
-        return kernels.code_bytes(self._code(n, count), n, count)
-
     def read_places(self, n: int, count: int, message: Tensor) -> Tensor:
         return _read_places(n, count, message, self._code(n, count))
 
     def coded(self, n: int, stream: Stream) -> Tensor:
         return _coded(n, stream, self._code(n, stream.count))
-
-    def coded_bytes(self, n: int, count: int, like: Stream) -> int:
-        return count * _row_bytes(like) + self.coded_places_bytes(n, count)
 
     def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
         return _read(n, count, like, message, self._code(n, count))
@@ -58,36 +39,27 @@ class CodedStreams(Streams):
 
     def packed(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
         if (form := self._form(form)) != "smallest":
-            return _coded(n, stream, _CODES[form])
+            return _coded(n, stream, CODES[form])
         if stream.count == 0:
             return torch.empty(0, dtype=torch.uint8, device=stream.places.device)
         shape = kernels.shape_of(stream.places, n)
-        message, section = _filled(stream, _SHAPE_BYTES, kernels.shaped_bytes(n, shape))
+        message, section = _filled(stream, SHAPE_BYTES, kernels.shaped_bytes(n, shape))
         told = torch.tensor(shape, dtype=torch.int32, device=message.device)
-        message[:_SHAPE_BYTES].copy_(told.view(torch.uint8))
+        message[:SHAPE_BYTES].copy_(told.view(torch.uint8))
         kernels.encode_shaped(stream.places, n, shape, section)
         return message
 
-    def most_packed_bytes(self, n: int, like: Stream) -> int:
-        return _SHAPE_BYTES + n * (4 + _row_bytes(like))
-
     def unpacked(self, n: int, like: Stream, message: Tensor, form: Form = "smallest") -> Stream:
         if (form := self._form(form)) != "smallest":
-            return _read(n, _count(n, like, message, form), like, message, _CODES[form])
+            return _read(n, _count(n, like, message, form), like, message, CODES[form])
         if message.numel() == 0:
             return Stream(like.places[:0], like.values[:0])
         shape = _shape(message)
-        begin, end = _SHAPE_BYTES, _SHAPE_BYTES + shape.entries * _row_bytes(like)
+        begin, end = SHAPE_BYTES, SHAPE_BYTES + shape.entries * row_bytes(like)
         _check_size(n, shape.entries, end + kernels.shaped_bytes(n, shape), message)
         places = torch.empty(shape.entries, dtype=torch.int32, device=message.device)
         kernels.decode_shaped(message[end:], n, shape, places)
         return Stream(places, _values(message[begin:end], shape.entries, like))
-
-
-def _row_bytes(like: Stream) -> int:
-    """Of the values of one entry."""
-    width = like.values.shape[1] if like.values.dim() > 1 else 1
-    return width * like.values.element_size()
 
 
 def _filled(stream: Stream, head: int, size: int) -> tuple[Tensor, Tensor]:
@@ -106,7 +78,7 @@ def _coded(n: int, stream: Stream, code: str) -> Tensor:
 
 
 def _read(n: int, count: int, like: Stream, message: Tensor, code: str) -> Stream:
-    end = count * _row_bytes(like)
+    end = count * row_bytes(like)
     _check_size(n, count, end + kernels.code_bytes(code, n, count), message)
     places = _read_places(n, count, message[end:], code)
     return Stream(places, _values(message[:end], count, like))
@@ -127,12 +99,12 @@ def _values(data: Tensor, count: int, like: Stream) -> Tensor:
 
 def _shape(message: Tensor) -> Shape:
     """What a message begins with; nothing else is looked at."""
-    if message.numel() < _SHAPE_BYTES:
+    if message.numel() < SHAPE_BYTES:
         raise PayloadError(
-            f"a stream has at least {_SHAPE_BYTES} bytes; {message.numel()} arrived. The message "
+            f"a stream has at least {SHAPE_BYTES} bytes; {message.numel()} arrived. The message "
             "is damaged: run `gradwire doctor`."
         )
-    told = message[:_SHAPE_BYTES].clone().view(torch.int32).tolist()
+    told = message[:SHAPE_BYTES].clone().view(torch.int32).tolist()
     if told[0] == 0:
         raise PayloadError(
             f"a stream of no entries has no bytes; {message.numel()} arrived. The message is "
@@ -144,7 +116,7 @@ def _shape(message: Tensor) -> Shape:
 def _count(n: int, like: Stream, message: Tensor, form: Form) -> int:
     """How many entries a message of a form without a shape must have, if it is one."""
     bits = -(-n // 8) if form == "bitmap" else 0
-    each = _row_bytes(like) + (4 if form == "coo" else 0)
+    each = row_bytes(like) + (4 if form == "coo" else 0)
     count = max(0, message.numel() - bits) // each
     return min(count, n)
 

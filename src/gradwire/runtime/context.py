@@ -19,12 +19,13 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError, PlanError
+from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
 from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.inbox import Inbox
-from gradwire.runtime.message import HEADER_BYTES, Header, Layout, of_parameter, used
+from gradwire.runtime.message import Header, of_parameter, used
 from gradwire.runtime.shards import Shards
 from gradwire.runtime.streams import BucketStreams
 from gradwire.strategy import Context, Encoder, Feedback, Key, Sections, State, StepInfo, Strategy

@@ -18,21 +18,19 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.buckets import Bucket, Parameter
+from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
 from gradwire.groups import Machines
+from gradwire.layout.message import HEADER_BYTES
+from gradwire.layout.parts import cut, part_of
 from gradwire.local import MachineSums
 from gradwire.moves import AllGather, AllToAll, Move, over
 from gradwire.runtime.context import BucketContext, Memory
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import HEADER_BYTES, Header, check_headers, check_size, header_of
-from gradwire.runtime.pieces import GRAIN, Pieces
+from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.runtime.shards import Shards
 from gradwire.runtime.stages import StagedContext
 from gradwire.strategy import Collective, Key, State, StepInfo, Strategy
-
-_ROWS = 8
-"""Parts are whole rows where each owner gets so many: cut evenly, to an eighth."""
 
 
 def make_context(
@@ -65,11 +63,11 @@ class HierarchicalContext(BucketContext):
         super().__init__(strategy, bucket, rank, machines.world, memory, **options)
         self._machines, self._options = machines, options
         self._sums: BucketMachineSums | None = None
-        self.pieces = [_cut(p, machines.per_node) for p in bucket.parameters]
+        self.pieces = [cut(p, machines.per_node) for p in bucket.parameters]
         if machines.per_node > 1:
             local = machines.node(rank).ranks.index(rank)
             parts = zip(bucket.parameters, self.pieces)
-            self.kept = Bucket(tuple(_part(p, cut, local) for p, cut in parts))
+            self.kept = Bucket(tuple(part_of(p, own, local) for p, own in parts))
 
     def machines(self, outer: Collective) -> MachineSums | None:
         if self._machines.per_node == 1:
@@ -202,21 +200,3 @@ class BucketMachineSums(MachineSums):
         """After all buckets of the step. A part that crossed beside a spoiled one gives back."""
         if self._crossed:
             self._crossing.end(skipped)
-
-
-def _row(p: Parameter, per_node: int) -> int:
-    """Elements of a row, where parts are whole rows; else 0."""
-    many = len(p.shape) > 1 and p.shape[0] >= _ROWS * per_node
-    return p.elements // p.shape[0] if many else 0
-
-
-def _cut(p: Parameter, per_node: int) -> Pieces:
-    """Where a parameter is cut among the ranks of a machine; the same on every one."""
-    return Pieces.of(p.name, p.elements, per_node, _row(p, per_node) or GRAIN)
-
-
-def _part(p: Parameter, cut: Pieces, local: int) -> Parameter:
-    """What one of them owns, as a parameter of its own, whose name its dice look at."""
-    (begin, end), row = cut.of_owner(local), _row(p, len(cut.bounds))
-    shape = ((end - begin) // row, *p.shape[1:]) if row else (end - begin,)
-    return Parameter(f"{p.name}/{cut.number_of(local)}", shape)

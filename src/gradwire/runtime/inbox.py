@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from gradwire.layout.message import Layout
 from gradwire.runtime.message import (
-    Layout,
     check_headers,
     check_ragged_size,
     check_size,

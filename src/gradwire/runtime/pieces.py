@@ -1,8 +1,7 @@
-"""One parameter in as many pieces as there are ranks, each with an owner."""
+"""A compressor on each piece of a parameter by itself."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,37 +9,6 @@ from torch import Tensor
 
 from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Compressor, Key, Sections
-
-GRAIN = 64  # elements: pieces begin at cache lines, unless another grain is asked for
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """Piece j is elements begin ... end - 1 of a parameter, and belongs to rank owner.
-
-    The first owner follows from the name, so that small parameters do not all fall to rank 0.
-    """
-
-    bounds: tuple[tuple[int, int], ...]
-    first_owner: int
-
-    @staticmethod
-    def of(name: str, n: int, world: int, grain: int = GRAIN) -> Pieces:
-        size = -(-n // (world * grain)) * grain
-        bounds = tuple((min(j * size, n), min((j + 1) * size, n)) for j in range(world))
-        return Pieces(bounds, zlib.crc32(name.encode()) % world)
-
-    def of_owner(self, rank: int) -> tuple[int, int]:
-        """The piece that belongs to a rank."""
-        return self.bounds[self.number_of(rank)]
-
-    def number_of(self, rank: int) -> int:
-        """Which piece belongs to a rank."""
-        return (rank - self.first_owner) % len(self.bounds)
-
-    def owners(self) -> list[int]:
-        """By piece."""
-        return [(self.first_owner + j) % len(self.bounds) for j in range(len(self.bounds))]
 
 
 def of_piece(key: Key, j: int) -> Key:

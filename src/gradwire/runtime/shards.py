@@ -14,18 +14,19 @@ from torch import Tensor
 
 from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
+from gradwire.layout.pieces import Pieces
+from gradwire.layout.shards import ShardLayout
 from gradwire.local import OWNERS_RESIDUAL
 from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import (
     Header,
-    Layout,
     check_headers,
     check_size,
     header_of,
     of_parameter,
 )
-from gradwire.runtime.pieces import PieceByPiece, Pieces, of_piece
+from gradwire.runtime.pieces import PieceByPiece, of_piece
 from gradwire.strategy import Key, Recurrence, State, StepInfo, Strategy
 
 
@@ -40,19 +41,18 @@ class Shards:
         pieces: Sequence[Pieces] | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
-        self.pieces = pieces or [Pieces.of(p.name, p.elements, world) for p in bucket.parameters]
-        self.layouts = [self._layout(owner) for owner in range(world)]
-        sizes = [layout.bytes for layout in self.layouts]
+        plan = ShardLayout.of(strategy.compressor, bucket, world, pieces)
+        self.pieces, self.layouts, sizes = plan.pieces, plan.layouts, plan.sizes
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
-        self._move = AllToAll(self._sent, tuple(sizes), (sizes[rank],) * world, rank)
-        messages: Sequence[Tensor] = torch.split(self._sent, sizes)
+        self._move = plan.outgoing(self._sent, rank)
+        messages: Sequence[Tensor] = torch.split(self._sent, list(sizes))
         self._headers = [Header(message) for message in messages]
         views = [layout.views(message) for layout, message in zip(self.layouts, messages)]
         self.sections = [
             tuple(s for owner in pieces.owners() for s in views[owner][p])
             for p, pieces in enumerate(self.pieces)
         ]
-        self._mine = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+        self._mine = torch.zeros(plan.answer_bytes, dtype=torch.uint8, device=device)
         self._my_header = Header(self._mine)
         own = self.layouts[rank]
         self._my_sections = own.views(self._mine[: own.bytes])
@@ -64,11 +64,6 @@ class Shards:
         self._encoders = [make_encoder(strategy.compressor, None, rule) for _ in self.pieces]
         self.damage: PayloadError | None = None
         self._encoded = 0  # parameters whose means this step's encoders have seen
-
-    def _layout(self, owner: int) -> Layout:
-        sizes = [end - begin for begin, end in (p.of_owner(owner) for p in self.pieces)]
-        compressor, dtype = self.strategy.compressor, self.bucket.dtype
-        return Layout.of([compressor.claims(n, dtype) for n in sizes])
 
     def compressors(self) -> list[PieceByPiece]:
         """What encodes each parameter for its owners."""

@@ -13,7 +13,7 @@ finds NaN in its result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,15 +23,15 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.groups import Machines
+from gradwire.layout.stage_moves import Numbers, cuts
+from gradwire.layout.stages import Leaf, Region, StageLayout, in_order
+from gradwire.layout.walk import Walk
 from gradwire.local import LATER_RESIDUALS, Stages
-from gradwire.moves import Move
 from gradwire.runtime.context import BucketContext, Memory
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_headers, header_of, of_parameter
 from gradwire.runtime.pieces import PieceByPiece
 from gradwire.runtime.shards import remembers
-from gradwire.runtime.stage_layout import Leaf, Region, StageLayout, in_order
-from gradwire.runtime.stage_moves import Messages, Numbers, Site, StageMoves, alone, cuts
 from gradwire.strategy import Encoder, Key, Recurrence, Sections, State, StepInfo, Strategy
 
 
@@ -93,22 +93,21 @@ class _Encoded(NamedTuple):
         self.encoder.undo(self.x, self.state, self.sections, self.info)
 
 
-class BucketStages(Stages):
+class BucketStages(Walk):
     """The local work on one bucket of one rank, step after step."""
 
     def __init__(self, context: StagedContext, plan: StageLayout) -> None:
-        self._context, self._plan, self._tasks = context, plan, plan.path.tasks
         dtype: torch.dtype = getattr(torch, context.bucket.dtype)
-        self._moves = StageMoves(plan, dtype, context._device)
+        super().__init__(plan, context.rank, dtype, context._device)
+        self._context = context
         self._rooms = kernels.Scratch()
         self._encoders: dict[int, list[Encoder]] = {}
-        self._take: Callable[[Tensor], None] | None = None
 
     def begin(self) -> None:
         """A new step."""
         context, scale = self._context, self._context.info.clip_scale
         self._encoded: dict[int, list[_Encoded]] = {}  # by site
-        self._messages: Messages = []
+        self._messages = []
         self._damage: PayloadError | None = None
         # What is compressed at once is clipped there, in the same pass.
         self._is_clipped = scale == 1.0 or not self._tasks[0].is_local
@@ -116,26 +115,6 @@ class BucketStages(Stages):
         clip = scale != 1.0 and self._is_clipped
         self._numbers = [x.float() * scale for x in given] if clip else given
         context._snapshot()
-
-    def moves(self) -> Iterator[Move]:
-        for number, task in enumerate(self._tasks):
-            before, after = (self._plan.before(self._context.rank, number + i) for i in (0, 1))
-            if not (before.is_active or after.is_active):
-                continue  # where one rank has all, others wait for the second step
-            if task.name == "compress":
-                self._compress(number)
-            elif task.name == "decompress":
-                self._decompress(number)
-            else:
-                move = self._move(number)
-                if self._plan.circle(self._context.rank, task).size > 1:
-                    yield move
-                else:
-                    self.take(alone(move))
-
-    def take(self, arrived: Tensor) -> None:
-        assert self._take is not None, "take follows a move"
-        self._take(arrived)
 
     def finish(self) -> None:
         context = self._context
@@ -168,21 +147,10 @@ class BucketStages(Stages):
             for encoded in self._encoded[site] if site >= first else ():
                 encoded.undo()
 
-    def _move(self, number: int) -> Move:
-        rank, task = self._context.rank, self._tasks[number]
-        at = Site(number, rank, self._plan.circle(rank, task), self._plan.root(rank, task))
-        if self._plan.before(rank, number).leaves:
-            move, read = self._moves.of_messages(at, self._messages)
-            self._take = lambda arrived: setattr(self, "_messages", read(arrived))
-        else:
-            move, of_numbers = self._moves.of_numbers(at, self._numbers)
-            self._take = lambda arrived: setattr(self, "_numbers", of_numbers(arrived))
-        return move
-
     # -- compress --------------------------------------------------------------------------
 
     def _compress(self, number: int) -> None:
-        rank, info = self._context.rank, self._info(number)
+        rank, info = self._rank, self._info(number)
         leaves = self._plan.before(rank, number + 1).leaves
         layouts = [self._plan.layout(leaf) for leaf in leaves]
         device = self._device(number)
@@ -208,7 +176,7 @@ class BucketStages(Stages):
         """Made once: where a rank compresses what never changes."""
         if number not in self._encoders:
             strategy, site = self._context.strategy, self._plan.site(number)
-            region = self._plan.before(self._context.rank, number).region
+            region = self._plan.before(self._rank, number).region
             again = Recurrence(state=LATER_RESIDUALS[site - 1]) if remembers(strategy) else None
             made = []
             for p, (start, _) in enumerate(region):
@@ -237,8 +205,8 @@ class BucketStages(Stages):
     # -- decompress ------------------------------------------------------------------------
 
     def _decompress(self, number: int) -> None:
-        had = self._plan.before(self._context.rank, number)
-        region = self._plan.before(self._context.rank, number + 1).region
+        had = self._plan.before(self._rank, number)
+        region = self._plan.before(self._rank, number + 1).region
         good = [self._is_good(messages) for messages in self._messages]
         is_last = number == len(self._tasks) - 1
         self._numbers = []

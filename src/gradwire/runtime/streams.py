@@ -18,13 +18,13 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
+from gradwire.layout.message import HEADER_BYTES
+from gradwire.layout.streams import WORD, announced_bytes
 from gradwire.local import State
-from gradwire.member import padded
 from gradwire.moves import AllGather
 from gradwire.runtime.coded_streams import CodedStreams
 from gradwire.runtime.domains import HashedElements, Ranges, chunks_or_ranges
 from gradwire.runtime.message import (
-    HEADER_BYTES,
     Header,
     check_headers,
     check_seals,
@@ -33,8 +33,6 @@ from gradwire.runtime.message import (
     seal,
 )
 from gradwire.streams import Domains, Form, Stream
-
-_WORD = 8  # bytes
 
 
 class BucketStreams(CodedStreams):
@@ -109,11 +107,11 @@ class BucketStreams(CodedStreams):
     # -- what all ranks hear ----------------------------------------------------------------
 
     def announce(self, *numbers: int, finite: bool = True) -> AllGather:
-        self._announced = HEADER_BYTES + _WORD * (len(numbers) + 1)
+        self._announced = announced_bytes(len(numbers))
         message = torch.zeros(self._announced, dtype=torch.uint8, device=self._device)
         damaged = self.damage is not None
         Header(message).write(self._digest, self.step, self._finite and finite, damaged)
-        message[HEADER_BYTES:-_WORD].view(torch.int64).copy_(torch.tensor(numbers))
+        message[HEADER_BYTES:-WORD].view(torch.int64).copy_(torch.tensor(numbers))
         seal(message)
         return AllGather(message)
 
@@ -126,7 +124,7 @@ class BucketStreams(CodedStreams):
         if not finite:
             self._spoil()
             return None
-        numbers: list[list[int]] = messages[:, HEADER_BYTES:-_WORD].view(torch.int64).tolist()
+        numbers: list[list[int]] = messages[:, HEADER_BYTES:-WORD].view(torch.int64).tolist()
         for row in numbers:
             for number in row:
                 self._check_count(number, most)
@@ -136,7 +134,7 @@ class BucketStreams(CodedStreams):
         return torch.tensor([count, ~count], device=self._device).view(torch.uint8)
 
     def read_count(self, message: Tensor, most: int) -> int:
-        count, inverse = self.whole(message, 2 * _WORD).view(torch.int64).tolist()
+        count, inverse = self.whole(message, 2 * WORD).view(torch.int64).tolist()
         self._check_count(count if inverse == ~count else -1, most)
         return int(count)
 
@@ -184,9 +182,6 @@ class BucketStreams(CodedStreams):
         message[: content.numel()] = content
         seal(message)
         return message
-
-    def sealed_bytes(self, size: int) -> int:
-        return padded(size) + _WORD
 
     def unsealed(self, message: Tensor, size: int) -> Tensor:
         check_seals(self.whole(message, self.sealed_bytes(size)).view(1, -1))

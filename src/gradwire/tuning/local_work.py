@@ -8,10 +8,10 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from gradwire.layout.message import Layout
 from gradwire.planner.fit import fit
 from gradwire.planner.profile import LocalCost
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Layout
 from gradwire.strategy import Key, Sections, State, StepInfo, Strategy
 
 SIZES = (256, 4096, 65_536, 1_048_576, 4_194_304)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from gradwire.buckets import Bucket
 from gradwire.groups import Group, Machines
-from gradwire.runtime.message import Layout
-from gradwire.runtime.pieces import Pieces
+from gradwire.layout.message import Layout
+from gradwire.layout.pieces import Pieces
 from gradwire.strategy import Compressor
 from gradwire.tasks import SECOND, Path, Task
 
@@ -67,11 +68,18 @@ class StageLayout:
     machines: Machines | None = None
     _known: dict[tuple[int, int], Having] = field(default_factory=dict)
     _layouts: dict[Region, Layout] = field(default_factory=dict)
+    _circles: dict[tuple[int, str], Circle] = field(default_factory=dict)
+    _parts: dict[tuple[Region, int], list[Region]] = field(default_factory=dict)
 
     def circle(self, rank: int, task: Task) -> Circle:
         """Who makes a move with this rank."""
+        if (rank, task.at) not in self._circles:
+            self._circles[rank, task.at] = self._circle(rank, task)
+        return self._circles[rank, task.at]
+
+    def _circle(self, rank: int, task: Task) -> Circle:
         if not task.at or self.machines is None:
-            return Circle(None, tuple(range(self.world)), rank)
+            return Circle(None, self._everybody, rank)
         group = (self.machines.node if task.at == "node" else self.machines.cross)(rank)
         everybody = len(group.ranks) == self.world
         return Circle(None if everybody else group, group.ranks, group.ranks.index(rank))
@@ -119,6 +127,10 @@ class StageLayout:
                     return first
         return None
 
+    @cached_property
+    def _everybody(self) -> tuple[int, ...]:
+        return tuple(range(self.world))
+
     @property
     def _whole(self) -> Region:
         return tuple((0, n) for n in self.bucket.sizes)
@@ -165,6 +177,11 @@ class StageLayout:
 
     def split(self, region: Region, n: int) -> list[Region]:
         """The part of each of n owners."""
+        if (region, n) not in self._parts:
+            self._parts[region, n] = self._split(region, n)
+        return self._parts[region, n]
+
+    def _split(self, region: Region, n: int) -> list[Region]:
         cuts = [
             Pieces.of(p.name, end - begin, n)
             for p, (begin, end) in zip(self.bucket.parameters, region)
@@ -187,9 +204,9 @@ class StageLayout:
         if len(regions) == 1:
             return (Leaf(region, names),)
         bare = [Leaf(r, ()) for r in regions]
-        by_place = [in_order(bare, p) for p in range(len(names))]
+        places = [{i: at for at, i in enumerate(in_order(bare, p))} for p in range(len(names))]
         return tuple(
-            Leaf(r, tuple(f"{name}/{by_place[p].index(i)}" for p, name in enumerate(names)))
+            Leaf(r, tuple(f"{name}/{place[i]}" for name, place in zip(names, places)))
             for i, r in enumerate(regions)
         )
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import PayloadError
+from gradwire.layout.stages import Circle, Having, Leaf, Region, StageLayout
 from gradwire.moves import (
     AllGather,
     AllReduce,
@@ -25,7 +26,6 @@ from gradwire.moves import (
     Reduce,
     ReduceScatter,
 )
-from gradwire.runtime.stage_layout import Circle, Having, Leaf, Region, StageLayout
 
 Numbers: TypeAlias = "list[Tensor]"
 """Of each parameter, of a region: 1-D."""

@@ -1,0 +1,61 @@
+"""One packed message: a header of 32 bytes, then the sections of every parameter.
+
+    0        8        16       24       32
+    │ magic  │ flags  │ digest │ step   │ p0.section0 p0.section1 p1.section0 …      │ pad to 8
+
+Codes of 4 KiB and more begin, and then messages end, at a multiple of 64 bytes: a cache line.
+The sizes follow from the plan alone, so nothing about them travels; the digest of the plan does.
+Bare numbers (for AllReduce, where the network adds) are the same buffer without its header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradwire.strategy import Claims
+
+HEADER_BYTES = 32
+_LINE = 64
+_LONG_CODE = 4096
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each section lies in a message, and how long it is."""
+
+    sections: tuple[tuple[tuple[torch.dtype, int, int], ...], ...]  # (dtype, begin, end) in bytes
+    bytes: int
+
+    @staticmethod
+    def of(claims: Sequence[Claims]) -> Layout:
+        """The layout for parameters with these claims, in order."""
+        at, end, parameters = HEADER_BYTES, 8, []
+        for claim in claims:
+            sections = []
+            for name, count in claim.sections:
+                dtype: torch.dtype = getattr(torch, name)
+                start = dtype.itemsize if claim.fixed else 8  # as ragged payloads begin
+                if claim.fixed and dtype == torch.uint8 and count >= _LONG_CODE:
+                    start = end = _LINE
+                at += -at % start
+                sections.append((dtype, at, at + count * dtype.itemsize))
+                at = sections[-1][2]
+            parameters.append(tuple(sections))
+        return Layout(tuple(parameters), at + -at % end)
+
+    def views(self, message: Tensor) -> list[tuple[Tensor, ...]]:
+        """The sections of each parameter, sharing the message's memory."""
+        return [
+            tuple(message[begin:end].view(dtype) for dtype, begin, end in sections)
+            for sections in self.sections
+        ]
+
+    def numbers(self, message: Tensor) -> Tensor:
+        """All values of a one-dtype layout, as one tensor without the header."""
+        dtype, begin, _ = self.sections[0][0]
+        end = self.sections[-1][-1][2]
+        return message[begin:end].view(dtype)

@@ -1,0 +1,90 @@
+"""What a strategy costs one rank, step by step: moves with their bytes, and local work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+WorkKind: TypeAlias = Literal["encode", "decode", "accumulate"]
+
+
+class PricedMove(NamedTuple):
+    """One move of one rank. bytes: of the data that the rank brings, of that dtype.
+
+    group: "world", "node" or "cross"; ranks: of the group. sent, received: bytes, by the formulas
+    of `moves`.
+    """
+
+    name: str
+    bytes: int
+    sent: float
+    received: float
+    dtype: str
+    group: str
+    ranks: int
+
+    @property
+    def busiest(self) -> float:
+        """What a link that is full both ways waits for."""
+        return max(self.sent, self.received)
+
+
+class Work(NamedTuple):
+    """Local work on one parameter, or on what a rank has of it.
+
+    elements: that are read (encode) or written; contributions: payloads that are added up;
+    entries: of how many elements each payload speaks. device: "gpu", where the gradient lies, or
+    "cpu", the host's memory.
+    """
+
+    kind: WorkKind
+    elements: int
+    contributions: int = 1
+    entries: int = 0
+    device: str = "gpu"
+
+    @property
+    def touched(self) -> int:
+        """Numbers that are read or written: what its time is taken to be proportional to."""
+        return self.elements + self.contributions * self.entries
+
+
+Step: TypeAlias = "PricedMove | Work"
+
+
+@dataclass(frozen=True)
+class Priced:
+    """One rank's way through a strategy, in order. estimated: sizes depend on the data."""
+
+    steps: tuple[Step, ...]
+    estimated: bool = False
+
+    @property
+    def moves(self) -> tuple[PricedMove, ...]:
+        return tuple(step for step in self.steps if isinstance(step, PricedMove))
+
+    @property
+    def work(self) -> tuple[Work, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Work))
+
+    @property
+    def bytes_sent(self) -> float:
+        """By this rank, over all moves."""
+        return sum(move.sent for move in self.moves)
+
+    @property
+    def encode(self) -> tuple[Work, ...]:
+        """What is done before the first move."""
+        return tuple(self._until_a_move())
+
+    @property
+    def decode(self) -> tuple[Work, ...]:
+        """What is done between moves and after."""
+        return self.work[len(self.encode) :]
+
+    def _until_a_move(self) -> Iterator[Work]:
+        for step in self.steps:
+            if isinstance(step, PricedMove):
+                return
+            yield step

@@ -1,0 +1,250 @@
+"""Local work that carries sizes instead of data: what pricing gives a collective's `rounds`.
+
+Tensors are torch's "meta" tensors, which have a size and no memory. Where things lie and how much
+travels is read in `layout`, as the runtime reads it; every piece of local work is written down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.buckets import Bucket
+from gradwire.errors import PlanError
+from gradwire.groups import Machines
+from gradwire.layout.message import HEADER_BYTES, Layout
+from gradwire.layout.parts import cut, part_of
+from gradwire.layout.shards import ShardLayout
+from gradwire.layout.stage_moves import elements
+from gradwire.layout.stages import StageLayout
+from gradwire.layout.walk import Walk
+from gradwire.local import Local, MachineSums, Stages
+from gradwire.member import padded
+from gradwire.moves import AllGather, AllToAll, Move, over
+from gradwire.planner.expected import Crowd, ExpectedStreams
+from gradwire.planner.priced import Step, Work, WorkKind
+from gradwire.strategy import Collective, Context, Strategy
+from gradwire.streams import Streams
+
+_META = torch.device("meta")
+_RAGGED_HEAD = 16
+
+
+class SizedContext(Context):
+    """One rank's part of one bucket. steps: where moves and work are written down.
+
+    crowd: what is known of the gradients' zeros. machines: where ranks are, for who asks.
+    """
+
+    finite = True
+
+    def __init__(
+        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, steps: list[Step],
+        crowd: Crowd, machines: Machines | None = None,
+    ) -> None:  # fmt: skip
+        self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
+        self.steps, self.crowd, self._machines = steps, crowd, machines
+        claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
+        self.ragged = not all(claim.fixed for claim in claims)
+        self.is_exact = strategy.feedback is None and all(claim.exact for claim in claims)
+        self.layout = Layout.of(claims)
+        self._claims = claims
+        self._shards: ShardLayout | None = None
+
+    # -- what is written down -------------------------------------------------------------
+
+    def entries_of(self, n: int) -> int:
+        """Of how many of n elements a payload speaks."""
+        claims = self.strategy.compressor.claims(n, self.bucket.dtype)
+        if claims.fixed:
+            return n if claims.elements is None else claims.elements
+        return round(n * self.crowd.density(str(self.strategy)))
+
+    def encodes(self, n: int, device: str = "gpu") -> None:
+        self.steps.append(Work("encode", n, 1, self.entries_of(n), device))
+
+    def accumulates(self, n: int, contributions: int, device: str = "gpu") -> None:
+        kind: WorkKind = "accumulate" if contributions > 1 else "decode"
+        entries = self.entries_of(n)
+        self.steps.append(Work(kind, n, contributions, entries, device))
+
+    def _encodes_all(self) -> None:
+        for n in self.bucket.sizes:
+            self.encodes(n)
+
+    # -- the collective's side ------------------------------------------------------------
+
+    def message(self) -> Tensor:
+        self._encodes_all()
+        return _bytes(self._message_bytes())
+
+    def _message_bytes(self) -> int:
+        if not self.ragged:
+            return self.layout.bytes
+        return HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
+
+    def _ragged_bytes(self, n: int) -> int:
+        """Of one payload of expected length, as `threshold` and `nonzero` write it."""
+        k = self.entries_of(n)
+        places = kernels.code_bytes(kernels.smallest(n, k), n, k)
+        return padded(_RAGGED_HEAD + padded(places) + k * self._value_bytes)
+
+    @property
+    def _value_bytes(self) -> int:
+        return 4 if not self.is_exact else int(getattr(torch, self.bucket.dtype).itemsize)
+
+    def length(self) -> Tensor:
+        return torch.tensor([self._message_bytes()])  # real: it is looked at
+
+    def numbers(self) -> Tensor:
+        self._encodes_all()
+        return self.layout.numbers(_bytes(self.layout.bytes))
+
+    def accumulate(self, messages: Tensor) -> None:
+        for n in self.bucket.sizes:
+            self.accumulates(n, self.world)
+
+    def divide(self, total: Tensor) -> None:
+        for n in self.bucket.sizes:
+            self.accumulates(n, 1)
+
+    def scatter(self) -> AllToAll:
+        self._shards = ShardLayout.of(self.strategy.compressor, self.bucket, self.world)
+        self._encodes_all()
+        return self._shards.outgoing(_bytes(sum(self._shards.sizes)), self.rank)
+
+    def reduce(self, arrived: Tensor) -> Tensor:
+        assert self._shards is not None, "reduce comes after scatter"
+        for pieces in self._shards.pieces:
+            begin, end = pieces.of_owner(self.rank)
+            self.accumulates(end - begin, self.world)
+            self.encodes(end - begin)
+        return _bytes(self._shards.answer_bytes)
+
+    def collect(self, messages: Tensor) -> None:
+        self.divide(messages)
+
+    def streams(self) -> Streams:
+        values = [claim.sections[-1][0] for claim in self._claims]
+        value = getattr(torch, values[0]) if not self.ragged and values else torch.float32
+        listed = getattr(self.strategy.compressor, "index", "auto") == "int32"
+        return ExpectedStreams(self, value, listed)
+
+    def machines(self, outer: Collective) -> MachineSums | None:
+        assert self._machines is not None, "asked where machines are known"
+        if self._machines.per_node == 1:
+            return None
+        return SizedMachineSums(self, self._machines, outer)
+
+    def stages(self) -> Stages:
+        path = self.strategy.collective.tasks
+        assert path is not None, "asked of paths only"
+        compressor = self.strategy.compressor
+        return SizedStages(
+            self, StageLayout(path, self.bucket, self.world, compressor, self._machines)
+        )
+
+    def memory(self) -> dict[str, Any]:
+        measured_only(self.strategy)
+
+    def room(self, name: str, n: int) -> Tensor:
+        return torch.empty(n, device=_META)
+
+    def locals(self) -> Sequence[Local]:
+        measured_only(self.strategy)
+
+    def commit(self, finite: bool) -> None:
+        """Nothing is remembered."""
+
+
+class SizedMachineSums(MachineSums):
+    """Sums in the machine first: the sizes of `runtime.hierarchy`."""
+
+    def __init__(self, context: SizedContext, machines: Machines, outer: Collective) -> None:
+        self._context, rank, bucket = context, context.rank, context.bucket
+        self._node, self._cross = machines.node(rank), machines.cross(rank)
+        plain = Strategy.parse("none | alltoall").compressor
+        pieces = [cut(p, machines.per_node) for p in bucket.parameters]
+        self._shards = ShardLayout.of(plain, bucket, machines.per_node, pieces)
+        self._local = self._node.ranks.index(rank)
+        own = zip(bucket.parameters, pieces)
+        kept = Bucket(tuple(part_of(p, part, self._local) for p, part in own))
+        strategy = context.strategy
+        crossing = Strategy(strategy.compressor, outer, strategy.feedback)
+        self._crossing = SizedContext(
+            crossing, kept, self._cross.ranks.index(rank), len(self._cross.ranks), context.steps,
+            context.crowd.summed(machines.per_node),
+        )  # fmt: skip
+
+    def scatter(self) -> AllToAll:
+        for n in self._context.bucket.sizes:
+            self._context.steps.append(Work("encode", n, 1, n))
+        sent = _bytes(sum(self._shards.sizes))
+        return replace(self._shards.outgoing(sent, self._local), group=self._node)
+
+    def average(self, arrived: Tensor) -> AllGather:
+        for n in self._crossing.bucket.sizes:
+            self._context.steps.append(Work("accumulate", n, len(self._node.ranks), n))
+        return AllGather(_bytes(HEADER_BYTES), group=self._cross)
+
+    def all_well(self, told: Tensor) -> bool:
+        return True
+
+    def rounds(self) -> Generator[Move, Any, None]:
+        rounds = self._crossing.strategy.collective.rounds(self._crossing)
+        yield from over(self._cross, rounds)
+
+    def gather(self) -> AllGather:
+        for n in self._crossing.bucket.sizes:
+            self._context.steps.append(Work("encode", n, 1, n))
+        return AllGather(_bytes(self._shards.answer_bytes), group=self._node)
+
+    def collect(self, messages: Tensor) -> None:
+        for n in self._context.bucket.sizes:
+            self._context.steps.append(Work("decode", n, 1, n))
+
+
+class SizedStages(Walk):
+    """A path of tasks."""
+
+    def __init__(self, context: SizedContext, plan: StageLayout) -> None:
+        dtype: torch.dtype = getattr(torch, context.bucket.dtype)
+        super().__init__(plan, context.rank, dtype, _META)
+        self._context, self._dtype = context, dtype
+        self._numbers = [torch.empty(n, dtype=dtype, device=_META) for n in context.bucket.sizes]
+
+    def finish(self) -> None:
+        """All is there."""
+
+    def _compress(self, number: int) -> None:
+        had = self._plan.before(self._rank, number)
+        leaves = self._plan.before(self._rank, number + 1).leaves
+        for begin, end in had.region:
+            self._context.encodes(end - begin, self._tasks[number].at)
+        self._messages = [[_bytes(self._plan.layout(leaf).bytes)] for leaf in leaves]
+
+    def _decompress(self, number: int) -> None:
+        had = self._plan.before(self._rank, number)
+        region = self._plan.before(self._rank, number + 1).region
+        for begin, end in region:
+            device = self._tasks[number].at
+            self._context.accumulates(end - begin, had.contributions, device)
+        whole = torch.empty(elements(region), device=_META)
+        self._numbers = list(torch.split(whole, [end - begin for begin, end in region]))
+
+
+def _bytes(n: int) -> Tensor:
+    return torch.empty(n, dtype=torch.uint8, device=_META)
+
+
+def measured_only(strategy: Strategy) -> NoReturn:
+    """PlanError: what this strategy sends cannot be said beforehand."""
+    raise PlanError(
+        f"what '{strategy.collective}' moves depends on the data, step by step: its cost is "
+        "measured only. Profile with it, and plan for the profiled cluster."
+    )

@@ -1,0 +1,190 @@
+"""Pricing: bytes that are said beforehand are the bytes that lockstep counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from several import Several, drawn
+
+from gradwire import Strategy
+from gradwire.buckets import Parameter
+from gradwire.errors import PlanError, UsageError
+from gradwire.planner import tree
+from gradwire.planner.pricing import can_price, price
+from gradwire.tasks import Path
+
+SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,)}
+PARAMETERS = [Parameter(name, shape) for name, shape in SHAPES.items()]
+PLACES = [(4, 2), (6, 2)]
+"""Ranks, and ranks to a machine: 2 x 2, and 3 machines of 2."""
+every_place = pytest.mark.parametrize(("world", "per_node"), PLACES)
+ALL = tree.options()
+
+
+def text_of(left: str, path: Path, per_node: int) -> str:
+    machines = f", per_node={per_node}" if path.knows_machines else ""
+    return f'{left} | steps("{path}"{machines})'
+
+
+def counted(text: str, world: int, parameters: Sequence[Parameter] = PARAMETERS) -> list[float]:
+    shapes = {p.name: p.shape for p in parameters}
+    run = Several(text, shapes, world)
+    run.step(drawn(shapes, world))
+    return run.trace.bytes_sent
+
+
+def priced(text: str, world: int, parameters: Sequence[Parameter] = PARAMETERS) -> list[float]:
+    return [price(text, parameters, world, rank=r).bytes_sent for r in range(world)]
+
+
+# -- exactly -------------------------------------------------------------------------------------
+
+
+@every_place
+@pytest.mark.parametrize("left", ["none", "topk(0.1)"])
+@pytest.mark.parametrize("part", range(8))
+def test_every_path_to_the_byte(world: int, per_node: int, left: str, part: int) -> None:
+    """All 4,341, on every rank. Where a path compresses matters to no byte, so lockstep counts
+    one of those that differ in nothing else."""
+    known: dict[str, list[float]] = {}
+    for path in ALL[part::8]:
+        text = text_of(left, path, per_node)
+        anywhere = text.replace("@cpu", "@gpu")
+        if anywhere not in known:
+            known[anywhere] = counted(anywhere, world)
+        assert priced(text, world) == pytest.approx(known[anywhere], abs=1e-6), path
+
+
+@pytest.mark.parametrize("path", ALL[::97], ids=str)
+def test_devices_change_no_byte(path: Path) -> None:
+    text = text_of("topk(0.1)+ef", path, 2)
+    assert counted(text, 4) == counted(text.replace("@cpu", "@gpu"), 4)
+
+
+FIXED = [
+    "none | allreduce", "bf16 | allreduce", "randk(0.1)+ef | allreduce",
+    "topk(0.01)+ef | allgather", "dgc(0.1) | allgather", "int8 | allgather",
+    "none | allgather", "onebit+ef | allgather", 'topk(0.1, index="int32") | allgather',
+    "int8+ef | alltoall", "none | alltoall", "sign(scaled=True)+ef | alltoall", "fp8 | alltoall",
+    "qsgd(4)+ef | alltoall", "topk(0.1) | alltoall", "signsgd | vote", "signum(0.9) | vote",
+    "topk(0.05)+ef | hierarchical(per_node=2)",
+    'bf16 | hierarchical(outer="allreduce", per_node=2)',
+    'int8+ef | hierarchical(outer="alltoall", per_node=2)',
+    'signsgd | hierarchical(outer="vote", per_node=2)',
+    'none | hierarchical(outer="allreduce", per_node=1)',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("world", [2, 4, 6])
+@pytest.mark.parametrize("text", FIXED)
+def test_members_to_the_byte(text: str, world: int) -> None:
+    assert priced(text, world) == pytest.approx(counted(text, world), abs=1e-6)
+
+
+@pytest.mark.parametrize("text", FIXED[:1] + FIXED[3:4] + FIXED[9:10])
+def test_alone_nothing_is_sent(text: str) -> None:
+    assert price(text, [100], 1).bytes_sent == 0
+
+
+# -- about ---------------------------------------------------------------------------------------
+
+LARGE = [Parameter("a", (300, 400)), Parameter("b", (70_000,))]
+STREAMS = [
+    ("topk(0.01)+ef | gtopk", 0.005), ('topk(0.01)+ef | gtopk(variant="tree")', 0.005),
+    ("topk(0.01)+ef | zen", 0.03), ('topk(0.01)+ef | zen(variant="paper")', 0.03),
+    ("topk(0.2) | zen", 0.03), ("topk(0.01)+ef | sparse_ps", 0.03),
+    ("topk(0.01)+ef | sparcml", 0.03), ("topk(0.3) | sparcml", 0.03),
+    ('topk(0.01)+ef | hierarchical(outer="gtopk", per_node=2)', 0.005),
+    ('topk(0.02)+ef | hierarchical(outer="zen", per_node=2)', 0.03),
+    ('topk(0.01, index="int32") | zen', 0.03),
+]  # fmt: skip
+"""With the tolerance: chance deals out the places, and to owners of zen unevenly, so that there
+the mean over ranks is meant."""
+
+
+@pytest.mark.parametrize("world", [4, 6, 8])
+@pytest.mark.parametrize(("text", "tolerance"), STREAMS)
+def test_streams_to_chance(text: str, tolerance: float, world: int) -> None:
+    real, said = (own(text, world, LARGE) for own in (counted, priced_of_first))
+    assert said[0] == pytest.approx(mean(real) if "zen" in text else real[0], rel=tolerance)
+    assert price(text, LARGE, world).estimated
+
+
+def priced_of_first(text: str, world: int, parameters: Sequence[Parameter]) -> list[float]:
+    return [price(text, parameters, world).bytes_sent]
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def test_a_given_densification_counts() -> None:
+    alike = price("topk(0.01) | zen", LARGE, 8, together=lambda d, n: d).bytes_sent
+    assert alike < 0.4 * price("topk(0.01) | zen", LARGE, 8).bytes_sent
+
+
+def test_a_density_is_asked_for_where_it_counts() -> None:
+    with pytest.raises(PlanError, match="pass density"):
+        price("nonzero | zen", LARGE, 4)
+    few, many = (price("nonzero | zen", LARGE, 4, density=d).bytes_sent for d in (0.01, 0.1))
+    assert few < many
+    assert price("nonzero | allgather", LARGE, 4, density=0.01).estimated
+    with pytest.raises(PlanError, match="from 0 to 1"):
+        price("nonzero | zen", LARGE, 4, density=1.5)
+
+
+# -- what is written down ------------------------------------------------------------------------
+
+
+def test_work_and_moves_in_order() -> None:
+    found = price("int8+ef | alltoall", [1000], 4)
+    assert [getattr(step, "kind", None) or step[0] for step in found.steps] == [
+        "encode", "all_to_all", "accumulate", "encode", "all_gather", "decode",
+    ]  # fmt: skip
+    accumulate = found.work[1]
+    assert (accumulate.elements, accumulate.contributions) == (256, 4) or accumulate.elements < 256
+    assert [work.kind for work in found.encode] == ["encode"]
+    assert [work.kind for work in found.decode] == ["accumulate", "encode", "decode"]
+
+
+def test_contributions_grow_with_ranks_and_devices_are_said() -> None:
+    path = "compress@cpu, all_gather, decompress@gpu"
+    found = price(f'topk(0.1) | steps("{path}")', [1000], 16)
+    assert [(w.kind, w.device) for w in found.work] == [("encode", "cpu"), ("accumulate", "gpu")]
+    assert (found.work[1].contributions, found.work[1].entries) == (16, 100)
+    (move,) = found.moves
+    assert (move.name, move.group, move.ranks, move.dtype) == ("all_gather", "world", 16, "uint8")
+
+
+def test_moves_of_groups_say_so() -> None:
+    found = price('int8 | hierarchical(outer="alltoall")', [(64, 64)], 32, per_node=8)
+    assert [(m.name, m.group, m.ranks) for m in found.moves] == [
+        ("all_to_all", "node", 8), ("all_gather", "cross", 4), ("all_to_all", "cross", 4),
+        ("all_gather", "cross", 4), ("all_gather", "node", 8),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["none | allreduce", "topk(0.01)+ef | gtopk", "int8 | alltoall"])
+def test_as_many_ranks_as_there_are(text: str) -> None:
+    assert price(text, [(1000, 1000)], 16_384).bytes_sent > 0
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+NOT_PRICED = ["powersgd(4)", "topk(0.01)+ef | oktopk", "none | columns", "nonzero | sparse_auto",
+              "nonzero | omnireduce", 'topk(0.1) | hierarchical(outer="dsar")']  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NOT_PRICED)
+def test_what_depends_on_data_is_measured_only(text: str) -> None:
+    assert not can_price(text)
+    with pytest.raises(PlanError, match="measured only"):
+        price(text, [100], 4)
+
+
+def test_ranks_and_machines_are_checked() -> None:
+    with pytest.raises(PlanError, match="rank 4 of 4"):
+        price("none | allreduce", [100], 4, rank=4)
+    with pytest.raises(UsageError, match="equally many"):
+        price(Strategy.parse("none | allreduce"), [100], 4, per_node=3)

@@ -7,34 +7,33 @@ profile ─► plans of what sums on the wire (none, bf16): every parameter, tun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PlanError
-from gradwire.plan import Plan, takes_vectors
-from gradwire.planner.grouping import Grouping, Problem, solve
-from gradwire.planner.profile import Profile, Ready
-from gradwire.planner.stages import Bucketed, Stages
-from gradwire.planner.timeline import Timeline, simulate
+from gradwire.plan import Plan
+from gradwire.planner.candidates import (
+    BF16,
+    FP32,
+    SOLVERS,
+    Algorithm,
+    Candidate,
+    Maker,
+    error_of,
+    known_error,
+    measured_as,
+    together,
+)
+from gradwire.planner.profile import Profile
+from gradwire.planner.stages import Stages
+from gradwire.planner.timeline import simulate
 from gradwire.strategy import Strategy
 
-FP32, BF16 = "none | allreduce", "bf16 | allreduce"
+__all__ = ["BF16", "FP32", "WORTH", "Candidate", "Choice", "check_momentum", "choose", "judge"]
+
 WORTH = 0.03
 """Exposed communication of tuned bf16, over its step, below which nothing else is looked at."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A plan and the step it would make."""
-
-    plan: Plan
-    timeline: Timeline
-
-    @property
-    def seconds(self) -> float:
-        """Of a step."""
-        return self.timeline.iteration_seconds
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,9 @@ class Choice:
     """best: the plan to take. baselines: tuned fp32 and bf16, by strategy, as far as measured.
 
     others: the runners-up, one by main strategy, shortest first. lower_bound: no plan of these
-    strategies makes a shorter step. is_enough: bf16 leaves so little exposed that nothing else was
-    looked at.
+    strategies makes a shorter step, whatever its error. is_enough: bf16 leaves so little exposed
+    that nothing else was looked at. error_budget, algorithm: that were asked for. strategies: that
+    could be chosen.
     """
 
     best: Candidate
@@ -51,6 +51,9 @@ class Choice:
     others: tuple[Candidate, ...]
     lower_bound: float
     is_enough: bool = False
+    error_budget: float | None = None
+    algorithm: str = "joint"
+    strategies: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -67,37 +70,68 @@ class Choice:
 
 
 def choose(
-    profile: Profile, strategies: Sequence[str] | None = None, *, lanes: Sequence[int] = (1, 2)
-) -> Choice:
+    profile: Profile, strategies: Sequence[str] | None = None, *, lanes: Sequence[int] = (1, 2),
+    error_budget: float | None = None, algorithm: Algorithm = "joint",
+) -> Choice:  # fmt: skip
     """Plan for a profiled job.
 
-    strategies: which may be used, of those that were measured; None: all of these. lanes: numbers
-    of the conductor's lanes to try. Tables with sparse gradients travel as rows, whatever is
-    chosen for the rest; their cost is not looked at. Deterministic.
+    strategies: which may be used, of those that were measured; None: all of these; vectors may
+    always travel as fp32. Baselines are compared with, whatever may be used. lanes: numbers
+    of the conductor's lanes to try. error_budget: the largest relative error of a step's average,
+    as the profile says it of strategies, the mean over elements. algorithm: "joint", ours, or the
+    published "mergecomp" and "bytecomp", whose plan is then taken as it is. Tables with sparse
+    gradients travel as rows, whatever is chosen for the rest; their cost is not looked at.
+    Deterministic.
 
     Raises:
-        PlanError: nothing to plan, or a strategy that was not measured.
+        PlanError: nothing to plan, a strategy that was not measured, a budget that no plan keeps,
+            or that an algorithm does not know of.
     """
     options = list(profile.strategies if strategies is None else strategies)
-    for option in options:
-        profile.cost(option)
-        check_momentum(option)
-    if not options or not any(not r.parameter.sparse for r in profile.ready):
-        raise PlanError(
-            f"a plan needs parameters with dense gradients, and strategies; got {len(options)} "
-            f"strategies and {len(profile.ready)} parameters. Profile the model again."
-        )
+    _check(profile, options, lanes, error_budget, algorithm)
+    freely, maker = Maker(profile, lanes), Maker(profile, lanes, algorithm, error_budget)
     measured = [text for text in (FP32, BF16) if text in profile.strategies]
-    baselines = {text: _best(_candidates(profile, [text], lanes)) for text in measured}
+    baselines = {text: _shortest(freely.plans([text])) for text in measured}
+    bound, facts = freely.lower_bound(options), (error_budget, algorithm, tuple(options))
     calm = baselines.get(BF16)
-    if calm and calm.timeline.exposed_seconds < WORTH * calm.seconds:
-        best = min(baselines.values(), key=lambda c: c.seconds)
-        return Choice(best, baselines, (), _lower_bound(profile, options), is_enough=True)
-    found = [*_candidates(profile, options, lanes), *baselines.values()]
-    found += [c for o in options for c in _candidates(profile, [o], lanes)]
+    dense = [c for text, c in baselines.items() if text in options and maker.fits(c)]
+    is_enough = calm and calm.timeline.exposed_seconds < WORTH * calm.seconds
+    if algorithm == "joint" and is_enough and dense:
+        return Choice(_shortest(dense), baselines, (), bound, True, *facts)
+    found = list(maker.plans(options))
+    if algorithm == "joint":
+        found += [*dense, *(c for o in options for c in maker.plans([o]))]
+    if not found:
+        raise _too_tight(profile, options, error_budget)
     found.sort(key=lambda c: c.seconds)
+    return Choice(found[0], baselines, tuple(_rivals(found)), bound, False, *facts)
+
+
+def judge(
+    profile: Profile, plan: Plan, *, lanes: Sequence[int] = (1, 2),
+    error_budget: float | None = None,
+) -> Choice:  # fmt: skip
+    """A plan that is given, as if it had been chosen.
+
+    Raises:
+        PlanError: of another model, or with strategies that were not measured.
+    """
+    profile.check([p for bucket in plan.buckets for p in bucket.parameters])
+    stages, by_name = Stages(profile), {r.parameter.name: r for r in profile.ready}
+    jobs = [
+        stages.job(
+            together([by_name[name] for name in bucket.names]),
+            _known(profile, strategy),
+        )
+        for bucket, strategy in zip(plan.buckets, plan.strategies)
+        if not strategy.collective.takes_rows
+    ]
+    best = Candidate(plan, simulate(jobs, stages.executor(plan.lanes)), error_of(profile, plan))
+    maker, options = Maker(profile, lanes), list(profile.strategies)
+    measured = [text for text in (FP32, BF16) if text in profile.strategies]
     return Choice(
-        found[0], baselines, tuple(_rivals(found)), _lower_bound(profile, options)
+        best, {text: _shortest(maker.plans([text])) for text in measured}, (),
+        maker.lower_bound(options), False, error_budget, "given", tuple(options),
     )  # fmt: skip
 
 
@@ -111,7 +145,52 @@ def check_momentum(text: str) -> None:
         )
 
 
-def _best(candidates: Iterator[Candidate]) -> Candidate:
+def _known(profile: Profile, strategy: Strategy) -> str:
+    """The profile's text of it; PlanError if it was not measured."""
+    text = measured_as(profile, strategy) or str(strategy)
+    profile.cost(text)
+    return text
+
+
+def _check(
+    profile: Profile, options: Sequence[str], lanes: Sequence[int], budget: float | None,
+    algorithm: str,
+) -> None:  # fmt: skip
+    for option in options:
+        profile.cost(option)
+        check_momentum(option)
+    if not options or not any(not r.parameter.sparse for r in profile.ready) or not lanes:
+        raise PlanError(
+            "a plan needs parameters with dense gradients, strategies and lanes; got "
+            f"{len(options)} strategies, {len(profile.ready)} parameters and {len(lanes)} numbers "
+            "of lanes. Profile the model again."
+        )
+    if algorithm not in SOLVERS:
+        raise PlanError(
+            f"an algorithm is one of {', '.join(SOLVERS)}; got {algorithm!r}. Use joint."
+        )
+    if budget is None:
+        return
+    if not (math.isfinite(budget) and budget >= 0) or algorithm != "joint":
+        raise PlanError(
+            "an error budget is a relative error, 0 or more, for the algorithm joint; got "
+            f"{budget} for {algorithm}. Use for example 0.1."
+        )
+    for option in options:
+        known_error(profile, option)
+
+
+def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -> PlanError:
+    errors = {known_error(profile, option): option for option in reversed(options)}
+    least = min(errors)
+    return PlanError(
+        "an error budget leaves room for one plan at least; of what may be used "
+        f"'{errors[least]}' has the smallest error, {least:.3g}, and the budget is {budget}. "
+        f"Raise it, or allow '{FP32}'."
+    )
+
+
+def _shortest(candidates: Iterable[Candidate]) -> Candidate:
     return min(candidates, key=lambda c: c.seconds)
 
 
@@ -126,86 +205,3 @@ def _rivals(found: Sequence[Candidate]) -> Iterator[Candidate]:
 
 def _kind(candidate: Candidate) -> tuple[str, int]:
     return str(candidate.plan.main_strategy), candidate.plan.lanes
-
-
-def _candidates(
-    profile: Profile, options: Sequence[str], lanes: Sequence[int]
-) -> Iterator[Candidate]:
-    """Plans of these strategies: all parameters by what takes vectors too, and matrices by all."""
-    whole = [o for o in options if takes_vectors(Strategy.parse(o))]
-    for count in lanes:
-        if whole:
-            yield _planned(profile, whole, count, apart=False)
-        if len(whole) < len(options) and FP32 in profile.strategies:
-            yield _planned(profile, options, count, apart=True)
-
-
-def _planned(profile: Profile, options: Sequence[str], lanes: int, *, apart: bool) -> Candidate:
-    problem, members = _problem(profile, options, lanes, apart)
-    grouping, _ = solve(problem) if problem.tensors else (Grouping((), ()), 0.0)
-    return Candidate(
-        _plan(profile, problem, members, grouping, apart), simulate(
-            problem.jobs(grouping), problem.executor
-        ),
-    )  # fmt: skip
-
-
-def _problem(
-    profile: Profile, options: Sequence[str], lanes: int, apart: bool
-) -> tuple[Problem, list[Ready]]:
-    """apart: vectors have a bucket of their own, dense."""
-    stages = Stages(profile)
-    dense = [r for r in profile.ready if not r.parameter.sparse]
-    members = [r for r in dense if not (apart and _is_vector(r.parameter))]
-    vectors = [r for r in dense if apart and _is_vector(r.parameter)]
-    fixed = [stages.job(_together(own), FP32, "vectors") for own in _by_dtype(vectors)]
-    borders = frozenset(
-        i
-        for i in range(1, len(members))
-        if members[i].parameter.dtype != members[i - 1].parameter.dtype
-    )
-    tensors = [Bucketed(r.parameter.elements, 1, r.seconds) for r in members]
-    return Problem(stages, tensors, options, lanes, borders, fixed), members
-
-
-def _lower_bound(profile: Profile, options: Sequence[str]) -> float:
-    """Of all plans: vectors may go with anything."""
-    problem, _ = _problem(profile, options, 1, apart=False)
-    return problem.lower_bound()
-
-
-def _plan(
-    profile: Profile, problem: Problem, members: Sequence[Ready], grouping: Grouping, apart: bool
-) -> Plan:
-    """The buckets in the order in which they become ready."""
-    made = [
-        (_together(members[first:end]).ready_seconds, members[first:end], problem.options[option])
-        for (first, end), option in zip(grouping.ranges, grouping.chosen)
-    ]
-    vectors = [
-        r for r in profile.ready if apart and not r.parameter.sparse and _is_vector(r.parameter)
-    ]
-    made += [(_together(own).ready_seconds, own, FP32) for own in _by_dtype(vectors)]
-    made.sort(key=lambda bucket: bucket[0])
-    tables = [r.parameter for r in profile.ready if r.parameter.sparse]
-    rows = [(Bucket((p,)), Strategy.parse("none | columns")) for p in tables]
-    return Plan(
-        (*(Bucket(tuple(r.parameter for r in own)) for _, own, _ in made), *(b for b, _ in rows)),
-        (*(Strategy.parse(text) for _, _, text in made), *(s for _, s in rows)),
-        problem.lanes,
-    )
-
-
-def _is_vector(parameter: Parameter) -> bool:
-    return len(parameter.shape) <= 1
-
-
-def _together(ready: Sequence[Ready]) -> Bucketed:
-    return Bucketed(
-        sum(r.parameter.elements for r in ready), len(ready), max(r.seconds for r in ready)
-    )
-
-
-def _by_dtype(ready: Sequence[Ready]) -> list[list[Ready]]:
-    dtypes = sorted({r.parameter.dtype for r in ready})
-    return [[r for r in ready if r.parameter.dtype == dtype] for dtype in dtypes]

@@ -13,6 +13,7 @@ least it can cost per element in any group, without a start-up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +24,7 @@ from gradwire.planner.search import Alternatives, lower_bound, search
 from gradwire.planner.stages import Bucketed, Stages
 from gradwire.planner.timeline import Executor, Job, Lane, Stage, step_seconds
 
-_WORTH = 1e-4  # of a step: less is no improvement
+WORTH = 1e-4  # of a step: less is no improvement
 _EFFORT = 1500  # timelines that moving borders may cost
 _MOST_LANES = 16
 
@@ -43,7 +44,8 @@ class Grouping:
 @dataclass
 class Problem:
     """What is grouped. tensors: in the order of backward. borders: positions where a group must
-    end, as dtypes change there. options: texts of strategies. fixed: other jobs of the step."""
+    end, as dtypes change there. options: texts of strategies. fixed: other jobs of the step.
+    errors: of the options, if `most_error` limits their sum over all elements."""
 
     stages: Stages
     tensors: Sequence[Bucketed]
@@ -51,6 +53,8 @@ class Problem:
     lanes: int = 1
     borders: frozenset[int] = frozenset()
     fixed: Sequence[Job] = ()
+    errors: Sequence[float] = ()
+    most_error: float = math.inf
     _jobs: dict[tuple[int, int, int], Job] = field(default_factory=dict)
 
     @cached_property
@@ -81,6 +85,17 @@ class Problem:
         """Of a step."""
         return step_seconds(self.jobs(grouping), self.executor)
 
+    def error(self, grouping: Grouping) -> float:
+        """The sum over all elements of their option's error."""
+        if not self.errors:
+            return 0.0
+        pairs = zip(grouping.ranges, grouping.chosen)
+        return sum(self.errors[o] * self.bucket(*r).elements for r, o in pairs if self.errors[o])
+
+    def fits(self, grouping: Grouping) -> bool:
+        """Whether its error is within the limit."""
+        return self.error(grouping) <= self.most_error * (1 + 1e-9)
+
     def lower_bound(self) -> float:
         """No grouping and no choice of options makes a shorter step."""
         jobs = [
@@ -104,7 +119,7 @@ def solve(problem: Problem) -> tuple[Grouping, float]:
     """A grouping with its options, and the seconds of its step."""
     found = [_with_best_options(problem, seed) for seed in _seeds(problem)]
     best = min(found, key=problem.seconds)
-    improved = _improve(problem, best)
+    improved = improve(problem, best)
     return improved, problem.seconds(improved)
 
 
@@ -175,8 +190,8 @@ def _with_best_options(problem: Problem, grouping: Grouping) -> Grouping:
 # -- borders -----------------------------------------------------------------------------------
 
 
-def _improve(problem: Problem, grouping: Grouping) -> Grouping:
-    """First improvements, group after group, until a whole round brings none."""
+def improve(problem: Problem, grouping: Grouping) -> Grouping:
+    """First improvements that fit, group after group, until a whole round brings none."""
     best, seconds, left = grouping, problem.seconds(grouping), _EFFORT
     improved = True
     while improved and left > 0:
@@ -185,13 +200,13 @@ def _improve(problem: Problem, grouping: Grouping) -> Grouping:
             for other in _neighbours(problem, best, number):
                 left -= 1
                 took = problem.seconds(other)
-                if took < seconds * (1 - _WORTH):
+                if took < seconds * (1 - WORTH) and problem.fits(other):
                     best, seconds, improved = other, took, True
                     break
         if improved:
             other = _with_best_options(problem, best)
             took = problem.seconds(other)
-            if took < seconds:
+            if took < seconds and problem.fits(other):
                 best, seconds = other, took
     return best
 

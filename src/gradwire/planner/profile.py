@@ -34,7 +34,9 @@ class StrategyCost:
     encode: all local work before the first move; wire: all moves; decode: the local work between
     and after. Seconds against elements, of one parameter. latency_seconds: the part of `wire` that
     is waiting, which lanes do not share; per_parameter_seconds: local work that each further
-    parameter of the bucket adds. bytes: that a rank sends, against elements.
+    parameter of the bucket adds. bytes: that a rank sends, against elements. error: of one step's
+    average, with feedback, its distance from the exact one over the exact one's norm; None: nobody
+    measured it.
     """
 
     encode: Fit
@@ -43,6 +45,7 @@ class StrategyCost:
     bytes: Fit
     latency_seconds: float = 0.0
     per_parameter_seconds: float = 0.0
+    error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,7 @@ def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:
     return {
         name: value.to_json() if isinstance(value, Fit) else value
         for name, value in vars(cost).items()
+        if value is not None
     }
 
 

@@ -1,0 +1,203 @@
+"""Plans of some strategies for a profiled job: matrices in groups, vectors dense beside them.
+
+which strategies, how many lanes ──► Problem ──► an algorithm ──► Plan, and its timeline
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import PlanError
+from gradwire.plan import Plan, takes_vectors
+from gradwire.planner.baselines import bytecomp, mergecomp
+from gradwire.planner.budget import solve_within
+from gradwire.planner.grouping import Grouping, Problem, solve
+from gradwire.planner.profile import Profile, Ready
+from gradwire.planner.stages import Bucketed, Stages
+from gradwire.planner.timeline import Timeline, simulate
+from gradwire.strategy import Strategy
+
+FP32, BF16 = "none | allreduce", "bf16 | allreduce"
+
+Algorithm: TypeAlias = Literal["joint", "mergecomp", "bytecomp"]
+Solver: TypeAlias = Callable[[Problem], tuple[Grouping, float]]
+SOLVERS: Mapping[str, Solver] = {"joint": solve, "mergecomp": mergecomp, "bytecomp": bytecomp}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan and the step it would make. error: of a step's average, the mean over elements of
+    what the profile says of their strategies; None: it does not say it of all."""
+
+    plan: Plan
+    timeline: Timeline
+    error: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return self.timeline.iteration_seconds
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes candidates. error_budget: the largest error of a plan; None: any."""
+
+    profile: Profile
+    lanes: Sequence[int] = (1, 2)
+    algorithm: Algorithm = "joint"
+    error_budget: float | None = None
+
+    def plans(self, options: Sequence[str]) -> Iterator[Candidate]:
+        """All parameters by what takes vectors too, and matrices by all of them."""
+        if self.algorithm == "mergecomp":  # one strategy for the whole model
+            for option in options:
+                yield from self._plans([option])
+        elif self.algorithm == "bytecomp" and FP32 in self.profile.strategies:
+            yield from self._plans(list(dict.fromkeys((FP32, *options))))  # as it is, too
+        else:
+            yield from self._plans(options)
+
+    def _plans(self, options: Sequence[str]) -> Iterator[Candidate]:
+        whole = [o for o in options if takes_vectors(Strategy.parse(o))]
+        for count in self.lanes:
+            if whole:
+                yield from self._planned(whole, count, apart=False)
+            if len(whole) < len(options) and FP32 in self.profile.strategies:
+                yield from self._planned(options, count, apart=True)
+
+    def _planned(self, options: Sequence[str], lanes: int, *, apart: bool) -> Iterator[Candidate]:
+        """Nothing, if no option is exact enough."""
+        problem, members = self.problem(options, lanes, apart)
+        grouping = Grouping((), ())
+        if problem.tensors:
+            if self.error_budget is not None and not _is_possible(problem):
+                return
+            limited = self.error_budget is not None and self.algorithm == "joint"
+            grouping, _ = (solve_within if limited else SOLVERS[self.algorithm])(problem)
+        plan = _plan(self.profile, problem, members, grouping, apart)
+        timeline = simulate(problem.jobs(grouping), problem.executor)
+        yield Candidate(plan, timeline, error_of(self.profile, plan))
+
+    def fits(self, candidate: Candidate) -> bool:
+        """Whether it is within the error budget."""
+        if self.error_budget is None:
+            return True
+        return candidate.error is not None and candidate.error <= self.error_budget * (1 + 1e-9)
+
+    def problem(
+        self, options: Sequence[str], lanes: int, apart: bool
+    ) -> tuple[Problem, list[Ready]]:
+        """apart: vectors have a bucket of their own, dense."""
+        profile, stages = self.profile, Stages(self.profile)
+        dense = [r for r in profile.ready if not r.parameter.sparse]
+        members = [r for r in dense if not (apart and is_vector(r.parameter))]
+        vectors = [r for r in dense if apart and is_vector(r.parameter)]
+        fixed = [stages.job(together(own), FP32, "vectors") for own in _by_dtype(vectors)]
+        borders = frozenset(
+            i
+            for i in range(1, len(members))
+            if members[i].parameter.dtype != members[i - 1].parameter.dtype
+        )
+        tensors = [Bucketed(r.parameter.elements, 1, r.seconds) for r in members]
+        made = Problem(stages, tensors, _dense_first(options), lanes, borders, fixed)
+        if self.error_budget is not None:
+            made.errors = [known_error(profile, option) for option in made.options]
+            made.most_error = self.error_budget * sum(r.parameter.elements for r in dense)
+        return made, members
+
+    def lower_bound(self, options: Sequence[str]) -> float:
+        """Of all plans: vectors may go with anything."""
+        problem, _ = self.problem(options, 1, apart=False)
+        return problem.lower_bound()
+
+
+def error_of(profile: Profile, plan: Plan) -> float | None:
+    """Of a step's average, the mean over its dense elements; None where one is not known."""
+    total = elements = 0.0
+    for bucket, strategy in zip(plan.buckets, plan.strategies):
+        if strategy.collective.takes_rows:
+            continue
+        error = _error(profile, strategy)
+        if error is None:
+            return None
+        total += error * bucket.elements
+        elements += bucket.elements
+    return total / elements if elements else 0.0
+
+
+def known_error(profile: Profile, option: str) -> float:
+    """PlanError if nobody measured it."""
+    error = _error(profile, Strategy.parse(option))
+    if error is None:
+        raise PlanError(
+            "an error budget needs the error of every strategy that may be used; that of "
+            f"'{option}' was not measured. Profile again, or leave it out."
+        )
+    return error
+
+
+def measured_as(profile: Profile, strategy: Strategy) -> str | None:
+    """The profile's text of a strategy, however it was typed."""
+    if str(strategy) in profile.strategies:
+        return str(strategy)
+    return next((text for text in profile.strategies if Strategy.parse(text) == strategy), None)
+
+
+def _error(profile: Profile, strategy: Strategy) -> float | None:
+    text = measured_as(profile, strategy)
+    known = profile.strategies[text].error if text is not None else None
+    exact = strategy.compressor.claims(1 << 20).exact and not strategy.collective.own_feedback
+    return 0.0 if known is None and exact else known
+
+
+def _is_possible(problem: Problem) -> bool:
+    elements = sum(t.elements for t in problem.tensors)
+    return min(problem.errors) * elements <= problem.most_error * (1 + 1e-9)
+
+
+def _dense_first(options: Sequence[str]) -> list[str]:
+    """As given, but what does not compress in front: there published planners look for it."""
+    return sorted(options, key=lambda option: option != FP32)
+
+
+def _plan(
+    profile: Profile, problem: Problem, members: Sequence[Ready], grouping: Grouping, apart: bool
+) -> Plan:
+    """The buckets in the order in which they become ready."""
+    made = [
+        (together(members[first:end]).ready_seconds, members[first:end], problem.options[option])
+        for (first, end), option in zip(grouping.ranges, grouping.chosen)
+    ]
+    vectors = [
+        r for r in profile.ready if apart and not r.parameter.sparse and is_vector(r.parameter)
+    ]
+    made += [(together(own).ready_seconds, own, FP32) for own in _by_dtype(vectors)]
+    made.sort(key=lambda bucket: bucket[0])
+    tables = [r.parameter for r in profile.ready if r.parameter.sparse]
+    rows = [(Bucket((p,)), Strategy.parse("none | columns")) for p in tables]
+    return Plan(
+        (*(Bucket(tuple(r.parameter for r in own)) for _, own, _ in made), *(b for b, _ in rows)),
+        (*(Strategy.parse(text) for _, _, text in made), *(s for _, s in rows)),
+        problem.lanes,
+    )
+
+
+def is_vector(parameter: Parameter) -> bool:
+    """Of at most one dimension."""
+    return len(parameter.shape) <= 1
+
+
+def together(ready: Sequence[Ready]) -> Bucketed:
+    """As one bucket."""
+    return Bucketed(
+        sum(r.parameter.elements for r in ready), len(ready), max(r.seconds for r in ready)
+    )
+
+
+def _by_dtype(ready: Sequence[Ready]) -> list[list[Ready]]:
+    dtypes = sorted({r.parameter.dtype for r in ready})
+    return [[r for r in ready if r.parameter.dtype == dtype] for dtype in dtypes]

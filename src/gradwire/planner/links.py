@@ -1,0 +1,247 @@
+"""What moves take on a cluster: α–β, and how far each kind of move is from it, fitted.
+
+    seconds of a move = start-ups · (α + the link's latency) + inefficiency · bytes / bandwidth
+
+α is what a start-up takes in software, one for all moves. The inefficiency is of a kind of move:
+1.0 for the best of a profile, 2.3 for Gloo's reduce-scatter. bytes: that pass the busiest link,
+which the ranks of a host share. Start-ups, by the algorithms that backends use:
+
+    all_reduce 2(n-1), on NCCL 2·log2 n        all_gather, reduce_scatter, all_to_all n-1
+    gather n-1      reduce, broadcast log2 n       exchange 1
+
+Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations
+in MPICH", for the forms; the inefficiencies are measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, log2
+from statistics import median
+
+from gradwire.errors import PlanError
+from gradwire.groups import Machines
+from gradwire.planner.priced import Priced, PricedMove
+from gradwire.planner.pricing import can_price, price
+from gradwire.planner.profile import Profile, StrategyCost
+from gradwire.topology import Cluster
+
+EFFICIENCY = 1 / 1.1
+"""Of the bits of a link, what the best move gets: measured with Gloo from 200 Mbit/s to 1 Gbit/s
+(ideal time of an all-reduce over the time that it takes)."""
+_RINGS = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast")
+_LARGE = 3  # of the sizes that were measured: there bytes count
+_WIDTH = 256  # columns, of what is large enough to be a matrix
+
+
+def starts(name: str, ranks: int, backend: str) -> float:
+    """How often a move waits for another rank, one time after the other."""
+    if ranks < 2:
+        return 0.0
+    rounds = ceil(log2(ranks))
+    if name == "all_reduce":
+        return 2.0 * rounds if backend == "nccl" else 2.0 * (ranks - 1)
+    if name in ("reduce", "broadcast"):
+        return float(rounds)
+    return 1.0 if name == "exchange" else float(ranks - 1)
+
+
+def loaded(move: PricedMove, cluster: Cluster) -> float:
+    """Bytes on the busiest link, over those of the busiest rank.
+
+    Rings pass a host's link once, whatever its ranks; whoever sends to all others passes it as
+    often as these are elsewhere; the groups across hosts all use it at once.
+    """
+    local, n = cluster.ranks_per_host, cluster.world
+    if is_inside(move, cluster) or local == 1:
+        return 1.0
+    if move.group == "cross":
+        return float(local)
+    return 1.0 if move.name in _RINGS else local * (n - local) / (n - 1)
+
+
+def is_inside(move: PricedMove, cluster: Cluster) -> bool:
+    """Whether it stays inside a host."""
+    return move.group == "node" or cluster.hosts == 1
+
+
+@dataclass(frozen=True)
+class Links:
+    """α in seconds; inefficiency by a move's name; backend: whose start-ups count."""
+
+    start_seconds: float = 0.0
+    inefficiency: Mapping[str, float] = field(default_factory=dict)
+    backend: str = "gloo"
+
+    def software(self, priced: Priced) -> float:
+        """What start-ups take, but for the links' latency."""
+        return self.start_seconds * sum(
+            starts(move.name, move.ranks, self.backend) for move in priced.moves
+        )
+
+    def latency(self, priced: Priced, cluster: Cluster) -> float:
+        """What the links' latency takes."""
+        return sum(
+            starts(move.name, move.ranks, self.backend)
+            * (
+                cluster.node_latency_seconds
+                if is_inside(move, cluster)
+                else cluster.cross_latency_seconds
+            )
+            for move in priced.moves
+        )
+
+    def transfer(self, priced: Priced, cluster: Cluster) -> float:
+        """What bytes take."""
+        usual = median(self.inefficiency.values()) if self.inefficiency else 1.0
+        return sum(
+            self.inefficiency.get(move.name, usual) * _ideal(move, cluster)
+            for move in priced.moves
+        )
+
+
+def _ideal(move: PricedMove, cluster: Cluster) -> float:
+    """Seconds of its bytes, by the best of moves."""
+    inside = is_inside(move, cluster)
+    rate = cluster.node_bytes_per_second if inside else cluster.cross_bits_per_second / 8
+    return loaded(move, cluster) * move.busiest / (EFFICIENCY * rate)
+
+
+def bucket(elements: float) -> list[tuple[int, ...]]:
+    """One parameter of so many elements; a matrix, where it fills rows, as it was measured."""
+    n = round(elements)
+    return [(n // _WIDTH, _WIDTH) if n >= _WIDTH and n % _WIDTH == 0 else (n, 1)]
+
+
+def per_host(profile: Profile) -> int:
+    """Ranks to a host of the profile; UsageError unless all have as many."""
+    return Machines.named(profile.hosts).per_node
+
+
+def sizes_of(profile: Profile) -> tuple[int, ...]:
+    """Elements at which strategies are looked at: powers of 4 up to all of the model."""
+    most = max(1, sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse))
+    below = [4**i for i in range(4, 16) if 4**i < most]
+    return (*below, most)
+
+
+def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links, Cluster]:
+    """What a profile's wires say: links, and the cluster that they are of.
+
+    measured_on: the cluster, if it is known. If not, it is one on which the best of all moves
+    gets what `EFFICIENCY` says, and whose latency is part of α.
+    """
+    assumed = measured_on or _shape(profile)
+    wires = [_Wire(profile, cost, text, assumed) for text, cost in _priced(profile)]
+    if not wires:
+        raise PlanError(
+            "other clusters are planned for with strategies that can be priced; the profile has "
+            f"{', '.join(map(repr, profile.strategies)) or 'none'}. Profile again with "
+            "'none | allreduce'."
+        )
+    backend = profile.backend
+    seconds = _by_name(wires)
+    best = min(seconds.values())
+    own = measured_on or _of_rate(assumed, 1.0 / best)
+    scale = 1.0 if measured_on else best
+    inefficiency = {name: of_name / scale for name, of_name in seconds.items()}
+    return Links(_alpha(wires, backend, own), inefficiency, backend), own
+
+
+def _alpha(wires: Sequence[_Wire], backend: str, cluster: Cluster) -> float:
+    """Of a start-up, beyond the links' own latency."""
+    waits = [wire.latency_per_start(backend) for wire in wires]
+    known = [seconds for seconds in waits if seconds is not None]
+    inside = cluster.hosts == 1
+    network = cluster.node_latency_seconds if inside else cluster.cross_latency_seconds
+    return max(0.0, median(known) - network) if known else 0.0
+
+
+def _priced(profile: Profile) -> list[tuple[str, StrategyCost]]:
+    return [(text, cost) for text, cost in profile.strategies.items() if can_price(text)]
+
+
+def _shape(profile: Profile) -> Cluster:
+    """The profile's hosts, with links of a byte per second at the best move's efficiency."""
+    local = per_host(profile)
+    rate = 1.0 / EFFICIENCY
+    return Cluster(
+        hosts=profile.world // local, ranks_per_host=local, cross_bits_per_second=8 * rate,
+        node_bytes_per_second=rate, node_latency_seconds=0.0,
+    )  # fmt: skip
+
+
+def _of_rate(cluster: Cluster, bytes_per_second: float) -> Cluster:
+    """The same, with links over which the best move moves so much."""
+    rate = bytes_per_second / EFFICIENCY
+    return Cluster(
+        hosts=cluster.hosts, ranks_per_host=cluster.ranks_per_host, cross_bits_per_second=8 * rate,
+        node_bytes_per_second=rate, node_latency_seconds=0.0,
+    )  # fmt: skip
+
+
+class _Wire:
+    """What a strategy's moves took, and what there were."""
+
+    def __init__(self, profile: Profile, cost: StrategyCost, text: str, cluster: Cluster) -> None:
+        sizes = sizes_of(profile)[-_LARGE:]
+        local = cluster.ranks_per_host
+        density = usual_density(profile)
+        self.priced = [
+            price(text, bucket(n), profile.world, per_node=local, density=density) for n in sizes
+        ]
+        self.latency = min(cost.latency_seconds, cost.wire(sizes[0]))
+        self.seconds = [max(cost.wire(n) - self.latency, 0.0) for n in sizes]
+        self.cluster = cluster
+
+    def latency_per_start(self, backend: str) -> float | None:
+        count = sum(starts(m.name, m.ranks, backend) for m in self.priced[-1].moves)
+        return self.latency / count if count else None
+
+    def ideal(self, size: int) -> dict[str, float]:
+        """By a move's name."""
+        found: dict[str, float] = {}
+        for move in self.priced[size].moves:
+            found[move.name] = found.get(move.name, 0.0) + _ideal(move, self.cluster)
+        return found
+
+    @property
+    def names(self) -> set[str]:
+        """Of moves that carry anything worth speaking of."""
+        own = self.ideal(-1)
+        return {name for name, ideal in own.items() if ideal > 0.01 * sum(own.values())}
+
+
+def _by_name(wires: Sequence[_Wire]) -> dict[str, float]:
+    """Of each kind of move, the time over the ideal: those of one kind say it, the others share
+    what is left among the kinds that nothing else has."""
+    found: dict[str, float] = {}
+    for wire in sorted(wires, key=lambda own: len(own.names)):
+        unknown = wire.names - set(found)
+        if not unknown:
+            continue
+        same = [other for other in wires if other.names == wire.names]
+        ratios = [ratio for other in same for ratio in _ratios(other, unknown, found)]
+        if ratios:
+            found |= dict.fromkeys(unknown, median(ratios))
+    return found or {"all_reduce": 1.0}
+
+
+def _ratios(wire: _Wire, unknown: set[str], known: Mapping[str, float]) -> list[float]:
+    ratios = []
+    for i, seconds in enumerate(wire.seconds):
+        ideal = wire.ideal(i)
+        explained = sum(known[name] * ideal[name] for name in ideal if name in known)
+        left = sum(ideal[name] for name in unknown)
+        if seconds > 0 and left > 0:  # half of it at least: curves may be off
+            share = seconds * left / sum(ideal.values())
+            ratios.append(max(seconds - explained, 0.5 * share) / left)
+    return ratios
+
+
+def usual_density(profile: Profile) -> float:
+    """Of the profiled gradients, element by element."""
+    dense = [r for r in profile.ready if not r.parameter.sparse]
+    total = sum(r.parameter.elements for r in dense)
+    return sum(r.density * r.parameter.elements for r in dense) / total if total else 1.0

@@ -1,0 +1,78 @@
+"""What a choice comes down to, in a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gradwire.plan import Plan
+from gradwire.planner.choose import BF16, FP32, WORTH, Choice
+from gradwire.strategy import Strategy
+
+_DENSE = ("none", "fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """compressed, tensors: of the plan. against: the shorter of the tuned baselines, and its
+    seconds; None: none was measured. seconds: of a step, predicted. exposed: the part of a step
+    of the baseline in which nothing but communication goes on.
+    """
+
+    kind: Literal["compress", "dense"]
+    compressed: int
+    tensors: int
+    seconds: float
+    against: str | None = None
+    against_seconds: float = 0.0
+    exposed: float = 0.0
+
+    @property
+    def speedup(self) -> float:
+        """Against the baseline; 1.0 if there is none."""
+        return self.against_seconds / self.seconds if self.against and self.seconds else 1.0
+
+    def __str__(self) -> str:
+        if self.kind == "compress":
+            gain = f": {faster(self.speedup)} than {_short(self.against)}" if self.against else ""
+            return f"compress {self.compressed} of {self.tensors} tensors{gain}"
+        if self.against and self.exposed < WORTH:
+            return "do not compress: the network is not your bottleneck"
+        return f"do not compress: nothing here beats tuned {_short(self.against)}"
+
+
+def verdict(choice: Choice) -> Verdict:
+    """Of a choice, against the shorter of its baselines."""
+    best, lines = choice.best, choice.baselines
+    text = min(lines, key=lambda own: lines[own].seconds, default=None)
+    compressed, tensors = counts(best.plan)
+    line = lines[text] if text else None
+    return Verdict(
+        "compress" if compressed else "dense", compressed, tensors, best.seconds, text,
+        line.seconds if line else 0.0,
+        line.timeline.exposed_seconds / line.seconds if line and line.seconds else 0.0,
+    )  # fmt: skip
+
+
+def counts(plan: Plan) -> tuple[int, int]:
+    """How many tensors a plan compresses, and how many it has."""
+    pairs = list(zip(plan.buckets, plan.strategies))
+    compressed = sum(len(b.parameters) for b, s in pairs if compresses(s))
+    return compressed, sum(len(b.parameters) for b, _ in pairs)
+
+
+def compresses(strategy: Strategy) -> bool:
+    """Whether it sends less than 16 bits of each element."""
+    whole = strategy.compressor.name in _DENSE and strategy.collective.name != "powersgd"
+    return not whole and not strategy.collective.takes_rows
+
+
+def faster(ratio: float) -> str:
+    """In words: how much shorter a step is, by the ratio of their times."""
+    if ratio < 1.0:
+        return f"{100 * (1 / ratio - 1):.2g} % slower"
+    return f"{ratio:.2f}× faster" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g} % faster"
+
+
+def _short(strategy: str | None) -> str:
+    return {BF16: "bf16", FP32: "fp32"}.get(strategy or "", "what was measured")

@@ -1,0 +1,252 @@
+"""Plans for clusters one does not have: a profile, priced again for other ranks and links.
+
+    profile ─┬─ priced on its own cluster ──► α, inefficiencies     (links.py)
+             └─ priced on the other one ────► seconds against elements ──► Profile ──► choose
+
+- Moves: start-ups and bytes by `price`, seconds by `Links`. What the profile measured beyond that
+  model (a strategy's own start-ups, its own way with large messages, floors and knees) stays.
+- Local work: what the profile measured, times how many more numbers the ranks read and write.
+- Backward, forward, the optimizer, and how lanes and backward slow each other stay as they are;
+  but moving more slowly takes fewer processors.
+
+Priced again for its own cluster, a profile is what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from gradwire.errors import PlanError
+from gradwire.planner.choose import Choice, choose
+from gradwire.planner.curves import Curve
+from gradwire.planner.fit import Fit
+from gradwire.planner.links import Links, bucket, fitted, sizes_of, usual_density
+from gradwire.planner.priced import Priced, Work
+from gradwire.planner.pricing import can_price, price
+from gradwire.planner.profile import Contention, Profile, StrategyCost
+from gradwire.planner.verdict import Verdict, verdict
+from gradwire.topology import Cluster
+
+MOST_WORKERS = 16_384
+
+
+def own_cluster(profile: Profile) -> Cluster:
+    """The cluster that a profile is of, as its wires say."""
+    return fitted(profile)[1]
+
+
+def on(profile: Profile, cluster: Cluster, measured_on: Cluster | None = None) -> Profile:
+    """The profile of the same job on another cluster.
+
+    measured_on: the cluster of the profile, where it is known better than the profile says.
+    Strategies that cannot be priced are left out. Raises PlanError if none is left.
+    """
+    return Again(profile, measured_on).on(cluster)
+
+
+class Again:
+    """A profile that is priced for several clusters; what does not change is found once."""
+
+    def __init__(self, profile: Profile, measured_on: Cluster | None = None) -> None:
+        self.profile = profile
+        self.links, self.cluster = fitted(profile, measured_on)
+        self._known: dict[tuple[str, int, int], list[Priced]] = {}
+
+    @cached_property
+    def left_out(self) -> list[str]:
+        """Strategies that are measured only."""
+        return [text for text in self.profile.strategies if not can_price(text)]
+
+    def on(self, cluster: Cluster) -> Profile:
+        """See `on`."""
+        if cluster.world > MOST_WORKERS:
+            raise PlanError(
+                f"plans are made for up to {MOST_WORKERS} workers, not {cluster.world}; choose "
+                "fewer."
+            )
+        costs = {
+            text: self._cost(text, cost, cluster)
+            for text, cost in self.profile.strategies.items()
+            if text not in self.left_out
+        }
+        shared = self.profile.contention
+        cores = cluster.processors_per_rank or shared.cores
+        demand = shared.wire_demand * min(1.0, _rate(cluster) / _rate(self.cluster))
+        return replace(
+            self.profile, hosts=cluster.host_names, strategies=costs, moves={},
+            contention=Contention(cores, demand),
+        )  # fmt: skip
+
+    def _cost(self, text: str, cost: StrategyCost, cluster: Cluster) -> StrategyCost:
+        sizes = (0, *sizes_of(self.profile))
+        before, after = (self._priced(text, where) for where in (self.cluster, cluster))
+        wire = _Wire(self.links, cost, sizes, before, self.cluster)
+        seconds = [wire.seconds(i, own, cluster) for i, own in enumerate(after)]
+        more = [_touched(b.decode, a.decode) for b, a in zip(before, after)]
+        encodes = [_touched(b.encode, a.encode) for b, a in zip(before, after)]
+        calls = _calls(after[-1]) / max(1, _calls(before[-1]))
+        return StrategyCost(
+            encode=_scaled(cost.encode, sizes, encodes), wire=_fit(cost.wire, sizes, seconds),
+            decode=_scaled(cost.decode, sizes, more),
+            bytes=_fit(cost.bytes, sizes, [own.bytes_sent for own in after]),
+            latency_seconds=min(wire.latency(after[0], cluster), seconds[0]),
+            per_parameter_seconds=cost.per_parameter_seconds * calls,
+        )  # fmt: skip
+
+    def _priced(self, text: str, cluster: Cluster) -> list[Priced]:
+        key = text, cluster.world, cluster.ranks_per_host
+        if key not in self._known:
+            density, local = usual_density(self.profile), cluster.ranks_per_host
+            self._known[key] = [
+                price(text, bucket(n), cluster.world, per_node=local, density=density)
+                for n in (0, *sizes_of(self.profile))
+            ]
+        return self._known[key]
+
+
+class _Wire:
+    """What a strategy's wire took beyond the model: stays as it is on other clusters."""
+
+    def __init__(
+        self, links: Links, cost: StrategyCost, sizes: Sequence[int], before: Sequence[Priced],
+        cluster: Cluster,
+    ) -> None:  # fmt: skip
+        self._links = links
+        start = min(cost.latency_seconds, cost.wire(sizes[0]))
+        network, software = links.latency(before[0], cluster), links.software(before[0])
+        self._own_starts = max(0.0, start - network) / software if software else 0.0
+        bytes_ = [links.transfer(own, cluster) for own in before]
+        measured = [cost.wire(n) - start for n in sizes]
+        self._own_bytes = max(0.0, measured[-1]) / bytes_[-1] if bytes_[-1] else 1.0
+        self._left = [y - self._own_bytes * x for y, x in zip(measured, bytes_)]
+
+    def latency(self, priced: Priced, cluster: Cluster) -> float:
+        """Of its start-ups."""
+        own = self._own_starts * self._links.software(priced)
+        return own + self._links.latency(priced, cluster)
+
+    def seconds(self, number: int, priced: Priced, cluster: Cluster) -> float:
+        """Of all moves, at a size."""
+        start = self.latency(priced, cluster)
+        moved = self._own_bytes * self._links.transfer(priced, cluster)
+        return max(start, start + moved + self._left[number])
+
+
+def _rate(cluster: Cluster) -> float:
+    """Bytes per second of one rank, where it is one of all that use its host's link."""
+    if cluster.hosts == 1:
+        return cluster.node_bytes_per_second
+    return cluster.cross_bits_per_second / 8 / cluster.ranks_per_host
+
+
+def _touched(before: Sequence[Work], after: Sequence[Work]) -> float:
+    own = sum(work.touched for work in before)
+    return sum(work.touched for work in after) / own if own else 1.0
+
+
+def _calls(priced: Priced) -> int:
+    """Payloads that are written or read."""
+    return sum(work.contributions for work in priced.work)
+
+
+def _fit(like: Fit, sizes: Sequence[int], values: Sequence[float]) -> Fit:
+    """Through these points; nowhere falling."""
+    points, least = list[tuple[float, float]](), 0.0
+    for size, value in zip(sizes, values):
+        least = max(least, value)
+        points.append((float(size), least))
+    return Fit(Curve(tuple(points)), like.error, like.spread)
+
+
+def _scaled(like: Fit, sizes: Sequence[int], factors: Sequence[float]) -> Fit:
+    """Where no factor differs from 1, the very same."""
+    if all(factor == 1.0 for factor in factors):
+        return like
+    return _fit(like, sizes, [like(size) * factor for size, factor in zip(sizes, factors)])
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is best for so many workers and such links. seconds: of a step."""
+
+    workers: int
+    bits_per_second: float
+    seconds: float
+    strategy: str
+    verdict: Verdict
+    lower_bound: float
+
+    @property
+    def decision(self) -> str:
+        """What changes at a crossover."""
+        return self.strategy if self.verdict.kind == "compress" else "do not compress"
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Between two neighbours of a table the decision changes."""
+
+    before: Cell
+    after: Cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """cells: workers by workers, ascending, each with all rates, ascending."""
+
+    workers: tuple[int, ...]
+    rates: tuple[float, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def crossovers(self) -> list[Crossover]:
+        """Along the rates, then along the workers."""
+        columns = tuple(zip(*self.cells))
+        lines = (*self.cells, *columns)
+        return [
+            Crossover(a, b) for line in lines for a, b in pairwise(line)
+            if a.decision != b.decision
+        ]  # fmt: skip
+
+
+def table(
+    profile: Profile, workers: Sequence[int], rates: Sequence[float], like: Cluster, *,
+    strategies: Sequence[str] | None = None, lanes: Sequence[int] = (1,),
+    progress: Callable[[str], None] = lambda line: None,
+) -> Table:  # fmt: skip
+    """The best plans for every number of workers and every rate of links across hosts.
+
+    rates: bits per second. like: a cluster, of which all else is taken. progress: is told of each
+    number of workers.
+    """
+    again = Again(profile)
+    allowed = None if strategies is None else [s for s in strategies if s not in again.left_out]
+    rows = []
+    for count in sorted(set(workers)):
+        progress(f"{count} workers")
+        own = like.with_workers(count)
+        rows.append(tuple(_cells(again, own, sorted(set(rates)), allowed, lanes)))
+    return Table(tuple(sorted(set(workers))), tuple(sorted(set(rates))), tuple(rows))
+
+
+def _cells(
+    again: Again, cluster: Cluster, rates: Sequence[float], strategies: Sequence[str] | None,
+    lanes: Sequence[int],
+) -> Iterator[Cell]:  # fmt: skip
+    for rate in rates:
+        choice = choose(again.on(cluster.with_rate(rate)), strategies, lanes=lanes)
+        yield _cell(cluster.world, rate, choice)
+
+
+def _cell(workers: int, rate: float, choice: Choice) -> Cell:
+    best = choice.best
+    return Cell(
+        workers, rate, best.seconds, str(best.plan.main_strategy), verdict(choice),
+        choice.lower_bound,
+    )  # fmt: skip

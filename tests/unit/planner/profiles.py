@@ -1,0 +1,89 @@
+"""Profiles made up: ResNet-50's tensors, and wires that follow a law."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gradwire.buckets import Parameter
+from gradwire.planner.curves import Curve
+from gradwire.planner.fit import Fit, fit
+from gradwire.planner.pricing import price
+from gradwire.planner.profile import Contention, Profile, Ready, StrategyCost
+
+SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
+STARTS = {"all_reduce": 2, "all_gather": 1, "all_to_all": 1}
+INEFFICIENCY = {"all_reduce": 1.1, "all_gather": 1.15, "all_to_all": 1.5, "exchange": 1.2}
+LOCAL = {
+    "none | allreduce": ((1e-5, 0.2e-9), (1e-5, 0.3e-9)),
+    "bf16 | allreduce": ((2e-5, 0.3e-9), (1e-5, 0.3e-9)),
+    "int8+ef | alltoall": ((4e-5, 0.8e-9), (8e-5, 1.2e-9)),
+    "topk(0.01)+ef | allgather": ((6e-5, 1.0e-9), (8e-5, 0.4e-9)),
+    "topk(0.01)+ef | gtopk": ((9e-5, 1.1e-9), (2e-4, 0.9e-9)),
+}
+"""Fixed seconds and seconds per element, of encode and of decode, among four ranks."""
+
+
+def resnet50() -> list[Parameter]:
+    """161 tensors, 25.6 million elements."""
+    found = [Parameter("conv1.weight", (64, 3, 7, 7)), *_norm("bn1", 64)]
+    wide = 64
+    for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3)), 1):
+        for block in range(blocks):
+            found += _block(f"layer{stage}.{block}", width, wide, first=block == 0)
+            wide = 4 * width
+    return [*found, Parameter("fc.weight", (1000, 2048)), Parameter("fc.bias", (1000,))]
+
+
+def _block(name: str, width: int, wide: int, first: bool) -> Iterator[Parameter]:
+    shapes = ((width, wide, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1))
+    for i, shape in enumerate(shapes, 1):
+        yield Parameter(f"{name}.conv{i}.weight", shape)
+        yield from _norm(f"{name}.bn{i}", shape[0])
+    if first:
+        yield Parameter(f"{name}.down.0.weight", (4 * width, wide, 1, 1))
+        yield from _norm(f"{name}.down.1", 4 * width)
+
+
+def _norm(name: str, width: int) -> list[Parameter]:
+    return [Parameter(f"{name}.{part}", (width,)) for part in ("weight", "bias")]
+
+
+def few() -> list[Parameter]:
+    """Six matrices and a vector."""
+    return [*(Parameter(f"w{i}", (512, 512)) for i in range(6)), Parameter("b", (512,))]
+
+
+def profile(
+    world: int = 4, bits_per_second: float = 1e9, start_seconds: float = 1e-4,
+    parameters: Sequence[Parameter] = (), backward_seconds: float = 0.2,
+    strategies: Sequence[str] = tuple(LOCAL),
+) -> Profile:  # fmt: skip
+    """One rank to a host. Larger tensors take backward longer; the last registered come first."""
+    own = list(reversed(list(parameters) or few()))
+    total, at, ready = sum(p.elements**0.5 for p in own), 0.0, []
+    for p in own:
+        at += backward_seconds * p.elements**0.5 / total
+        ready.append(Ready(p, at))
+    costs = {s: cost(s, world, bits_per_second, start_seconds) for s in strategies}
+    hosts = tuple(f"h{rank}" for rank in range(world))
+    return Profile(tuple(ready), backward_seconds, 0.15, hosts, contention=Contention(2.0, 0.3),
+                   strategies=costs)  # fmt: skip
+
+
+def cost(text: str, world: int, bits_per_second: float, start_seconds: float) -> StrategyCost:
+    moves = {n: price(text, [n], world) for n in SIZES}
+    wire = fit([
+        (n, [sum(
+            start_seconds * STARTS.get(m.name, 0) * (world - 1)
+            + (start_seconds if m.name == "exchange" else 0.0)
+            + INEFFICIENCY[m.name] * 8 * m.busiest / bits_per_second
+            for m in priced.moves
+        )])
+        for n, priced in moves.items()
+    ])  # fmt: skip
+    sent = fit([(n, [priced.bytes_sent]) for n, priced in moves.items()])
+    encode, decode = LOCAL[text]
+    return StrategyCost(
+        Fit(Curve.affine(*encode)), wire, Fit(Curve.affine(*decode)), sent,
+        latency_seconds=wire.curve(0.0), per_parameter_seconds=1e-5,
+    )  # fmt: skip

@@ -1,0 +1,228 @@
+"""Other clusters: the same one again is the same, a law is found again, and what must hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from profiles import LOCAL, few, profile, resnet50
+
+from gradwire.errors import PlanError, UsageError
+from gradwire.planner.choose import choose
+from gradwire.planner.curves import Curve
+from gradwire.planner.fit import Fit
+from gradwire.planner.links import EFFICIENCY, fitted, loaded, starts
+from gradwire.planner.priced import PricedMove
+from gradwire.planner.profile import Profile
+from gradwire.planner.whatif import Again, on, own_cluster, table
+from gradwire.topology import Cluster
+
+LOOKED_AT = (0, 100, 1000, 10**4, 10**5, 10**6, 1.5e6)
+
+
+def equal_rate(bits_per_second: float) -> float:
+    """Of a cluster whose best move has an inefficiency of 1.1 to its bits."""
+    return bits_per_second / 1.1 / EFFICIENCY
+
+
+# -- the same cluster ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", LOCAL)
+def test_the_own_cluster_gives_the_profile_again(text: str) -> None:
+    own = profile()
+    one, other = own.strategies[text], on(own, own_cluster(own)).strategies[text]
+    for n in LOOKED_AT:
+        assert other.wire(n) == pytest.approx(one.wire(n), rel=0.02)
+        assert other.encode(n) == pytest.approx(one.encode(n), rel=1e-9)
+        assert other.decode(n) == pytest.approx(one.decode(n), rel=1e-9)
+    assert other.latency_seconds == pytest.approx(one.latency_seconds, rel=0.02)
+    assert other.per_parameter_seconds == one.per_parameter_seconds
+
+
+def test_and_the_same_plan() -> None:
+    own = profile(parameters=resnet50())
+    one, other = choose(own, lanes=[1]), choose(on(own, own_cluster(own)), lanes=[1])
+    assert other.best.seconds == pytest.approx(one.best.seconds, rel=0.01)
+    assert other.best.plan.main_strategy == one.best.plan.main_strategy
+
+
+def test_floors_and_knees_stay() -> None:
+    own = profile()
+    bent = Curve(((0.0, 2e-3), (5e4, 2e-3), (4e5, 9e-3)), 5e-8)
+    costs = dict(own.strategies)
+    costs["none | allreduce"] = replace(
+        costs["none | allreduce"], wire=Fit(bent), latency_seconds=2e-3
+    )
+    own = replace(own, strategies=costs)
+    again = on(own, own_cluster(own)).strategies["none | allreduce"].wire
+    for n in (0, 256, 1024, 65_536, 1_048_576):
+        assert again(n) == pytest.approx(bent(n), rel=0.02)
+
+
+# -- the law -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("world", "rate"), [(4, 1e8), (16, 1e9), (2, 1e9), (64, 1e10)])
+@pytest.mark.parametrize("text", [t for t in LOCAL if "alltoall" not in t])
+def test_another_cluster_of_the_same_law(text: str, world: int, rate: float) -> None:
+    own = profile()
+    said = on(own, Cluster(world, cross_bits_per_second=equal_rate(rate)))
+    true = profile(world, rate).strategies[text]
+    for n in LOOKED_AT[1:]:
+        wanted = max(true.wire(n), 1e-4)
+        assert said.strategies[text].wire(n) == pytest.approx(wanted, rel=0.1)
+
+
+def test_two_kinds_of_moves_in_one_strategy() -> None:
+    said = on(profile(), Cluster(16, cross_bits_per_second=equal_rate(2e8)))
+    true = profile(16, 2e8).strategies["int8+ef | alltoall"].wire
+    assert said.strategies["int8+ef | alltoall"].wire(1e6) == pytest.approx(true(1e6), rel=0.1)
+
+
+def test_what_is_fitted() -> None:
+    links, cluster = fitted(profile())
+    assert links.start_seconds == pytest.approx(1e-4, rel=0.35)
+    assert links.inefficiency["all_reduce"] == pytest.approx(1.0)
+    assert links.inefficiency["all_gather"] == pytest.approx(1.15 / 1.1, rel=0.03)
+    assert links.inefficiency["all_to_all"] == pytest.approx(1.5 / 1.1, rel=0.1)
+    assert cluster.cross_bits_per_second == pytest.approx(equal_rate(1e9), rel=0.02)
+
+
+def test_a_known_cluster_is_taken_as_it_is() -> None:
+    known = Cluster(4, cross_bits_per_second=2e9, cross_latency_seconds=2e-5)
+    links, cluster = fitted(profile(), known)
+    assert cluster == known
+    assert links.inefficiency["all_reduce"] == pytest.approx(2 * 1.1 * EFFICIENCY, rel=0.02)
+    own = on(profile(), known, known).strategies["none | allreduce"]
+    assert own.wire(1e6) == pytest.approx(profile().strategies["none | allreduce"].wire(1e6))
+
+
+def test_more_contributions_are_more_decoding() -> None:
+    own = profile()
+    text, dense = "topk(0.01)+ef | allgather", "none | allreduce"
+    more = on(own, Cluster(64, cross_bits_per_second=1e9))
+    assert more.strategies[text].decode(1e6) > 1.3 * own.strategies[text].decode(1e6)
+    assert more.strategies[dense].decode(1e6) == own.strategies[dense].decode(1e6)
+    assert more.strategies[text].per_parameter_seconds > 5e-5
+
+
+def test_latency_is_paid_per_start_up() -> None:
+    own = profile()
+    near, far = (
+        on(own, Cluster(8, cross_latency_seconds=s)).strategies["none | allreduce"]
+        for s in (0.0, 0.01)
+    )
+    assert far.latency_seconds - near.latency_seconds == pytest.approx(14 * 0.01)
+    assert far.wire(1e6) - near.wire(1e6) == pytest.approx(14 * 0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "gloo", "nccl"),
+    [("all_reduce", 8, 14, 6), ("all_gather", 8, 7, 7), ("exchange", 8, 1, 1),
+     ("broadcast", 5, 3, 3), ("gather", 5, 4, 4), ("all_reduce", 1, 0, 0)],
+)  # fmt: skip
+def test_start_ups(name: str, n: int, gloo: float, nccl: float) -> None:
+    assert (starts(name, n, "gloo"), starts(name, n, "nccl")) == (gloo, nccl)
+
+
+def test_ranks_of_a_host_share_its_link() -> None:
+    cluster = Cluster(4, 8)
+
+    def of(name: str, group: str) -> float:
+        return loaded(PricedMove(name, 1, 1.0, 1.0, "uint8", group, 4), cluster)
+
+    assert of("all_reduce", "world") == 1.0, "a ring leaves a host once"
+    assert of("all_reduce", "cross") == 8.0, "eight rings at once"
+    assert of("all_to_all", "world") == pytest.approx(8 * 24 / 31)
+    assert of("all_gather", "node") == 1.0
+    assert loaded(PricedMove("all_to_all", 1, 1.0, 1.0, "uint8", "world", 4), Cluster(4)) == 1.0
+
+
+# -- what must hold ------------------------------------------------------------------------------
+
+
+def test_slower_links_make_no_step_shorter() -> None:
+    again = Again(profile(parameters=resnet50()))
+    rates = (1e12, 1e11, 1e10, 1e9, 1e8, 1e7)
+    steps = [
+        choose(again.on(Cluster(8, cross_bits_per_second=rate)), lanes=[1]).best.seconds
+        for rate in rates
+    ]
+    assert all(b >= a * 0.99 for a, b in pairwise(steps)), steps
+
+
+def test_at_the_ends_of_bandwidth() -> None:
+    own = profile(parameters=few(), start_seconds=1e-7, backward_seconds=0.02)
+    fast = choose(on(own, Cluster(4, cross_bits_per_second=1e14)), lanes=[1])
+    assert fast.best.plan.main_strategy.compressor.name in ("none", "bf16")
+    slow = choose(on(own, Cluster(4, cross_bits_per_second=1e5)), lanes=[1])
+    for bucket, strategy in zip(slow.best.plan.buckets, slow.best.plan.strategies):
+        if len(bucket.parameters[0].shape) > 1:
+            assert strategy.compressor.name == "topk"
+
+
+def test_slower_moves_take_fewer_processors() -> None:
+    own = profile()
+    half = on(own, own_cluster(own).with_rate(own_cluster(own).cross_bits_per_second / 2))
+    assert half.contention.wire_demand == pytest.approx(own.contention.wire_demand / 2)
+    more = on(own, Cluster(4, cross_bits_per_second=1e12, processors_per_rank=3.0))
+    assert (more.contention.wire_demand, more.contention.cores) == (0.3, 3.0)
+
+
+def test_profiles_of_one_host_are_of_its_memory() -> None:
+    own = replace(profile(), hosts=("a",) * 4)
+    assert own_cluster(own).hosts == 1
+    again = on(own, own_cluster(own)).strategies["none | allreduce"]
+    assert again.wire(1e6) == pytest.approx(own.strategies["none | allreduce"].wire(1e6))
+    apart = on(own, Cluster(4, cross_bits_per_second=1e8))
+    assert apart.strategies["none | allreduce"].wire(1e6) > 5 * again.wire(1e6)
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def test_a_table_and_its_crossovers() -> None:
+    own = profile(parameters=few(), backward_seconds=0.02)
+    told: list[str] = []
+    found = table(own, [16, 4], [1e12, 1e8], Cluster(1), progress=told.append)
+    assert (found.workers, found.rates) == ((4, 16), (1e8, 1e12))
+    assert [[c.workers for c in row] for row in found.cells] == [[4, 4], [16, 16]]
+    assert told == ["4 workers", "16 workers"]
+    decisions = [[cell.decision for cell in row] for row in found.cells]
+    assert all(slow != fast for slow, fast in decisions)
+    assert {(c.before.decision, c.after.decision) for c in found.crossovers} >= {
+        tuple(row) for row in decisions
+    }
+    assert all(cell.seconds >= 0.999 * cell.lower_bound for row in found.cells for cell in row)
+
+
+def test_up_to_16384_workers() -> None:
+    own = profile(parameters=few())
+    found = table(own, [16_384], [1e9], Cluster(1, 8), strategies=["bf16 | allreduce"])
+    assert found.cells[0][0].workers == 16_384
+    with pytest.raises(PlanError, match="up to 16384 workers"):
+        table(own, [32_768], [1e9], Cluster(1))
+    with pytest.raises(PlanError, match="do not fill"):
+        table(own, [12], [1e9], Cluster(1, 8))
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+def with_only(own: Profile, *texts: str) -> Profile:
+    some = next(iter(own.strategies.values()))
+    return replace(own, strategies=dict.fromkeys(texts, some))
+
+
+def test_what_is_measured_only_is_left_out() -> None:
+    own = with_only(profile(), "none | allreduce", "powersgd(4)")
+    assert list(on(own, Cluster(8)).strategies) == ["none | allreduce"]
+    with pytest.raises(PlanError, match="can be priced; the profile has 'powersgd"):
+        on(with_only(profile(), "powersgd(4)"), Cluster(8))
+
+
+def test_hosts_that_disagree() -> None:
+    with pytest.raises(UsageError, match="'b' has 1, 'a' has 3"):
+        on(replace(profile(), hosts=("a", "a", "a", "b")), Cluster(8))

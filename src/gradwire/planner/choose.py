@@ -21,14 +21,12 @@ from gradwire.planner.candidates import (
     Candidate,
     Maker,
     error_of,
+    jobs_of,
     known_error,
-    measured_as,
-    together,
 )
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Stages
 from gradwire.planner.timeline import simulate
-from gradwire.strategy import Strategy
 
 __all__ = ["BF16", "FP32", "WORTH", "Candidate", "Choice", "choose", "judge"]
 
@@ -117,29 +115,15 @@ def judge(
         PlanError: of another model, or with strategies that were not measured.
     """
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
-    stages, by_name = Stages(profile), {r.parameter.name: r for r in profile.ready}
-    jobs = [
-        stages.job(
-            together([by_name[name] for name in bucket.names]),
-            _known(profile, strategy),
-        )
-        for bucket, strategy in zip(plan.buckets, plan.strategies)
-        if not strategy.collective.takes_rows
-    ]
-    best = Candidate(plan, simulate(jobs, stages.executor(plan.lanes)), error_of(profile, plan))
+    jobs = [job for job in jobs_of(profile, plan) if job is not None]
+    timeline = simulate(jobs, Stages(profile).executor(plan.lanes))
+    best = Candidate(plan, timeline, error_of(profile, plan))
     maker, options = Maker(profile, lanes), list(profile.strategies)
     measured = [text for text in (FP32, BF16) if text in profile.strategies]
     return Choice(
         best, {text: _shortest(maker.plans([text])) for text in measured}, (),
         maker.lower_bound(options), False, error_budget, "given", tuple(options),
     )  # fmt: skip
-
-
-def _known(profile: Profile, strategy: Strategy) -> str:
-    """The profile's text of it; PlanError if it was not measured."""
-    text = measured_as(profile, strategy) or str(strategy)
-    profile.cost(text)
-    return text
 
 
 def _check(

@@ -32,6 +32,8 @@ __all__ = ["BF16", "FP32", "WORTH", "Candidate", "Choice", "choose", "judge"]
 
 WORTH = 0.03
 """Exposed communication of tuned bf16, over its step, below which nothing else is looked at."""
+LEAST_GAIN = 0.01
+"""Of a step: a plan that promises less is not worth its complications."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,14 @@ def choose(
     if not found:
         raise _too_tight(profile, options, error_budget)
     found.sort(key=lambda c: c.seconds)
-    return Choice(found[0], baselines, tuple(_rivals(found)), bound, False, *facts)
+    best = found[0]
+    if (
+        algorithm == "joint"
+        and dense
+        and _shortest(dense).seconds < (1 + LEAST_GAIN) * best.seconds
+    ):
+        best = _shortest(dense)
+    return Choice(best, baselines, tuple(_rivals(best, found)), bound, False, *facts)
 
 
 def judge(
@@ -167,10 +176,10 @@ def _shortest(candidates: Iterable[Candidate]) -> Candidate:
     return min(candidates, key=lambda c: c.seconds)
 
 
-def _rivals(found: Sequence[Candidate]) -> Iterator[Candidate]:
-    """The shortest of each main strategy and number of lanes, but for the best of all."""
-    seen = {_kind(found[0])}
-    for candidate in found[1:]:
+def _rivals(best: Candidate, found: Sequence[Candidate]) -> Iterator[Candidate]:
+    """The shortest of each main strategy and number of lanes, but for the best's."""
+    seen = {_kind(best)}
+    for candidate in found:
         if _kind(candidate) not in seen:
             seen.add(_kind(candidate))
             yield candidate

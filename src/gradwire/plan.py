@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,14 @@ class Plan:
     """Which parameters travel together, how, and in which order. All ranks hold the same plan.
 
     The order of `buckets` is the order of issue; lane i takes buckets i, i + lanes, …
+    prediction: what whoever planned says of it, plain JSON values, for `gradwire explain`; no
+    part of what is agreed on, equal or not.
     """
 
     buckets: tuple[Bucket, ...]
     strategies: tuple[Strategy, ...]
     lanes: int = 1
+    prediction: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         names = [name for bucket in self.buckets for name in bucket.names]
@@ -142,7 +145,10 @@ class Plan:
             }
             for bucket, strategy in zip(self.buckets, self.strategies)
         ]
-        return json.dumps({"format": FORMAT, "lanes": self.lanes, "buckets": rows}, indent=2)
+        document: dict[str, Any] = {"format": FORMAT, "lanes": self.lanes, "buckets": rows}
+        if self.prediction is not None:
+            document["prediction"] = dict(self.prediction)
+        return json.dumps(document, indent=2)
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -156,7 +162,7 @@ class Plan:
                 )
             buckets = tuple(_bucket(b["parameters"]) for b in data["buckets"])
             strategies = tuple(Strategy.parse(b["strategy"]) for b in data["buckets"])
-            return Plan(buckets, strategies, int(data["lanes"]))
+            return Plan(buckets, strategies, int(data["lanes"]), _prediction(data))
         except GradwireError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -187,6 +193,14 @@ def takes_vectors(strategy: Strategy) -> bool:
     claims = strategy.compressor.claims(1 << 20)
     adds_up = claims.sums and claims.elements is None
     return adds_up or claims.direction or strategy.collective.own_feedback
+
+
+def _prediction(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Older files have none."""
+    found = data.get("prediction")
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"a prediction that is no object: {found!r}")
+    return found
 
 
 def _bucket(rows: Sequence[dict[str, Any]]) -> Bucket:

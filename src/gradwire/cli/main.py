@@ -16,6 +16,8 @@ COMMANDS = {
     "demo": "train a real model over an emulated slow network, with and without gradwire",
     "doctor": "what is here: torch, backend, kernels, interfaces, namespaces, the network's speed",
     "bench": "measure the kernels and the conductor on this machine",
+    "plan": "the best plan for a profiled job, on its own cluster or on another",
+    "explain": "what a plan does, why, and what it gains, group by group",
     "lab": "run a job on a cluster emulated on this machine",
     "profile": "measure a job's first steps, and what strategies cost on its network",
     "available": "every compressor, feedback and collective, in a line each",

@@ -17,7 +17,7 @@ from gradwire.planner.budget import solve_within
 from gradwire.planner.grouping import Grouping, Problem, solve
 from gradwire.planner.profile import Profile, Ready
 from gradwire.planner.stages import Bucketed, Stages
-from gradwire.planner.timeline import Timeline, simulate
+from gradwire.planner.timeline import Job, Timeline, simulate
 from gradwire.strategy import Strategy
 
 FP32, BF16 = "none | allreduce", "bf16 | allreduce"
@@ -138,6 +138,32 @@ def known_error(profile: Profile, option: str) -> float:
             f"'{option}' was not measured. Profile again, or leave it out."
         )
     return error
+
+
+def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
+    """The jobs of a plan's buckets; None of those whose cost is not looked at.
+
+    Raises:
+        PlanError: a strategy that was not measured.
+    """
+    stages, by_name = Stages(profile), {r.parameter.name: r for r in profile.ready}
+    return [
+        None if strategy.collective.takes_rows
+        else stages.job(bucketed(bucket, by_name), known_as(profile, strategy))
+        for bucket, strategy in zip(plan.buckets, plan.strategies)
+    ]  # fmt: skip
+
+
+def bucketed(bucket: Bucket, ready: Mapping[str, Ready]) -> Bucketed:
+    """A plan's bucket, by when its parameters are ready."""
+    return together([ready[name] for name in bucket.names])
+
+
+def known_as(profile: Profile, strategy: Strategy) -> str:
+    """The profile's text of a strategy; PlanError if it was not measured."""
+    text = measured_as(profile, strategy) or str(strategy)
+    profile.cost(text)
+    return text
 
 
 def measured_as(profile: Profile, strategy: Strategy) -> str | None:

@@ -21,9 +21,8 @@ from gradwire.planner.candidates import (
     Candidate,
     Maker,
     error_of,
+    jobs_of,
     known_error,
-    measured_as,
-    together,
 )
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Stages
@@ -34,6 +33,8 @@ __all__ = ["BF16", "FP32", "WORTH", "Candidate", "Choice", "check_momentum", "ch
 
 WORTH = 0.03
 """Exposed communication of tuned bf16, over its step, below which nothing else is looked at."""
+LEAST_GAIN = 0.01
+"""Of a step: a plan that promises less is not worth its complications."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,14 @@ def choose(
     if not found:
         raise _too_tight(profile, options, error_budget)
     found.sort(key=lambda c: c.seconds)
-    return Choice(found[0], baselines, tuple(_rivals(found)), bound, False, *facts)
+    best = found[0]
+    if (
+        algorithm == "joint"
+        and dense
+        and _shortest(dense).seconds < (1 + LEAST_GAIN) * best.seconds
+    ):
+        best = _shortest(dense)
+    return Choice(best, baselines, tuple(_rivals(best, found)), bound, False, *facts)
 
 
 def judge(
@@ -117,16 +125,9 @@ def judge(
         PlanError: of another model, or with strategies that were not measured.
     """
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
-    stages, by_name = Stages(profile), {r.parameter.name: r for r in profile.ready}
-    jobs = [
-        stages.job(
-            together([by_name[name] for name in bucket.names]),
-            _known(profile, strategy),
-        )
-        for bucket, strategy in zip(plan.buckets, plan.strategies)
-        if not strategy.collective.takes_rows
-    ]
-    best = Candidate(plan, simulate(jobs, stages.executor(plan.lanes)), error_of(profile, plan))
+    jobs = [job for job in jobs_of(profile, plan) if job is not None]
+    timeline = simulate(jobs, Stages(profile).executor(plan.lanes))
+    best = Candidate(plan, timeline, error_of(profile, plan))
     maker, options = Maker(profile, lanes), list(profile.strategies)
     measured = [text for text in (FP32, BF16) if text in profile.strategies]
     return Choice(
@@ -143,13 +144,6 @@ def check_momentum(text: str) -> None:
             "a plan is chosen among strategies that leave momentum to the optimizer; "
             f"'{text}' keeps it itself. Use ef, or attach it by name."
         )
-
-
-def _known(profile: Profile, strategy: Strategy) -> str:
-    """The profile's text of it; PlanError if it was not measured."""
-    text = measured_as(profile, strategy) or str(strategy)
-    profile.cost(text)
-    return text
 
 
 def _check(
@@ -194,10 +188,10 @@ def _shortest(candidates: Iterable[Candidate]) -> Candidate:
     return min(candidates, key=lambda c: c.seconds)
 
 
-def _rivals(found: Sequence[Candidate]) -> Iterator[Candidate]:
-    """The shortest of each main strategy and number of lanes, but for the best of all."""
-    seen = {_kind(found[0])}
-    for candidate in found[1:]:
+def _rivals(best: Candidate, found: Sequence[Candidate]) -> Iterator[Candidate]:
+    """The shortest of each main strategy and number of lanes, but for the best's."""
+    seen = {_kind(best)}
+    for candidate in found:
         if _kind(candidate) not in seen:
             seen.add(_kind(candidate))
             yield candidate

@@ -14,21 +14,20 @@ Priced again for its own cluster, a profile is what it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 
 from gradwire.errors import PlanError
-from gradwire.planner.choose import Choice, choose
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
 from gradwire.planner.links import Links, bucket, fitted, sizes_of, usual_density
 from gradwire.planner.priced import Priced, Work
 from gradwire.planner.pricing import can_price, price
 from gradwire.planner.profile import Contention, Profile, StrategyCost
-from gradwire.planner.verdict import Verdict, verdict
-from gradwire.topology import Cluster
+from gradwire.planner.sized import measured_only
+from gradwire.strategy import Strategy
+from gradwire.topology import NODE_BYTES_PER_SECOND, NODE_LATENCY_SECONDS, Cluster
 
 MOST_WORKERS = 16_384
 
@@ -47,6 +46,39 @@ def on(profile: Profile, cluster: Cluster, measured_on: Cluster | None = None) -
     return Again(profile, measured_on).on(cluster)
 
 
+def wanted(
+    profile: Profile, like: Cluster | None = None, *, workers: int | None = None,
+    per_host: int | None = None, bits_per_second: float | None = None,
+    latency_seconds: float | None = None,
+) -> Cluster:  # fmt: skip
+    """A cluster that differs from another in what is said.
+
+    like: None: the profile's own; ranks that share its only host are then hosts of their own,
+    unless per_host says otherwise. latency_seconds: across hosts, beside what the profile has.
+
+    Raises:
+        PlanError: workers that do not fill hosts; links that nothing is known of.
+    """
+    own = like or own_cluster(profile)
+    alone = own.hosts == 1 and like is None
+    local = per_host or (1 if alone else own.ranks_per_host)
+    known_node = own.ranks_per_host > 1 and (like is not None or alone or local > 1)
+    made = replace(
+        own, ranks_per_host=local,
+        cross_bits_per_second=bits_per_second or own.cross_bits_per_second,
+        cross_latency_seconds=own.cross_latency_seconds if latency_seconds is None
+        else latency_seconds,
+        node_bytes_per_second=own.node_bytes_per_second if known_node else NODE_BYTES_PER_SECOND,
+        node_latency_seconds=own.node_latency_seconds if known_node else NODE_LATENCY_SECONDS,
+    ).with_workers(workers or own.world)  # fmt: skip
+    if alone and bits_per_second is None and made.hosts > 1:
+        raise PlanError(
+            f"the profile is of one host, and says nothing of links between {made.hosts}; pass "
+            "their bandwidth, such as --bandwidth 1gbit."
+        )
+    return made
+
+
 class Again:
     """A profile that is priced for several clusters; what does not change is found once."""
 
@@ -59,6 +91,20 @@ class Again:
     def left_out(self) -> list[str]:
         """Strategies that are measured only."""
         return [text for text in self.profile.strategies if not can_price(text)]
+
+    def usable(self, strategies: Sequence[str] | None) -> list[str]:
+        """Those of the profile, or of these, that can be priced.
+
+        Raises:
+            PlanError: one of these cannot be, or was not measured.
+        """
+        if strategies is None:
+            return [text for text in self.profile.strategies if text not in self.left_out]
+        for text in strategies:
+            self.profile.cost(text)
+            if text in self.left_out:
+                measured_only(Strategy.parse(text))
+        return list(strategies)
 
     def on(self, cluster: Cluster) -> Profile:
         """See `on`."""
@@ -166,87 +212,3 @@ def _scaled(like: Fit, sizes: Sequence[int], factors: Sequence[float]) -> Fit:
     if all(factor == 1.0 for factor in factors):
         return like
     return _fit(like, sizes, [like(size) * factor for size, factor in zip(sizes, factors)])
-
-
-# -- tables ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is best for so many workers and such links. seconds: of a step."""
-
-    workers: int
-    bits_per_second: float
-    seconds: float
-    strategy: str
-    verdict: Verdict
-    lower_bound: float
-
-    @property
-    def decision(self) -> str:
-        """What changes at a crossover."""
-        return self.strategy if self.verdict.kind == "compress" else "do not compress"
-
-
-@dataclass(frozen=True)
-class Crossover:
-    """Between two neighbours of a table the decision changes."""
-
-    before: Cell
-    after: Cell
-
-
-@dataclass(frozen=True)
-class Table:
-    """cells: workers by workers, ascending, each with all rates, ascending."""
-
-    workers: tuple[int, ...]
-    rates: tuple[float, ...]
-    cells: tuple[tuple[Cell, ...], ...]
-
-    @property
-    def crossovers(self) -> list[Crossover]:
-        """Along the rates, then along the workers."""
-        columns = tuple(zip(*self.cells))
-        lines = (*self.cells, *columns)
-        return [
-            Crossover(a, b) for line in lines for a, b in pairwise(line)
-            if a.decision != b.decision
-        ]  # fmt: skip
-
-
-def table(
-    profile: Profile, workers: Sequence[int], rates: Sequence[float], like: Cluster, *,
-    strategies: Sequence[str] | None = None, lanes: Sequence[int] = (1,),
-    progress: Callable[[str], None] = lambda line: None,
-) -> Table:  # fmt: skip
-    """The best plans for every number of workers and every rate of links across hosts.
-
-    rates: bits per second. like: a cluster, of which all else is taken. progress: is told of each
-    number of workers.
-    """
-    again = Again(profile)
-    allowed = None if strategies is None else [s for s in strategies if s not in again.left_out]
-    rows = []
-    for count in sorted(set(workers)):
-        progress(f"{count} workers")
-        own = like.with_workers(count)
-        rows.append(tuple(_cells(again, own, sorted(set(rates)), allowed, lanes)))
-    return Table(tuple(sorted(set(workers))), tuple(sorted(set(rates))), tuple(rows))
-
-
-def _cells(
-    again: Again, cluster: Cluster, rates: Sequence[float], strategies: Sequence[str] | None,
-    lanes: Sequence[int],
-) -> Iterator[Cell]:  # fmt: skip
-    for rate in rates:
-        choice = choose(again.on(cluster.with_rate(rate)), strategies, lanes=lanes)
-        yield _cell(cluster.world, rate, choice)
-
-
-def _cell(workers: int, rate: float, choice: Choice) -> Cell:
-    best = choice.best
-    return Cell(
-        workers, rate, best.seconds, str(best.plan.main_strategy), verdict(choice),
-        choice.lower_bound,
-    )  # fmt: skip

@@ -15,8 +15,9 @@ from gradwire.planner.fit import Fit
 from gradwire.planner.links import EFFICIENCY, fitted, loaded, starts
 from gradwire.planner.priced import PricedMove
 from gradwire.planner.profile import Profile
-from gradwire.planner.whatif import Again, on, own_cluster, table
-from gradwire.topology import Cluster
+from gradwire.planner.tables import table
+from gradwire.planner.whatif import Again, on, own_cluster, wanted
+from gradwire.topology import NODE_BYTES_PER_SECOND, NODE_LATENCY_SECONDS, Cluster
 
 LOOKED_AT = (0, 100, 1000, 10**4, 10**5, 10**6, 1.5e6)
 
@@ -208,6 +209,30 @@ def test_up_to_16384_workers() -> None:
         table(own, [12], [1e9], Cluster(1, 8))
 
 
+# -- what is asked for ---------------------------------------------------------------------------
+
+
+def test_what_is_not_said_is_the_profiles() -> None:
+    own = profile()
+    known = own_cluster(own)
+    assert wanted(own) == replace(
+        known, node_bytes_per_second=NODE_BYTES_PER_SECOND,
+        node_latency_seconds=NODE_LATENCY_SECONDS,
+    )  # fmt: skip
+    far = wanted(own, workers=64, per_host=8, latency_seconds=1e-3)
+    assert (far.hosts, far.ranks_per_host, far.cross_latency_seconds) == (8, 8, 1e-3)
+    assert far.cross_bits_per_second == known.cross_bits_per_second
+    assert wanted(own, Cluster(2, 4, 5e9), workers=16) == Cluster(4, 4, 5e9)
+
+
+def test_ranks_of_one_host_become_hosts() -> None:
+    own = replace(profile(), hosts=("a",) * 4)
+    assert wanted(own, bits_per_second=1e9).hosts == 4
+    assert wanted(own, per_host=4).hosts == 1
+    with pytest.raises(PlanError, match="--bandwidth 1gbit"):
+        wanted(own, workers=8)
+
+
 # -- errors --------------------------------------------------------------------------------------
 
 
@@ -219,6 +244,9 @@ def with_only(own: Profile, *texts: str) -> Profile:
 def test_what_is_measured_only_is_left_out() -> None:
     own = with_only(profile(), "none | allreduce", "powersgd(4)")
     assert list(on(own, Cluster(8)).strategies) == ["none | allreduce"]
+    assert Again(own).usable(None) == ["none | allreduce"]
+    with pytest.raises(PlanError, match="measured only"):
+        Again(own).usable(["powersgd(4)"])
     with pytest.raises(PlanError, match="can be priced; the profile has 'powersgd"):
         on(with_only(profile(), "powersgd(4)"), Cluster(8))
 

@@ -1,0 +1,48 @@
+"""gradwire explain: what a plan does, why, and what it gains, group by group.
+
+gradwire explain plan.json                           as it was planned
+gradwire explain plan.json --profile profile.json    as a profile says it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradwire.plan import Plan
+    from gradwire.planner.story import Explanation
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("plan", type=Path, help="a plan.json")
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="tell it anew, by this profile"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tell; the exit code. Raises PlanError."""
+    from gradwire.plan import Plan
+
+    story = _story(Plan.load(arguments.plan), arguments.profile)
+    print(json.dumps(story.to_json(), indent=2) if arguments.json else story.as_text())
+    return 0
+
+
+def _story(plan: Plan, profile: Path | None) -> Explanation:
+    from gradwire.planner.explain import saved
+
+    if profile is None:
+        return saved(plan)
+    from gradwire.planner.choose import judge
+    from gradwire.planner.explain import explain
+    from gradwire.planner.profile import Profile
+
+    own = Profile.load(profile)
+    budget = saved(plan).error_budget if plan.prediction is not None else None
+    return explain(judge(own, plan, error_budget=budget), own)

@@ -1,0 +1,237 @@
+"""gradwire plan: the best plan for a profiled job, on its own cluster or on another.
+
+    gradwire plan --profile profile.json -o plan.json
+    gradwire plan --profile profile.json --workers 64 --per-host 8 --bandwidth 10gbit -o plan.json
+    gradwire plan --profile profile.json --table
+
+What is not said of the other cluster is the profile's. --table plans for many numbers of workers
+and bandwidths at once, and says where the decision changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.errors import UsageError
+
+if TYPE_CHECKING:
+    from gradwire.planner.profile import Profile
+    from gradwire.planner.tables import Cell, Table
+    from gradwire.topology import Cluster
+
+_ALGORITHMS = ("joint", "mergecomp", "bytecomp")
+_WORKERS = tuple(4**i for i in range(1, 8))
+_RATES = ("100mbit", "1gbit", "5gbit", "10gbit", "25gbit", "100gbit")
+_SHORT = {"none | allreduce": "fp32", "bf16 | allreduce": "bf16"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add = parser.add_argument
+    add("--profile", type=Path, required=True, metavar="FILE", help="of the job")
+    add("-o", "--output", type=Path, metavar="FILE", help="where the plan goes")
+    add("--json", action="store_true", help="one JSON document on stdout")
+    add = parser.add_argument_group("another cluster than the profile's").add_argument
+    add("--workers", type=int, nargs="+", metavar="N", help="ranks; several for a table")
+    add("--per-host", type=int, metavar="N", help="ranks to a host")
+    add("--bandwidth", nargs="+", metavar="RATE", help="of hosts, as 1gbit; several for a table")
+    add("--latency-ms", type=float, metavar="X", help="of links, beside the profile's own")
+    add("--topology", type=Path, metavar="FILE", help="a cluster.toml")
+    add = parser.add_argument_group("what is looked for").add_argument
+    add("--algorithm", choices=_ALGORITHMS, default="joint", help="ours, or a published one")
+    add("--lanes", type=int, nargs="+", metavar="N", help="to try (1 2, of a table 1)")
+    add("--allow", nargs="+", metavar="STRATEGY", help="(all of the profile)")
+    add("--error-budget", type=float, metavar="X", help="the largest of a step's average")
+    add("--table", action="store_true", help="over workers and bandwidths")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, or make the table; the exit code. Raises PlanError, UsageError, LabError."""
+    from gradwire.planner.profile import Profile
+
+    _check(arguments)
+    profile = Profile.load(arguments.profile)
+    allowed = _allowed(profile, arguments.allow)
+    if arguments.table:
+        _show_table(_table(arguments, profile, allowed), arguments.json)
+    else:
+        _plan(arguments, profile, allowed)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    several = [
+        name for name in ("workers", "bandwidth") if len(getattr(arguments, name) or ()) > 1
+    ]
+    if several and not arguments.table:
+        raise UsageError(
+            f"a plan is for one number of workers and one bandwidth; got several of "
+            f"{' and '.join(several)}. Add --table, or choose one."
+        )
+    if arguments.table and arguments.output:
+        raise UsageError(
+            f"a table holds no plan; got -o {arguments.output} beside --table. Leave one out."
+        )
+    latency = arguments.latency_ms
+    if latency is not None and not 0 <= latency < float("inf"):
+        raise UsageError(f"latency is 0 ms or more; got {latency}. Use for example 0.1.")
+    for name in ("workers", "lanes"):
+        if wrong := [n for n in getattr(arguments, name) or () if n < 1]:
+            raise UsageError(f"{name} are counted from 1; got {wrong[0]}. Use for example 2.")
+
+
+def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str] | None:
+    """As the profile writes them; PlanError for what it has not."""
+    from gradwire.planner.candidates import known_as
+    from gradwire.strategy import Strategy
+
+    return None if texts is None else [known_as(profile, Strategy.parse(t)) for t in texts]
+
+
+# -- one plan ----------------------------------------------------------------------------------
+
+
+def _plan(arguments: argparse.Namespace, profile: Profile, allowed: list[str] | None) -> None:
+    from gradwire.planner.choose import choose
+    from gradwire.planner.explain import explain, with_prediction
+
+    asked, left_out = profile, list[str]()
+    if _is_elsewhere(arguments):
+        asked, allowed, left_out = _elsewhere(arguments, profile, allowed)
+    choice = choose(
+        asked, allowed, lanes=arguments.lanes or (1, 2), error_budget=arguments.error_budget,
+        algorithm=arguments.algorithm,
+    )  # fmt: skip
+    if left_out:
+        _say(f"left out, as their cost is measured only: {', '.join(left_out)}")
+    story = explain(choice, asked)
+    if arguments.output:
+        with_prediction(choice, asked).save(arguments.output)
+        _say(f"wrote {arguments.output}")
+    else:
+        _say("no plan is kept: say -o plan.json")
+    if arguments.json:
+        kept = str(arguments.output) if arguments.output else None
+        print(json.dumps({"plan": kept, "left_out": left_out, **story.to_json()}, indent=2))
+    else:
+        print(story.as_text())
+
+
+def _is_elsewhere(arguments: argparse.Namespace) -> bool:
+    names = ("workers", "per_host", "bandwidth", "latency_ms", "topology")
+    return any(getattr(arguments, name) is not None for name in names)
+
+
+def _elsewhere(
+    arguments: argparse.Namespace, profile: Profile, allowed: list[str] | None
+) -> tuple[Profile, list[str], list[str]]:
+    """The profile there, what may be used there, and what cannot be planned with."""
+    from gradwire.planner.whatif import Again
+
+    again = Again(profile)
+    usable = again.usable(allowed)
+    workers, rates = arguments.workers or [None], arguments.bandwidth or [None]
+    cluster = _cluster(arguments, profile, workers[0], rates[0])
+    _say(f"planning for {_describe(cluster)}")
+    return again.on(cluster), usable, again.left_out if allowed is None else []
+
+
+def _cluster(
+    arguments: argparse.Namespace, profile: Profile, workers: int | None, rate: str | None
+) -> Cluster:
+    from gradwire.lab.rates import parse_rate
+    from gradwire.planner.whatif import wanted
+    from gradwire.topology import Cluster
+
+    like = Cluster.load(arguments.topology) if arguments.topology else None
+    late = arguments.latency_ms
+    return wanted(
+        profile, like, workers=workers, per_host=arguments.per_host,
+        bits_per_second=None if rate is None else parse_rate(rate),
+        latency_seconds=None if late is None else 1e-3 * late,
+    )  # fmt: skip
+
+
+def _describe(cluster: Cluster) -> str:
+    from gradwire.lab.rates import format_rate
+
+    ranks = "1 rank" if cluster.ranks_per_host == 1 else f"{cluster.ranks_per_host} ranks"
+    hosts = "1 host" if cluster.hosts == 1 else f"{cluster.hosts} hosts"
+    rate = f", {format_rate(cluster.cross_bits_per_second)}" if cluster.hosts > 1 else ""
+    return f"{hosts} of {ranks}{rate}"
+
+
+# -- a table -----------------------------------------------------------------------------------
+
+
+def _table(arguments: argparse.Namespace, profile: Profile, allowed: list[str] | None) -> Table:
+    from gradwire.lab.rates import parse_rate
+    from gradwire.planner.tables import table
+
+    rates = arguments.bandwidth or _RATES
+    given = arguments.workers or [None]
+    like = _cluster(arguments, profile, given[0], rates[0])
+    workers = arguments.workers or [n for n in _WORKERS if n % like.ranks_per_host == 0]
+    return table(
+        profile, workers, [parse_rate(r) for r in rates], like, strategies=allowed,
+        lanes=arguments.lanes or (1,), error_budget=arguments.error_budget,
+        algorithm=arguments.algorithm, progress=_say,
+    )  # fmt: skip
+
+
+def _show_table(found: Table, as_json: bool) -> None:
+    from gradwire.lab.rates import format_rate
+    from gradwire.report.table import Table as Text
+
+    if as_json:
+        print(json.dumps(_document(found), indent=2))
+        return
+    rows = [[str(row[0].workers), *map(_cell, row)] for row in found.cells]
+    print(Text(["workers", *map(format_rate, found.rates)], rows).as_text())
+    print("\n× : how much shorter than with the better of tuned fp32 and bf16")
+    for crossing in found.crossovers:
+        print(_crossover(crossing.before, crossing.after))
+
+
+def _cell(cell: Cell) -> str:
+    from gradwire.planner.story import ms
+
+    if cell.verdict.kind == "dense":
+        return f"{_SHORT.get(cell.strategy, cell.strategy)} {ms(cell.seconds)}"
+    return f"{cell.strategy} {ms(cell.seconds)} {cell.verdict.speedup:.3g}×"
+
+
+def _crossover(before: Cell, after: Cell) -> str:
+    from gradwire.lab.rates import format_rate
+
+    change = f"{before.decision} → {after.decision}"
+    if before.workers == after.workers:
+        ends = format_rate(before.bits_per_second), format_rate(after.bits_per_second)
+        return f"{before.workers} workers, between {ends[0]} and {ends[1]}: {change}"
+    ends = str(before.workers), str(after.workers)
+    rate = format_rate(before.bits_per_second)
+    return f"{rate}, between {ends[0]} and {ends[1]} workers: {change}"
+
+
+def _document(found: Table) -> dict[str, Any]:
+    def facts(cell: Cell) -> dict[str, Any]:
+        return {
+            "workers": cell.workers, "bits_per_second": cell.bits_per_second,
+            "seconds": cell.seconds, "lower_bound": cell.lower_bound, "strategy": cell.strategy,
+            "decision": cell.decision, "verdict": str(cell.verdict),
+            "speedup": cell.verdict.speedup,
+        }  # fmt: skip
+
+    cells = [facts(cell) for row in found.cells for cell in row]
+    crossovers = [{"before": facts(c.before), "after": facts(c.after)} for c in found.crossovers]
+    return {"workers": found.workers, "bits_per_second": found.rates, "cells": cells,
+            "crossovers": crossovers}  # fmt: skip
+
+
+def _say(line: str) -> None:
+    print(f"gradwire: {line}", file=sys.stderr, flush=True)

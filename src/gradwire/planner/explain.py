@@ -1,0 +1,203 @@
+"""A choice in sentences: the verdict first, then what, why and what for, group by group.
+
+    story = explain(choose(profile), profile)
+    print(story.as_text())
+
+What a group gains is the step with the same group as fp32 and all else as it is, less the step of
+the plan. What decided is looked up, not guessed: the last pause of the link, the error budget, or
+the step with the best other option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gradwire.buckets import Bucket
+from gradwire.errors import PlanError
+from gradwire.plan import Plan, takes_vectors
+from gradwire.planner.candidates import bucketed, error_of, is_vector, jobs_of
+from gradwire.planner.choose import FP32, Choice
+from gradwire.planner.profile import Profile
+from gradwire.planner.stages import Stages
+from gradwire.planner.story import Explanation, Group, ms
+from gradwire.planner.timeline import Job, simulate, step_seconds
+from gradwire.planner.verdict import compresses, verdict
+from gradwire.strategy import Strategy
+
+_LITTLE = 1e-4  # of a step: less is no difference
+
+
+def explain(choice: Choice, profile: Profile) -> Explanation:
+    """Of a choice made for that profile."""
+    best = choice.best
+    jobs = jobs_of(profile, best.plan)
+    teller = _Teller(choice, profile, [job for job in jobs if job is not None])
+    times = iter(range(len(teller.jobs)))
+    groups = [
+        teller.rows(bucket, strategy) if job is None
+        else teller.group(next(times), bucket, strategy)
+        for bucket, strategy, job in zip(best.plan.buckets, best.plan.strategies, jobs)
+    ]  # fmt: skip
+    timeline = best.timeline
+    return Explanation(
+        str(verdict(choice)), best.seconds, timeline.backward_end_seconds,
+        timeline.exposed_seconds, {k: c.seconds for k, c in choice.baselines.items()},
+        choice.lower_bound, profile.world, len(set(profile.hosts)), choice.algorithm, best.error,
+        choice.error_budget, tuple(groups),
+    )  # fmt: skip
+
+
+def with_prediction(choice: Choice, profile: Profile) -> Plan:
+    """The best plan, which carries its story."""
+    return replace(choice.best.plan, prediction=explain(choice, profile).to_json())
+
+
+def saved(plan: Plan) -> Explanation:
+    """The story that a plan carries. PlanError if it has none."""
+    if plan.prediction is None:
+        raise PlanError(
+            "a plan is explained by the prediction it carries, or by a profile; this one carries "
+            "none. Pass --profile with the profile of its model."
+        )
+    return Explanation.from_json(plan.prediction)
+
+
+class _Teller:
+    """Asks the timeline what would be if."""
+
+    def __init__(self, choice: Choice, profile: Profile, jobs: Sequence[Job]) -> None:
+        self.choice, self.profile, self.jobs = choice, profile, list(jobs)
+        self.stages, self.timeline = Stages(profile), choice.best.timeline
+        self.executor = self.stages.executor(choice.best.plan.lanes)
+        self.seconds = step_seconds(self.jobs, self.executor)
+        self.ready = {r.parameter.name: r for r in profile.ready}
+
+    def rows(self, bucket: Bucket, strategy: Strategy) -> Group:
+        """Gradients that are sparse: exactly, as rows."""
+        last = max(self.ready[name].seconds for name in bucket.names)
+        why = "sparse gradients travel as rows, exactly; their cost is not looked at"
+        return Group(
+            _label(bucket), len(bucket.names), bucket.elements, str(strategy), last, last, None,
+            "rows", why,
+        )  # fmt: skip
+
+    def group(self, number: int, bucket: Bucket, strategy: Strategy) -> Group:
+        """number: of its job."""
+        dense = self._with(number, bucket, FP32) if FP32 in self.profile.strategies else None
+        gain = None if dense is None else dense - self.seconds
+        tell = self._compressed if compresses(strategy) else self._dense
+        held = self._held_back(number, bucket, strategy)
+        decided_by, why = held or tell(number, bucket, strategy, gain)
+        return Group(
+            _label(bucket), len(bucket.names), bucket.elements, str(strategy),
+            self.jobs[number].ready_seconds, self.timeline.jobs[number][1], gain, decided_by, why,
+        )  # fmt: skip
+
+    def _with(self, number: int, bucket: Bucket, option: str) -> float:
+        """The step, if the group travelled so."""
+        return step_seconds(self._changed(number, bucket, option), self.executor)
+
+    def _changed(self, number: int, bucket: Bucket, option: str) -> list[Job]:
+        jobs = list(self.jobs)
+        jobs[number] = self.stages.job(bucketed(bucket, self.ready), option)
+        return jobs
+
+    def _compressed(
+        self, number: int, bucket: Bucket, strategy: Strategy, gain: float | None
+    ) -> tuple[str, str]:
+        now = self._parts(self.jobs[number])
+        if gain is None or FP32 not in self.profile.strategies:
+            return "only", "nothing uncompressed was measured"
+        whole = self._parts(self.stages.job(bucketed(bucket, self.ready), FP32))
+        trade = (
+            f"{ms(now[1])} of moves instead of {ms(whole[1])}, for {ms(now[0])} of local work "
+            f"instead of {ms(whole[0])}"
+        )
+        if gain > _LITTLE * self.seconds:
+            return "gain", f"{trade}; {self._after(number, bucket)}"
+        return "hidden", f"{trade}; either is hidden behind other work"
+
+    def _after(self, number: int, bucket: Bucket) -> str:
+        """What would follow the group, if it were whole: pauses of the link, or none."""
+        jobs = self._changed(number, bucket, FP32)
+        whole = simulate(jobs, self.executor)
+        pauses = [pause for pause in whole.bubbles if pause[0] >= whole.jobs[number][1]]
+        if not pauses:
+            return "whole, it would push back all that follows, and the link never rests again"
+        return (
+            f"whole, it would push back what follows up to the link's rest at {ms(pauses[0][0])}"
+        )
+
+    def _dense(
+        self, number: int, bucket: Bucket, strategy: Strategy, gain: float | None
+    ) -> tuple[str, str]:
+        if self.choice.is_enough:
+            return "enough", "tuned bf16 leaves so little exposed that nothing else was looked at"
+        steps = self._others(number, bucket, strategy)
+        if not steps:
+            if all(map(is_vector, bucket.parameters)):
+                return "vectors", "vectors travel dense beside what is compressed"
+            return "only", "no strategy that may be used compresses vectors, and it has some"
+        best = min(steps, key=steps.__getitem__)
+        longer = steps[best] - self.seconds
+        if longer < -_LITTLE * self.seconds:
+            return "search", f"'{best}' would make the step {ms(-longer)} shorter: not found"
+        pause, done = self._pause(), self.timeline.jobs[number][1]
+        if pause is not None and done <= pause[0] * (1 + 1e-9):
+            return "pause", (
+                f"after it the link waits from {ms(pause[0])} to {ms(pause[1])} for the next "
+                f"gradient: '{best}' would only make it wait longer"
+            )
+        if longer > _LITTLE * self.seconds:
+            return "work", f"'{best}' would make the step {ms(longer)} longer: it works more"
+        return "hidden", f"hidden behind other work: '{best}' would win nothing"
+
+    def _others(self, number: int, bucket: Bucket, strategy: Strategy) -> dict[str, float]:
+        """The step by each other strategy that compresses, and may be used for such a group."""
+        found = {}
+        for text in self.choice.strategies:
+            made = Strategy.parse(text)
+            fits = takes_vectors(made) or not any(map(is_vector, bucket.parameters))
+            if compresses(made) and fits and made != strategy:
+                found[text] = self._with(number, bucket, text)
+        return found
+
+    def _held_back(
+        self, number: int, bucket: Bucket, strategy: Strategy
+    ) -> tuple[str, str] | None:
+        """By the budget: another would make the step shorter, and the error too large."""
+        budget = self.choice.error_budget
+        if budget is None:
+            return None
+        steps = self._others(number, bucket, strategy)
+        best = min(steps, key=steps.__getitem__, default=None)
+        if best is None or steps[best] > self.seconds * (1 - _LITTLE):
+            return None
+        plan = self.choice.best.plan
+        changed = tuple(
+            Strategy.parse(best) if own is bucket else had
+            for own, had in zip(plan.buckets, plan.strategies)
+        )
+        error = error_of(self.profile, replace(plan, strategies=changed))
+        if error is None or error <= budget:
+            return None
+        return "budget", (
+            f"'{best}' would make the step {ms(self.seconds - steps[best])} shorter, and the "
+            f"error {error:.2g}: the budget is {budget:g}"
+        )
+
+    def _pause(self) -> tuple[float, float] | None:
+        """The last."""
+        return self.timeline.bubbles[-1] if self.timeline.bubbles else None
+
+    @staticmethod
+    def _parts(job: Job) -> tuple[float, float]:
+        """Seconds of local work, and of moves."""
+        local = sum(s.seconds for s in job.stages if s.kind != "wire")
+        return local, sum(s.seconds for s in job.stages if s.kind == "wire")
+
+
+def _label(bucket: Bucket) -> str:
+    names = bucket.names
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"

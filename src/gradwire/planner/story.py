@@ -1,0 +1,125 @@
+"""A plan's story: the verdict first, then group by group; as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from gradwire.errors import PlanError
+from gradwire.planner.candidates import BF16, FP32
+
+_NAMES = {FP32: "fp32", BF16: "bf16"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """One bucket of a plan. Seconds from the start of backward; gain_seconds: None, if nothing
+    uncompressed was measured. decided_by: "gain", "hidden", "pause", "work", "budget", "enough",
+    "vectors", "rows", "only" or "search"; why: in a sentence."""
+
+    label: str
+    tensors: int
+    elements: int
+    strategy: str
+    ready_seconds: float
+    done_seconds: float
+    gain_seconds: float | None
+    decided_by: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A plan's story. baselines: seconds of a step with tuned ones; exposed_seconds: of the step,
+    what is communication alone. error: of a step's average; None: not known."""
+
+    verdict: str
+    seconds: float
+    backward_seconds: float
+    exposed_seconds: float
+    baselines: Mapping[str, float]
+    lower_bound: float
+    workers: int
+    hosts: int
+    algorithm: str
+    error: float | None
+    error_budget: float | None
+    groups: tuple[Group, ...]
+
+    @property
+    def gap(self) -> float:
+        """How much longer than the lower bound: nothing can win more."""
+        return self.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "gap": self.gap}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Explanation:
+        """What `to_json` wrote. PlanError where that cannot be."""
+        try:
+            own = {f.name: data[f.name] for f in fields(Explanation)}
+            groups = tuple(
+                Group(**{f.name: g[f.name] for f in fields(Group)}) for g in own["groups"]
+            )
+            made = Explanation(**{**own, "groups": groups})
+            made.as_text()
+            return made
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanError(
+                f"a plan's prediction is what `gradwire plan` wrote; {error!r}. Plan again, or "
+                "explain it with --profile."
+            ) from error
+
+    def as_text(self) -> str:
+        """For people."""
+        lines = [self.verdict, *(f"  {line}" for line in self._summary())]
+        for number, group in enumerate(self.groups, 1):
+            lines += ["", *_paragraph(number, group)]
+        return "\n".join(lines)
+
+    def _summary(self) -> list[str]:
+        tuned = ", ".join(f"tuned {_NAMES.get(k, k)} {ms(v)}" for k, v in self.baselines.items())
+        hosts = "1 host" if self.hosts == 1 else f"{self.hosts} hosts"
+        lines = [
+            f"step {ms(self.seconds)}{f' ({tuned})' if tuned else ''}, "
+            f"{self.workers} workers on {hosts}",
+            f"backward {ms(self.backward_seconds)}; {ms(self.exposed_seconds)} of communication "
+            "are left when it is over",
+        ]
+        if self.error is not None:
+            budget = "" if self.error_budget is None else f", of a budget of {self.error_budget:g}"
+            lines.append(f"error of a step's average {self.error:.2g}{budget}")
+        lines.append(
+            f"no plan of these strategies can be shorter than {ms(self.lower_bound)}: at most "
+            f"{100 * max(0.0, self.gap):.2g} % are left to win"
+        )
+        return lines
+
+
+def _paragraph(number: int, group: Group) -> list[str]:
+    count = "1 tensor" if group.tensors == 1 else f"{group.tensors} tensors"
+    times = f"ready at {ms(group.ready_seconds)}, there at {ms(group.done_seconds)}"
+    if group.gain_seconds is not None and group.decided_by != "rows":
+        times += f"; {_gain(group.gain_seconds)} against fp32, with all else as it is"
+    return [
+        f"{number}. {group.label} ({count}, {_count(group.elements)} elements): {group.strategy}",
+        f"   {times}", f"   why: {group.why}",
+    ]  # fmt: skip
+
+
+def _gain(seconds: float) -> str:
+    return f"saves {ms(seconds)}" if seconds >= 0 else f"costs {ms(-seconds)}"
+
+
+def ms(seconds: float) -> str:
+    """A time in three digits."""
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _count(n: int) -> str:
+    return f"{n / 1e6:.3g} M" if n >= 1e6 else f"{n:,}"

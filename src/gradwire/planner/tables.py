@@ -1,0 +1,95 @@
+"""The best plans over numbers of workers and bandwidths, and where the decision changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gradwire.planner.candidates import Algorithm
+from gradwire.planner.choose import Choice, choose
+from gradwire.planner.profile import Profile
+from gradwire.planner.verdict import Verdict, verdict
+from gradwire.planner.whatif import Again
+from gradwire.topology import Cluster
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is best for so many workers and such links. seconds: of a step."""
+
+    workers: int
+    bits_per_second: float
+    seconds: float
+    strategy: str
+    verdict: Verdict
+    lower_bound: float
+
+    @property
+    def decision(self) -> str:
+        """What changes at a crossover."""
+        return self.strategy if self.verdict.kind == "compress" else "do not compress"
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Between two neighbours of a table the decision changes."""
+
+    before: Cell
+    after: Cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """cells: workers by workers, ascending, each with all rates, ascending."""
+
+    workers: tuple[int, ...]
+    rates: tuple[float, ...]
+    cells: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def crossovers(self) -> list[Crossover]:
+        """Along the rates, then along the workers."""
+        columns = tuple(zip(*self.cells))
+        lines = (*self.cells, *columns)
+        return [
+            Crossover(a, b) for line in lines for a, b in pairwise(line)
+            if a.decision != b.decision
+        ]  # fmt: skip
+
+
+def table(
+    profile: Profile, workers: Sequence[int], rates: Sequence[float], like: Cluster, *,
+    strategies: Sequence[str] | None = None, lanes: Sequence[int] = (1,),
+    error_budget: float | None = None, algorithm: Algorithm = "joint",
+    progress: Callable[[str], None] = lambda line: None,
+) -> Table:  # fmt: skip
+    """The best plans for every number of workers and every rate of links across hosts.
+
+    rates: bits per second. like: a cluster, of which all else is taken. Other arguments as of
+    `choose`. progress: is told of each number of workers. Raises PlanError.
+    """
+    again = Again(profile)
+    usable = again.usable(strategies)
+
+    def choices(cluster: Cluster) -> Iterator[Cell]:
+        for rate in sorted(set(rates)):
+            own = again.on(cluster.with_rate(rate))
+            choice = choose(
+                own, usable, lanes=lanes, error_budget=error_budget, algorithm=algorithm
+            )
+            yield _cell(cluster.world, rate, choice)
+
+    rows = []
+    for count in sorted(set(workers)):
+        progress(f"{count} workers")
+        rows.append(tuple(choices(like.with_workers(count))))
+    return Table(tuple(sorted(set(workers))), tuple(sorted(set(rates))), tuple(rows))
+
+
+def _cell(workers: int, rate: float, choice: Choice) -> Cell:
+    best = choice.best
+    return Cell(
+        workers, rate, best.seconds, str(best.plan.main_strategy), verdict(choice),
+        choice.lower_bound,
+    )  # fmt: skip

@@ -1,0 +1,164 @@
+"""Stories: the verdict first, true gains, and what decided; in files too."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from profiles import few, profile, resnet50
+
+from gradwire import Plan, Strategy
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import PlanError
+from gradwire.planner.choose import BF16, FP32, choose, judge
+from gradwire.planner.curves import Curve
+from gradwire.planner.explain import explain, saved, with_prediction
+from gradwire.planner.fit import Fit
+from gradwire.planner.profile import Profile, Ready
+from gradwire.planner.story import Explanation
+from gradwire.planner.whatif import on
+from gradwire.topology import Cluster
+
+TOPK = "topk(0.01)+ef | allgather"
+SLOW = profile(parameters=few(), bits_per_second=1e8, backward_seconds=0.05)
+
+
+def with_errors(own: Profile) -> Profile:
+    errors = {BF16: 0.002, "int8+ef | alltoall": 0.01, TOPK: 0.8, "topk(0.01)+ef | gtopk": 0.9}
+    costs = {t: replace(c, error=errors.get(t)) for t, c in own.strategies.items()}
+    return replace(own, strategies=costs)
+
+
+def test_the_verdict_comes_first() -> None:
+    story = explain(choose(SLOW, lanes=[1]), SLOW)
+    assert story.as_text().splitlines()[0] == story.verdict
+    assert story.verdict.startswith("compress 6 of 7 tensors: ")
+    assert story.verdict.endswith("× faster than bf16")
+    assert "no plan of these strategies can be shorter than" in story.as_text()
+
+
+def test_do_not_compress() -> None:
+    calm = on(
+        profile(parameters=few(), start_seconds=1e-7), Cluster(4, cross_bits_per_second=1e13)
+    )
+    story = explain(choose(calm, lanes=[1]), calm)
+    assert story.verdict == "do not compress: the network is not your bottleneck"
+    assert {group.decided_by for group in story.groups} == {"enough"}
+
+
+def test_gains_are_what_the_timeline_says() -> None:
+    """Against the same group as fp32, with all else as it is."""
+    found = choose(SLOW, lanes=[1])
+    story, plan = explain(found, SLOW), found.best.plan
+    for number, group in enumerate(story.groups):
+        changed = list(plan.strategies)
+        changed[number] = Strategy.parse(FP32)
+        other = judge(SLOW, replace(plan, strategies=tuple(changed)), lanes=[1])
+        assert group.gain_seconds == pytest.approx(other.best.seconds - found.best.seconds)
+        if group.decided_by == "gain":
+            assert group.gain_seconds > 0
+            assert "instead of" in group.why
+
+
+def test_every_group_of_the_plan_is_there() -> None:
+    own = profile(parameters=resnet50())
+    found = choose(own, lanes=[1])
+    story = explain(found, own)
+    assert [g.strategy for g in story.groups] == [str(s) for s in found.best.plan.strategies]
+    assert sum(g.tensors for g in story.groups) == 161
+    assert sum(g.elements for g in story.groups) == sum(p.elements for p in own.parameters)
+    assert story.gap == pytest.approx(found.gap)
+    assert all(g.ready_seconds <= g.done_seconds for g in story.groups)
+    assert any(g.decided_by == "vectors" for g in story.groups)
+
+
+def test_the_pause_decides() -> None:
+    """Two matrices, far apart: the first is sent long before the second is ready."""
+    early, late = Parameter("early", (512, 512)), Parameter("late", (512, 512))
+    ready = (Ready(early, 0.001), Ready(late, 2.0))
+    own = replace(SLOW, ready=ready, backward_seconds=2.0)
+    parts = (Bucket((early,)), Bucket((late,)))
+    plan = Plan(parts, (Strategy.parse(FP32), Strategy.parse(TOPK)))
+    first, last = explain(judge(own, plan, lanes=[1]), own).groups
+    assert first.decided_by == "pause"
+    assert "only make it wait longer" in first.why
+    assert last.decided_by == "gain"
+    assert "the link never rests again" in last.why
+
+
+def test_the_work_decides() -> None:
+    own = profile(parameters=[Parameter("w", (512, 512))], bits_per_second=1e11)
+    slow = replace(own.strategies[TOPK], encode=Fit(Curve.affine(0.05, 0.0)))
+    own = replace(own, strategies={FP32: own.strategies[FP32], TOPK: slow})
+    plan = Plan.make(list(own.parameters), Strategy.parse(FP32))
+    (group,) = explain(judge(own, plan, lanes=[1]), own).groups
+    assert group.decided_by == "work"
+    assert TOPK in group.why
+
+
+def test_the_budget_decides() -> None:
+    own = with_errors(SLOW)
+    story = explain(choose(own, lanes=[1], error_budget=0.3), own)
+    held = [group for group in story.groups if group.decided_by == "budget"]
+    assert held
+    assert all("the budget is 0.3" in group.why for group in held)
+    assert story.error is not None
+    assert story.error <= 0.3
+    assert "of a budget of 0.3" in story.as_text()
+
+
+def test_rows_are_told() -> None:
+    table = Parameter("table", (1000, 8), sparse=True)
+    own = replace(SLOW, ready=(*SLOW.ready, Ready(table, 0.05)))
+    story = explain(choose(own, lanes=[1]), own)
+    (rows,) = [group for group in story.groups if group.decided_by == "rows"]
+    assert (rows.label, rows.strategy, rows.gain_seconds) == ("table", "none | columns", None)
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def test_a_plan_carries_its_story(tmp_path: Path) -> None:
+    found = choose(SLOW, lanes=[1])
+    plan = with_prediction(found, SLOW)
+    assert plan == found.best.plan
+    assert hash(plan) == hash(found.best.plan)
+    assert plan.digest() == found.best.plan.digest()
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    assert saved(again) == explain(found, SLOW)
+    assert saved(again).as_text() == explain(found, SLOW).as_text()
+
+
+def test_old_plans_are_read_and_have_no_story() -> None:
+    plan = choose(SLOW, lanes=[1]).best.plan
+    text = plan.to_json()
+    assert "prediction" not in json.loads(text)
+    with pytest.raises(PlanError, match="Pass --profile"):
+        saved(Plan.from_json(text))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"verdict": "x"}, {"groups": 3}, {"groups": [{"label": "a"}]}]
+)
+def test_stories_that_are_none(wrong: dict[str, object]) -> None:
+    plan = with_prediction(choose(SLOW, lanes=[1]), SLOW)
+    assert plan.prediction is not None
+    broken = dict(wrong) if "verdict" in wrong or not wrong else {**plan.prediction, **wrong}
+    with pytest.raises(PlanError, match="what `gradwire plan` wrote"):
+        saved(replace(plan, prediction=broken))
+
+
+def test_a_prediction_that_is_no_object() -> None:
+    document = json.loads(choose(SLOW, lanes=[1]).best.plan.to_json())
+    document["prediction"] = "fast"
+    with pytest.raises(PlanError, match="no object"):
+        Plan.from_json(json.dumps(document))
+
+
+def test_json_and_back() -> None:
+    story = explain(choose(SLOW, lanes=[1]), SLOW)
+    assert Explanation.from_json(json.loads(json.dumps(story.to_json()))) == story

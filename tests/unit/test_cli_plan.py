@@ -1,0 +1,158 @@
+"""gradwire plan and explain: documents, files, tables, and what is said where one asks wrongly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire import Plan
+from gradwire.cli.main import main
+from gradwire.planner.profile import Profile
+from gradwire.topology import Cluster
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "profile.json"
+PLAN = ["plan", "--profile", str(EXAMPLE), "--lanes", "1"]
+Text = pytest.CaptureFixture[str]
+
+
+def document(capsys: Text, *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: Text, *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    return out.err
+
+
+def test_the_verdict_first_and_a_file(capsys: Text, tmp_path: Path) -> None:
+    kept = tmp_path / "plan.json"
+    assert main([*PLAN, "-o", str(kept)]) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("compress 18 of 51 tensors: ")
+    assert f"wrote {kept}" in out.err
+    plan = Plan.load(kept)
+    plan.check(list(Profile.load(EXAMPLE).parameters))
+    assert plan.prediction is not None
+    assert main(["explain", str(kept)]) == 0
+    assert capsys.readouterr().out == out.out
+
+
+def test_documents_are_alone_on_standard_output(capsys: Text, tmp_path: Path) -> None:
+    found = document(capsys, *PLAN)
+    assert found["plan"] is None
+    assert found["verdict"].startswith("compress")
+    kept = str(tmp_path / "plan.json")
+    assert document(capsys, *PLAN, "-o", kept)["plan"] == kept
+    told = document(capsys, "explain", kept)
+    assert told["groups"] == found["groups"]
+    again = document(capsys, "explain", kept, "--profile", str(EXAMPLE))
+    assert again["seconds"] == pytest.approx(found["seconds"])
+    assert [g["strategy"] for g in again["groups"]] == [g["strategy"] for g in found["groups"]]
+
+
+def test_another_cluster(capsys: Text) -> None:
+    asked = ("--workers", "64", "--per-host", "8", "--bandwidth", "25gbit", "--latency-ms", "0.1")
+    found = document(capsys, *PLAN, *asked)
+    assert (found["workers"], found["hosts"]) == (64, 8)
+    near = document(capsys, *PLAN, *asked[:-1], "0.0")
+    assert near["seconds"] < found["seconds"]
+
+
+def test_a_cluster_file(capsys: Text, tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    Cluster(4, 2, 1e8).save(path)
+    assert document(capsys, *PLAN, "--topology", str(path))["workers"] == 8
+    slow = document(capsys, *PLAN, "--topology", str(path), "--workers", "16")
+    fast = document(
+        capsys, *PLAN, "--topology", str(path), "--workers", "16", "--bandwidth", "1gbit"
+    )
+    assert slow["hosts"] == 8
+    assert fast["seconds"] < slow["seconds"]
+
+
+def test_what_may_be_used(capsys: Text) -> None:
+    allowed = ("--allow", "none | allreduce", "topk(density=0.01)+ef | allgather")
+    found = document(capsys, *PLAN, *allowed)
+    assert {g["strategy"] for g in found["groups"]} <= {
+        "none | allreduce", "topk(0.01)+ef | allgather",
+    }  # fmt: skip
+    assert "'fp16 | allreduce' was not" in refused(capsys, *PLAN, "--allow", "fp16 | allreduce")
+
+
+@pytest.mark.parametrize("algorithm", ["mergecomp", "bytecomp"])
+def test_published_algorithms(capsys: Text, algorithm: str) -> None:
+    found = document(capsys, *PLAN, "--algorithm", algorithm)
+    assert found["algorithm"] == algorithm
+    assert found["seconds"] >= document(capsys, *PLAN)["seconds"] * 0.99
+
+
+def test_a_table(capsys: Text) -> None:
+    asked = ("--table", "--workers", "4", "256", "--bandwidth", "100mbit", "100gbit")
+    found = document(capsys, *PLAN, *asked)
+    assert [(c["workers"], c["bits_per_second"]) for c in found["cells"]] == [
+        (4, 1e8), (4, 1e11), (256, 1e8), (256, 1e11),
+    ]  # fmt: skip
+    assert any(c["before"]["workers"] == 4 for c in found["crossovers"])
+    assert main([*PLAN, *asked]) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("workers")
+    assert "between 100 mbit and 100 gbit" in out.out
+    assert "gradwire: 256 workers" in out.err
+
+
+def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
+    text = json.loads(EXAMPLE.read_text())
+    text["strategies"]["powersgd(4)"] = text["strategies"]["bf16 | allreduce"]
+    own = tmp_path / "profile.json"
+    own.write_text(json.dumps(text))
+    asked = ["plan", "--profile", str(own), "--workers", "8", "--lanes", "1"]
+    assert document(capsys, *asked)["left_out"] == ["powersgd(4)"]
+    assert "measured only" in refused(capsys, *asked, "--allow", "powersgd(4)")
+
+
+# -- asked wrongly -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--workers", "4", "8"], "Add --table"),
+        (["--bandwidth", "1gbit", "10gbit"], "Add --table"),
+        (["--table", "-o", "x.json"], "a table holds no plan"),
+        (["--latency-ms", "-1"], "0 ms or more; got -1.0"),
+        (["--workers", "0"], "counted from 1; got 0"),
+        (["--workers", "10", "--per-host", "4"], "do not fill them"),
+        (["--bandwidth", "0"], "10kbit"),
+        (["--bandwidth", "fast"], "got 'fast'"),
+        (["--workers", "32768"], "up to 16384 workers"),
+        (["--topology", "nowhere.toml"], "readable file"),
+        (["--error-budget", "0.1"], "was not measured"),
+        (["--error-budget", "-1"], "for the algorithm joint; got -1.0"),
+        (["--allow", "topkk"], "cannot read the strategy"),
+    ],
+)
+def test_what_is_said(asked: list[str], says: str, capsys: Text) -> None:
+    assert says in refused(capsys, *PLAN, *asked)
+
+
+def test_files_that_are_not_what_they_should_be(capsys: Text, tmp_path: Path) -> None:
+    assert "readable file" in refused(capsys, "plan", "--profile", str(tmp_path / "none.json"))
+    empty = tmp_path / "empty.json"
+    empty.write_text("{}")
+    assert "profiles of format 1" in refused(capsys, "plan", "--profile", str(empty))
+    assert "plans of format 1" in refused(capsys, "explain", str(empty))
+    bare = tmp_path / "bare.json"
+    main([*PLAN, "-o", str(bare)])
+    capsys.readouterr()
+    document_ = json.loads(bare.read_text())
+    del document_["prediction"]
+    bare.write_text(json.dumps(document_))
+    assert "Pass --profile" in refused(capsys, "explain", str(bare))
+    assert main(["explain", str(bare), "--profile", str(EXAMPLE)]) == 0

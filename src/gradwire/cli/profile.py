@@ -50,7 +50,10 @@ def run(arguments: argparse.Namespace) -> int:
     before = output.stat().st_mtime_ns if output.exists() else None
     environment = {**os.environ, **asked(output, arguments.strategies)}
     stdout = sys.stderr if arguments.json else None
-    code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+    try:
+        code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
+    except OSError as error:
+        raise UsageError(f"a job is a command that can be started; {error}. Check it.") from error
     if code:
         return code if code > 0 else 128 - code
     if not output.exists() or output.stat().st_mtime_ns == before:

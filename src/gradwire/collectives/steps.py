@@ -62,6 +62,11 @@ class Steps(Collective):
 
     def check(self, strategy: Strategy) -> None:
         feedback = strategy.feedback
+        if "compress@" not in self.path and str(strategy.expand()) != f"none | {self}":
+            raise StrategyError(
+                "what is sent and remembered is seen to where a path compresses; "
+                f"'{self.path}' never does, beside '{strategy}'. Use 'none | {self}'."
+            )
         if feedback is not None and type(feedback).received is not Feedback.received:
             raise StrategyError(
                 "steps takes feedback that acts on what is sent, part by part; "

@@ -29,7 +29,7 @@ from gradwire.planner.stages import Stages
 from gradwire.planner.timeline import simulate
 from gradwire.strategy import Strategy
 
-__all__ = ["BF16", "FP32", "WORTH", "Candidate", "Choice", "check_momentum", "choose", "judge"]
+__all__ = ["BF16", "FP32", "WORTH", "Candidate", "Choice", "check_candidate", "choose", "judge"]
 
 WORTH = 0.03
 """Exposed communication of tuned bf16, over its step, below which nothing else is looked at."""
@@ -136,13 +136,28 @@ def judge(
     )  # fmt: skip
 
 
-def check_momentum(text: str) -> None:
-    """PlanError if a strategy keeps the momentum that others leave to the optimizer."""
-    feedback = Strategy.parse(text).feedback
+def check_candidate(text: str) -> None:
+    """PlanError unless a strategy can stand beside others, and be exchanged for them.
+
+    It leaves momentum to the optimizer, sends gradients in their own unit, remembers nothing but
+    residuals, and needs no groups of ranks that only its own plan would have.
+    """
+    strategy = Strategy.parse(text)
+    feedback = strategy.feedback
+    rule = feedback.recurrence() if feedback else None
+    wrong = None
     if feedback is not None and feedback.keeps_momentum():
+        wrong = "keeps the optimizer's momentum itself"
+    elif feedback is not None and (rule is None or rule.sent != "leaves"):
+        wrong = f"remembers, by '{feedback}', what means nothing to others"
+    elif strategy.compressor.claims(1 << 20).direction:
+        wrong = "sends directions, which no learning rate fits beside gradients"
+    elif strategy.collective.per_node is not None:
+        wrong = "moves over groups of ranks, which only a plan that is attached by name has"
+    if wrong is not None:
         raise PlanError(
-            "a plan is chosen among strategies that leave momentum to the optimizer; "
-            f"'{text}' keeps it itself. Use ef, or attach it by name."
+            f"a plan is chosen among strategies that can be exchanged for each other; '{text}' "
+            f"{wrong}. Use ef, or attach it by name."
         )
 
 
@@ -152,7 +167,7 @@ def _check(
 ) -> None:  # fmt: skip
     for option in options:
         profile.cost(option)
-        check_momentum(option)
+        check_candidate(option)
     if not options or not any(not r.parameter.sparse for r in profile.ready) or not lanes:
         raise PlanError(
             "a plan needs parameters with dense gradients, strategies and lanes; got "

@@ -61,7 +61,7 @@ def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
     Raises PlanError if there is nothing, or a time is not positive and finite.
     """
     points = [(float(size), median(seconds)) for size, seconds in measured if seconds]
-    good = all(math.isfinite(y) and y > 0 for _, y in points)
+    good = all(math.isfinite(x) and math.isfinite(y) and y > 0 for x, y in points)
     if not points or not good or any(a[0] >= b[0] for a, b in pairwise(points)):
         raise PlanError(
             "a fit needs measured seconds, positive, at ascending sizes; got "
@@ -122,8 +122,12 @@ def _least_squares(
     scale = system.abs().amax(0).clamp_min(1e-300)  # sizes would drown the ones
     solved = torch.linalg.lstsq(system / scale / seconds, torch.ones_like(seconds)).solution
     a, b, more = [*(solved.flatten() / scale).tolist(), 0.0, 0.0][:3]
-    if a < 0.0 or b < 0.0:  # through the origin, or level
-        a, b = max(a, 0.0), mean(y / x for x, y in points if x > 0) if a < 0.0 else 0.0
+    if a < 0.0 or b < 0.0:  # level, or through the origin: whichever is nearer
+        rates = [y / x for x, y in points if x > 0]
+        level = (median(y for _, y in points), 0.0)
+        lines = [level, *([(0.0, median(rates))] if rates and b > 0.0 else [])]
+        a, b = min(lines, key=lambda ab: sum(abs(ab[0] + ab[1] * x - y) / y for x, y in points))
+        more = 0.0
     return a, b, max(more, -b)
 
 

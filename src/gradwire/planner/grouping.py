@@ -241,7 +241,11 @@ def _neighbours(problem: Problem, at: Grouping, number: int) -> Iterator[Groupin
 def _least_stages(problem: Problem, option: str, elements: int) -> tuple[Stage, ...]:
     """Encode, moves and decode at the least seconds per element of a group of whatever size."""
     cost, most = problem.stages.profile.cost(option), problem.most
-    wire = _least(cost.wire.curve, most, cost.latency_seconds)
+    rate = cost.wire.curve.rows[-1][2]  # link_seconds is no less than either
+    wire = max(
+        _least(cost.wire.curve, most, cost.latency_seconds),
+        min(_least(cost.wire.curve, most), rate),
+    )
     return (
         Stage(Lane.WORKERS, elements * _least(cost.encode.curve, most), "encode"),
         Stage(problem.stages.link, elements * wire, "wire"),

@@ -47,6 +47,13 @@ class StrategyCost:
     per_parameter_seconds: float = 0.0
     error: float | None = None
 
+    def link_seconds(self, elements: float) -> float:
+        """Of `wire`, what moves have the link for: all but the waiting, and no less than the rate
+        of the largest messages makes it; small ones cost their start-up, however small."""
+        whole = self.wire(elements)
+        rate = self.wire.curve.rows[-1][2]
+        return min(whole, max(whole - self.latency_seconds, rate * elements))
+
 
 @dataclass(frozen=True)
 class LocalCost:
@@ -65,11 +72,27 @@ class Contention:
     """What is shared when a lane works beside backward.
 
     cores: processors that a rank has, in units of what backward has alone; infinite where nothing
-    was slowed. wire_demand: processors that moving at full speed takes.
+    was slowed. wire_demand: processors that moving at full speed takes. startup_demand: processors
+    that the start-up of a move takes, 0 to 1: start-ups of two lanes pass at once where it is 0,
+    one after the other where it is 1. wake_seconds: how long after its bucket is ready a lane that
+    sleeps begins with it while backward runs: until a busy processor, and the interpreter, let it.
     """
 
     cores: float = math.inf
     wire_demand: float = 0.0
+    startup_demand: float = 0.0
+    wake_seconds: float = 0.0
+
+    def to_json(self) -> dict[str, float | None]:
+        """Infinity, which JSON has not, is null."""
+        return {**vars(self), "cores": self.cores if math.isfinite(self.cores) else None}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Contention:
+        """What `to_json` wrote, or an older version; what is not there has its default."""
+        cores = math.inf if value["cores"] is None else float(value["cores"])
+        more = {n: float(value[n]) for n in ("startup_demand", "wake_seconds") if n in value}
+        return Contention(cores, float(value["wire_demand"]), **more)
 
 
 @dataclass(frozen=True)
@@ -137,10 +160,7 @@ class Profile:
             "backend": self.backend,
             "backward_seconds": self.backward_seconds,
             "around_seconds": self.around_seconds,
-            "contention": {
-                "cores": self.contention.cores if math.isfinite(self.contention.cores) else None,
-                "wire_demand": self.contention.wire_demand,
-            },
+            "contention": self.contention.to_json(),
             "parameters": [_row(ready) for ready in self.ready],
             "strategies": {name: _values(cost) for name, cost in self.strategies.items()},
             "compressors": {name: _values(cost) for name, cost in self.compressors.items()},
@@ -213,8 +233,6 @@ def _fits(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _profile(data: Mapping[str, Any]) -> Profile:
-    shared = data["contention"]
-    cores = math.inf if shared["cores"] is None else float(shared["cores"])
     return Profile(
         ready=tuple(_ready(row) for row in data["parameters"]),
         backward_seconds=float(data["backward_seconds"]),
@@ -222,7 +240,7 @@ def _profile(data: Mapping[str, Any]) -> Profile:
         hosts=tuple(map(str, data["hosts"])),
         device=str(data["device"]),
         backend=str(data["backend"]),
-        contention=Contention(cores, float(shared["wire_demand"])),
+        contention=Contention.from_json(data["contention"]),
         strategies={n: StrategyCost(**_fits(cost)) for n, cost in data["strategies"].items()},
         compressors={n: LocalCost(**_fits(cost)) for n, cost in data["compressors"].items()},
         moves={n: Fit.from_json(fit) for n, fit in data["moves"].items()},

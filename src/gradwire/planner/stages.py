@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from gradwire.plan import Plan
 from gradwire.planner.profile import Profile
 from gradwire.planner.timeline import Executor, Job, Lane, Stage
 
@@ -29,8 +30,9 @@ class Bucketed:
 class Stages:
     """Stages of buckets by strategies, as a profile measured them.
 
-    Local work is on the conductor's threads or streams (WORKERS), moves on the link that the ranks
-    share: NODE if all are on one machine, else CROSS.
+    Local work is on the conductor's threads or streams (WORKERS), and so is what the start-up of a
+    move takes of processors; the rest of moves is on the link that the ranks share: NODE if all
+    are on one machine, else CROSS.
     """
 
     profile: Profile
@@ -44,20 +46,38 @@ class Stages:
         cost = self.profile.cost(strategy)
         more = (bucket.parameters - 1) * cost.per_parameter_seconds
         wire = cost.wire(bucket.elements)
-        latency = min(cost.latency_seconds, wire)
+        link = cost.link_seconds(bucket.elements)
         encode, decode = cost.encode(bucket.elements), cost.decode(bucket.elements)
         share = encode / (encode + decode) if encode + decode > 0 else 1.0
+        work = (wire - link) * self.profile.contention.startup_demand
         stages = (
             Stage(Lane.WORKERS, encode + more * share, "encode"),
-            Stage(Lane.LATENCY, latency, "wire"),
-            Stage(self.link, wire - latency, "wire"),
+            Stage(Lane.WORKERS, work, "wire"),
+            Stage(Lane.LATENCY, wire - link - work, "wire"),
+            Stage(self.link, link, "wire"),
             Stage(Lane.WORKERS, decode + more * (1 - share), "decode"),
         )
         return tuple(stage for stage in stages if stage.seconds > 0)
 
     def job(self, bucket: Bucketed, strategy: str, label: str = "") -> Job:
-        """The bucket by that strategy."""
-        return Job(bucket.ready_seconds, self.of(bucket, strategy), label)
+        """The bucket by that strategy. Before backward ends, its lane must be woken first."""
+        ready, backward = bucket.ready_seconds, self.profile.backward_seconds
+        wakes = min(ready + self.profile.contention.wake_seconds, max(ready, backward))
+        return Job(wakes, self.of(bucket, strategy), label)
+
+    def jobs(self, plan: Plan) -> list[Job]:
+        """The plan's buckets in their order; rows of sparse tables, whose cost nobody measured,
+        take no time. PlanError if a strategy was not measured, or the model is another."""
+        self.profile.check([p for bucket in plan.buckets for p in bucket.parameters])
+        seconds = {ready.parameter.name: ready.seconds for ready in self.profile.ready}
+        made = list[Job]()
+        for bucket, strategy in zip(plan.buckets, plan.strategies):
+            last = max(seconds[name] for name in bucket.names)
+            own = Bucketed(bucket.elements, len(bucket.names), last)
+            sparse = any(p.sparse for p in bucket.parameters)
+            label = f"bucket {len(made)} [{strategy}]"
+            made.append(Job(last, (), label) if sparse else self.job(own, str(strategy), label))
+        return made
 
     def executor(self, lanes: int) -> Executor:
         """The profiled job's, with so many lanes."""

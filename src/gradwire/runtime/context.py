@@ -18,8 +18,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
-from gradwire.errors import PayloadError, PlanError
+from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, Layout
+from gradwire.layout.pieces import Pieces
 from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
 from gradwire.member import padded
 from gradwire.moves import AllToAll
@@ -242,18 +243,7 @@ class BucketContext(Context):
 
     def leftovers(self) -> dict[str, Tensor]:
         """What waits in residuals here, by parameter, in its shape, flat: what this rank must add
-        to a gradient for it to be sent. Between steps; states stay as they are.
-
-        Raises:
-            PlanError: the feedback is no residual, and has no meaning without this strategy.
-        """
-        feedback = self.strategy.feedback
-        rule = feedback.recurrence() if feedback else None
-        if feedback is not None and (rule is None or rule.sent != "leaves"):
-            raise PlanError(
-                f"what '{feedback}' remembers means nothing to another strategy, so a plan with "
-                f"'{self.strategy}' stays. Use ef or dgc, or detach and attach."
-            )
+        to a gradient for it to be sent. Between steps; states stay as they are."""
         work = enumerate(zip(self.bucket.sizes, self._states))
         found = (self._leftover(i, n, state) for i, (n, state) in work)
         return {name: x for name, x in zip(self._names, found) if x is not None}
@@ -261,9 +251,10 @@ class BucketContext(Context):
     def _leftover(self, i: int, n: int, state: State) -> Tensor | None:
         """Of parameter i."""
         total = state["residual"].reshape(-1).clone() if "residual" in state else None
-        if OWNERS_RESIDUAL in state and self._shards is not None:
+        if OWNERS_RESIDUAL in state:
             total = total if total is not None else kernels.zeros(n, self._device)
-            begin, end = self._shards.pieces[i].of_owner(self.rank)
+            p = self.bucket.parameters[i]
+            begin, end = Pieces.of(p.name, n, self.world).of_owner(self.rank)
             total[begin:end].add_(state[OWNERS_RESIDUAL], alpha=self.world)  # it is of the mean
         return total
 

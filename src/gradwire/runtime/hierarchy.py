@@ -95,8 +95,9 @@ class HierarchicalContext(BucketContext):
         per_node = self._machines.per_node
         if per_node == 1:
             return super()._leftover(i, n, state)
-        if self._sums is None:
-            return None
+        if self._sums is None:  # loaded, and not a step taken
+            self.machines(Collective.parse(self.strategy.collective.outer))  # type: ignore[attr-defined]
+        assert self._sums is not None
         own = self._sums.leftover(i, state)
         if own is None:
             return None

@@ -61,7 +61,7 @@ class Handle:
         self._frontend.synchronize()
 
     def stats(self) -> dict[str, float]:
-        """Means per step since attach, of this rank. Not collective.
+        """Means per step since attach or the last adopt, of this rank. Not collective.
 
         steps; bytes_given (of gradient) and bytes_sent; bytes_across (of these, all but what
         moves inside machines); density (fraction of elements sent, NaN where the data decide);
@@ -87,8 +87,8 @@ class Handle:
     def adopt(self, plan: Plan) -> None:
         """Go on by another plan, between two steps. Collective.
 
-        What waits in residuals is added to the next step's gradients. A plan has at most as many
-        lanes as there were when attached; more are not used.
+        What waits in residuals goes into those of the new plan, or is added to the next gradients.
+        A plan has at most as many lanes as there were when attached; more are not used.
 
         Raises:
             PlanError: it does not fit the model, differs between ranks, asks for machines where
@@ -219,6 +219,8 @@ def _same_everywhere(
 
 def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> Plan:
     """The plan, if this session can go on by it."""
+    if not isinstance(plan, Plan):
+        raise UsageError(f"a model adopts a Plan; got {plan!r}. Make one with Plan.make or load.")
     plan.check(parameters)
     asked = {s.collective.per_node for s in plan.strategies} - {None}
     if asked - {session.per_node}:
@@ -226,8 +228,7 @@ def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> P
             "a plan that sums inside machines is attached as one, so that their groups exist; "
             f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
         )
-    for context in session.contexts:
-        context.leftovers()
+    session.can_adopt(plan)
     return plan
 
 

@@ -22,7 +22,7 @@ from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.context import Memory
 from gradwire.runtime.hierarchy import make_context
 from gradwire.runtime.torch_dist import Performer
-from gradwire.strategy import StepInfo
+from gradwire.strategy import Feedback, StepInfo
 from gradwire.training.stats import Stats
 
 FORMAT = 1
@@ -45,6 +45,7 @@ class Session:
         self.launches_at_end = clip_norm is not None
         self.step = 0
         self.on_end: Callable[[BaseException | None], None] | None = None
+        self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._leftovers: dict[str, Tensor] = {}
         self._first = plan
@@ -87,33 +88,70 @@ class Session:
     def adopt(self, plan: Plan) -> None:
         """Another plan for the same model, between two steps. The same on all ranks.
 
-        What waits in residuals is not lost: it is added to the next step's gradients. Velocities
-        stay with parameters whose feedback does, and that ranks look after whole.
-        Raises PlanError as `BucketContext.leftovers` does; the old plan is then in force.
+        What waits in residuals is not lost: it goes into those of the new plan, or else is added
+        to the gradients of the next step that is not skipped. A parameter whose feedback stays
+        keeps its whole state, if ranks look after it whole before and after.
         """
-        found = [context.leftovers() for context in self.contexts]
+        self._leftovers |= {
+            name: x for context in self.contexts for name, x in context.leftovers().items()
+        }
         self.conductor.stop()
-        self._leftovers |= {name: x for own in found for name, x in own.items()}
-        before, velocities = self.plan, self._velocities()
+        before = {name: (self.plan.strategy_of(name).feedback, dict(state))
+                  for name, state in self.memory.items()}  # fmt: skip
+        whole = {name for name in self.memory if self._is_whole(name)}
         self.memory.clear()
         self._take(plan)
-        for name, velocity in velocities.items():
-            one, other = (p.strategy_of(name).feedback for p in (before, plan))
-            if one == other and self._shapes[name] == tuple(self.parameters[name].shape):
-                self.memory[name]["velocity"] = velocity
+        for name, (feedback, state) in before.items():
+            if name in whole and self._is_whole(name):
+                self._pass_on(name, feedback, state)
 
-    def _velocities(self) -> dict[str, Tensor]:
-        """Of the parameters that this rank looks after whole."""
-        return {
-            name: state["velocity"]
-            for name, state in self.memory.items()
-            if "velocity" in state and self._shapes[name] == tuple(self.parameters[name].shape)
-        }
+    def _pass_on(self, name: str, feedback: Feedback | None, state: Mapping[str, Tensor]) -> None:
+        """To a parameter that a rank looked after whole, and does."""
+        now = self.plan.strategy_of(name).feedback
+        rule = now.recurrence() if now else None
+        if now is not None and now == feedback:
+            self.memory[name].update(
+                {key: v for key, v in state.items() if key not in OF_OTHER_SHAPE}
+            )
+        if rule is not None and rule.sent == "leaves" and name in self._leftovers:
+            self.memory[name]["residual"] = self._leftovers.pop(name)
+            if rule.momentum is not None and "velocity" not in self.memory[name]:
+                self.memory[name]["velocity"] = kernels.zeros(
+                    self.memory[name]["residual"].numel(), self.device
+                )
+
+    def _is_whole(self, name: str) -> bool:
+        return self._shapes[name] == tuple(self.parameters[name].shape)
+
+    def can_adopt(self, plan: Plan) -> None:
+        """PlanError unless what is remembered can be passed on, and momentum stays where it is."""
+        for name in self.memory:
+            one, other = (p.strategy_of(name) for p in (self.plan, plan))
+            feedback = one.feedback
+            rule = feedback.recurrence() if feedback is not None else None
+            poured = feedback is None or (rule is not None and rule.sent == "leaves")
+            if not poured and feedback != other.feedback:
+                raise PlanError(
+                    f"what '{feedback}' remembers means nothing to another strategy; '{name}' "
+                    f"would change from '{one}' to '{other}'. Use ef or dgc, or detach and attach."
+                )
+        keepers = [
+            any(s.feedback is not None and s.feedback.keeps_momentum() for s in p.strategies)
+            for p in (self.plan, plan)
+        ]
+        if keepers[0] != keepers[1]:
+            raise PlanError(
+                "momentum stays where it is, in the plan or in the optimizer; "
+                f"'{self.plan.main_strategy}' and '{plan.main_strategy}' differ in that. Detach, "
+                "change the optimizer, and attach."
+            )
 
     # -- one step --------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The first gradient of a step is here."""
+        if self.before_step is not None:
+            self.before_step()
         self.conductor.begin(self.step)
         for b, slots in enumerate(self._slots):
             self._slots[b] = [None] * len(slots)
@@ -185,7 +223,7 @@ class Session:
         gradients = [g for g in self._slots[b] if g is not None]
         if self._leftovers:  # of the plan before this one; they were clipped when they came
             for name, gradient in zip(self.plan.buckets[b].names, gradients):
-                waiting = self._leftovers.pop(name, None)
+                waiting = self._leftovers.get(name)
                 if waiting is not None:
                     gradient.add_(waiting.view_as(gradient), alpha=1.0 / clip_scale)
         self.conductor.ready(b, gradients, gradients, StepInfo(self.step, clip_scale))
@@ -208,9 +246,21 @@ class Session:
         self._copied.clear()
         self._slots = [[None] * len(slots) for slots in self._slots]
         self.stats.record(self.conductor.trace)
+        if self._leftovers and error is None:
+            self._settle()
         self.step += 1
         if self.on_end is not None:
             self.on_end(error)
+
+    def _settle(self) -> None:
+        """Leftovers have arrived, or are in the residuals of what was given back; or they wait
+        for the next step."""
+        skipped = not all(context.finite for context in self.contexts)
+        for context in self.contexts:
+            given_back = context.finite and context.strategy.feedback is not None
+            if not skipped or given_back:
+                for name in context.bucket.names:
+                    self._leftovers.pop(name, None)
 
     # -- state -----------------------------------------------------------------------------
 
@@ -237,10 +287,20 @@ class Session:
             for key, value in state.get(name, {}).items():
                 own = value.detach().to(self.device).clone()
                 mine[key] = own if key in OF_OTHER_SHAPE else own.reshape(-1)
-        left = saved.get("leftovers", {})
-        assert isinstance(left, Mapping)
-        self._leftovers = {name: x.to(self.device).clone() for name, x in left.items()}
+        self._leftovers = _checked_leftovers(saved.get("leftovers", {}), self.parameters)
         self.step = step
+
+
+def _checked_leftovers(left: object, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    sizes = {name: p.numel() for name, p in parameters.items()}
+    if not isinstance(left, Mapping) or any(
+        not isinstance(x, Tensor) or x.numel() != sizes.get(name) for name, x in left.items()
+    ):
+        raise PlanError(
+            "saved leftovers have the model's parameters and sizes; these have not. Load the "
+            "state of this very model."
+        )
+    return {name: x.detach().to(parameters[name].device).clone() for name, x in left.items()}
 
 
 def _shaped(key: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:

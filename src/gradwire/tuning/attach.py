@@ -8,8 +8,10 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
+from gradwire.errors import GradwireError, PlanError, UsageError
 from gradwire.plan import BUCKET_BYTES, Plan
-from gradwire.planner.choose import check_momentum
+from gradwire.planner.choose import check_candidate
+from gradwire.runtime.process_groups import exchange_text
 from gradwire.strategy import Strategy
 from gradwire.training import attach as given
 from gradwire.training.attach import Handle
@@ -68,11 +70,15 @@ def attach(
             ranks). UsageError: this module cannot be attached, or machines differ in their
             number of ranks where the plan asks for it (on all ranks).
     """
-    wanted = STRATEGIES if strategies is None else tuple(strategies)
-    for text in wanted if plan == "auto" else ():
-        check_momentum(text)
-    only_profiled = profile_only.is_asked()
-    first = "none | allreduce" if only_profiled or plan == "auto" else plan
+    if plan != "auto" and strategies is not None:
+        raise UsageError(
+            'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
+        )
+    only_profiled, first = profile_only.is_asked(), plan
+    if only_profiled or plan == "auto":  # buckets for every lane, so that these can be tried
+        first = "none | allreduce"
+        total = sum(4 * p.numel() for p in module.parameters() if p.requires_grad)
+        bucket_bytes = min(bucket_bytes, total // 4 + 1)
     handle = given.attach(
         module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes,
         clip_norm=clip_norm, seed=seed, timeout_seconds=timeout_seconds,
@@ -82,6 +88,41 @@ def attach(
         return handle
     if plan != "auto":
         return handle
+    try:
+        wanted = _agreed(handle, STRATEGIES if strategies is None else strategies)
+    except Exception:
+        handle.detach()
+        raise
     handle.__class__ = TunedHandle
     assert isinstance(handle, TunedHandle)
     return handle.tune(Tuner(module, handle, wanted))
+
+
+def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
+    """The strategies, if they can be used and are the same on every rank; else PlanError."""
+    session, problem = handle._session, None
+    try:
+        if isinstance(strategies, str) or not all(isinstance(s, str) for s in strategies):
+            raise PlanError(
+                f"strategies is a list of texts; got {strategies!r}. Put it into brackets."
+            )
+        for text in strategies:
+            check_candidate(text)
+        if all(p.sparse for bucket in session.plan.buckets for p in bucket.parameters):
+            raise PlanError(
+                "a plan is found for dense gradients; all of this model's are rows. Attach "
+                "'none | columns' or 'nonzero | sparse_auto'."
+            )
+    except GradwireError as error:
+        problem = error
+    mine = f"! {problem}" if problem else "; ".join(strategies)
+    theirs = exchange_text(mine, session.performers[0].group, session.device)
+    if problem is not None:
+        raise problem
+    for rank, text in enumerate(theirs):
+        if text != mine[:1000]:
+            raise PlanError(
+                "all ranks choose among the same strategies, in one order; here are "
+                f"{mine[:300]}, rank {rank} has {text[:300]}. Pass the same list everywhere."
+            )
+    return tuple(strategies)

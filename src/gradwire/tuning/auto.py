@@ -3,31 +3,33 @@
     step 0 … ─ as plain fp32 ─┬─ watched ─┬ measured ┬─ plans race ─┬─ the winner ──── drift? ─┐
                               └───────────┴──────────┴──────────────┴────────────◄─────────────┘
 
-All of it happens at the beginning of steps, in the thread that calls forward, and on all ranks at
-the same step: decisions are made of numbers that all ranks share.
+All of it happens when a step's first gradient is there, and on all ranks at the same step:
+decisions are made of numbers that all ranks share.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from statistics import median
-from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.moves import AllGather
 from gradwire.plan import Plan
-from gradwire.planner.choose import Candidate, Choice, choose
+from gradwire.planner.choose import Choice, choose
 from gradwire.planner.profile import Profile
 from gradwire.training.attach import Handle
+from gradwire.tuning.agree import from_first
 from gradwire.tuning.profiling import STRATEGIES, measure
 from gradwire.tuning.race import Race
 from gradwire.tuning.recorder import Recorder
+from gradwire.tuning.steps import Life, OnSteps, for_steps
 
-_WARM_UP, _WATCHED = 3, 7  # steps
+_WARM_UP = 3  # steps
+_WATCHED, _WATCHED_SECONDS = (7, 40), 2.0  # steps at least and at most, and for how long between
 _LOOK_EVERY = 50  # steps between looks at drift
 _DRIFT = 1.3  # times as long as when the plan was adopted
 
@@ -40,79 +42,94 @@ class Tuner:
         *, races: bool = True,
     ) -> None:  # fmt: skip
         self._module, self._handle, self._session = module, handle, handle._session
-        self._strategies, self._races = tuple(strategies), races
+        self._strategies, self.races = tuple(strategies), races
         self.profile: Profile | None = None
         self.choice: Choice | None = None
         self.raced: dict[str, list[float]] = {}
         self.is_settled = False
-        self._seen, self._step_seconds, self._began = -1, 0.0, 0.0
-        self._life = self._lives()
-        self._hook: Any = module.register_forward_pre_hook(self._on_forward)
+        self._recorder: Recorder | None = None
+        self._steps = OnSteps(self._session, lambda steps: self._lives())
 
     def close(self) -> None:
         """Stop tuning; the plan in force stays."""
-        self._hook.remove()
+        self._steps.close()
+        if self._recorder is not None:
+            self._recorder.close()
 
-    def _on_forward(self, module: nn.Module, inputs: Any) -> None:
-        session = self._session
-        if not torch.is_grad_enabled() or session.step == self._seen:
-            return  # an evaluation, or one more forward before the step's exchange
-        now = perf_counter()
-        self._step_seconds, self._seen = now - self._began, session.step
-        next(self._life)
-        self._began = perf_counter()  # tuning is no part of a step
+    def plan_again(self, profile: Profile) -> None:
+        """From the next step on, race for the best plan of this profile. The same on all ranks,
+        between two steps, and only of a model that has settled."""
+        self.profile, self.is_settled = profile, False
+        self._steps.live(self._lives(profile))
 
-    def _lives(self) -> Iterator[None]:
-        """One step each."""
+    def _lives(self, profile: Profile | None = None) -> Life:
+        """One step each. profile: known already."""
         while True:
-            yield from self._steps(_WARM_UP)
-            yield from self._watch()
+            if profile is None:
+                yield from for_steps(_WARM_UP)
+                (slowest,) = map(max, zip(*self._exchanged([self._steps.seconds])))
+                yield from self._watch(watched_steps(slowest))
             yield from self._decide()
             yield from self._until_drift()
+            profile = None
 
-    def _steps(self, count: int) -> Iterator[None]:
-        for _ in range(count):
-            yield
-
-    def _watch(self) -> Iterator[None]:
-        recorder = Recorder(self._module, self._session)
-        yield from self._steps(_WATCHED)
-        recorder.close()
-        self.profile = measure(self._session, recorder, self._strategies, self._say)
+    def _watch(self, steps: int) -> Iterator[None]:
+        self._recorder = Recorder(self._module, self._session)
+        yield from for_steps(steps)
+        self._recorder.close()
+        self.profile = measure(self._session, self._recorder, self._strategies, self._say)
+        self._recorder = None
 
     def _decide(self) -> Iterator[None]:
+        """Rank 0 chooses: what all have may differ in last bits between kinds of processors."""
         assert self.profile is not None
-        self.choice = choose(self.profile, lanes=range(1, len(self._session.performers) + 1))
-        best, finalists = self.choice.best, self.choice.finalists
-        if self._races and len(finalists) > 1 and not self.choice.is_enough:
-            best = yield from self._race(finalists)
-        self._adopt(best.plan)
-        self._say(f"adopted {best.plan.main_strategy}, {len(best.plan.buckets)} buckets")
+        profile, lanes = self.profile, range(1, len(self._session.performers) + 1)
+        found = json.loads(from_first(self._session, lambda: self._found(profile, lanes)))
+        plans = [Plan.from_json(text) for text in found["plans"]]
+        best = plans[found["best"]]
+        if self.races and len(plans) > 1 and not found["is_enough"]:
+            best = yield from self._race(plans, found["baselines"])
+        self._adopt(best)
+        self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
         self.is_settled = True
 
-    def _race(self, finalists: Sequence[Candidate]) -> Generator[None, None, Candidate]:
-        assert self.choice is not None
-        baselines = sorted(self.choice.baselines.values(), key=lambda c: c.seconds)
-        digests = [c.plan.digest() for c in finalists]
-        race = Race(len(finalists), digests.index(baselines[0].plan.digest()))
-        self._say(f"{len(finalists)} plans race")
+    def _found(self, profile: Profile, lanes: Sequence[int]) -> str:
+        """The finalists, as JSON."""
+        self.choice = choice = choose(profile, lanes=lanes)
+        plans = [candidate.plan for candidate in choice.finalists]
+        digests = [plan.digest() for plan in plans]
+        return json.dumps({
+            "plans": [plan.to_json() for plan in plans],
+            "best": digests.index(choice.best.plan.digest()),
+            "baselines": [digests.index(c.plan.digest()) for c in choice.baselines.values()],
+            "is_enough": choice.is_enough,
+        })  # fmt: skip
+
+    def _race(
+        self, plans: Sequence[Plan], baselines: Sequence[int]
+    ) -> Generator[None, None, Plan]:
+        race = Race(len(plans), tuple(sorted(set(baselines))))
+        self._say(f"{len(plans)} plans race")
         while not race.is_over:
             while not race.is_round_over:
-                self._adopt(finalists[race.plan].plan)
+                self._adopt(plans[race.plan])
                 yield
-                race.took(self._step_seconds)
+                race.took(self._steps.seconds)
             race.learn(self._exchanged(race.own_times()))
-        self.raced = {str(c.plan.main_strategy): race.seconds[i] for i, c in enumerate(finalists)}
-        return finalists[race.winner()]
+        self.raced = {
+            f"{plan.main_strategy}, {plan.lanes} lanes": race.seconds[i]
+            for i, plan in enumerate(plans)
+        }
+        return plans[race.winner()]
 
     def _until_drift(self) -> Iterator[None]:
-        yield from self._steps(_WARM_UP)
+        yield from for_steps(_WARM_UP)
         usual = None
         while True:
             mine = list[float]()
             for _ in range(_LOOK_EVERY):
                 yield
-                mine.append(self._step_seconds)
+                mine.append(self._steps.seconds)
             slowest = max(own[0] for own in self._exchanged([median(mine)]))
             usual = usual or slowest
             if not 1 / _DRIFT < slowest / usual < _DRIFT:
@@ -133,3 +150,9 @@ class Tuner:
     def _say(self, line: str) -> None:
         if self._session.rank == 0:
             print(f"gradwire: {line}", file=sys.stderr, flush=True)
+
+
+def watched_steps(seconds: float) -> int:
+    """How many steps of so many seconds are watched."""
+    fewest, most = _WATCHED
+    return max(fewest, min(most, int(_WATCHED_SECONDS / max(seconds, 1e-9))))

@@ -1,18 +1,21 @@
 """How much lanes and backward slow each other: measured, not derived from a number of cores.
 
-main thread   compute ┄┄┄ alone ┄┄┄ │ ┄┄ beside local work ┄┄ │ ┄┄ beside moves ┄┄
-lane                                │    kernels on memory    │    all-reduces
+main thread   backward ┄ alone ┄ │ ┄ beside local work ┄ │ ┄ beside moves ┄ │
+lane 0                           │    kernels on memory  │    all-reduces   │ small ┄ │ small ┄
+lane 1                           │                       │                  │         │ small ┄
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from statistics import mean
 from time import perf_counter
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradwire import kernels
 from gradwire.moves import AllGather, AllReduce
@@ -21,23 +24,29 @@ from gradwire.runtime.torch_dist import Performer
 
 _SECONDS = 0.4  # of each part
 _NOTHING = 1.1  # times as long: what noise alone does
-_SIDE = (
-    192  # of matrices whose products are the compute: they stay in a cache, as layers' tiles do
-)
+_LAYERS, _WIDTH, _ROWS = 30, 160, 32  # of the network whose backward is measured
 _MOVED = 1 << 20  # elements, of an all-reduce
 _LOCAL = 1 << 20
+_SMALL = 2048  # elements, of a move whose start-up is all that counts
+_TURNS, _MOST = 8, 200  # of one lane and of two; small moves of a turn
 
 
-def measure(performer: Performer, device: torch.device) -> Contention:
-    """Collective. On CUDA nothing is measured: processors do not run backward there."""
+def measure(performers: Sequence[Performer], device: torch.device) -> Contention:
+    """Collective. On CUDA nothing is measured: processors do not run backward there.
+
+    performers: of the lanes; how start-ups share processors is seen where there are two.
+    """
     if device.type != "cpu":
         return Contention()
-    alone = _rate(_SECONDS)
-    local = _beside(_local_work)
+    performer, backward = performers[0], _Backward()
+    alone = backward.rate(_SECONDS)
+    local = _beside(_local_work, backward)
     cores = cores_of(_agreed(performer, alone / local))
-    moving = _beside(_moves(performer))
+    moving = _beside(_moves(performer), backward)
     wire_demand = demand_of(_agreed(performer, alone / moving), cores)
-    return Contention(cores, wire_demand)
+    startup = startup_of(_pair_over_one(performers))
+    wake = _agreed(performer, _wake_seconds(backward))
+    return Contention(cores, wire_demand, startup, wake)
 
 
 def cores_of(slowdown: float) -> float:
@@ -52,6 +61,41 @@ def demand_of(slowdown: float, cores: float) -> float:
     return max(0.0, slowdown * cores - 1.0)
 
 
+def startup_of(slowdown: float) -> float:
+    """Small moves of two lanes at once take `slowdown` times as long as one lane's: of a start-up,
+    what processors do is done one after the other, what is waiting at once."""
+    return min(1.0, max(0.0, slowdown - 1.0)) if slowdown >= _NOTHING else 0.0
+
+
+class _Backward:
+    """A network's backward, with a hook per parameter: what holds the interpreter now and then."""
+
+    def __init__(self) -> None:
+        layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
+        self._network, self._x = nn.Sequential(*layers), torch.rand(_ROWS, _WIDTH)
+        for p in self._network.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: None)  # type: ignore[no-untyped-call]
+
+    def each(self, call: Callable[[], None]) -> None:
+        """Calls, from a hook in the middle of backward."""
+        middle = list(self._network.parameters())[_LAYERS]
+        middle.register_post_accumulate_grad_hook(lambda p: call())  # type: ignore[no-untyped-call]
+
+    def rate(self, seconds: float, until: threading.Thread | None = None) -> float:
+        """Per second of backward, for so long or until a thread ends. Makes its own gradients,
+        whatever mode the caller is in."""
+        count, spent, began = 0, 0.0, perf_counter()
+        with torch.enable_grad():
+            while True:
+                loss = self._network(self._x).sum()
+                before = perf_counter()
+                loss.backward()
+                now = perf_counter()
+                count, spent = count + 1, spent + now - before
+                if now - began >= seconds if until is None else not until.is_alive():
+                    return count / spent
+
+
 def _agreed(performer: Performer, value: float) -> float:
     """The mean of all ranks'."""
     mine = torch.tensor([value], dtype=torch.float64)
@@ -60,22 +104,11 @@ def _agreed(performer: Performer, value: float) -> float:
     return float(arrived.mean())
 
 
-def _rate(seconds: float, until: threading.Thread | None = None) -> float:
-    """Products per second, for so long or until a thread ends."""
-    a, count, began = torch.rand(_SIDE, _SIDE), 0, perf_counter()
-    while True:
-        a @ a
-        count += 1
-        took = perf_counter() - began
-        if took >= seconds if until is None else not until.is_alive():
-            return count / took
-
-
-def _beside(work: Callable[[], None]) -> float:
-    """The rate of the compute while another thread works."""
+def _beside(work: Callable[[], None], backward: _Backward) -> float:
+    """The rate of backward while another thread works."""
     thread = threading.Thread(target=work, name="gradwire-probe", daemon=True)
     thread.start()
-    rate = _rate(0.0, until=thread)
+    rate = backward.rate(0.0, until=thread)
     thread.join()
     return rate
 
@@ -100,3 +133,55 @@ def _moves(performer: Performer) -> Callable[[], None]:
             performer.perform(AllReduce(data), "the probe")
 
     return move
+
+
+def _wake_seconds(backward: _Backward) -> float:
+    """From a hook, as a bucket is handed over, to the lane that waits for it: the mean."""
+    handed, took = SimpleQueue[float | None](), list[float]()
+
+    def lane() -> None:
+        while (at := handed.get()) is not None:
+            took.append(perf_counter() - at)
+
+    thread = threading.Thread(target=lane, name="gradwire-probe", daemon=True)
+    thread.start()
+    backward.each(lambda: handed.put(perf_counter()))
+    backward.rate(_SECONDS)
+    handed.put(None)
+    thread.join()
+    return mean(took) if took else 0.0
+
+
+def _pair_over_one(performers: Sequence[Performer]) -> float:
+    """How many times as long small moves take when two lanes make them at once; 1 of one lane."""
+    if len(performers) < 2:
+        return 1.0
+    first, one, pair = performers[0], 0.0, 0.0
+    began = perf_counter()
+    _small_moves(first, 20)
+    once = _agreed(first, perf_counter() - began) / 20
+    count = max(10, min(_MOST, int(2 * _SECONDS / _TURNS / once)))
+    for _ in range(_TURNS):
+        one += _small_seconds(performers[:1], count)
+        pair += _small_seconds(performers[:2], count)
+    return pair / one
+
+
+def _small_seconds(performers: Sequence[Performer], count: int) -> float:
+    """So many small moves of each lane, all lanes at once; the mean of ranks."""
+    threads = [
+        threading.Thread(target=_small_moves, args=(p, count), name="gradwire-probe", daemon=True)
+        for p in performers
+    ]
+    began = perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return _agreed(performers[0], perf_counter() - began)
+
+
+def _small_moves(performer: Performer, count: int) -> None:
+    data = torch.zeros(_SMALL)
+    for _ in range(count):
+        performer.perform(AllReduce(data), "the probe")

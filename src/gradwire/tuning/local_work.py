@@ -29,7 +29,8 @@ def measure(strategy: str, device: torch.device, largest: int) -> LocalCost:
     parsed = Strategy.parse(strategy)
     encodes, decodes, adds = [], [], []
     for n in [size for size in SIZES if size <= max(largest, SIZES[0])]:
-        x, state = torch.randn(n, device=device), dict[str, Tensor]()
+        dice = torch.Generator().manual_seed(0)  # a job's own dice are not touched
+        x, state = torch.randn(n, generator=dice).to(device), dict[str, Tensor]()
         layout = Layout.of([parsed.compressor.claims(n)])
         message = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
         (sections,) = layout.views(message)

@@ -1,13 +1,17 @@
 """What strategies cost on this process group: real buckets, through real moves.
 
-Every rank runs the same buckets at the same time. Of each run, the slowest rank's time counts; its
-local work is what ranks took on average, and moves are the rest, waiting for others included.
+Every rank runs the same buckets, one right after the other, as a lane does: what a link or a
+switch lets pass at once after a pause is no part of it. A measurement is the mean of a block of
+runs, because steps of many messages pay for the slow ones, too (between the processes of one
+machine one of ten takes five times as long). Of each, the slowest rank's time counts; its local
+work is what ranks took on average, and moves are the rest, waiting for others included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count, pairwise
 from statistics import mean, median
 from time import perf_counter
 from typing import NamedTuple
@@ -27,7 +31,11 @@ from gradwire.strategy import StepInfo, Strategy
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 """Elements, by default."""
-WARM_UP, RUNS = 3, 9
+WARM_UP, BLOCKS = 2, 5
+"""Runs before those that count; blocks of runs, each of which counts as one measurement."""
+FEWEST, MOST = 5, 160  # runs that count
+SECONDS = 0.25
+"""That runs of one size take, together, if there are not too few or too many of them."""
 PATIENCE_SECONDS = 0.4
 """Of a run: no larger bucket is tried."""
 _MANY, _SMALL = 32, 2048  # parameters of a bucket, and their elements
@@ -53,13 +61,13 @@ class Probe:
     machines: Machines | None = None
 
     def cost(
-        self, strategy: str, largest: int, *, sizes: Sequence[int] = SIZES, runs: int = RUNS,
-        patience_seconds: float = PATIENCE_SECONDS,
+        self, strategy: str, largest: int, *, sizes: Sequence[int] = SIZES,
+        seconds: float = SECONDS, patience_seconds: float = PATIENCE_SECONDS,
     ) -> StrategyCost:  # fmt: skip
         """Curves of one strategy, up to buckets of `largest` elements or of that many seconds."""
         measured = list[tuple[int, list[Run]]]()
         for size in _ladder(sizes, largest):
-            measured.append((size, self._runs(strategy, [size], runs)))
+            measured.append((size, self._runs(strategy, [size], seconds)))
             if median(map(_total, measured[-1][1])) > patience_seconds:
                 break
         by_part = (self._fit(measured, part) for part in ("encode", "wire", "decode"))
@@ -67,7 +75,7 @@ class Probe:
         return StrategyCost(
             encode, wire, decode, self._fit(measured, "bytes"),
             latency_seconds=wire.curve(0.0),
-            per_parameter_seconds=self._per_parameter(strategy, runs),
+            per_parameter_seconds=self._per_parameter(strategy, seconds),
         )  # fmt: skip
 
     def _fit(self, measured: Sequence[tuple[int, list[Run]]], part: str) -> Fit:
@@ -75,21 +83,25 @@ class Probe:
             (size, [max(getattr(run, part), _LEAST) for run in runs]) for size, runs in measured
         ])  # fmt: skip
 
-    def _per_parameter(self, strategy: str, runs: int) -> float:
+    def _per_parameter(self, strategy: str, seconds: float) -> float:
         """Local work of a bucket of many, less that of as large a one of one parameter."""
-        one = self._runs(strategy, [_MANY * _SMALL], runs)
-        many = self._runs(strategy, [_SMALL] * _MANY, runs)
+        one = self._runs(strategy, [_MANY * _SMALL], seconds)
+        many = self._runs(strategy, [_SMALL] * _MANY, seconds)
         local = [median(run.encode + run.decode for run in own) for own in (one, many)]
         return max(0.0, (local[1] - local[0]) / (_MANY - 1))
 
-    def _runs(self, strategy: str, sizes: Sequence[int], runs: int) -> list[Run]:
-        """So many runs of a bucket, the same on all ranks."""
-        mine = [self._run(*one) for one in self._steps(strategy, sizes, WARM_UP + runs)]
-        return combined(self._exchanged(mine[WARM_UP:]))
+    def _runs(self, strategy: str, sizes: Sequence[int], seconds: float) -> list[Run]:
+        """Blocks of runs of a bucket, the same on all ranks."""
+        once = self._prepared(strategy, sizes)
+        self._barrier()
+        first = self._exchanged([once() for _ in range(WARM_UP)])
+        each = max(_total(rank[-1]) for rank in first)
+        runs = int(min(MOST, max(FEWEST, seconds / each)))
+        mine = [once() for _ in range(runs)]
+        return combined(self._exchanged(blocks(mine, BLOCKS)))
 
-    def _steps(
-        self, text: str, sizes: Sequence[int], count: int
-    ) -> Iterator[tuple[BucketContext, list[Tensor], int]]:
+    def _prepared(self, text: str, sizes: Sequence[int]) -> Callable[[], Run]:
+        """What runs a bucket of parameters of these sizes once more."""
         bucket = Bucket(tuple(Parameter(f"probe{i}", _shape(n)) for i, n in enumerate(sizes)))
         rank, world = self.performer.rank, self.performer.world
         memory: Memory = {}
@@ -98,13 +110,19 @@ class Probe:
         )
         dice = torch.Generator().manual_seed(rank)
         given = [torch.randn(n, generator=dice).to(self.device) for n in sizes]
-        for step in range(count):
-            yield context, [x.clone() for x in given], step
+        rooms, steps = [torch.empty_like(x) for x in given], count()
+
+        def once() -> Run:
+            for room, x in zip(rooms, given):  # as backward writes gradients
+                room.copy_(x)
+            return self._run(context, rooms, next(steps))
+
+        return once
 
     def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
+        clock = _Clock(self.device)
         context.begin(gradients, gradients, StepInfo(step))
-        self._barrier()
-        clock, rounds = _Clock(self.device), context.strategy.collective.rounds(context)
+        rounds = context.strategy.collective.rounds(context)
         spent, sent, arrived = [0.0, 0.0, 0.0], 0.0, None
         part = 0
         while True:
@@ -117,8 +135,8 @@ class Probe:
             arrived = self.performer.perform(move, "the probe")
             spent[1] += clock.lap()
             part = 2
-        spent[part] += clock.lap()
         context.end(skipped=False)
+        spent[part] += clock.lap()
         encode, wire, decode = spent
         return Run(encode, wire, decode, sent)
 
@@ -131,6 +149,13 @@ class Probe:
         arrived = self.performer.perform(AllGather(mine.view(-1)), "the probe")
         assert isinstance(arrived, Tensor)
         return [[Run(*own) for own in rank.view(mine.shape).tolist()] for rank in arrived.cpu()]
+
+
+def blocks(runs: Sequence[Run], count: int) -> list[Run]:
+    """Means of so many blocks of consecutive runs, as equal as can be; no block is empty."""
+    count = min(count, len(runs))
+    ends = [len(runs) * i // count for i in range(count + 1)]
+    return [Run(*map(mean, zip(*runs[a:b]))) for a, b in pairwise(ends)]
 
 
 def combined(by_rank: Sequence[Sequence[Run]]) -> list[Run]:

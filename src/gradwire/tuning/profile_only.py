@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from gradwire.tuning.local_work import measure as measure_local
 from gradwire.tuning.moves import measure as measure_moves
 from gradwire.tuning.profiling import STRATEGIES, measure
 from gradwire.tuning.recorder import Recorder
-from gradwire.tuning.steps import OnSteps, for_steps
+from gradwire.tuning.steps import Life, OnSteps, for_steps
 
 VARIABLE = "GRADWIRE_PROFILE"
 WARM_UP, WATCHED = 3, 10
@@ -55,7 +55,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         ) from error
     session = handle._session
 
-    def life(steps: OnSteps) -> Iterator[None]:
+    def life(steps: OnSteps) -> Life:
         yield from for_steps(WARM_UP)
         recorder = Recorder(module, session)
         yield from for_steps(WATCHED)
@@ -69,7 +69,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         handle.detach()
         sys.exit(0)
 
-    OnSteps(module, session, life)
+    OnSteps(session, life)
 
 
 def _thorough(profile: Profile, session: Session, say: Callable[[str], None]) -> Profile:

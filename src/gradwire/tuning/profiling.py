@@ -36,10 +36,18 @@ def measure(
 
     Between two steps, on the session's own first lane. progress: is told what is measured next.
     """
+    with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
+        return _measured(session, recorder, strategies, progress)
+
+
+def _measured(
+    session: Session, recorder: Recorder, strategies: Sequence[str],
+    progress: Callable[[str], None],
+) -> Profile:  # fmt: skip
     performer, device = session.performers[0], session.device
     ready, backward, around = _timings(session, recorder)
     progress("how lanes and backward slow each other")
-    contention = measure_contention(performer, device)
+    contention = measure_contention(session.performers, device)
     probe = Probe(performer, device, session.machines)
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     costs = dict[str, StrategyCost]()

@@ -19,14 +19,14 @@ _CONFIDENCE = 0.9
 
 @dataclass
 class Race:
-    """Of so many plans, by number; `baseline` is what must be beaten. The same on all ranks.
+    """Of so many plans, by number; `baselines` are what must be beaten. The same on all ranks.
 
     Every step: `plan` says whose turn it is, `took` gets what the step took here. When
     `is_round_over`, ranks exchange `own_times` and all `learn` them.
     """
 
     plans: int
-    baseline: int = 0
+    baselines: tuple[int, ...] = (0,)
     rounds: int = 6
     seconds: dict[int, list[float]] = field(default_factory=dict)
 
@@ -54,7 +54,7 @@ class Race:
 
     @property
     def is_over(self) -> bool:
-        return len(self._left) == 1 or self._rounds >= self.rounds
+        return set(self._left) <= set(self.baselines) or self._rounds >= self.rounds
 
     def took(self, seconds: float) -> None:
         """What the step whose turn it was took on this rank."""
@@ -79,16 +79,17 @@ class Race:
 
     def _halve(self) -> None:
         order = sorted(self._left, key=lambda number: median(self.seconds[number]))
-        kept = set(order[: max(2, (len(order) + 1) // 2)]) | {self.baseline}
+        kept = set(order[: max(2, (len(order) + 1) // 2)]) | set(self.baselines)
         self._left = [number for number in self._left if number in kept]
 
     def winner(self) -> int:
-        """The fastest, if it beats the baseline beyond noise; else the baseline."""
+        """The fastest, if it beats the faster baseline beyond noise; else that one."""
         fastest = min(self._left, key=lambda number: median(self.seconds[number]))
-        if fastest == self.baseline:
+        baseline = min(self.baselines, key=lambda number: median(self.seconds[number]))
+        if fastest in self.baselines:
             return fastest
-        _, high = ratio_interval(self.seconds[fastest], self.seconds[self.baseline])
-        return fastest if high < 1.0 else self.baseline
+        _, high = ratio_interval(self.seconds[fastest], self.seconds[baseline])
+        return fastest if high < 1.0 else baseline
 
 
 def ratio_interval(

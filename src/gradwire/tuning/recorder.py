@@ -26,14 +26,14 @@ class Recorder:
     def __init__(self, module: nn.Module, session: Session) -> None:
         self._session, self._device = session, session.device
         self._names = {id(p): name for name, p in session.parameters.items()}
-        self._began = self._ended = 0.0
+        self._began, self._ended, self._is_whole = 0.0, 0.0, False
         self._ready: dict[str, list[float]] = {name: [] for name in session.parameters}
         self._density: dict[str, float] = {}
         self._backward = list[float]()
         self._around = list[float]()
         self._deferred, session.launches_at_end = session.launches_at_end, True
         self._before, session.on_end = session.on_end, self._on_end
-        self._hooks: list[Any] = [module.register_forward_hook(self._on_forward)]
+        self._hooks: list[Any] = [module.register_forward_hook(_Hook(self))]
         self._hooks += [
             p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
             for p in session.parameters.values()
@@ -75,25 +75,35 @@ class Recorder:
         return perf_counter()
 
     def _on_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if not torch.is_grad_enabled():
-            return
-        self._began = self._now()
+        if torch.is_grad_enabled():
+            self._start(self._now())
+
+    def _start(self, now: float) -> None:
+        """Backward begins: after the last forward, or, of who calls parts only, with a gradient."""
+        self._began = now
         if self._ended:
-            self._around.append(self._began - self._ended)
+            self._around.append(now - self._ended)
+            self._ended = 0.0
 
     def _on_gradient(self, parameter: Tensor) -> None:
         name, gradient = self._names[id(parameter)], parameter.grad
         now = self._now()
-        if self._began:
-            self._ready[name].append(now - self._began)
+        if not self._began:
+            self._start(now)
+        self._ready[name].append(now - self._began)
         if name not in self._density and gradient is not None:
             self._density[name] = _density(gradient)
 
     def _on_end(self, error: BaseException | None) -> None:
         self._ended = self._now()
-        if self._began:
+        if self._is_whole and self._began:
             last = max((own[-1] for own in self._ready.values() if own), default=0.0)
             self._backward.append(last)
+        elif not self._is_whole:  # it began amid this step
+            self._is_whole = True
+            self._ready = {name: [] for name in self._ready}
+            self._around = []
+        self._began = 0.0
         before: Callable[[BaseException | None], None] | None = self._before
         if before is not None:
             before(error)
@@ -103,3 +113,22 @@ def _density(gradient: Tensor) -> float:
     if gradient.layout != torch.strided or not gradient.numel():
         return 1.0
     return float(torch.count_nonzero(gradient)) / gradient.numel()
+
+
+class _Hook:
+    """Calls a recorder; a copy of the module, or a saved one, has nothing to call."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder: Recorder | None = recorder
+
+    def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if self._recorder is not None:
+            self._recorder._on_forward(module, inputs, outputs)
+
+    def __deepcopy__(self, memo: object) -> _Hook:
+        copied = _Hook.__new__(_Hook)
+        copied._recorder = None
+        return copied
+
+    def __getstate__(self) -> dict[str, None]:
+        return {"_recorder": None}

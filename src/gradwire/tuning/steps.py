@@ -1,41 +1,44 @@
-"""Something that happens at the beginning of every step, on all ranks at the same one."""
+"""Something that happens at the beginning of every exchange, on all ranks at the same one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from time import perf_counter
-from typing import Any
-
-import torch
-from torch import nn
 
 from gradwire.training.session import Session
 
+Life = Generator[None, None, None]
+
 
 class OnSteps:
-    """Runs a generator from one `yield` to the next at the beginning of each step.
+    """Runs a generator from one `yield` to the next when a step's first gradient is there.
 
-    In the thread that calls forward, before it; evaluations, and further forwards before a step's
-    exchange, are no steps. `seconds` is what the last step took, without what the generator did.
+    Exchanges, not calls of forward: evaluations, accumulation, a rank without a batch that calls
+    `synchronize`, and what `torch.compile` makes of forward, change nothing about which ranks are
+    where. `seconds` is what lies between two of them, without what the generator did.
     """
 
-    def __init__(
-        self, module: nn.Module, session: Session, life: Callable[[OnSteps], Iterator[None]]
-    ) -> None:
-        self._session, self._seen, self._began = session, -1, 0.0
-        self.seconds = 0.0
+    def __init__(self, session: Session, life: Callable[[OnSteps], Life]) -> None:
+        self._session, self._began, self.seconds = session, 0.0, 0.0
         self._life = life(self)
-        self._hook: Any = module.register_forward_pre_hook(self._on_forward)
+        session.before_step = self._before_step
 
     def close(self) -> None:
         """No more."""
-        self._hook.remove()
+        if self._session.before_step == self._before_step:
+            self._session.before_step = None
 
-    def _on_forward(self, module: nn.Module, inputs: Any) -> None:
-        if not torch.is_grad_enabled() or self._session.step == self._seen:
-            return
-        self.seconds, self._seen = perf_counter() - self._began, self._session.step
-        next(self._life, None)
+    def live(self, life: Life) -> None:
+        """Something else from the next step on."""
+        self._life = life
+
+    def _before_step(self) -> None:
+        self.seconds = perf_counter() - self._began
+        try:
+            next(self._life, None)
+        except BaseException:
+            self.close()  # the plan in force stays
+            raise
         self._began = perf_counter()
 
 

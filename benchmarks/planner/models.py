@@ -1,0 +1,103 @@
+"""What is trained: four models for CPUs, each of which wants another plan.
+
+few_large    6 × Linear(1024), 25 MB          few gradients, all of which are worth compressing
+many_small   60 × Linear(160) with bias, 6 MB  120 gradients: what is paid per message rules
+transformer  4 blocks of width 128, 4 MB       a real mixture, vectors among matrices
+embedding    80 % of 13 MB in one table        one gradient, the last to come, rules
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass
+class Training:
+    """A model, and what gives the loss of one step."""
+
+    model: nn.Module
+    loss: Callable[[], Tensor]
+
+
+def few_large() -> Training:
+    """6 × 1024² weights, 25 MB of gradients."""
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(6)))
+    return _regression(model, torch.randn(64, 1024))
+
+
+def many_small() -> Training:
+    """60 layers of 160² with bias: 120 parameters, 6.2 MB of gradients."""
+    layers = [layer for _ in range(60) for layer in (nn.Linear(160, 160), nn.Tanh())]
+    return _regression(nn.Sequential(*layers), torch.randn(32, 160))
+
+
+def transformer() -> Training:
+    """A language model of four blocks: 53 parameters, 4.2 MB of gradients."""
+    model = Transformer(words=1000, width=128, blocks=4)
+    words = torch.randint(1000, (8, 33))
+
+    def loss() -> Tensor:
+        scores = model(words[:, :-1])
+        return nn.functional.cross_entropy(scores.flatten(0, 1), words[:, 1:].flatten())
+
+    return Training(model, loss)
+
+
+def embedding() -> Training:
+    """Four fifths of the elements in one table, whose gradient is dense and comes last."""
+    table = nn.Embedding(20_000, 128)
+    layers = [nn.Linear(1024, 512), nn.Tanh(), nn.Linear(512, 192), nn.Tanh(), nn.Linear(192, 64)]
+    model = nn.Sequential(table, nn.Flatten(), *layers)
+    words = torch.randint(20_000, (64, 8))
+    return Training(model, lambda: model(words).square().mean())
+
+
+def _regression(model: nn.Sequential, x: Tensor) -> Training:
+    return Training(model, lambda: model(x).square().mean())
+
+
+class Block(nn.Module):
+    """Causal attention and a layer of four times the width, each beside a shortcut."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.back = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (sentences, words, width), and so is what it returns."""
+        n, words, width = x.shape
+        q, k, v = (
+            part.view(n, words, self.heads, -1).transpose(1, 2)
+            for part in self.mix(self.before(x)).chunk(3, dim=-1)
+        )
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(n, words, width))
+        made: Tensor = x + self.back(nn.functional.gelu(self.wide(self.between(x))))
+        return made
+
+
+class Transformer(nn.Module):
+    """Words to scores of the next word; input and output share their table."""
+
+    def __init__(self, words: int, width: int, blocks: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(words, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(blocks)))
+        self.last = nn.LayerNorm(width)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Scores, (sentences, words, all words)."""
+        scores: Tensor = self.last(self.blocks(self.table(words))) @ self.table.weight.T
+        return scores
+
+
+MODELS: dict[str, Callable[[], Training]] = {
+    make.__name__: make for make in (few_large, many_small, transformer, embedding)
+}

@@ -1,0 +1,257 @@
+"""Predicted against measured step times, plan by plan, on one emulated network.
+
+    python benchmarks/planner/predicted.py many_small --hosts 2 --rate 1gbit
+
+One job: watches and measures as attach(model, "auto") does, takes a dozen plans or more (every
+strategy × the planner's own groups, one bucket, four, one per parameter, one lane and two),
+predicts their steps, and then lets them take turns on real ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from models import MODELS, Training
+from replay import REPLAYS
+from turns import (
+    Step,
+    Trainer,
+    interval,
+    kendall,
+    measure,
+    niced_seconds,
+    parts,
+    slowest,
+    wait_for_quiet,
+)
+
+import gradwire
+from gradwire.lab import Cluster
+from gradwire.plan import Plan
+from gradwire.planner.choose import FP32, choose
+from gradwire.planner.profile import Profile
+from gradwire.planner.stages import Stages
+from gradwire.planner.timeline import Timeline, simulate
+from gradwire.report.table import Table
+from gradwire.strategy import Strategy
+from gradwire.tuning.attach import TunedHandle
+from gradwire.tuning.auto import Tuner
+
+STRATEGIES = (
+    "none | allreduce", "bf16 | allreduce", "topk(0.01)+ef | allgather",
+    "sign(scaled=True)+ef | alltoall",
+)  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", choices=[*MODELS, *REPLAYS])
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--procs-per-host", type=int, default=1)
+    parser.add_argument("--rate", default="1gbit", help="or loopback")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--strategies", nargs="*", default=STRATEGIES)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--profile", type=Path, help="written, for a closer look")
+    parser.add_argument(
+        "--wrong",
+        type=float,
+        nargs="*",
+        default=(),
+        help="race again with all moves this many times as slow in the profile",
+    )
+    parser.add_argument("--patience", type=float, default=200.0, help="seconds, for calm turns")
+    parser.add_argument("--parts", action="store_true")
+    arguments = parser.parse_args()
+    if "RANK" in os.environ:
+        work(arguments)
+        return 0
+    loopback = arguments.rate == "loopback"
+    rate = "1gbit" if loopback else arguments.rate
+    hosts, each = arguments.hosts, arguments.procs_per_host
+    with Cluster(hosts, rate, procs_per_host=each, loopback=loopback) as cluster:
+        return cluster.run([sys.executable, *sys.argv])
+
+
+def work(arguments: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    training = {**MODELS, **REPLAYS}[arguments.model]()
+    wait_for_quiet()
+    began, others = perf_counter(), niced_seconds()
+    trainer, tuner = tuned(training, tuple(arguments.strategies))
+    took = perf_counter() - began
+    others = (niced_seconds() - others) / took
+    profile = tuner.profile
+    assert profile is not None
+    plans = {"adopted": trainer.handle.plan}
+    for factor in arguments.wrong:
+        tuner.plan_again(slower(profile, factor))
+        settle(trainer, tuner)
+        plans[f"adopted, wires × {factor:g}"] = trainer.handle.plan
+    tuner.close()
+    plans = only_once({**plans, **dict(contestants(profile, arguments.strategies))})
+    predicted = {name: predict(profile, plan) for name, plan in plans.items()}
+    steps = measure(trainer, list(plans.values()), arguments.rounds, arguments.patience)
+    seconds = dict(zip(plans, slowest(steps)))
+    if dist.get_rank() == 0:
+        report(
+            arguments, profile, plans, predicted, seconds, dict(zip(plans, steps)), took, others
+        )
+        if arguments.profile:
+            profile.save(arguments.profile)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # torch 2.13 now and then aborts while it takes Gloo's threads down
+
+
+def tuned(training: Training, strategies: tuple[str, ...]) -> tuple[Trainer, Tuner]:
+    """A trainer whose model was watched, measured and planned for. Collective."""
+    handle = gradwire.attach(training.model, "auto", strategies=strategies)
+    assert isinstance(handle, TunedHandle)
+    trainer = Trainer(training, handle)
+    settle(trainer, handle.tuner)
+    return trainer, handle.tuner
+
+
+def settle(trainer: Trainer, tuner: Tuner) -> None:
+    """Train until a plan is adopted. Collective."""
+    while not tuner.is_settled:
+        trainer.step()
+
+
+def slower(profile: Profile, factor: float) -> Profile:
+    """As if all moves took so many times as long."""
+    costs = {
+        text: replace(
+            cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(1.0, factor)),
+            latency_seconds=cost.latency_seconds * factor,
+        )
+        for text, cost in profile.strategies.items()
+    }  # fmt: skip
+    return replace(profile, strategies=costs)
+
+
+def only_once(plans: dict[str, Plan]) -> dict[str, Plan]:
+    """No plan twice; what was adopted is always there, by its own names."""
+    seen, found = set[int](), dict[str, Plan]()
+    for name, plan in plans.items():
+        if name.startswith("adopted") or plan.digest() not in seen:
+            found[name] = plan
+        seen.add(plan.digest())
+    return found
+
+
+def contestants(profile: Profile, strategies: Sequence[str]) -> dict[str, Plan]:
+    """A dozen plans or more."""
+    return dict(_every(profile, strategies))
+
+
+def _every(profile: Profile, strategies: Sequence[str]) -> Iterator[tuple[str, Plan]]:
+    yield "chosen", choose(profile).best.plan
+    largest = sum(p.bytes for p in profile.parameters)
+    ordered = list(reversed(profile.parameters))  # as registered: last is ready first
+    caps = {"25 MB": 25 << 20, "one": largest, "four": -(-largest // 4), "layer-wise": 1}
+    for text in strategies:
+        short = text.split("(")[0].split(" ")[0]
+        own = sorted({text, FP32}) if "+ef" in text else [text]
+        for lanes in (1, 2):
+            yield f"{short}, planned, {lanes}", planned(profile, own, lanes)
+        for caption, cap in caps.items():
+            for lanes in (1, 2) if caption == "four" else (2,):
+                made = Plan.make(ordered, Strategy.parse(text), bucket_bytes=cap, lanes=lanes)
+                yield f"{short}, {caption}, {lanes}", made
+
+
+def planned(profile: Profile, strategies: Sequence[str], lanes: int) -> Plan:
+    """The planner's own groups for these strategies."""
+    only = {text: profile.strategies[text] for text in strategies}
+    return choose(replace(profile, strategies=only), lanes=[lanes]).best.plan
+
+
+def predict(profile: Profile, plan: Plan) -> Timeline:
+    """The step that a plan would make."""
+    stages = Stages(profile)
+    lanes = min(plan.lanes, len(plan.buckets))
+    return simulate(stages.jobs(plan), stages.executor(lanes))
+
+
+def report(
+    arguments: argparse.Namespace, profile: Profile, plans: dict[str, Plan],
+    predicted: dict[str, Timeline], seconds: dict[str, list[float]],
+    steps: dict[str, list[Step]], took: float, others: float,
+) -> None:  # fmt: skip
+    middle = {name: median(own) for name, own in seconds.items()}
+    guess = {name: timeline.iteration_seconds for name, timeline in predicted.items()}
+    errors = [abs(guess[name] - middle[name]) / middle[name] for name in middle]
+    tau = kendall(list(guess.values()), list(middle.values()))
+    rows = [
+        (
+            name, f"{1e3 * guess[name]:.1f}", f"{1e3 * middle[name]:.1f}",
+            f"{100 * (guess[name] / middle[name] - 1):+.0f} %",
+            f"{1e3 * min(seconds[name]):.1f} – {1e3 * max(seconds[name]):.1f}",
+        )
+        for name in sorted(middle, key=middle.__getitem__)
+    ]  # fmt: skip
+    place = f"{arguments.hosts} hosts of {arguments.procs_per_host}, {arguments.rate}"
+    print(f"{arguments.model}, {place}: MAPE {100 * mean(errors):.1f} %, τ {tau:.2f}, "
+          f"{len(rows)} plans, measured in {took:.0f} s "
+          f"(others had {100 * others:.0f} %)\n")  # fmt: skip
+    print(Table(("plan", "predicted, ms", "measured, ms", "off", "range"), rows).as_markdown())
+    if arguments.parts:
+        print(Table(PART_HEADERS, _parts(predicted, steps)).as_markdown())
+        print(f"{profile.contention} backward {profile.backward_seconds} around "
+              f"{profile.around_seconds}")  # fmt: skip
+    others_than = {n: o for n, o in middle.items() if not n.startswith("adopted")}
+    best = min(others_than, key=others_than.__getitem__)
+    for name in (n for n in middle if n.startswith("adopted")):
+        low, high = interval(seconds[name], seconds[best])
+        print(f"{name}: {100 * (middle[name] / middle[best] - 1):+.0f} % of '{best}' "
+              f"({100 * (low - 1):+.0f} to {100 * (high - 1):+.0f})")  # fmt: skip
+    if arguments.json:
+        document = {
+            "model": arguments.model, "hosts": arguments.hosts, "rate": arguments.rate,
+            "procs_per_host": arguments.procs_per_host, "mape": mean(errors), "tau": tau,
+            "settled_seconds": took, "others": others, "plans": {
+                name: {"predicted": guess[name], "seconds": seconds[name],
+                       "strategy": str(plans[name].main_strategy),
+                       "buckets": len(plans[name].buckets)} for name in middle
+            },
+        }  # fmt: skip
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+PART_HEADERS = ("plan: predicted/measured, ms", "around", "backward", "exposed", "encode", "wire",
+                "decode")  # fmt: skip
+
+
+def _parts(
+    predicted: dict[str, Timeline], steps: dict[str, list[Step]]
+) -> Iterator[tuple[str, ...]]:
+    for name, timeline in predicted.items():
+        own = parts(steps[name])
+        spans = {
+            kind: sum(s.seconds for s in timeline.spans if s.kind == kind)
+            for kind in ("encode", "wire", "decode")
+        }
+        guess = {
+            "around": timeline.executor.around_seconds, "backward": timeline.backward_end_seconds,
+            "exposed": timeline.exposed_seconds, **spans,
+        }  # fmt: skip
+        own["around"] = own["whole"] - own["backward"] - own["exposed"]
+        yield name, *(f"{1e3 * guess[k]:.1f} / {1e3 * own[k]:.1f}" for k in guess)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Training at a GPU's speed, on processors: backward waits, gradients are made, the rest is real.
+
+    backward   ┄┄┄ sleeps ┄┄┄▪● w5 ┄┄┄▪● w4 ┄┄┄┄┄▪● w3 …     ▪ the last fraction is spun
+                             └ due: the sum of what came before; never later because of a hook
+
+Every parameter has a function in the graph whose backward waits until the gradient is due and then
+gives one: a fixed heavy-tailed vector, scaled by another number each step. The processors are free
+meanwhile, as beside a GPU. Tensors are 1/SCALE of the published ones, at their full times: so a
+link of 1 Gbit/s here is one of SCALE Gbit/s there, and kernels here are as ones SCALE times as
+fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import Any
+
+import torch
+from models import Training
+from shapes import Weight, bert_base, gpt2_small, lstm, resnet, vgg16
+from torch import Tensor, nn
+
+SCALE = 16
+_SPUN = 300e-6  # seconds: what sleep may be late
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of one tensor: when its gradient is due, seconds from the start of backward."""
+
+    name: str
+    shape: tuple[int, ...]
+    due: float
+
+
+def timings(weights: Iterable[Weight], backward_seconds: float, scale: int) -> list[Timing]:
+    """In the order of backward: the time shared out by work, sizes divided by scale."""
+    own = list(weights)
+    total, done, found = sum(w.work for w in own), 0.0, []
+    for w in reversed(own):
+        done += w.work
+        found.append(Timing(w.name, _scaled(w.shape, scale), backward_seconds * done / total))
+    return found
+
+
+def _scaled(shape: tuple[int, ...], scale: int) -> tuple[int, ...]:
+    """A matrix stays one: its rows are fewer; where there are too few, so are its columns."""
+    rows = max(1, shape[0] // scale)
+    if len(shape) == 1:
+        return (rows,)
+    columns = 1
+    for side in shape[1:]:
+        columns *= side
+    return (rows, max(1, round(shape[0] * columns / scale / rows)))
+
+
+class Replay(nn.Module):
+    """Parameters whose gradients come when they are due. forward() gives a loss of no meaning."""
+
+    def __init__(self, rows: Sequence[Timing], forward_seconds: float, seed: int = 0) -> None:
+        super().__init__()
+        self.rows, self.forward_seconds = list(rows), forward_seconds
+        self.parameters_ = nn.ParameterList(nn.Parameter(torch.zeros(r.shape)) for r in rows)
+        dice = torch.Generator().manual_seed(seed)
+        largest = max(p.numel() for p in self.parameters_)
+        self._pool = 1e-3 * torch.randn(largest + 4096, generator=dice) ** 3
+        self.began, self._steps = 0.0, 0
+
+    def forward(self) -> Tensor:
+        """Waits as long as forward takes."""
+        wait_until(perf_counter() + self.forward_seconds)
+        self.began, self._steps = 0.0, self._steps + 1
+        x = torch.zeros((), requires_grad=True)
+        for i in reversed(range(len(self.rows))):  # the last of the chain is the first in backward
+            x = _Due.apply(x, self.parameters_[i], self, i)
+        return x
+
+    def gradient(self, i: int) -> Tensor:
+        """This step's, of tensor i; waits until it is due."""
+        now = perf_counter()
+        self.began = self.began or now
+        n, at = self.parameters_[i].numel(), (i * 641) % 4096
+        scale = 1.0 + 0.1 * ((self._steps * 7 + i) % 13)
+        made = (self._pool[at : at + n] * scale).view(self.rows[i].shape)
+        wait_until(self.began + self.rows[i].due)
+        return made
+
+
+class _Due(torch.autograd.Function):
+    """Gives x, and a gradient to the parameter."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, parameter: Tensor, replay: Replay, i: int) -> Tensor:
+        context.replay, context.i = replay, i
+        return x.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        return gradient, context.replay.gradient(context.i), None, None
+
+
+def wait_until(due: float) -> None:
+    """Sleeps, and spins the last fraction."""
+    if (left := due - perf_counter()) > _SPUN:
+        sleep(left - _SPUN)
+    while perf_counter() < due:
+        pass
+
+
+@dataclass(frozen=True)
+class Network:
+    """backward_seconds: on one V100, as in the traces that Espresso (EuroSys'23) published with
+    its simulator; ResNet-50's is ResNet-101's, by work. Forward takes half as long."""
+
+    weights: Callable[[], Iterable[Weight]]
+    backward_seconds: float
+    batch: str
+
+    def training(self, scale: int = SCALE) -> Training:
+        """Of a replica of it."""
+        rows = timings(self.weights(), self.backward_seconds, scale)
+        replay = Replay(rows, self.backward_seconds / 2)
+        return Training(replay, replay)
+
+
+NETWORKS = {
+    "resnet50": Network(lambda: resnet((3, 4, 6, 3)), 0.063, "32 images"),
+    "resnet101": Network(lambda: resnet((3, 4, 23, 3)), 0.120, "32 images"),
+    "vgg16": Network(vgg16, 0.0853, "32 images"),
+    "bert_base": Network(bert_base, 0.066, "1024 words"),
+    "gpt2_small": Network(gpt2_small, 0.211, "80 words"),
+    "lstm": Network(lstm, 0.0715, "80 words"),
+}
+
+REPLAYS: dict[str, Callable[[], Training]] = {name: n.training for name, n in NETWORKS.items()}

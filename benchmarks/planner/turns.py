@@ -1,0 +1,152 @@
+"""Plans in turn on one attached model, and what each step was made of.
+
+A turn is some steps of one plan, of which the first do not count; all plans have one turn in every
+round, in another order each time. So whatever else the machine does hits all plans alike; turns
+in which others' niced work took more than a little of it are measured and then left out.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from statistics import median
+from time import perf_counter, sleep
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from models import Training
+
+from gradwire.plan import Plan
+from gradwire.training.attach import Handle
+
+UNCOUNTED, COUNTED = 2, 4  # steps of a turn
+DISTURBED = 0.03  # of one processor's time, by others
+
+
+class Step(NamedTuple):
+    """Seconds, of one step on one rank. exposed: from the end of backward on."""
+
+    whole: float
+    backward: float
+    exposed: float
+    encode: float
+    wire: float
+    decode: float
+    disturbed: float = 0.0  # the share of a processor that others had in the step's turn
+
+
+class Trainer:
+    """Trains, and clocks its steps."""
+
+    def __init__(self, training: Training, handle: Handle | None = None) -> None:
+        self.training, self.handle = training, handle
+        self.optimizer = torch.optim.SGD(training.model.parameters(), lr=1e-4)
+
+    def step(self) -> Step:
+        """One step."""
+        session = self.handle._session if self.handle else None
+        began = perf_counter()
+        self.optimizer.zero_grad()
+        loss = self.training.loss()
+        backward = perf_counter()
+        loss.backward()  # type: ignore[no-untyped-call]
+        ended = perf_counter()
+        self.optimizer.step()
+        whole = perf_counter() - began
+        if session is None:
+            return Step(whole, ended - backward, 0.0, 0.0, 0.0, 0.0)
+        over = session.stats._waiting_since
+        trace = session.conductor.trace
+        parts = [trace.seconds(kind) for kind in ("encode", "wire", "decode")]
+        return Step(whole, over - backward, ended - over, *parts)
+
+
+def measure(
+    trainer: Trainer, plans: Sequence[Plan], rounds: int, patience_seconds: float = 300.0
+) -> list[list[Step]]:
+    """Steps of every plan, in the order of plans: so many calm turns of each, if patience allows,
+    and at least so many turns. Collective."""
+    found: list[list[Step]] = [[] for _ in plans]
+    began, number = perf_counter(), 0
+    while number < rounds or not _are_enough(found, rounds, began + patience_seconds):
+        wait_for_quiet(8.0, 0.4)
+        order = random.Random(number).sample(range(len(plans)), len(plans))
+        for i in order:
+            found[i] += turn(trainer, plans[i])
+        number += 1
+    return found
+
+
+def turn(trainer: Trainer, plan: Plan) -> list[Step]:
+    """The steps that count. Collective."""
+    assert trainer.handle is not None
+    trainer.handle.adopt(plan)
+    before = perf_counter(), niced_seconds()
+    steps = [trainer.step() for _ in range(UNCOUNTED + COUNTED)]
+    others = (niced_seconds() - before[1]) / (perf_counter() - before[0])
+    return [step._replace(disturbed=others) for step in steps[UNCOUNTED:]]
+
+
+def _are_enough(found: Sequence[Sequence[Step]], rounds: int, until: float) -> bool:
+    """On some rank time is over, or on all there are so many calm turns."""
+    calm = min(sum(step.disturbed <= DISTURBED for step in own) for own in found)
+    facts = torch.tensor([calm, -float(perf_counter() > until)])
+    dist.all_reduce(facts, op=dist.ReduceOp.MIN)
+    return float(facts[0]) >= rounds * COUNTED or float(facts[1]) < 0
+
+
+def niced_seconds() -> float:
+    """Processor time of all niced work since the machine began: what runs beside, politely."""
+    with open("/proc/stat", encoding="ascii") as file:
+        return float(file.readline().split()[2]) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_quiet(patience_seconds: float = 60.0, quiet_seconds: float = 1.0) -> bool:
+    """Until others leave the machine alone; False if they do not. Collective."""
+    began = perf_counter()
+    while perf_counter() - began < patience_seconds:
+        before = niced_seconds()
+        sleep(quiet_seconds)
+        busy = torch.tensor([niced_seconds() - before])
+        dist.all_reduce(busy, op=dist.ReduceOp.MAX)
+        if float(busy) <= DISTURBED * quiet_seconds:
+            return True
+    return False
+
+
+def slowest(steps: Sequence[Sequence[Step]]) -> list[list[float]]:
+    """Every plan's seconds, step by step, each the slowest rank's; without disturbed turns, if a
+    few are left. Collective."""
+    facts = [[(step.whole, step.disturbed) for step in own] for own in steps]
+    mine = torch.tensor(facts, dtype=torch.float64)
+    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+    return [_undisturbed(own) for own in mine.tolist()]
+
+
+def _undisturbed(own: Sequence[tuple[float, float]]) -> list[float]:
+    calm = [seconds for seconds, others in own if others <= DISTURBED]
+    return calm if len(calm) >= 2 * COUNTED else [s for s, _ in sorted(own, key=lambda x: x[1])]
+
+
+def parts(steps: Sequence[Step]) -> dict[str, float]:
+    """Medians."""
+    return {name: median(getattr(s, name) for s in steps) for name in Step._fields}
+
+
+def interval(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """Where the ratio of medians lies, 95 times of 100."""
+    dice = random.Random(0)
+    ratios: list[float] = sorted(
+        median(dice.choices(one, k=len(one))) / median(dice.choices(other, k=len(other)))
+        for _ in range(1000)
+    )
+    return ratios[25], ratios[974]
+
+
+def kendall(a: Sequence[float], b: Sequence[float]) -> float:
+    """Kendall's τ: of all pairs, those in the same order less those in the other, over all."""
+    pairs = [(i, j) for i in range(len(a)) for j in range(i)]
+    signs: list[Any] = [(a[i] - a[j]) * (b[i] - b[j]) for i, j in pairs]
+    return sum((s > 0) - (s < 0) for s in signs) / len(pairs) if pairs else 1.0

@@ -79,7 +79,7 @@ class Recorder:
             self._start(self._now())
 
     def _start(self, now: float) -> None:
-        """Backward begins: after the last forward, or, of who calls parts only, with a gradient."""
+        """Backward begins: after the last forward, or with a gradient if only parts are called."""
         self._began = now
         if self._ended:
             self._around.append(now - self._ended)

@@ -187,7 +187,9 @@ def test_what_cannot_be_planned_is_refused() -> None:
         choose(profile(1e7), [])
     given = profile(1e7)
     kept = replace(given, strategies={**given.strategies, "dgc(0.01) | zen": cost(1e-9, 1e-4)})
-    with pytest.raises(PlanError, match=r"'dgc\(0.01\) \| zen' keeps it itself.*by name"):
+    with pytest.raises(
+        PlanError, match=r"'dgc\(0.01\) \| zen' keeps the optimizer's momentum.*by name"
+    ):
         choose(kept)
     table = Ready(Parameter("table.weight", (1000, 16), "float32", True), 0.012)
     with pytest.raises(PlanError, match="dense gradients"):

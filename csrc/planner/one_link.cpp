@@ -15,10 +15,10 @@ constexpr std::size_t coarse = 48;     // stops of the first search among many t
 constexpr std::size_t few = 64;        // tensors that need none
 constexpr std::size_t coarse_labels = 32;
 constexpr std::size_t first_width = 8, widening = 4;
-constexpr std::size_t least_front = 16, longest_front = 256;
+constexpr std::size_t least_front = 8, longest_front = 256;
 constexpr double least_slack = 2e-5;   // of the time
 constexpr std::size_t effort = 1 << 25;  // rounds before a sweep, times stops squared: from
-constexpr std::size_t least_rounds = 8, most_rounds = 96;
+constexpr std::size_t least_rounds = 8, most_rounds = 80;
 
 // What decides the rest, clocks that no longer matter raised to those that do, and their sum.
 using Key = std::array<double, 5>;

@@ -14,9 +14,9 @@ INFINITY = float("inf")
 ROUNDING = 1e-12  # gains below this part of the time are none
 COARSE_STOPS, FEW = 48, 64  # stops of the first search among many tensors; so many need none
 COARSE_LABELS, FIRST_WIDTH, WIDENING = 32, 8, 4
-LEAST_FRONT, LONGEST_FRONT = 16, 256
+LEAST_FRONT, LONGEST_FRONT = 8, 256
 EFFORT = 1 << 25  # rounds before a sweep, times stops squared: from
-LEAST_ROUNDS, MOST_ROUNDS = 8, 96
+LEAST_ROUNDS, MOST_ROUNDS = 8, 80
 
 Key: TypeAlias = tuple[float, float, float, float, float]
 

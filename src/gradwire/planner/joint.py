@@ -45,7 +45,7 @@ from gradwire.kernels.lanes import LANES
 from gradwire.kernels.one_link import plan_link, plan_seconds
 from gradwire.planner.curves import FREE, Cost, Curve, check_schedule, curve_of
 
-MOST_LABELS, LEAST_LABELS = 1024, 8  # kept per tensor, unless more or fewer are asked for
+MOST_LABELS, LEAST_LABELS = 1024, 6  # kept per tensor, unless more or fewer are asked for
 EFFORT = 1 << 20  # labels per tensor times tensors squared, in between
 
 Range: TypeAlias = tuple[int, int]
@@ -137,7 +137,7 @@ def solve(
     is found sooner. max_span: tensors in a group at most; max_groups: groups at most; None: any.
     max_labels: where more are left at one tensor, those near another are dropped, wider apart the
     more there are; the least lower bound of what was dropped is then what is proved. None: 1,024
-    for 32 tensors, fewer for more, down to 8.
+    for 32 tensors, fewer for more, down to 6.
 
     Of equal plans the one found first is returned: evenly cut ones, of one option, before others,
     few groups before many, lower numbers of options before higher. Raises PlanError.

@@ -57,42 +57,25 @@ inline Group group_of(const LinkProblem& p, std::size_t first, std::size_t end,
     return {by.lane, p.ready[end - 1], by.encode(size), by.send(size), by.decode(size)};
 }
 
-// The state of all lanes after some groups. debt: decodes so far; done: their end, at least.
+// The lanes' clocks after some groups. Decodes come last of all; they take as long if they come
+// first of all, so every clock includes them. delay: of what backward computes.
 struct Clocks {
-    double delay = 0, link = 0, cpu = 0, gpu_debt = 0, gpu_done = 0, cpu_debt = 0, cpu_done = 0;
+    double delay = 0, cpu = 0, link = 0;
 
     void add(const Group& g) {
+        cpu += g.decode;
+        link += g.decode;
+        delay += g.lane == Lane::gpu ? g.decode + g.encode : g.decode;
         double encoded = g.ready + delay;
-        if (g.lane == Lane::gpu) {
-            delay += g.encode;
-            encoded = g.ready + delay;
-        } else if (g.lane == Lane::cpu) {
-            encoded = cpu = std::max(cpu, encoded) + g.encode;
-        }
+        if (g.lane == Lane::cpu) encoded = cpu = std::max(cpu, encoded) + g.encode;
         link = std::max(link, encoded) + g.send;
-        if (g.lane == Lane::gpu) {
-            gpu_debt += g.decode;
-            gpu_done = std::max(gpu_done, link) + g.decode;
-        } else if (g.lane == Lane::cpu) {
-            cpu_debt += g.decode;
-            cpu_done = std::max(std::max(cpu_done, link) + g.decode, cpu + cpu_debt);
-        }
-    }
-
-    // When all lanes have ended; last: when the last gradient is ready if nothing delays it.
-    double end(double last) const {
-        return std::max(std::max(link, last + delay + gpu_debt), std::max(gpu_done, cpu_done));
     }
 
     // The earlier of each.
     void lower_to(const Clocks& x) {
         delay = std::min(delay, x.delay);
-        link = std::min(link, x.link);
         cpu = std::min(cpu, x.cpu);
-        gpu_debt = std::min(gpu_debt, x.gpu_debt);
-        gpu_done = std::min(gpu_done, x.gpu_done);
-        cpu_debt = std::min(cpu_debt, x.cpu_debt);
-        cpu_done = std::min(cpu_done, x.cpu_done);
+        link = std::min(link, x.link);
     }
 };
 

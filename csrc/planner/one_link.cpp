@@ -15,26 +15,24 @@ constexpr std::size_t coarse = 48;     // stops of the first search among many t
 constexpr std::size_t few = 64;        // tensors that need none
 constexpr std::size_t coarse_labels = 32;
 constexpr std::size_t first_width = 8, widening = 4;
-constexpr std::size_t least_front = 16, longest_front = 256;
+constexpr std::size_t least_front = 8, longest_front = 256;
 constexpr double least_slack = 2e-5;   // of the time
+constexpr std::size_t effort = 1 << 25;  // rounds before a sweep, times stops squared: from
+constexpr std::size_t least_rounds = 8, most_rounds = 80;
 
 // What decides the rest, clocks that no longer matter raised to those that do, and their sum.
-using Key = std::array<double, 9>;
+using Key = std::array<double, 5>;
 
-Key key_of(const Clocks& c, double next, double last, double groups) {
+Key key_of(const Clocks& c, double next, double groups) {
     const double begin = next + c.delay;
-    const double link = std::max(c.link, begin), compute = last + c.delay + c.gpu_debt;
-    Key key{c.delay, link, std::max(c.cpu, begin), compute,
-            std::max(std::max(c.gpu_done, link), compute), c.cpu_debt,
-            std::max(c.cpu_done, link), groups, 0};
-    for (std::size_t i = 0; i < 8; ++i) key[8] += key[i];
-    return key;
+    const double cpu = std::max(c.cpu, begin), link = std::max(c.link, begin);
+    return {c.delay, cpu, link, groups, c.delay + cpu + link + groups};
 }
 
 bool at_most(const Key& x, const Key& y, double slack) {
     bool all = true;
-    for (std::size_t i = 0; i < 7; ++i) all &= x[i] <= y[i] + slack;
-    return all && x[7] <= y[7];
+    for (std::size_t i = 0; i < 3; ++i) all &= x[i] <= y[i] + slack;
+    return all && x[3] <= y[3];
 }
 
 // One way to do all tensors before a stop.
@@ -55,10 +53,11 @@ public:
 private:
     // What a better plan takes at most.
     double goal() const { return best_.seconds / (1 + tolerance_) * (1 - rounding); }
-    void offer(const std::vector<std::int32_t>& ends, std::int32_t option);
+    void offer(const std::vector<std::int32_t>& ends, const std::vector<std::int32_t>& options);
     void even_cuts();
     Stops coarse_stops() const;
-    double widen(const Stops& stops, std::size_t max_labels);
+    void play(Paths& paths, std::size_t stops);
+    double widen(const Stops& stops, Paths& paths, std::size_t max_labels);
     double sweep(const Stops& stops, const Bounds& bounds, std::size_t width);
     void extend(const Stops& stops, const Bounds& bounds, std::size_t stop);
     void extend_by(const Group& g, std::size_t from, const Label& like, const Stops& stops,
@@ -76,19 +75,20 @@ private:
     std::vector<Clocks> earliest_;    // of each stop's labels
 };
 
-void Search::offer(const std::vector<std::int32_t>& ends, std::int32_t option) {
+void Search::offer(const std::vector<std::int32_t>& ends,
+                   const std::vector<std::int32_t>& options) {
+    if (ends.size() > p_.max_groups) return;
     Clocks clocks;
     std::size_t first = 0;
-    for (const std::int32_t end : ends) {
-        clocks.add(group_of(p_, first, static_cast<std::size_t>(end),
-                            p_.options[static_cast<std::size_t>(option)]));
-        first = static_cast<std::size_t>(end);
+    for (std::size_t i = 0; i < ends.size(); ++i) {
+        const auto end = static_cast<std::size_t>(ends[i]);
+        clocks.add(group_of(p_, first, end, p_.options[static_cast<std::size_t>(options[i])]));
+        first = end;
     }
-    const double seconds = clocks.end(p_.last());
-    if (seconds >= best_.seconds) return;
-    best_.seconds = seconds;
+    if (clocks.link >= best_.seconds * (1 - rounding)) return;
+    best_.seconds = clocks.link;
     best_.ends = ends;
-    best_.options.assign(ends.size(), option);
+    best_.options = options;
 }
 
 // Few groups first, then twice as many; one option for all.
@@ -101,7 +101,7 @@ void Search::even_cuts() {
         for (std::size_t g = 1; g <= groups; ++g)
             ends.push_back(static_cast<std::int32_t>(g * p_.n / groups));
         for (std::size_t o = 0; o < p_.options.size(); ++o)
-            offer(ends, static_cast<std::int32_t>(o));
+            offer(ends, std::vector<std::int32_t>(groups, static_cast<std::int32_t>(o)));
         if (groups == most) return;
     }
 }
@@ -125,20 +125,40 @@ Stops Search::coarse_stops() const {
 
 LinkPlan Search::solve(std::size_t max_labels) {
     even_cuts();
-    if (p_.n > few) widen(coarse_stops(), coarse_labels);
     Stops all(p_.n + 1);
     for (std::size_t i = 0; i <= p_.n; ++i) all[i] = i;
-    const double proved = widen(all, max_labels);
+    Paths paths(p_, all);
+    if (p_.n > few) {
+        const Stops some = coarse_stops();
+        Paths rough(p_, some);
+        widen(some, rough, coarse_labels);
+        paths.begin_like(rough);
+    }
+    const double proved = widen(all, paths, max_labels);
     best_.lower_bound = proved < goal() ? proved : best_.seconds / (1 + tolerance_);
     return best_;
 }
 
+// Paths against plans, some of which are better than any before.
+void Search::play(Paths& paths, std::size_t stops) {
+    std::size_t rounds = std::clamp(effort / (stops * stops), least_rounds, most_rounds);
+    std::vector<std::int32_t> ends, options;
+    for (; rounds > 0 && paths.bound < goal(); --rounds) {
+        paths.play(goal(), ends, options);
+        if (!ends.empty()) offer(ends, options);
+    }
+    paths.look_back();
+}
+
 // Wider and wider sweeps until one drops nothing; a lower bound on plans that cut at the stops.
-double Search::widen(const Stops& stops, std::size_t max_labels) {
+double Search::widen(const Stops& stops, Paths& paths, std::size_t max_labels) {
     double proved = 0;
     for (std::size_t width = std::min(first_width, max_labels);; width *= widening) {
+        play(paths, stops.size());
+        proved = std::max(proved, paths.bound);
+        if (proved >= goal()) return proved;
         const std::size_t longest = std::clamp(2 * width, least_front, longest_front);
-        const Bounds bounds(p_, stops, goal(), longest);
+        const Bounds bounds(p_, stops, paths, goal(), longest);
         proved = std::max(proved, bounds(Clocks{}, 0));
         if (proved >= goal()) return proved;
         proved = std::max(proved, sweep(stops, bounds, width));
@@ -203,7 +223,7 @@ void Search::extend_by(const Group& g, std::size_t from, const Label& like, cons
         if (ends) {
             finish(next);
         } else {
-            next.key = key_of(next.clocks, p_.ready[stops[stop]], p_.last(),
+            next.key = key_of(next.clocks, p_.ready[stops[stop]],
                               counted ? next.groups : 0);
             fresh_.push_back(next);
         }
@@ -211,7 +231,7 @@ void Search::extend_by(const Group& g, std::size_t from, const Label& like, cons
 }
 
 void Search::finish(const Label& last) {
-    const double seconds = last.clocks.end(p_.last());
+    const double seconds = last.clocks.link;
     if (seconds >= goal()) return;
     best_.seconds = seconds;
     best_.ends.clear();
@@ -227,7 +247,7 @@ void Search::finish(const Label& last) {
 // The fresh labels that no other replaces; with too many, those near another go too.
 double Search::keep(std::size_t width) {
     std::stable_sort(fresh_.begin(), fresh_.end(), [](const Label& x, const Label& y) {
-        return std::tie(x.bound, x.key[8], x.groups) < std::tie(y.bound, y.key[8], y.groups);
+        return std::tie(x.bound, x.key[4], x.groups) < std::tie(y.bound, y.key[4], y.groups);
     });
     const double least =
         std::max(least_slack * best_.seconds, std::numeric_limits<double>::min());

@@ -61,37 +61,21 @@ class Group(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """All lanes after some groups. debt: decodes so far; done: their end, at least."""
+    """The lanes after some groups. Decodes come last of all; they take as long if they come first
+    of all, so every clock includes them. delay: of what backward computes."""
 
     delay: float = 0.0
-    link: float = 0.0
     cpu: float = 0.0
-    gpu_debt: float = 0.0
-    gpu_done: float = 0.0
-    cpu_debt: float = 0.0
-    cpu_done: float = 0.0
+    link: float = 0.0
 
     def after(self, g: Group) -> Clocks:
         """With one group more."""
-        delay, link, cpu, gpu_debt, gpu_done, cpu_debt, cpu_done = self
+        cpu, link = self.cpu + g.decode, self.link + g.decode
+        delay = self.delay + (g.decode + g.encode if g.lane == GPU else g.decode)
         encoded = g.ready + delay
-        if g.lane == GPU:
-            delay += g.encode
-            encoded = g.ready + delay
-        elif g.lane == CPU:
+        if g.lane == CPU:
             encoded = cpu = max(cpu, encoded) + g.encode
-        link = max(link, encoded) + g.send
-        if g.lane == GPU:
-            gpu_debt += g.decode
-            gpu_done = max(gpu_done, link) + g.decode
-        elif g.lane == CPU:
-            cpu_debt += g.decode
-            cpu_done = max(max(cpu_done, link) + g.decode, cpu + cpu_debt)
-        return Clocks(delay, link, cpu, gpu_debt, gpu_done, cpu_debt, cpu_done)
-
-    def end(self, last: float) -> float:
-        """When all lanes have ended; last: the last gradient's ready time."""
-        return max(self.link, last + self.delay + self.gpu_debt, self.gpu_done, self.cpu_done)
+        return Clocks(delay, cpu, max(link, encoded) + g.send)
 
 
 _size_of = itemgetter(0)

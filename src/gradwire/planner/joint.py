@@ -1,27 +1,32 @@
 """Which tensors travel together and by which option, for one link: exactly.
 
-    compute  ▂▂▂▂▂▂▂▂▂▂▂▂▂▂ encode ▂▂▂▂▂▂▂▂▂▂▂▂▂▂ decode     an encode delays all that comes later
-    cpu                    encode ── encode         decode     one worker, serial
-    link           send        ──── send ──── send             one, in the order of backward
+    compute  ▂▂▂▂▂▂▂▂▂▂ encode ▂▂▂▂▂▂▂▂▂▂▂▂▂              │ decode
+    cpu                encode ── encode                  │       decode     one worker, serial
+    link         send      ──── send ──── send           │                  one, in order
+                                                         all has arrived
 
 Tensors are numbered in the order of backward; tensor j's gradient is ready at ready[j] seconds if
 nothing is delayed. A group of tensors i … e-1 is ready at ready[e-1] + delay, where delay is what
 encodes have taken on the compute lane so far. Then, by the lane of its option:
 
     none    it is sent as it is: no encode, no decode
-    gpu     the encode runs on the compute lane at once and adds to delay; the decode runs there
-    cpu     encodes run on a worker of their own, one after the other; so do decodes
+    gpu     the encode runs on the compute lane at once and adds to delay
+    cpu     encodes run on a worker of their own, one after the other
 
-The link serves groups in order. Decodes have the lowest priority on their lane, in the order of
-arrival: a lane whose encodes (for gpu: and backward) end at t ends its decodes at
-max(t + Σ decode, max over k of (arrival_k + Σ_{i≥k} decode_i)). The time of a plan is the end of
-the last of all lanes. For the compute lane, busy until t, that is exact; a cpu worker that decodes
-in the pauses between its encodes ends earlier than this says.
+The link serves groups in order. Decodes are a debt: they run when everything else has ended, one
+after the other, whatever their lane. The time of a plan is
 
-Method: labels (the clocks of all lanes after some tensors) are extended by every group and every
-option. Clocks never fall when another rises, so a label that is nowhere earlier than another is
-dropped, as is one whose lower bound does not beat the best plan known (`kernels.one_link`).
-Where too many labels are left, the nearest are united and the result says how far it may be off.
+    max(end of compute, end of the worker, end of the link) + Σ decode
+
+That is a simplification: receivers decode when all has arrived, although they could decode one
+group while another is on its way, and on two lanes at once. `planner.timeline` knows better.
+
+Method: labels (what all lanes have done after some tensors: delay, cpu clock, link clock, debt)
+are extended by every group and every option. Time that is owed at the end might as well be spent
+at the beginning, so that three numbers decide the rest: delay, cpu and link, each with the debt.
+They never fall when another rises, so a label that is nowhere earlier than another is dropped, as
+is one whose lower bound does not beat the best plan known (`kernels.one_link`). Where too many
+labels are left, the nearest are united and the result says how far it may be off.
 Source: the exact method is our own; the lanes are those of Wang et al. 2023 ("Hi-Speed DNN
 Training with Espresso", section 4.3), its groups those of Wang et al. 2021 ("MergeComp").
 """
@@ -40,7 +45,7 @@ from gradwire.kernels.lanes import LANES
 from gradwire.kernels.one_link import plan_link, plan_seconds
 from gradwire.planner.curves import FREE, Cost, Curve, check_schedule, curve_of
 
-MOST_LABELS, LEAST_LABELS = 1024, 8  # kept per tensor, unless more or fewer are asked for
+MOST_LABELS, LEAST_LABELS = 1024, 6  # kept per tensor, unless more or fewer are asked for
 EFFORT = 1 << 20  # labels per tensor times tensors squared, in between
 
 Range: TypeAlias = tuple[int, int]
@@ -81,7 +86,7 @@ class Solution:
     """A plan and how far from the best one it can be.
 
     groups: in order, covering all tensors. chosen: for each group the number of its option. time:
-    seconds until the last lane ends, what `seconds` says of the plan. lower_bound: no plan is
+    seconds until all is decoded, what `seconds` says of the plan. lower_bound: no plan is
     faster, of those that `max_span` and `max_groups` allow. labels: how many were kept.
     """
 
@@ -132,7 +137,7 @@ def solve(
     is found sooner. max_span: tensors in a group at most; max_groups: groups at most; None: any.
     max_labels: where more are left at one tensor, those near another are dropped, wider apart the
     more there are; the least lower bound of what was dropped is then what is proved. None: 1,024
-    for 32 tensors, fewer for more, down to 8.
+    for 32 tensors, fewer for more, down to 6.
 
     Of equal plans the one found first is returned: evenly cut ones, of one option, before others,
     few groups before many, lower numbers of options before higher. Raises PlanError.
@@ -151,7 +156,7 @@ def solve(
 
 
 def _usual_labels(n: int) -> int:
-    """As many as take about 10 ms for 32 tensors, 100 ms for 314, a second for 1,000."""
+    """As many as take at most 10 ms for 32 tensors, about 100 ms for 314, a second for 1,000."""
     return min(max(EFFORT // n**2, LEAST_LABELS), MOST_LABELS)
 
 
@@ -162,7 +167,7 @@ def seconds(
     sizes: Sequence[float],
     options: Sequence[Option],
 ) -> float:
-    """The time of a plan: when the last lane ends. All times of this module are what this says.
+    """The time of a plan: when all is decoded. All times of this module are what this says.
 
     groups: (first, end) each, one after the other, all tensors; chosen: numbers of options.
     Raises PlanError.

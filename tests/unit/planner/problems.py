@@ -28,10 +28,9 @@ def partitions(n: int) -> Iterator[list[Group]]:
 def by_hand(
     groups: Sequence[Group], chosen: Sequence[int], schedule: Schedule, options: Sequence[Option]
 ) -> float:
-    """The lane model as it is worded, list by list: queues of decodes, no recursion."""
+    """The lane model as it is worded: all lanes until they end, then all decodes."""
     ready, sizes = schedule
-    delay = worker = link = 0.0
-    decodes: dict[str, list[Pair]] = {"none": [], "gpu": [], "cpu": []}
+    delay = worker = link = debt = 0.0
     for (first, end), number in zip(groups, chosen):
         by, size, at = options[number], sum(sizes[first:end]), ready[end - 1] + delay
         if by.lane == "gpu":
@@ -40,18 +39,8 @@ def by_hand(
         if by.lane == "cpu":
             worker = at = max(worker, at) + by.encode(size)
         link = max(link, at) + by.send(size)
-        decodes[by.lane].append((link, by.decode(size)))
-    compute = ready[-1] + delay
-    ends = [finished(compute, decodes["gpu"]), finished(worker, decodes["cpu"])]
-    return max(link, compute, *ends)
-
-
-def finished(busy_until: float, decodes: Sequence[Pair]) -> float:
-    """max(t + Σ decode, max over k of (arrival_k + Σ_{i≥k} decode_i))."""
-    left = list(accumulate((d for _, d in reversed(decodes)), initial=0.0))[:0:-1]
-    return max(
-        [busy_until + sum(d for _, d in decodes)] + [a + d for (a, _), d in zip(decodes, left)]
-    )
+        debt += by.decode(size)
+    return max(ready[-1] + delay, worker, link) + debt
 
 
 def brute_force(schedule: Schedule, options: Sequence[Option]) -> float:

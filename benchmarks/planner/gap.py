@@ -24,13 +24,14 @@ from collections.abc import Sequence
 from pathlib import Path as File
 
 import torch
-from options import Cluster, Path, paths
+from options import Costs, paths
 
 from gradwire.kernels.choices import undominated
 from gradwire.kernels.schedule import simulate_step
 from gradwire.planner.bytecomp import Option, Tensor, greedy
 from gradwire.planner.search import Alternatives, chosen, exhaust, search
 from gradwire.planner.timeline import Executor, Lane, machine, step_seconds, tensors
+from gradwire.tasks import Path
 
 INSTANCES = 800
 OPTIONS = 6
@@ -64,8 +65,8 @@ def between(rng: random.Random, low: float, high: float) -> float:
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
-def cluster(rng: random.Random) -> Cluster:
-    return Cluster(
+def cluster(rng: random.Random) -> Costs:
+    return Costs(
         machines=rng.choice((2, 4, 8)),
         ranks=rng.choice((2, 4, 8)),
         node_start_seconds=between(rng, 3e-6, 3e-5),
@@ -84,8 +85,8 @@ def instance(rng: random.Random) -> tuple[list[int], list[Alternatives], Executo
     """Sizes, jobs and what runs them: backward takes about as long as the uncompressed wire."""
     own, jobs = cluster(rng), rng.randint(5, 8)
     sizes = [int(between(rng, 1e4, 2e7)) for _ in range(jobs)]
-    plain = [p for p in PATHS if "comp" not in p]
-    coded = rng.sample([p for p in PATHS if "comp" in p], OPTIONS - 1)
+    plain = [p for p in PATHS if not p.compressions]
+    coded = rng.sample([p for p in PATHS if p.compressions], OPTIONS - 1)
     drawn: list[tuple[Path, Lane]] = [(rng.choice(plain), Lane.COMPUTE)]
     drawn += [(path, rng.choice((Lane.COMPUTE, Lane.WORKERS))) for path in coded]
     options = [tuple(own.stages(p, size, lane) for p, lane in drawn) for size in sizes]
@@ -188,9 +189,9 @@ def model(rng: random.Random) -> list[int]:
 def large(name: str, cross: float, node: float, lanes: Sequence[Lane]) -> dict[str, object]:
     """8 machines of 8 ranks, two lanes of the conductor, 120 ms of backward."""
     rng = random.Random(1)
-    own = Cluster(8, 8, 1e-5, node, 3e-5, cross, 0.01, 2e-5, 1e10, 2e-5, 1e9)
+    own = Costs(8, 8, 1e-5, node, 3e-5, cross, 0.01, 2e-5, 1e10, 2e-5, 1e9)
     sizes = model(rng)
-    drawn = [(p, lane) for p in PATHS for lane in lanes if lane == lanes[0] or "comp" in p]
+    drawn = [(p, lane) for p in PATHS for lane in lanes if lane == lanes[0] or p.compressions]
     ready = ready_seconds([math.sqrt(size) for size in sizes], 0.12)
     jobs = [
         Alternatives(r, tuple(own.stages(p, size, lane) for p, lane in drawn))

@@ -1,85 +1,42 @@
 """ByteComp's options of a tensor on two levels, and what they cost: input for the benchmarks.
 
-The tree as our research reconstructed it (174 options on one device, 9 of them uncompressed), the
-payload algebra, and start-up plus bandwidth for every cost. A state is (elements, contributions,
-compressed); k ranks in a machine share its network card.
+The tree is `gradwire.planner.tree`, what moves and works on each path says `gradwire.planner.
+pricing`; here are only the times of made-up machines: start-ups, bandwidths, compressors' speeds.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
+from gradwire.planner import tree
+from gradwire.planner.links import is_inside, loaded, starts
+from gradwire.planner.priced import Priced, PricedMove, Work
+from gradwire.planner.pricing import price
 from gradwire.planner.timeline import Lane, Stage
+from gradwire.tasks import Path
+from gradwire.topology import Cluster
 
-Path = tuple[str, ...]
-"""Actions: comp, decomp, or a collective at a level, as "all_to_all node"."""
-
-FIRST = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
-FIRST_CODED = {"all_to_all": "all_gather", "gather": "broadcast"}
-WHOLE = "whole_all_gather"  # everybody's payload to everybody: not the second half of anything
+DECODE = 0.25
+"""Of what encoding takes: decoding is cheaper."""
 
 
 def paths() -> list[Path]:
-    """All 174, uncompressed first."""
-    return sorted({*_flat(), *_hierarchical()}, key=lambda path: (path.count("comp"), path))
+    """All 174 on one device, uncompressed first; where they compress is the lane's business."""
+    return sorted(tree.options(devices=("gpu",)), key=lambda path: path.compressions)
 
 
-def _second(p: str, level: str) -> Iterator[Path]:
-    yield (f"{p} {level}",)
-    yield ("comp", f"{p} {level}", "decomp")
-
-
-def _second_coded(p: str, level: str) -> Iterator[Path]:
-    yield (f"{p} {level}", "decomp")
-    yield from (("decomp", *rest) for rest in _second(p, level))
-
-
-def _cross_second(q: str, p: str) -> Iterator[Path]:
-    yield from ((f"{q} cross", *rest) for rest in _second(p, "node"))
-    yield from (("comp", f"{q} cross", *rest) for rest in _second_coded(p, "node"))
-
-
-def _cross(p: str) -> Iterator[Path]:
-    yield from (("all_reduce cross", *rest) for rest in _second(p, "node"))
-    for f, q in FIRST.items():
-        yield from ((f"{f} cross", *rest) for rest in _cross_second(q, p))
-
-
-def _cross_coded(p: str) -> Iterator[Path]:
-    yield from ((f"{WHOLE} cross", *rest) for rest in _second_coded(p, "node"))
-    for f, q in FIRST_CODED.items():
-        for rest in _second_coded(p, "node"):
-            yield (f"{f} cross", f"{q} cross", *rest)
-        yield from ((f"{f} cross", "decomp", *rest) for rest in _cross_second(q, p))
-
-
-def _flat() -> Iterator[Path]:
-    yield ("all_reduce flat",)
-    for f, p in FIRST.items():
-        yield from ((f"{f} flat", *rest) for rest in _second(p, "flat"))
-    yield ("comp", f"{WHOLE} flat", "decomp")
-    for f, p in FIRST_CODED.items():
-        yield from (("comp", f"{f} flat", *rest) for rest in _second_coded(p, "flat"))
-
-
-def _hierarchical() -> Iterator[Path]:
-    for f, p in FIRST.items():
-        yield from ((f"{f} node", *rest) for rest in _inner(p))
-    for f, p in FIRST_CODED.items():
-        yield from (("comp", f"{f} node", *rest) for rest in _cross_coded(p))
-        yield from (("comp", f"{f} node", "decomp", *rest) for rest in _inner(p))
-
-
-def _inner(p: str) -> Iterator[Path]:
-    yield from _cross(p)
-    yield from (("comp", *rest) for rest in _cross_coded(p))
+@lru_cache(1 << 20)
+def priced(path: Path, elements: int, machines: int, ranks: int, density: float) -> Priced:
+    """density: of top-k; 0: one bit and a scale."""
+    left = f"topk({density})" if density else "sign(scaled=True)"
+    return price(f'{left} | steps("{path}")', [elements], machines * ranks, per_node=ranks)
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Times in seconds, bandwidths in bytes per second, per element where nothing else is said."""
+class Costs:
+    """Times in seconds, bandwidths in bytes per second, rates in elements per second."""
 
     machines: int
     ranks: int  # of a machine
@@ -93,73 +50,38 @@ class Cluster:
     cpu_start_seconds: float
     cpu_elements_per_second: float
 
-    def coded_bytes(self, elements: float) -> float:
-        return 8 * math.ceil(self.density * elements) if self.density else elements / 8 + 4
+    @property
+    def cluster(self) -> Cluster:
+        """Its links: what a start-up takes is their latency."""
+        return Cluster(
+            self.machines, self.ranks, 8 * self.cross_bytes_per_second, self.cross_start_seconds,
+            self.node_bytes_per_second, self.node_start_seconds,
+        )  # fmt: skip
 
     def stages(self, path: Path, elements: int, lane: Lane) -> tuple[Stage, ...]:
         """What a path costs a tensor; lane: where it compresses."""
-        walk = _Walk(self, float(elements), lane)
-        for action in path:
-            walk.act(action)
-        return tuple(walk.stages)
+        found = priced(path, elements, self.machines, self.ranks, self.density)
+        return tuple(self._stages(found, lane))
+
+    def _stages(self, found: Priced, lane: Lane) -> Iterator[Stage]:
+        cluster = self.cluster
+        for step in found.steps:
+            if isinstance(step, PricedMove):
+                yield from _moved(step, cluster)
+            else:
+                yield self._worked(step, lane)
+
+    def _worked(self, work: Work, lane: Lane) -> Stage:
+        gpu, encode = lane == Lane.COMPUTE, work.kind == "encode"
+        start = self.gpu_start_seconds if gpu else self.cpu_start_seconds
+        rate = self.gpu_elements_per_second if gpu else self.cpu_elements_per_second
+        share = 1.0 if encode else DECODE * work.contributions
+        return Stage(lane, start + share * work.elements / rate, "encode" if encode else "decode")
 
 
-class _Walk:
-    """The state of a tensor's payload on its path."""
-
-    def __init__(self, cluster: Cluster, elements: float, lane: Lane) -> None:
-        self.cluster, self.elements, self.lane = cluster, elements, lane
-        self.contributions, self.coded = 1, False
-        self.stages: list[Stage] = []
-
-    def act(self, action: str) -> None:
-        if action in ("comp", "decomp"):
-            self._code(action == "comp")
-        else:
-            self._move(*action.split())
-
-    def _code(self, encode: bool) -> None:
-        c, gpu = self.cluster, self.lane == Lane.COMPUTE
-        start = c.gpu_start_seconds if gpu else c.cpu_start_seconds
-        rate = c.gpu_elements_per_second if gpu else c.cpu_elements_per_second
-        share = 1.0 if encode else 0.25 * self.contributions  # decoding is cheaper
-        seconds = start + share * self.elements / rate
-        self.stages.append(Stage(self.lane, seconds, "encode" if encode else "decode"))
-        self.coded, self.contributions = encode, 1
-
-    def _move(self, name: str, level: str) -> None:
-        c = self.cluster
-        p = {"node": c.ranks, "cross": c.machines, "flat": c.ranks * c.machines}[level]
-        whole = self.contributions * (
-            c.coded_bytes(self.elements) if self.coded else 4 * self.elements
-        )
-        starts, sent = _COSTS[name](p, whole)
-        link, start, rate = Lane.CROSS, c.cross_start_seconds, c.cross_bytes_per_second
-        if level == "node":
-            link, start, rate = Lane.NODE, c.node_start_seconds, c.node_bytes_per_second
-        elif level == "cross":
-            rate /= c.ranks
-        self.stages += [
-            Stage(Lane.LATENCY, starts * start, "wire"), Stage(link, sent / rate, "wire")
-        ]  # fmt: skip
-        self._after(name, p)
-
-    def _after(self, name: str, p: int) -> None:
-        if name in ("reduce_scatter", "all_to_all"):
-            self.elements /= p
-        elif name == "all_gather":
-            self.elements *= p
-        if name in (*FIRST_CODED, WHOLE):
-            self.contributions *= p
-
-
-_COSTS = {
-    "all_reduce": lambda p, b: (2 * (p - 1), 2 * (p - 1) / p * b),
-    "reduce_scatter": lambda p, b: (p - 1, (p - 1) / p * b),
-    "all_gather": lambda p, b: (p - 1, (p - 1) * b),
-    WHOLE: lambda p, b: (p - 1, (p - 1) * b),
-    "all_to_all": lambda p, b: (p - 1, (p - 1) / p * b),
-    "reduce": lambda p, b: (math.ceil(math.log2(p)), b),
-    "broadcast": lambda p, b: (math.ceil(math.log2(p)), b),
-    "gather": lambda p, b: (math.ceil(math.log2(p)), (p - 1) * b),
-}
+def _moved(move: PricedMove, cluster: Cluster) -> Iterator[Stage]:
+    link, late, rate = Lane.CROSS, cluster.cross_latency_seconds, cluster.cross_bits_per_second / 8
+    if is_inside(move, cluster):
+        link, late, rate = Lane.NODE, cluster.node_latency_seconds, cluster.node_bytes_per_second
+    yield Stage(Lane.LATENCY, late * starts(move.name, move.ranks, "gloo"), "wire")
+    yield Stage(link, loaded(move, cluster) * move.busiest / rate, "wire")

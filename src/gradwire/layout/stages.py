@@ -69,6 +69,7 @@ class StageLayout:
     _known: dict[tuple[int, int], Having] = field(default_factory=dict)
     _layouts: dict[Region, Layout] = field(default_factory=dict)
     _circles: dict[tuple[int, str], Circle] = field(default_factory=dict)
+    _cut: dict[tuple[int, Region], tuple[Leaf, ...]] = field(default_factory=dict)
     _parts: dict[tuple[Region, int], list[Region]] = field(default_factory=dict)
 
     def circle(self, rank: int, task: Task) -> Circle:
@@ -195,6 +196,12 @@ class StageLayout:
         ]
 
     def _leaves(self, rank: int, number: int, region: Region) -> tuple[Leaf, ...]:
+        """The same on all ranks that have the same: circles are of one size everywhere."""
+        if (number, region) not in self._cut:
+            self._cut[number, region] = self._cut_up(rank, number, region)
+        return self._cut[number, region]
+
+    def _cut_up(self, rank: int, number: int, region: Region) -> tuple[Leaf, ...]:
         regions = [region]
         for task in self._until_decompress(number):
             if task.name == "all_to_all":

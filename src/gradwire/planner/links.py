@@ -142,7 +142,12 @@ def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links,
         )
     backend = profile.backend
     seconds = _by_name(wires)
-    best = min(seconds.values())
+    if not seconds and measured_on is None:
+        raise PlanError(
+            "other clusters are planned for by what moves took; in the profile they took no time "
+            f"for their bytes, among {profile.world} ranks. Profile again, with two or more."
+        )
+    best = min(seconds.values(), default=1.0)
     own = measured_on or _of_rate(assumed, 1.0 / best)
     scale = 1.0 if measured_on else best
     inefficiency = {name: of_name / scale for name, of_name in seconds.items()}
@@ -225,7 +230,7 @@ def _by_name(wires: Sequence[_Wire]) -> dict[str, float]:
         ratios = [ratio for other in same for ratio in _ratios(other, unknown, found)]
         if ratios:
             found |= dict.fromkeys(unknown, median(ratios))
-    return found or {"all_reduce": 1.0}
+    return found
 
 
 def _ratios(wire: _Wire, unknown: set[str], known: Mapping[str, float]) -> list[float]:

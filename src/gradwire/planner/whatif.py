@@ -30,6 +30,7 @@ from gradwire.strategy import Strategy
 from gradwire.topology import NODE_BYTES_PER_SECOND, NODE_LATENCY_SECONDS, Cluster
 
 MOST_WORKERS = 16_384
+_LEAST_OWN = 0.5  # of what the links say: bytes take time, even where it was not seen
 
 
 def own_cluster(profile: Profile) -> Cluster:
@@ -166,7 +167,8 @@ class _Wire:
         self._own_starts = max(0.0, start - network) / software if software else 0.0
         bytes_ = [links.transfer(own, cluster) for own in before]
         measured = [cost.wire(n) - start for n in sizes]
-        self._own_bytes = max(0.0, measured[-1]) / bytes_[-1] if bytes_[-1] else 1.0
+        ratio = measured[-1] / bytes_[-1] if bytes_[-1] else 1.0
+        self._own_bytes = max(_LEAST_OWN, ratio)
         self._left = [y - self._own_bytes * x for y, x in zip(measured, bytes_)]
 
     def latency(self, priced: Priced, cluster: Cluster) -> float:

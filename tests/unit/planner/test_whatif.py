@@ -251,6 +251,39 @@ def test_what_is_measured_only_is_left_out() -> None:
         on(with_only(profile(), "powersgd(4)"), Cluster(8))
 
 
+def test_one_rank_says_nothing_of_links() -> None:
+    own = replace(profile(), hosts=("a",))
+    with pytest.raises(PlanError, match="among 1 ranks"):
+        on(own, Cluster(8))
+    known = Cluster(1, cross_bits_per_second=1e9)
+    assert on(own, Cluster(8), known).strategies["none | allreduce"].wire(1e6) > 0.05
+
+
+def test_bytes_take_time_even_where_none_was_seen() -> None:
+    own = profile()
+    flat = replace(own.strategies["bf16 | allreduce"], wire=Fit(Curve.affine(6e-4, 0.0)))
+    own = replace(own, strategies={**own.strategies, "bf16 | allreduce": flat})
+    known = own_cluster(own)
+    assert on(own, known).strategies["bf16 | allreduce"].wire(1e6) == pytest.approx(6e-4)
+    slow = known.with_rate(known.cross_bits_per_second / 100)
+    assert on(own, slow).strategies["bf16 | allreduce"].wire(1e6) > 0.5
+
+
+def test_paths_and_machines_are_priced_again() -> None:
+    own, texts = profile(), (
+        'int8+ef | hierarchical(outer="alltoall")',
+        'topk(0.01) | steps("reduce_scatter@node, compress@gpu, all_gather@cross, decompress@gpu, '
+        'all_gather@node")',
+    )  # fmt: skip
+    own = with_only(own, "none | allreduce", *texts)
+    for text in texts:
+        near, far = (
+            on(own, Cluster(hosts, 8, cross_bits_per_second=1e9)).strategies[text].wire(1e6)
+            for hosts in (2, 64)
+        )
+        assert 0 < near < far
+
+
 def test_hosts_that_disagree() -> None:
     with pytest.raises(UsageError, match="'b' has 1, 'a' has 3"):
         on(replace(profile(), hosts=("a", "a", "a", "b")), Cluster(8))

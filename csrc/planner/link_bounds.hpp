@@ -24,7 +24,7 @@ public:
     Bounds(const LinkProblem& p, const std::vector<std::size_t>& stops, const Paths& paths,
            double limit, std::size_t longest);
 
-    // What a plan with these clocks takes at least; infinity: not less than limit.
+    // What a plan with these clocks takes at least; limit or more: not less than limit.
     double operator()(const Clocks& clocks, std::size_t stop) const;
 
 private:

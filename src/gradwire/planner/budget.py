@@ -16,6 +16,7 @@ from dataclasses import replace
 from gradwire.planner.grouping import WORTH, Grouping, Problem, improve, solve
 
 _SWEEPS = 8
+_FEW = 8  # groups, of which pairs are tried
 
 
 def solve_within(problem: Problem) -> tuple[Grouping, float]:
@@ -64,14 +65,21 @@ def _others(problem: Problem, at: Grouping) -> Iterator[Grouping]:
                 yield Grouping(at.ends, choice)
 
 
+def _exchanges(problem: Problem, at: Grouping) -> Iterator[Grouping]:
+    """Two groups by other options: one makes room for the other. Of few groups only."""
+    if len(at.chosen) <= _FEW:
+        for one in _others(problem, at):
+            yield from _others(problem, one)
+
+
 def _swept(problem: Problem, grouping: Grouping) -> Grouping:
     """Other options and other borders, while a change that fits makes the step shorter."""
     seconds = problem.seconds(grouping)
     for _ in range(_SWEEPS):
         before = seconds
-        for other in _others(problem, grouping):
-            same = sum(a != b for a, b in zip(other.chosen, grouping.chosen)) == 1
-            if same and problem.fits(other) and problem.seconds(other) < seconds:
+        for other in (*_others(problem, grouping), *_exchanges(problem, grouping)):
+            changed = sum(a != b for a, b in zip(other.chosen, grouping.chosen))
+            if changed <= 2 and problem.fits(other) and problem.seconds(other) < seconds:
                 grouping, seconds = other, problem.seconds(other)
         grouping = improve(problem, grouping)
         seconds = problem.seconds(grouping)

@@ -29,10 +29,14 @@ from gradwire.planner.stages import Stages
 from gradwire.planner.timeline import simulate
 from gradwire.strategy import Strategy
 
-__all__ = ["BF16", "FP32", "WORTH", "Candidate", "Choice", "check_candidate", "choose", "judge"]
+__all__ = [
+    "BF16", "FP32", "LEAST_GAIN", "WORTH", "Candidate", "Choice", "check_candidate", "choose",
+    "judge",
+]  # fmt: skip
 
 WORTH = 0.03
-"""Exposed communication of tuned bf16, over its step, below which nothing else is looked at."""
+"""Exposed communication of tuned bf16, or fp32, that may be used, over its step: below it nothing
+else is looked at."""
 LEAST_GAIN = 0.01
 """Of a step: a plan that promises less is not worth its complications."""
 
@@ -42,9 +46,9 @@ class Choice:
     """best: the plan to take. baselines: tuned fp32 and bf16, by strategy, as far as measured.
 
     others: the runners-up, one by main strategy, shortest first. lower_bound: no plan of these
-    strategies makes a shorter step, whatever its error. is_enough: bf16 leaves so little exposed
-    that nothing else was looked at. error_budget, algorithm: that were asked for. strategies: that
-    could be chosen.
+    strategies makes a shorter step, whatever its error. is_enough: a baseline leaves so little
+    exposed that nothing else was looked at. error_budget, algorithm: that were asked for.
+    strategies: that could be chosen.
     """
 
     best: Candidate
@@ -94,10 +98,9 @@ def choose(
     measured = [text for text in (FP32, BF16) if text in profile.strategies]
     baselines = {text: _shortest(freely.plans([text])) for text in measured}
     bound, facts = freely.lower_bound(options), (error_budget, algorithm, tuple(options))
-    calm = baselines.get(BF16)
     dense = [c for text, c in baselines.items() if text in options and maker.fits(c)]
-    is_enough = calm and calm.timeline.exposed_seconds < WORTH * calm.seconds
-    if algorithm == "joint" and is_enough and dense:
+    is_enough = any(c.timeline.exposed_seconds < WORTH * c.seconds for c in dense)
+    if algorithm == "joint" and is_enough:
         return Choice(_shortest(dense), baselines, (), bound, True, *facts)
     found = list(maker.plans(options))
     if algorithm == "joint":
@@ -105,13 +108,9 @@ def choose(
     if not found:
         raise _too_tight(profile, options, error_budget)
     found.sort(key=lambda c: c.seconds)
-    best = found[0]
-    if (
-        algorithm == "joint"
-        and dense
-        and _shortest(dense).seconds < (1 + LEAST_GAIN) * best.seconds
-    ):
-        best = _shortest(dense)
+    best, line = found[0], _shortest(dense) if algorithm == "joint" and dense else found[0]
+    if line.seconds < (1 + LEAST_GAIN) * best.seconds:
+        best = line
     return Choice(best, baselines, tuple(_rivals(best, found)), bound, False, *facts)
 
 

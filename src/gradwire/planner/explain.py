@@ -17,7 +17,7 @@ from gradwire.buckets import Bucket
 from gradwire.errors import PlanError
 from gradwire.plan import Plan, takes_vectors
 from gradwire.planner.candidates import bucketed, error_of, is_vector, jobs_of
-from gradwire.planner.choose import FP32, Choice
+from gradwire.planner.choose import FP32, LEAST_GAIN, Choice
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Stages
 from gradwire.planner.story import Explanation, Group, ms
@@ -133,7 +133,7 @@ class _Teller:
         self, number: int, bucket: Bucket, strategy: Strategy, gain: float | None
     ) -> tuple[str, str]:
         if self.choice.is_enough:
-            return "enough", "tuned bf16 leaves so little exposed that nothing else was looked at"
+            return "enough", "so little is exposed without compression that nothing was looked at"
         steps = self._others(number, bucket, strategy)
         if not steps:
             if all(map(is_vector, bucket.parameters)):
@@ -141,6 +141,8 @@ class _Teller:
             return "only", "no strategy that may be used compresses vectors, and it has some"
         best = min(steps, key=steps.__getitem__)
         longer = steps[best] - self.seconds
+        if -LEAST_GAIN * self.seconds < longer < -_LITTLE * self.seconds:
+            return "little", f"'{best}' would make the step only {ms(-longer)} shorter"
         if longer < -_LITTLE * self.seconds:
             return "search", f"'{best}' would make the step {ms(-longer)} shorter: not found"
         pause, done = self._pause(), self.timeline.jobs[number][1]

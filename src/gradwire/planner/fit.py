@@ -20,6 +20,7 @@ from gradwire.errors import PlanError
 from gradwire.planner.curves import Curve
 
 _WORTH = 0.9  # a floor or a knee must take away this much of the error
+_ROUNDING = 1e-9  # an error that is nothing but rounding needs no explanation
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
     for knee, first in _shapes(points):
         curve = _candidate(points, first, knee)
         error = _error(curve, points)
-        if error < _WORTH * best_error:
+        if error < _WORTH * best_error and best_error > _ROUNDING:
             best, best_error = curve, error
     return Fit(best, best_error, median(_spread(seconds) for _, seconds in measured if seconds))
 

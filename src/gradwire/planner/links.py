@@ -30,6 +30,10 @@ from gradwire.topology import Cluster
 EFFICIENCY = 1 / 1.1
 """Of the bits of a link, what the best move gets: measured with Gloo from 200 Mbit/s to 1 Gbit/s
 (ideal time of an all-reduce over the time that it takes)."""
+USUAL = 1.1
+"""The inefficiency of a move of which little is known."""
+DOUBT = 5.0
+"""Times a strategy's start-ups: so many seconds of moving bytes outweigh what is usual."""
 _RINGS = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast")
 _LARGE = 3  # of the sizes that were measured: there bytes count
 _WIDTH = 256  # columns, of what is large enough to be a matrix
@@ -147,11 +151,25 @@ def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links,
             "other clusters are planned for by what moves took; in the profile they took no time "
             f"for their bytes, among {profile.world} ranks. Profile again, with two or more."
         )
-    best = min(seconds.values(), default=1.0)
+    most = {name: max(wire.ideal(-1).get(name, 0.0) for wire in wires) for name in seconds}
+    large = [name for name in seconds if 4 * most[name] >= max(most.values())]
+    best = 1.0 if measured_on else min(seconds[name] for name in large)
     own = measured_on or _of_rate(assumed, 1.0 / best)
-    scale = 1.0 if measured_on else best
-    inefficiency = {name: of_name / scale for name, of_name in seconds.items()}
+    doubt = DOUBT * median(wire.latency for wire in wires)
+    inefficiency = {
+        name: believed(of_name * most[name], best * most[name], doubt, USUAL)
+        for name, of_name in seconds.items()
+    }
     return Links(_alpha(wires, backend, own), inefficiency, backend), own
+
+
+def believed(measured: float, ideal: float, doubt: float, usual: float) -> float:
+    """measured / ideal, in seconds, as far as they outweigh the doubt: else what is usual.
+
+    Where few bytes were moved, what it took beyond a start-up is noise and software, which other
+    links would not change.
+    """
+    return (measured + usual * doubt) / (ideal + doubt) if ideal + doubt > 0 else usual
 
 
 def _alpha(wires: Sequence[_Wire], backend: str, cluster: Cluster) -> float:

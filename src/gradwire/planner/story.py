@@ -15,8 +15,8 @@ _NAMES = {FP32: "fp32", BF16: "bf16"}
 @dataclass(frozen=True)
 class Group:
     """One bucket of a plan. Seconds from the start of backward; gain_seconds: None, if nothing
-    uncompressed was measured. decided_by: "gain", "hidden", "pause", "work", "budget", "enough",
-    "vectors", "rows", "only" or "search"; why: in a sentence."""
+    uncompressed was measured. decided_by: "gain", "hidden", "pause", "work", "budget", "little",
+    "enough", "vectors", "rows", "only" or "search"; why: in a sentence."""
 
     label: str
     tensors: int

@@ -21,7 +21,15 @@ from functools import cached_property
 from gradwire.errors import PlanError
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
-from gradwire.planner.links import Links, bucket, fitted, sizes_of, usual_density
+from gradwire.planner.links import (
+    DOUBT,
+    Links,
+    believed,
+    bucket,
+    fitted,
+    sizes_of,
+    usual_density,
+)
 from gradwire.planner.priced import Priced, Work
 from gradwire.planner.pricing import can_price, price
 from gradwire.planner.profile import Contention, Profile, StrategyCost
@@ -167,8 +175,9 @@ class _Wire:
         self._own_starts = max(0.0, start - network) / software if software else 0.0
         bytes_ = [links.transfer(own, cluster) for own in before]
         measured = [cost.wire(n) - start for n in sizes]
-        ratio = measured[-1] / bytes_[-1] if bytes_[-1] else 1.0
-        self._own_bytes = max(_LEAST_OWN, ratio)
+        self._own_bytes = max(
+            _LEAST_OWN, believed(measured[-1], bytes_[-1], DOUBT * start, usual=1.0)
+        )
         self._left = [y - self._own_bytes * x for y, x in zip(measured, bytes_)]
 
     def latency(self, priced: Priced, cluster: Cluster) -> float:

@@ -135,6 +135,25 @@ def test_errors_are_saved() -> None:
     assert '"error": null' not in SLOW.to_json()
 
 
+def test_a_baseline_that_may_not_be_used_is_no_reason_to_stop() -> None:
+    """bf16 would be enough, fp32 is not."""
+    own = profile(parameters=few(), bits_per_second=3e9, backward_seconds=0.2)
+    allowed = [FP32, "topk(0.01)+ef | allgather"]
+    steps = choose(own, lanes=[1]).baselines
+    found = choose(own, allowed, lanes=[1])
+    assert found.is_enough == (steps[FP32].timeline.exposed_seconds < 0.03 * steps[FP32].seconds)
+    assert all(s.compressor.name != "bf16" for s in found.best.plan.strategies)
+
+
+def test_a_plan_must_win_a_hundredth() -> None:
+    for rate in (5e8, 1e9, 2e9, 4e9, 8e9):
+        own = profile(parameters=few(), bits_per_second=rate, backward_seconds=0.05)
+        found = choose(own, lanes=[1])
+        shortest = min(c.seconds for c in found.baselines.values())
+        is_baseline = found.best.plan in [c.plan for c in found.baselines.values()]
+        assert is_baseline or shortest >= 1.01 * found.best.seconds
+
+
 # -- published planners --------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gradwire.errors import GradwireError, PlanError
 from gradwire.planner.curves import FREE, Curve, check_schedule, curve_of
+from gradwire.planner.fit import fit
 
 NUMBER = st.floats(0, 1e6)
 STEPS = st.lists(st.tuples(st.floats(0.01, 1e3), st.floats(0, 1e3)), min_size=1, max_size=6)
@@ -158,3 +159,13 @@ def test_what_is_no_schedule(ready: list[float], sizes: list[float], rule: str) 
 
 def test_errors_are_gradwires() -> None:
     assert issubclass(PlanError, GradwireError)
+
+
+@pytest.mark.parametrize("slope", [1e-10, 5.28e-8, 3.3e-7, 1e-6])
+def test_a_line_without_noise_is_fitted_as_a_line(slope: float) -> None:
+    """Rounding is nothing that a floor or a knee could explain."""
+    sizes = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
+    found = fit([(n, [6e-4 + slope * n]) for n in sizes])
+    assert len(found.curve.points) == 1
+    assert found(0) == pytest.approx(6e-4)
+    assert found(1e7) == pytest.approx(6e-4 + slope * 1e7)

@@ -85,17 +85,29 @@ def test_two_kinds_of_moves_in_one_strategy() -> None:
 def test_what_is_fitted() -> None:
     links, cluster = fitted(profile())
     assert links.start_seconds == pytest.approx(1e-4, rel=0.35)
-    assert links.inefficiency["all_reduce"] == pytest.approx(1.0)
+    assert links.inefficiency["all_reduce"] == pytest.approx(1.0, rel=0.01)
     assert links.inefficiency["all_gather"] == pytest.approx(1.15 / 1.1, rel=0.03)
     assert links.inefficiency["all_to_all"] == pytest.approx(1.5 / 1.1, rel=0.1)
     assert cluster.cross_bits_per_second == pytest.approx(equal_rate(1e9), rel=0.02)
+
+
+def test_few_bytes_prove_little() -> None:
+    """A sparse strategy whose wire took 50 ms more of software: other links do not change that."""
+    own, text = profile(), "topk(0.01)+ef | gtopk"
+    cost = own.strategies[text]
+    slow = replace(cost, wire=Fit(Curve(((0.0, 3e-3), (1.6e6, 0.053)))), latency_seconds=3e-3)
+    own = replace(own, strategies={**own.strategies, text: slow})
+    links, known = fitted(own)
+    assert links.inefficiency["exchange"] < 0.05 / (profile().strategies[text].wire(1.6e6))
+    fast = on(own, known.with_rate(100 * known.cross_bits_per_second)).strategies[text]
+    assert 0.01 < fast.wire(1.6e6) < 0.053, "4 ms, if all of it were bytes"
 
 
 def test_a_known_cluster_is_taken_as_it_is() -> None:
     known = Cluster(4, cross_bits_per_second=2e9, cross_latency_seconds=2e-5)
     links, cluster = fitted(profile(), known)
     assert cluster == known
-    assert links.inefficiency["all_reduce"] == pytest.approx(2 * 1.1 * EFFICIENCY, rel=0.02)
+    assert links.inefficiency["all_reduce"] == pytest.approx(2 * 1.1 * EFFICIENCY, rel=0.05)
     own = on(profile(), known, known).strategies["none | allreduce"]
     assert own.wire(1e6) == pytest.approx(profile().strategies["none | allreduce"].wire(1e6))
 

@@ -90,7 +90,6 @@ def invalid(what: str) -> tuple[str, str, float]:
     wrong: dict[str, Any] = {
         "text": "topk(7)+ef | allgather",
         "nonsense": "gibberish",
-        "auto": "auto",
         "file": Path("no/such/plan.json"),
         "number": 42,
         "none": None,
@@ -110,7 +109,6 @@ def invalid(what: str) -> tuple[str, str, float]:
     [
         ("text", "StrategyError"),
         ("nonsense", "StrategyError"),
-        ("auto", "StrategyError"),
         ("file", "PlanError"),
         ("buckets", "PlanError"),
         ("number", "UsageError"),

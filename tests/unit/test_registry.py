@@ -18,6 +18,10 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any], type]] = {
 }
 
 
+_VALUES = {"int": 1, "str": "all_reduce"}
+"""Of parameters without a default, by type."""
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_exported_member_is_registered_under_its_name(family: str) -> None:
     module, registered, base = FAMILIES[family]
@@ -37,7 +41,7 @@ def test_members_are_frozen_comparable_and_hashable(family: str) -> None:
         assert parameters.frozen
         assert parameters.eq
         required = [f for f in dataclasses.fields(member) if f.default is dataclasses.MISSING]
-        values = [1 if f.type == "int" else 0.5 for f in required]
+        values = [_VALUES.get(str(f.type), 0.5) for f in required]
         one, other = (member(*values) for _ in range(2))
         assert one == other
         assert hash(one) == hash(other)

@@ -40,7 +40,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "per_node": st.integers(0, 64),
     "path": st.sampled_from(
         [
-            "all_reduce",
+            "compress@gpu, all_gather, decompress@cpu",
             "reduce_scatter@node, compress@gpu, all_gather@cross, decompress@cpu, all_gather@node",
         ]
     ),

@@ -62,10 +62,10 @@ class Steps(Collective):
 
     def check(self, strategy: Strategy) -> None:
         feedback = strategy.feedback
-        if "compress@" not in self.path and str(strategy.expand()) != f"none | {self}":
+        if "compress@" not in self.path and feedback is not None:
             raise StrategyError(
-                "what is sent and remembered is seen to where a path compresses; "
-                f"'{self.path}' never does, beside '{strategy}'. Use 'none | {self}'."
+                "feedback is applied where a path compresses; "
+                f"'{self.path}' never does, beside '{feedback}'. Use 'none | {self}'."
             )
         if feedback is not None and type(feedback).received is not Feedback.received:
             raise StrategyError(

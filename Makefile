@@ -6,14 +6,21 @@ PY := $(VENV)/bin/python
 CONSTRAINTS ?= constraints.txt
 # Ranks share the cores: one intra-op thread each, or they stall one another.
 export OMP_NUM_THREADS ?= 1
+# That test at once.
+PROCESSES ?= 2
 
 .PHONY: demo test test-asan test-oldest lint setup bench bench-demo clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire
 	$(PY) -m gradwire demo
 
-test: setup  ## all tests
+test: setup  ## all tests, or those of ARGS=...
+ifdef ARGS
 	$(PY) -m pytest $(ARGS)
+else  # jobs of several processes one after the other, all else side by side
+	$(PY) -m pytest --numprocesses $(PROCESSES) --dist worksteal --ignore tests/distributed
+	$(PY) -m pytest tests/distributed
+endif
 
 lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff check .

@@ -14,10 +14,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from time import perf_counter
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,6 @@ from replay import REPLAYS
 from turns import (
     Step,
     Trainer,
-    interval,
     kendall,
     measure,
     niced_seconds,
@@ -38,7 +38,8 @@ from turns import (
 import gradwire
 from gradwire.lab import Cluster
 from gradwire.plan import Plan
-from gradwire.planner.choose import FP32, choose
+from gradwire.planner.candidates import FP32, jobs_of
+from gradwire.planner.choose import choose
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Stages
 from gradwire.planner.timeline import Timeline, simulate
@@ -88,7 +89,7 @@ def work(arguments: argparse.Namespace) -> None:
     torch.manual_seed(0)
     dist.init_process_group("gloo")
     training = {**MODELS, **REPLAYS}[arguments.model]()
-    wait_for_quiet()
+    wait_for_quiet(arguments.patience)
     began, others = perf_counter(), niced_seconds()
     trainer, tuner = tuned(training, tuple(arguments.strategies))
     took = perf_counter() - began
@@ -106,9 +107,10 @@ def work(arguments: argparse.Namespace) -> None:
     steps = measure(trainer, list(plans.values()), arguments.rounds, arguments.patience)
     seconds = dict(zip(plans, slowest(steps)))
     if dist.get_rank() == 0:
-        report(
-            arguments, profile, plans, predicted, seconds, dict(zip(plans, steps)), took, others
-        )
+        report(arguments, Outcome(profile, plans, predicted, seconds, took, others))
+        if arguments.parts:
+            print(Table(PART_HEADERS, _parts(predicted, dict(zip(plans, steps)))).as_markdown())
+            print(profile.contention)
         if arguments.profile:
             profile.save(arguments.profile)
     dist.barrier()
@@ -182,18 +184,43 @@ def planned(profile: Profile, strategies: Sequence[str], lanes: int) -> Plan:
 
 def predict(profile: Profile, plan: Plan) -> Timeline:
     """The step that a plan would make."""
-    stages = Stages(profile)
     lanes = min(plan.lanes, len(plan.buckets))
-    return simulate(stages.jobs(plan), stages.executor(lanes))
+    jobs = [job for job in jobs_of(profile, plan) if job is not None]
+    return simulate(jobs, Stages(profile).executor(lanes))
 
 
-def report(
-    arguments: argparse.Namespace, profile: Profile, plans: dict[str, Plan],
-    predicted: dict[str, Timeline], seconds: dict[str, list[float]],
-    steps: dict[str, list[Step]], took: float, others: float,
-) -> None:  # fmt: skip
+@dataclass
+class Outcome:
+    """Of one job. took: seconds until the first plan was adopted, others: of which others had
+    this share of a processor."""
+
+    profile: Profile
+    plans: dict[str, Plan]
+    predicted: dict[str, Timeline]
+    seconds: dict[str, list[float]]
+    took: float
+    others: float
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "settled_seconds": self.took, "others": self.others,
+            "contention": self.profile.contention.to_json(),
+            "plans": {
+                name: {
+                    "predicted": self.predicted[name].iteration_seconds, "seconds": own,
+                    "strategy": str(self.plans[name].main_strategy),
+                    "buckets": len(self.plans[name].buckets), "lanes": self.plans[name].lanes,
+                }
+                for name, own in self.seconds.items()
+            },
+        }  # fmt: skip
+
+
+def report(arguments: argparse.Namespace, outcome: Outcome) -> None:
+    seconds = outcome.seconds
     middle = {name: median(own) for name, own in seconds.items()}
-    guess = {name: timeline.iteration_seconds for name, timeline in predicted.items()}
+    guess = {name: own.iteration_seconds for name, own in outcome.predicted.items()}
     errors = [abs(guess[name] - middle[name]) / middle[name] for name in middle]
     tau = kendall(list(guess.values()), list(middle.values()))
     rows = [
@@ -206,28 +233,14 @@ def report(
     ]  # fmt: skip
     place = f"{arguments.hosts} hosts of {arguments.procs_per_host}, {arguments.rate}"
     print(f"{arguments.model}, {place}: MAPE {100 * mean(errors):.1f} %, τ {tau:.2f}, "
-          f"{len(rows)} plans, measured in {took:.0f} s "
-          f"(others had {100 * others:.0f} %)\n")  # fmt: skip
+          f"{len(rows)} plans, adopted after {outcome.took:.0f} s "
+          f"(others had {100 * outcome.others:.0f} %)\n")  # fmt: skip
     print(Table(("plan", "predicted, ms", "measured, ms", "off", "range"), rows).as_markdown())
-    if arguments.parts:
-        print(Table(PART_HEADERS, _parts(predicted, steps)).as_markdown())
-        print(f"{profile.contention} backward {profile.backward_seconds} around "
-              f"{profile.around_seconds}")  # fmt: skip
-    others_than = {n: o for n, o in middle.items() if not n.startswith("adopted")}
-    best = min(others_than, key=others_than.__getitem__)
-    for name in (n for n in middle if n.startswith("adopted")):
-        low, high = interval(seconds[name], seconds[best])
-        print(f"{name}: {100 * (middle[name] / middle[best] - 1):+.0f} % of '{best}' "
-              f"({100 * (low - 1):+.0f} to {100 * (high - 1):+.0f})")  # fmt: skip
     if arguments.json:
         document = {
             "model": arguments.model, "hosts": arguments.hosts, "rate": arguments.rate,
             "procs_per_host": arguments.procs_per_host, "mape": mean(errors), "tau": tau,
-            "settled_seconds": took, "others": others, "plans": {
-                name: {"predicted": guess[name], "seconds": seconds[name],
-                       "strategy": str(plans[name].main_strategy),
-                       "buckets": len(plans[name].buckets)} for name in middle
-            },
+            **outcome.document(),
         }  # fmt: skip
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -117,17 +117,19 @@ def wait_for_quiet(patience_seconds: float = 60.0, quiet_seconds: float = 1.0) -
 
 
 def slowest(steps: Sequence[Sequence[Step]]) -> list[list[float]]:
-    """Every plan's seconds, step by step, each the slowest rank's; without disturbed turns, if a
-    few are left. Collective."""
+    """Every plan's seconds, step by step, each the slowest rank's: of the turns that others left
+    alone, or, if these are too few, of the calmer half. Collective."""
     facts = [[(step.whole, step.disturbed) for step in own] for own in steps]
     mine = torch.tensor(facts, dtype=torch.float64)
     dist.all_reduce(mine, op=dist.ReduceOp.MAX)
-    return [_undisturbed(own) for own in mine.tolist()]
+    return [undisturbed(own) for own in mine.tolist()]
 
 
-def _undisturbed(own: Sequence[tuple[float, float]]) -> list[float]:
+def undisturbed(own: Sequence[Sequence[float]]) -> list[float]:
+    """Of (seconds, share of others) the seconds that count."""
     calm = [seconds for seconds, others in own if others <= DISTURBED]
-    return calm if len(calm) >= 2 * COUNTED else [s for s, _ in sorted(own, key=lambda x: x[1])]
+    half = sorted(own, key=lambda pair: pair[1])[: max(2 * COUNTED, len(own) // 2)]
+    return calm if len(calm) >= 2 * COUNTED else [seconds for seconds, _ in half]
 
 
 def parts(steps: Sequence[Step]) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from gradwire.plan import Plan
 from gradwire.planner.profile import Profile
 from gradwire.planner.timeline import Executor, Job, Lane, Stage
 
@@ -64,20 +63,6 @@ class Stages:
         ready, backward = bucket.ready_seconds, self.profile.backward_seconds
         wakes = min(ready + self.profile.contention.wake_seconds, max(ready, backward))
         return Job(wakes, self.of(bucket, strategy), label)
-
-    def jobs(self, plan: Plan) -> list[Job]:
-        """The plan's buckets in their order; rows of sparse tables, whose cost nobody measured,
-        take no time. PlanError if a strategy was not measured, or the model is another."""
-        self.profile.check([p for bucket in plan.buckets for p in bucket.parameters])
-        seconds = {ready.parameter.name: ready.seconds for ready in self.profile.ready}
-        made = list[Job]()
-        for bucket, strategy in zip(plan.buckets, plan.strategies):
-            last = max(seconds[name] for name in bucket.names)
-            own = Bucketed(bucket.elements, len(bucket.names), last)
-            sparse = any(p.sparse for p in bucket.parameters)
-            label = f"bucket {len(made)} [{strategy}]"
-            made.append(Job(last, (), label) if sparse else self.job(own, str(strategy), label))
-        return made
 
     def executor(self, lanes: int) -> Executor:
         """The profiled job's, with so many lanes."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gradwire.moves import AllGather
 from gradwire.plan import Plan
-from gradwire.planner.choose import Choice, choose
+from gradwire.planner.choose import Candidate, Choice, choose
 from gradwire.planner.profile import Profile
 from gradwire.training.attach import Handle
 from gradwire.tuning.agree import from_first
@@ -30,6 +30,7 @@ from gradwire.tuning.steps import Life, OnSteps, for_steps
 
 _WARM_UP = 3  # steps
 _WATCHED, _WATCHED_SECONDS = (7, 40), 2.0  # steps at least and at most, and for how long between
+_HOPELESS = 3.0  # times as long as the best: predictions are not as wrong as that
 _LOOK_EVERY = 50  # steps between looks at drift
 _DRIFT = 1.3  # times as long as when the plan was adopted
 
@@ -41,7 +42,7 @@ class Tuner:
         self, module: nn.Module, handle: Handle, strategies: Sequence[str] = STRATEGIES,
         *, races: bool = True,
     ) -> None:  # fmt: skip
-        self._module, self._handle, self._session = module, handle, handle._session
+        self._module, self.handle, self._session = module, handle, handle._session
         self._strategies, self.races = tuple(strategies), races
         self.profile: Profile | None = None
         self.choice: Choice | None = None
@@ -96,12 +97,16 @@ class Tuner:
     def _found(self, profile: Profile, lanes: Sequence[int]) -> str:
         """The finalists, as JSON."""
         self.choice = choice = choose(profile, lanes=lanes)
-        plans = [candidate.plan for candidate in choice.finalists]
+        plans = [candidate.plan for candidate in contenders(choice)]
         digests = [plan.digest() for plan in plans]
         return json.dumps({
             "plans": [plan.to_json() for plan in plans],
             "best": digests.index(choice.best.plan.digest()),
-            "baselines": [digests.index(c.plan.digest()) for c in choice.baselines.values()],
+            "baselines": [
+                digests.index(digest)
+                for c in choice.baselines.values()
+                if (digest := c.plan.digest()) in digests
+            ],
             "is_enough": choice.is_enough,
         })  # fmt: skip
 
@@ -138,7 +143,7 @@ class Tuner:
 
     def _adopt(self, plan: Plan) -> None:
         if plan.digest() != self._session.plan.digest():
-            self._handle.adopt(plan)
+            self.handle.adopt(plan)
 
     def _exchanged(self, numbers: Sequence[float]) -> list[list[float]]:
         mine = torch.tensor(numbers, dtype=torch.float64, device=self._session.device)
@@ -150,6 +155,13 @@ class Tuner:
     def _say(self, line: str) -> None:
         if self._session.rank == 0:
             print(f"gradwire: {line}", file=sys.stderr, flush=True)
+
+
+def contenders(choice: Choice) -> list[Candidate]:
+    """The finalists that could win even if the profile is badly wrong, and the best baseline."""
+    kept = min(choice.baselines.values(), key=lambda c: c.seconds)
+    most = _HOPELESS * choice.best.seconds
+    return [c for c in choice.finalists if c.seconds <= most or c.plan == kept.plan]
 
 
 def watched_steps(seconds: float) -> int:

@@ -71,15 +71,17 @@ class _Backward:
     """A network's backward, with a hook per parameter: what holds the interpreter now and then."""
 
     def __init__(self) -> None:
-        layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
-        self._network, self._x = nn.Sequential(*layers), torch.rand(_ROWS, _WIDTH)
+        with torch.random.fork_rng(devices=[]):  # the job's own numbers stay as they were
+            self._layers = [nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
+            self._x = torch.rand(_ROWS, _WIDTH)
+        self._network = nn.Sequential(*self._layers)
         for p in self._network.parameters():
-            p.register_post_accumulate_grad_hook(lambda p: None)  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
 
     def each(self, call: Callable[[], None]) -> None:
         """Calls, from a hook in the middle of backward."""
-        middle = list(self._network.parameters())[_LAYERS]
-        middle.register_post_accumulate_grad_hook(lambda p: call())  # type: ignore[no-untyped-call]
+        middle = self._layers[_LAYERS // 2].weight
+        middle.register_post_accumulate_grad_hook(lambda _: call())  # type: ignore[no-untyped-call]
 
     def rate(self, seconds: float, until: threading.Thread | None = None) -> float:
         """Per second of backward, for so long or until a thread ends. Makes its own gradients,
@@ -114,7 +116,7 @@ def _beside(work: Callable[[], None], backward: _Backward) -> float:
 
 
 def _local_work() -> None:
-    x, half = torch.rand(_LOCAL), torch.empty(_LOCAL, dtype=torch.bfloat16)
+    x, half = torch.ones(_LOCAL), torch.empty(_LOCAL, dtype=torch.bfloat16)
     began = perf_counter()
     while perf_counter() - began < _SECONDS:
         kernels.cast(x, half)

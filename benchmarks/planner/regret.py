@@ -1,0 +1,126 @@
+"""How good are predictions, and what is lost by the plan that attach(model, "auto") adopts?
+
+    python benchmarks/planner/regret.py --folder out                     # all cells, hours
+    python benchmarks/planner/regret.py --folder out many_small --rates 1gbit --layouts 2x1
+    python benchmarks/planner/regret.py --folder out --only-tables
+
+Every cell is one job of predicted.py, whose result is kept in the folder; cells that are there
+are not run again. Ratios are of one job's interleaved steps, with intervals from resampling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from models import MODELS
+from turns import interval
+
+from gradwire.report.table import Table
+
+RATES = ("loopback", "5gbit", "1gbit", "200mbit")
+LAYOUTS = ("2x1", "4x1", "2x2")  # hosts × ranks of each
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("models", nargs="*", choices=[[], *MODELS])
+    parser.add_argument("--rates", nargs="*", default=RATES)
+    parser.add_argument("--layouts", nargs="*", default=LAYOUTS)
+    parser.add_argument("--wrong", nargs="*", default=("0.5", "2"))
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds, for calm turns")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--only-tables", action="store_true")
+    parser.add_argument("--json", type=Path, help="all cells in one file")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(exist_ok=True, parents=True)
+    if not arguments.only_tables:
+        for model in arguments.models or MODELS:
+            for rate in arguments.rates:
+                for layout in arguments.layouts:
+                    run(model, rate, layout, arguments)
+    cells = [json.loads(path.read_text()) for path in sorted(arguments.folder.glob("*x*.json"))]
+    print(Table(PREDICTED, [predicted(cell) for cell in cells]).as_markdown())
+    print(Table(REGRET, [row for cell in cells for row in regrets(cell)]).as_markdown())
+    if arguments.json:
+        arguments.json.write_text(json.dumps(cells) + "\n")
+    return 0
+
+
+def run(model: str, rate: str, layout: str, arguments: argparse.Namespace) -> None:
+    """One cell, if it is not there."""
+    file = arguments.folder / f"{model}-{rate}-{layout}.json"
+    if file.exists():
+        return
+    hosts, each = layout.split("x")
+    command = [
+        sys.executable, str(Path(__file__).with_name("predicted.py")), model, "--rate", rate,
+        "--hosts", hosts, "--procs-per-host", each, "--rounds", str(arguments.rounds),
+        "--patience", str(arguments.patience), "--json", str(file), "--wrong", *arguments.wrong,
+    ]  # fmt: skip
+    subprocess.run(command, check=True)
+
+
+PREDICTED = ("model", "network", "plans", "MAPE", "τ", "adopted after, s", "others, %")
+
+
+def predicted(cell: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        cell["model"], place(cell), str(len(cell["plans"])), f"{100 * cell['mape']:.1f} %",
+        f"{cell['tau']:.2f}", f"{cell['settled_seconds']:.0f}", f"{100 * cell['others']:.0f}",
+    )  # fmt: skip
+
+
+def place(cell: dict[str, Any]) -> str:
+    return f"{cell['hosts']} × {cell['procs_per_host']}, {cell['rate']}"
+
+
+REGRET = ("model", "network", "adopted", "ms", "regret, %", "against bf16", "against layer-wise")
+
+
+def regrets(cell: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """A row for what was adopted, and one for each wrong profile."""
+    plans = cell["plans"]
+    others = {name: p["seconds"] for name, p in plans.items() if not name.startswith("adopted")}
+    best = min(plans.values(), key=lambda p: median(p["seconds"]))["seconds"]
+    tuned = min((own for name, own in others.items() if name.startswith("bf16")), key=median)
+    for name, plan in plans.items():
+        if name.startswith("adopted"):
+            own = plan["seconds"]
+            caption = name.removeprefix("adopted").removeprefix(", ")
+            yield (
+                cell["model"], ", ".join(filter(None, (place(cell), caption))),
+                f"{plan['strategy']}, {plan['buckets']} on {plan['lanes']}",
+                f"{1e3 * median(own):.1f}", regret(own, best), faster(tuned, own),
+                layer_wise(plan, others),
+            )  # fmt: skip
+
+
+def regret(own: Sequence[float], best: Sequence[float]) -> str:
+    """How much longer than the best measured, and where that lies 95 times of 100."""
+    low, high = interval(own, best)
+    share = median(own) / median(best) - 1
+    return f"{100 * share:.0f} ({100 * (low - 1):.0f} to {100 * (high - 1):.0f})"
+
+
+def faster(other: Sequence[float], own: Sequence[float]) -> str:
+    low, high = interval(other, own)
+    return f"{median(other) / median(own):.2f} × ({low:.2f} to {high:.2f})"
+
+
+def layer_wise(plan: dict[str, Any], others: dict[str, list[float]]) -> str:
+    """The same compressor, a bucket per parameter."""
+    short = plan["strategy"].split("(")[0].split(" ")[0]
+    same = [own for name, own in others.items() if name.startswith(f"{short}, layer-wise")]
+    return faster(same[0], plan["seconds"]) if same else "–"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Fits of synthetic curves: what they find again, and what they refuse."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import pytest
+
+from gradwire.errors import PlanError
+from gradwire.planner.fit import Fit, fit
+
+SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
+
+
+def measured(
+    cost: Callable[[float], float], sizes: Sequence[int] = SIZES, noise: float = 0.0, runs: int = 5
+) -> list[tuple[int, list[float]]]:
+    dice = random.Random(0)
+    return [(n, [cost(n) * (1 + noise * dice.uniform(-1, 1)) for _ in range(runs)]) for n in sizes]
+
+
+def test_a_line_is_found_exactly() -> None:
+    found = fit(measured(lambda n: 1e-3 + 2e-9 * n))
+    assert found.error < 1e-9
+    assert found(0) == pytest.approx(1e-3)
+    assert found(1e6) == pytest.approx(3e-3)
+    assert found.curve.slope == pytest.approx(2e-9)
+
+
+def test_a_floor_is_found() -> None:
+    found = fit(measured(lambda n: max(1e-3, 1e-5 + 2e-9 * n)))
+    assert found(100) == pytest.approx(1e-3)
+    assert found(1e7) == pytest.approx(2e-2, rel=0.01)
+    assert found.error < 0.01
+
+
+def test_a_knee_is_found() -> None:
+    found = fit(measured(lambda n: 1e-4 + 1e-9 * n + 3e-9 * max(0, n - 1_048_576)))
+    assert found.error < 1e-6
+    assert found.curve.slope == pytest.approx(4e-9)
+
+
+def test_noise_is_spread_and_not_error() -> None:
+    found = fit(measured(lambda n: 1e-3 + 2e-9 * n, noise=0.2, runs=25))
+    assert 0.02 < found.spread < 0.2
+    assert found(4e6) == pytest.approx(9e-3, rel=0.1)
+
+
+def test_an_outlier_among_the_runs_does_not_count() -> None:
+    runs = [(n, [1e-3, 1e-3, 1e-3, 1e-3, 9.0]) for n in SIZES]
+    assert fit(runs)(1e6) == pytest.approx(1e-3, rel=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_sizes_have_a_curve(count: int) -> None:
+    found = fit(measured(lambda n: 1e-3 + 2e-9 * n, SIZES[:count]))
+    for n in SIZES[:count]:
+        assert found(n) == pytest.approx(1e-3 + 2e-9 * n, rel=0.01)
+
+
+def test_no_fit_falls_or_is_negative() -> None:
+    found = fit([(256, [5e-3]), (4096, [1e-3]), (65_536, [4e-3]), (262_144, [1e-3])])
+    values = [found(n) for n in (0, 1, 256, 4096, 1e5, 1e6, 1e8)]
+    assert all(a <= b + 1e-12 for a, b in pairwise(values))
+    assert min(values) >= 0
+
+
+@pytest.mark.parametrize(
+    "points", [[], [(1, [])], [(1, [0.0])], [(1, [float("nan")])], [(2, [1.0]), (1, [1.0])]]
+)
+def test_what_cannot_be_fitted_is_refused(points: list[tuple[int, list[float]]]) -> None:
+    with pytest.raises(PlanError, match="Measure again"):
+        fit(points)
+
+
+def test_a_fit_survives_its_file() -> None:
+    found = fit(measured(lambda n: max(1e-3, 2e-9 * n), noise=0.1))
+    assert Fit.from_json(found.to_json()) == found  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="Profile again"):
+        Fit.from_json({"curve": [[0, 1], [0]]})

@@ -1,0 +1,41 @@
+"""How long the tuner watches, and whom it lets race."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradwire.buckets import Bucket, Parameter
+from gradwire.plan import Plan
+from gradwire.planner.choose import Candidate, Choice
+from gradwire.planner.timeline import Executor, Job, simulate
+from gradwire.strategy import Strategy
+from gradwire.tuning.auto import contenders, watched_steps
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"),
+    [(1e-6, 40), (0.0, 40), (0.05, 40), (0.1, 20), (0.25, 8), (0.5, 7), (100.0, 7)],
+)
+def test_two_seconds_are_watched_if_these_are_not_too_few_or_too_many_steps(
+    seconds: float, steps: int
+) -> None:
+    assert watched_steps(seconds) == steps
+
+
+def candidate(strategy: str, seconds: float, lanes: int = 1) -> Candidate:
+    plan = Plan((Bucket((Parameter("w", (4, 4)),)),), (Strategy.parse(strategy),), lanes)
+    return Candidate(plan, simulate([Job(seconds, ())], Executor()))
+
+
+def test_hopeless_plans_do_not_race_but_the_best_baseline_does() -> None:
+    best = candidate("topk(0.01)+ef | allgather", 1.0)
+    fp32, bf16 = candidate("none | allreduce", 9.0), candidate("bf16 | allreduce", 5.0)
+    others = (candidate("int8+ef | alltoall", 2.9), candidate("sign+ef | alltoall", 3.1))
+    choice = Choice(best, {"fp32": fp32, "bf16": bf16}, (*others, fp32, bf16), 0.5)
+    assert contenders(choice) == [best, others[0], bf16]
+
+
+def test_near_rivals_all_race() -> None:
+    best, fp32 = candidate("bf16 | allreduce", 1.0), candidate("none | allreduce", 1.5)
+    choice = Choice(best, {"fp32": fp32, "bf16": best}, (fp32,), 0.5)
+    assert contenders(choice) == [best, fp32]

@@ -38,11 +38,11 @@ from turns import (
 import gradwire
 from gradwire.lab import Cluster
 from gradwire.plan import Plan
-from gradwire.planner.candidates import FP32, jobs_of
+from gradwire.planner.candidates import FP32, timeline_of
 from gradwire.planner.choose import choose
+from gradwire.planner.correction import with_moves
 from gradwire.planner.profile import Profile
-from gradwire.planner.stages import Stages
-from gradwire.planner.timeline import Timeline, simulate
+from gradwire.planner.timeline import Timeline
 from gradwire.report.table import Table
 from gradwire.strategy import Strategy
 from gradwire.tuning.attach import TunedHandle
@@ -98,12 +98,12 @@ def work(arguments: argparse.Namespace) -> None:
     assert profile is not None
     plans = {"adopted": trainer.handle.plan}
     for factor in arguments.wrong:
-        tuner.plan_again(slower(profile, factor))
+        tuner.plan_again(with_moves(profile, factor))
         settle(trainer, tuner)
         plans[f"adopted, wires × {factor:g}"] = trainer.handle.plan
     tuner.close()
     plans = only_once({**plans, **dict(contestants(profile, arguments.strategies))})
-    predicted = {name: predict(profile, plan) for name, plan in plans.items()}
+    predicted = {name: timeline_of(profile, plan) for name, plan in plans.items()}
     steps = measure(trainer, list(plans.values()), arguments.rounds, arguments.patience)
     seconds = dict(zip(plans, slowest(steps)))
     if dist.get_rank() == 0:
@@ -131,18 +131,6 @@ def settle(trainer: Trainer, tuner: Tuner) -> None:
     """Train until a plan is adopted. Collective."""
     while not tuner.is_settled:
         trainer.step()
-
-
-def slower(profile: Profile, factor: float) -> Profile:
-    """As if all moves took so many times as long."""
-    costs = {
-        text: replace(
-            cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(1.0, factor)),
-            latency_seconds=cost.latency_seconds * factor,
-        )
-        for text, cost in profile.strategies.items()
-    }  # fmt: skip
-    return replace(profile, strategies=costs)
 
 
 def only_once(plans: dict[str, Plan]) -> dict[str, Plan]:
@@ -180,13 +168,6 @@ def planned(profile: Profile, strategies: Sequence[str], lanes: int) -> Plan:
     """The planner's own groups for these strategies."""
     only = {text: profile.strategies[text] for text in strategies}
     return choose(replace(profile, strategies=only), lanes=[lanes]).best.plan
-
-
-def predict(profile: Profile, plan: Plan) -> Timeline:
-    """The step that a plan would make."""
-    lanes = min(plan.lanes, len(plan.buckets))
-    jobs = [job for job in jobs_of(profile, plan) if job is not None]
-    return simulate(jobs, Stages(profile).executor(lanes))
 
 
 @dataclass

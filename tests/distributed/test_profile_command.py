@@ -61,6 +61,11 @@ def test_a_job_is_measured_and_ends(tmp_path: Path) -> None:
     for cost in found.strategies.values():
         assert cost.wire(4096) > 0
         assert cost.wire(1e6) >= cost.wire(1e3)
+    errors = [
+        found.strategies[name].error for name in ("none | allreduce", "bf16 | allreduce", text)
+    ]
+    assert errors[0] == 0.0
+    assert 0.0 < errors[1] < 0.01 < errors[2], "of the job's gradients, with feedback"
 
 
 def test_a_job_without_attach_is_an_error_with_the_next_step(tmp_path: Path) -> None:

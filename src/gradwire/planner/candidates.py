@@ -154,6 +154,16 @@ def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
     ]  # fmt: skip
 
 
+def timeline_of(profile: Profile, plan: Plan) -> Timeline:
+    """The step that a plan makes; what `jobs_of` does not look at takes no time.
+
+    Raises:
+        PlanError: a strategy that was not measured.
+    """
+    jobs = [job for job in jobs_of(profile, plan) if job is not None]
+    return simulate(jobs, Stages(profile).executor(plan.lanes))
+
+
 def bucketed(bucket: Bucket, ready: Mapping[str, Ready]) -> Bucketed:
     """A plan's bucket, by when its parameters are ready."""
     return together([ready[name] for name in bucket.names])

@@ -21,12 +21,10 @@ from gradwire.planner.candidates import (
     Candidate,
     Maker,
     error_of,
-    jobs_of,
     known_error,
+    timeline_of,
 )
 from gradwire.planner.profile import Profile
-from gradwire.planner.stages import Stages
-from gradwire.planner.timeline import simulate
 from gradwire.strategy import Strategy
 
 __all__ = [
@@ -124,9 +122,7 @@ def judge(
         PlanError: of another model, or with strategies that were not measured.
     """
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
-    jobs = [job for job in jobs_of(profile, plan) if job is not None]
-    timeline = simulate(jobs, Stages(profile).executor(plan.lanes))
-    best = Candidate(plan, timeline, error_of(profile, plan))
+    best = Candidate(plan, timeline_of(profile, plan), error_of(profile, plan))
     maker, options = Maker(profile, lanes), list(profile.strategies)
     measured = [text for text in (FP32, BF16) if text in profile.strategies]
     return Choice(

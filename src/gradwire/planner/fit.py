@@ -46,11 +46,24 @@ class Fit:
         """What `to_json` wrote. PlanError where that cannot be."""
         try:
             curve = Curve.from_json(value["curve"])  # type: ignore[arg-type]
-            return Fit(curve, float(str(value["error"])), float(str(value["spread"])))
-        except (KeyError, TypeError, ValueError) as problem:
+            return Fit(curve, number(value["error"], "error"), number(value["spread"], "spread"))
+        except PlanError:
+            raise
+        except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
             raise PlanError(
                 f"a saved fit has a curve, an error and a spread; got {value!r}. Profile again."
             ) from problem
+
+
+def number(value: object, name: str, most: float = math.inf) -> float:
+    """From a saved profile, if it is finite and neither negative nor too large; else PlanError."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not 0 <= value <= most:  # type: ignore[arg-type,operator]
+        upto = f" to {most:g}" if math.isfinite(most) else " or more"
+        raise PlanError(
+            f"in a profile {name} is a finite number, 0{upto}; got {value!r}. Profile again."
+        )
+    return float(value)  # type: ignore[arg-type]
 
 
 def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
-from gradwire.planner.fit import Fit
+from gradwire.planner.fit import Fit, number
 
 FORMAT = 1
 
@@ -90,9 +90,9 @@ class Contention:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Contention:
         """What `to_json` wrote, or an older version; what is not there has its default."""
-        cores = math.inf if value["cores"] is None else float(value["cores"])
-        more = {n: float(value[n]) for n in ("startup_demand", "wake_seconds") if n in value}
-        return Contention(cores, float(value["wire_demand"]), **more)
+        cores = math.inf if value["cores"] is None else number(value["cores"], "cores")
+        more = {n: number(value[n], n) for n in ("startup_demand", "wake_seconds") if n in value}
+        return Contention(cores, number(value["wire_demand"], "wire_demand"), **more)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,8 @@ class Profile:
             return _profile(data)
         except PlanError:
             raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError,
+                RecursionError) as error:  # fmt: skip
             raise PlanError(
                 "a profile is a JSON object with parameters, hosts, strategies and moves; "
                 f"{error!r}. Make one with `gradwire profile`."
@@ -211,12 +212,6 @@ def _row(ready: Ready) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _ready(row: Mapping[str, Any]) -> Ready:
-    shape = tuple(map(int, row["shape"]))
-    parameter = Parameter(row["name"], shape, row["dtype"], bool(row.get("sparse", False)))
-    return Ready(parameter, float(row["ready_seconds"]), float(row["density"]))
-
-
 def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:
     return {
         name: value.to_json() if isinstance(value, Fit) else value
@@ -225,24 +220,52 @@ def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:
     }
 
 
-def _fits(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: Fit.from_json(value) if isinstance(value, dict) else float(value)
-        for name, value in data.items()
-    }
+# -- reading -----------------------------------------------------------------------------------
 
 
 def _profile(data: Mapping[str, Any]) -> Profile:
+    ready, hosts = tuple(_ready(row) for row in data["parameters"]), data["hosts"]
+    names = [r.parameter.name for r in ready]
+    if len(set(names)) < len(names):
+        raise PlanError("a profile has every parameter once; some are there twice. Profile again.")
+    if not isinstance(hosts, list) or not hosts or not all(isinstance(h, str) for h in hosts):
+        raise PlanError(
+            f"a profile's hosts are a list of names, one of each rank; got {hosts!r}. "
+            "Profile again."
+        )
     return Profile(
-        ready=tuple(_ready(row) for row in data["parameters"]),
-        backward_seconds=float(data["backward_seconds"]),
-        around_seconds=float(data["around_seconds"]),
-        hosts=tuple(map(str, data["hosts"])),
+        ready=ready,
+        backward_seconds=number(data["backward_seconds"], "backward_seconds"),
+        around_seconds=number(data["around_seconds"], "around_seconds"),
+        hosts=tuple(hosts),
         device=str(data["device"]),
         backend=str(data["backend"]),
         contention=Contention.from_json(data["contention"]),
-        strategies={n: StrategyCost(**_fits(cost)) for n, cost in data["strategies"].items()},
-        compressors={n: LocalCost(**_fits(cost)) for n, cost in data["compressors"].items()},
+        strategies={n: _strategy_cost(cost) for n, cost in data["strategies"].items()},
+        compressors={
+            n: LocalCost(*_fits(cost, "encode", "decode", "add"))
+            for n, cost in data["compressors"].items()
+        },
         moves={n: Fit.from_json(fit) for n, fit in data["moves"].items()},
         versions=dict(data["versions"]),
     )
+
+
+def _ready(row: Mapping[str, Any]) -> Ready:
+    name, shape = row["name"], tuple(int(number(n, "a shape")) for n in row["shape"])
+    if not isinstance(name, str) or not isinstance(row["dtype"], str):
+        raise PlanError(f"a parameter has a name and a dtype; got {row!r}. Profile again.")
+    parameter = Parameter(name, shape, row["dtype"], bool(row.get("sparse", False)))
+    seconds = number(row["ready_seconds"], "ready_seconds")
+    return Ready(parameter, seconds, number(row["density"], "density", most=1.0))
+
+
+def _strategy_cost(data: Mapping[str, Any]) -> StrategyCost:
+    names = ("latency_seconds", "per_parameter_seconds", "error")
+    more = {name: number(data[name], name) for name in names if name in data}
+    encode, wire, decode, sent = _fits(data, "encode", "wire", "decode", "bytes")
+    return StrategyCost(encode, wire, decode, sent, **more)
+
+
+def _fits(data: Mapping[str, Any], *names: str) -> Iterator[Fit]:
+    return (Fit.from_json(data[name]) for name in names)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from gradwire.moves import AllGather
 from gradwire.plan import Plan
 from gradwire.planner.choose import Candidate, Choice, choose
+from gradwire.planner.correction import moves_factor, with_moves
 from gradwire.planner.profile import Profile
 from gradwire.training.attach import Handle
 from gradwire.tuning.agree import from_first
@@ -31,6 +32,7 @@ from gradwire.tuning.steps import Life, OnSteps, for_steps
 _WARM_UP = 3  # steps
 _WATCHED, _WATCHED_SECONDS = (7, 40), 2.0  # steps at least and at most, and for how long between
 _HOPELESS = 3.0  # times as long as the best: predictions are not as wrong as that
+_CORRECTIONS = 2  # at most, of what a profile says about the network
 _LOOK_EVERY = 50  # steps between looks at drift
 _DRIFT = 1.3  # times as long as when the plan was adopted
 
@@ -46,7 +48,7 @@ class Tuner:
         self._strategies, self.races = tuple(strategies), races
         self.profile: Profile | None = None
         self.choice: Choice | None = None
-        self.raced: dict[str, list[float]] = {}
+        self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # plans, and their seconds
         self.is_settled = False
         self._recorder: Recorder | None = None
         self._steps = OnSteps(self._session, lambda steps: self._lives())
@@ -82,17 +84,40 @@ class Tuner:
         self._recorder = None
 
     def _decide(self) -> Iterator[None]:
-        """Rank 0 chooses: what all have may differ in last bits between kinds of processors."""
+        """Races, and another where the first shows that the profile is wrong about the network.
+        Rank 0 chooses: what all have may differ in last bits between kinds of processors."""
+        best = yield from self._choose()
+        for _ in range(_CORRECTIONS):
+            factor = self._correction()
+            if factor == 1.0:
+                break
+            assert self.profile is not None
+            self.profile = with_moves(self.profile, factor)
+            self._say(f"moves take {factor:.2g} times as long as was measured: planning again")
+            best = yield from self._choose(best)
+        self._adopt(best)
+        self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
+        self.is_settled = True
+
+    def _choose(self, rival: Plan | None = None) -> Generator[None, None, Plan]:
+        """The winner among what is best by the profile, and a plan that may have won before."""
         assert self.profile is not None
         profile, lanes = self.profile, range(1, len(self._session.performers) + 1)
         found = json.loads(from_first(self._session, lambda: self._found(profile, lanes)))
         plans = [Plan.from_json(text) for text in found["plans"]]
-        best = plans[found["best"]]
-        if self.races and len(plans) > 1 and not found["is_enough"]:
-            best = yield from self._race(plans, found["baselines"])
-        self._adopt(best)
-        self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
-        self.is_settled = True
+        if rival is not None and rival.digest() not in [plan.digest() for plan in plans]:
+            plans.append(rival)
+        self.raced = ()
+        if not self.races or len(plans) == 1:
+            return plans[int(found["best"])]
+        winner: Plan = yield from self._race(plans, found["baselines"])
+        return winner
+
+    def _correction(self) -> float:
+        """What the last race says of the profile's moves. Collective."""
+        profile, measured = self.profile, [(plan, median(own)) for plan, own in self.raced]
+        assert profile is not None
+        return float(from_first(self._session, lambda: repr(moves_factor(profile, measured))))
 
     def _found(self, profile: Profile, lanes: Sequence[int]) -> str:
         """The finalists, as JSON."""
@@ -107,7 +132,6 @@ class Tuner:
                 for c in choice.baselines.values()
                 if (digest := c.plan.digest()) in digests
             ],
-            "is_enough": choice.is_enough,
         })  # fmt: skip
 
     def _race(
@@ -121,10 +145,7 @@ class Tuner:
                 yield
                 race.took(self._steps.seconds)
             race.learn(self._exchanged(race.own_times()))
-        self.raced = {
-            f"{plan.main_strategy}, {plan.lanes} lanes": race.seconds[i]
-            for i, plan in enumerate(plans)
-        }
+        self.raced = [(plan, race.seconds[i]) for i, plan in enumerate(plans)]
         return plans[race.winner()]
 
     def _until_drift(self) -> Iterator[None]:

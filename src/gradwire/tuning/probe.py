@@ -9,9 +9,9 @@ work is what ranks took on average, and moves are the rest, waiting for others i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import chain, count, pairwise, repeat
 from statistics import mean, median
 from time import perf_counter
 from typing import NamedTuple
@@ -38,6 +38,7 @@ SECONDS = 0.25
 """That runs of one size take, together, if there are not too few or too many of them."""
 PATIENCE_SECONDS = 0.4
 """Of a run: no larger bucket is tried."""
+_ROUNDS = 6  # over the sampled steps, of what has residuals
 _MANY, _SMALL = 32, 2048  # parameters of a bucket, and their elements
 _WIDTH = 256  # columns, of what is large enough to be a matrix
 _LEAST = 1e-9  # seconds: a clock that stood still
@@ -78,6 +79,35 @@ class Probe:
             per_parameter_seconds=self._per_parameter(strategy, seconds),
         )  # fmt: skip
 
+    def error(self, strategy: str, samples: Mapping[str, Sequence[Tensor]]) -> float:
+        """Of one step's average, with feedback: its distance from the exact one over that one's
+        norm, the mean over steps. 0.0 if there is nothing to compare.
+
+        samples: by name, this rank's gradients step by step. They come again and again, until
+        residuals are what they are in a long run; the last time counts.
+        """
+        exact = self._averages("none | allreduce", samples, 1)
+        found = self._averages(strategy, samples, _ROUNDS)[-len(exact) :]
+        errors = [
+            float((own - right).norm() / right.norm()) for own, right in zip(found, exact)
+            if right.isfinite().all() and right.any()
+        ]  # fmt: skip
+        return mean(errors) if errors else 0.0
+
+    def _averages(
+        self, text: str, samples: Mapping[str, Sequence[Tensor]], rounds: int
+    ) -> list[Tensor]:
+        """All of a step's in one tensor, step by step."""
+        if not samples:
+            return []
+        named = [Parameter(name, tuple(own[0].shape)) for name, own in samples.items()]
+        context, found = self._context(text, Bucket(tuple(named))), list[Tensor]()
+        for step, gradients in enumerate(chain(*repeat(list(zip(*samples.values())), rounds))):
+            rooms = [x.clone() for x in gradients]
+            self._run(context, rooms, step)
+            found.append(torch.cat([x.view(-1) for x in rooms]))
+        return found
+
     def _fit(self, measured: Sequence[tuple[int, list[Run]]], part: str) -> Fit:
         return fit([
             (size, [max(getattr(run, part), _LEAST) for run in runs]) for size, runs in measured
@@ -103,12 +133,8 @@ class Probe:
     def _prepared(self, text: str, sizes: Sequence[int]) -> Callable[[], Run]:
         """What runs a bucket of parameters of these sizes once more."""
         bucket = Bucket(tuple(Parameter(f"probe{i}", _shape(n)) for i, n in enumerate(sizes)))
-        rank, world = self.performer.rank, self.performer.world
-        memory: Memory = {}
-        context = make_context(
-            Strategy.parse(text), bucket, rank, world, memory, self.machines, device=self.device
-        )
-        dice = torch.Generator().manual_seed(rank)
+        context = self._context(text, bucket)
+        dice = torch.Generator().manual_seed(self.performer.rank)
         given = [torch.randn(n, generator=dice).to(self.device) for n in sizes]
         rooms, steps = [torch.empty_like(x) for x in given], count()
 
@@ -118,6 +144,13 @@ class Probe:
             return self._run(context, rooms, next(steps))
 
         return once
+
+    def _context(self, text: str, bucket: Bucket) -> BucketContext:
+        rank, world = self.performer.rank, self.performer.world
+        memory: Memory = {}
+        return make_context(
+            Strategy.parse(text), bucket, rank, world, memory, self.machines, device=self.device
+        )
 
     def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
         clock = _Clock(self.device)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from gradwire.errors import UsageError
 from gradwire.planner.profile import Profile
@@ -21,12 +21,15 @@ from gradwire.training.attach import Handle
 from gradwire.training.session import Session
 from gradwire.tuning.local_work import measure as measure_local
 from gradwire.tuning.moves import measure as measure_moves
+from gradwire.tuning.probe import Probe
 from gradwire.tuning.profiling import STRATEGIES, measure
 from gradwire.tuning.recorder import Recorder
 from gradwire.tuning.steps import Life, OnSteps, for_steps
 
 VARIABLE = "GRADWIRE_PROFILE"
 WARM_UP, WATCHED = 3, 10
+SAMPLED = 1 << 18
+"""Elements of a step's gradients that errors are measured on."""
 
 
 def asked(path: str | Path, strategies: Sequence[str] | None = None) -> Mapping[str, str]:
@@ -57,11 +60,12 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
 
     def life(steps: OnSteps) -> Life:
         yield from for_steps(WARM_UP)
-        recorder = Recorder(module, session)
+        recorder = Recorder(module, session, SAMPLED)
         yield from for_steps(WATCHED)
         recorder.close()
         say = _say if session.rank == 0 else _nothing
-        profile = _thorough(measure(session, recorder, strategies, say), session, say)
+        profile = measure(session, recorder, strategies, say)
+        profile = _thorough(profile, session, recorder.samples, say)
         if session.rank == 0:
             profile.save(path)
             _say(f"saved {path}")
@@ -72,19 +76,25 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
     OnSteps(session, life)
 
 
-def _thorough(profile: Profile, session: Session, say: Callable[[str], None]) -> Profile:
-    """With what single moves and compressors cost, which other clusters are planned from."""
+def _thorough(
+    profile: Profile, session: Session, samples: Mapping[str, Sequence[Tensor]],
+    say: Callable[[str], None],
+) -> Profile:  # fmt: skip
+    """With what single moves and compressors cost, which other clusters are planned from, and
+    with the errors that strategies make of this job's gradients."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     say("moves, one by one")
     moves = measure_moves(session.performers[0], session.machines, session.device, 4 * largest)
-    compressors = {}
-    for text in profile.strategies:
+    probe = Probe(session.performers[0], session.device, session.machines)
+    compressors, strategies = {}, {}
+    for text, cost in profile.strategies.items():
         left = text.partition(" |")[0]
         name = f"{left} @ {session.device.type}"
         if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
             say(f"compressing with '{left}'")
             compressors[name] = measure_local(text, session.device, largest)
-    return replace(profile, moves=moves, compressors=compressors)
+        strategies[text] = replace(cost, error=probe.error(text, samples))
+    return replace(profile, moves=moves, compressors=compressors, strategies=strategies)
 
 
 def _say(line: str) -> None:

@@ -21,9 +21,13 @@ class Recorder:
     """Watches some steps of an attached model, in which nothing is exchanged before backward ends.
 
     CPU clocks: on CUDA, the streams are waited for at each gradient, which slows these steps.
+    keeps: of this rank's gradients, about so many elements of a step are kept in `samples`: of
+    every matrix the first rows.
     """
 
-    def __init__(self, module: nn.Module, session: Session) -> None:
+    def __init__(self, module: nn.Module, session: Session, keeps: int = 0) -> None:
+        self._rows = _sampled(session, keeps)
+        self.samples: dict[str, list[Tensor]] = {name: [] for name in self._rows}
         self._session, self._device = session, session.device
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._began, self._ended, self._is_whole = 0.0, 0.0, False
@@ -93,6 +97,8 @@ class Recorder:
         self._ready[name].append(now - self._began)
         if name not in self._density and gradient is not None:
             self._density[name] = _density(gradient)
+        if name in self._rows and gradient is not None:
+            self.samples[name].append(_copied(gradient, self._rows[name]))
 
     def _on_end(self, error: BaseException | None) -> None:
         self._ended = self._now()
@@ -107,6 +113,20 @@ class Recorder:
         before: Callable[[BaseException | None], None] | None = self._before
         if before is not None:
             before(error)
+
+
+def _sampled(session: Session, elements: int) -> dict[str, int]:
+    """How many rows are kept of which parameters: the same share of all, one at least."""
+    matrices = [
+        p for bucket in session.plan.buckets for p in bucket.parameters
+        if not p.sparse and len(p.shape) > 1 and p.elements
+    ]  # fmt: skip
+    share = min(1.0, elements / sum(p.elements for p in matrices)) if matrices else 0.0
+    return {p.name: max(1, int(share * p.shape[0])) for p in matrices} if elements else {}
+
+
+def _copied(gradient: Tensor, rows: int) -> Tensor:
+    return gradient[:rows].detach().to(torch.float32, copy=True).contiguous()
 
 
 def _density(gradient: Tensor) -> float:

@@ -1,0 +1,56 @@
+"""How wrong a profile is about its network, seen from how long real steps took.
+
+A network may be twice as fast while it is measured as while the job trains, or half. Steps that
+were predicted and then measured tell: the one factor for all moves that explains them best. Steps
+that wait for nothing say nothing about moves, and correct nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+
+from gradwire.plan import Plan
+from gradwire.planner.candidates import timeline_of
+from gradwire.planner.profile import Profile
+
+_FACTORS = tuple(2.0 ** (i / 4) for i in range(-12, 13))  # an eighth to eight times
+_LEAST = 1.3  # times wrong: less is noise
+_WORTH = 0.7  # of the error must be left at most
+
+
+def with_moves(profile: Profile, factor: float) -> Profile:
+    """As if every move took so many times as long."""
+    costs = {
+        text: replace(
+            cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(1.0, factor)),
+            latency_seconds=cost.latency_seconds * factor,
+        )
+        for text, cost in profile.strategies.items()
+    }  # fmt: skip
+    moves = {
+        text: replace(fit, curve=fit.curve.scaled(1.0, factor))
+        for text, fit in profile.moves.items()
+    }
+    return replace(profile, strategies=costs, moves=moves)
+
+
+def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
+    """By which moves take longer than the profile says, from seconds of steps; 1.0 if that does
+    not explain them, or explains noise."""
+    if not measured:
+        return 1.0
+    errors = {factor: _error(with_moves(profile, factor), measured) for factor in _FACTORS}
+    best = min(errors, key=lambda factor: (errors[factor], abs(math.log(factor))))
+    is_wrong = not 1 / _LEAST < best < _LEAST
+    return best if is_wrong and errors[best] <= _WORTH * errors[1.0] else 1.0
+
+
+def _error(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
+    """The mean distance of prediction and measurement, as factors."""
+    return mean(
+        abs(math.log(timeline_of(profile, plan).iteration_seconds / seconds))
+        for plan, seconds in measured
+    )

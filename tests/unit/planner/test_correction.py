@@ -1,0 +1,65 @@
+"""What real steps say of a profile: right, wrong about the network, or nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from profiles import few, profile
+
+from gradwire.plan import Plan
+from gradwire.planner.candidates import timeline_of
+from gradwire.planner.choose import choose
+from gradwire.planner.correction import moves_factor, with_moves
+from gradwire.planner.profile import Profile
+
+
+def raced(said: Profile, real: Profile, noise: float = 0.0) -> list[tuple[Plan, float]]:
+    """The finalists of what a profile says, with the steps that they really take."""
+    dice = random.Random(0)
+    return [
+        (c.plan, timeline_of(real, c.plan).iteration_seconds * (1 + noise * dice.uniform(-1, 1)))
+        for c in choose(said).finalists
+    ]
+
+
+SLOW = profile(bits_per_second=2e8, parameters=few(), backward_seconds=0.01)
+
+
+@pytest.mark.parametrize("wrong", [0.25, 0.5, 2.0, 4.0])
+@pytest.mark.parametrize("noise", [0.0, 0.08])
+def test_a_wrong_network_is_found(wrong: float, noise: float) -> None:
+    said = with_moves(SLOW, wrong)
+    assert moves_factor(said, raced(said, SLOW, noise)) == pytest.approx(1 / wrong, rel=0.2)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.15])
+def test_what_is_right_stays(noise: float) -> None:
+    assert moves_factor(SLOW, raced(SLOW, SLOW, noise)) == 1.0
+
+
+def test_steps_that_wait_for_nothing_say_nothing() -> None:
+    fast = profile(
+        bits_per_second=1e11, start_seconds=1e-6, parameters=few(), backward_seconds=1.0
+    )
+    assert moves_factor(with_moves(fast, 0.5), raced(fast, fast, 0.1)) == 1.0
+
+
+def test_what_no_factor_explains_is_left() -> None:
+    measured = [(plan, s * f) for (plan, s), f in zip(raced(SLOW, SLOW), (4.0, 0.25, 4.0, 0.25))]
+    assert moves_factor(SLOW, measured) == 1.0
+
+
+def test_nothing_measured_corrects_nothing() -> None:
+    assert moves_factor(SLOW, []) == 1.0
+
+
+def test_moves_take_so_many_times_as_long() -> None:
+    slower = with_moves(SLOW, 3.0)
+    for text, cost in SLOW.strategies.items():
+        assert slower.strategies[text].wire(5000) == pytest.approx(3 * cost.wire(5000))
+        assert slower.strategies[text].encode == cost.encode
+        assert slower.strategies[text].bytes == cost.bytes
+    assert {n: f(1e6) for n, f in slower.moves.items()} == pytest.approx(
+        {n: 3 * f(1e6) for n, f in SLOW.moves.items()}
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +80,54 @@ def test_from_each_to_dense(four: Ranks) -> None:
     for strategy in IN_TURN[:-2]:
         (far, _), *_ = four.run(given_and_arrived, (strategy, "none | allreduce"), 2)
         assert far < 1e-4, strategy
+
+
+def through_a_file(first: str, then: str) -> float:
+    """As `given_and_arrived`, through a state that a job with another plan loads."""
+    world = dist.get_world_size()
+    saved, given, arrived = None, dict[str, Tensor](), dict[str, Tensor]()
+    for strategy in (first, then):
+        model = Told()
+        with attached(model, strategy) as handle:
+            if saved is not None:
+                handle.load_state_dict(saved)
+            for taken in range(2):
+                model.zero_grad()
+                told = slopes(taken)
+                model(told).backward()
+                for name, mean in gradients(model).items():
+                    given[name] = given.get(name, 0.0) + sum(from_all(told[name]))
+                    arrived[name] = arrived.get(name, 0.0) + world * mean
+            saved = copy.deepcopy(handle.state_dict())
+    return max(float((arrived[n] - given[n]).abs().max()) for n in given)
+
+
+@pytest.mark.parametrize(
+    "first", ["topk(0.1)+ef | allgather", "int8+ef | alltoall", "qsgd(4)+ef | alltoall"]
+)
+def test_another_plan_without_feedback_sends_what_was_saved(four: Ranks, first: str) -> None:
+    for far in four.run(through_a_file, first, "none | allreduce"):
+        assert far < 1e-4
+
+
+def parts_and_wholes() -> bool:
+    """The state of a plan that was adopted is that of a job that began with it."""
+    inside, whole = f"topk(0.1)+ef | hierarchical({TWO})", "topk(0.1)+ef | allgather"
+    model = Told()
+    with attached(model, inside) as handle:
+        model(slopes(0)).backward()
+        part = handle.state_dict()["part"]
+        handle.adopt(plan_of(handle, whole))
+        model.zero_grad()
+        model(slopes(1)).backward()
+        saved = copy.deepcopy(handle.state_dict())
+    with attached(Told(), whole) as handle:
+        handle.load_state_dict(saved)
+        return part == [dist.get_rank() % 2, 2] and saved["part"] == [0, 1]
+
+
+def test_state_after_machines_were_left_fits_a_plan_without(four: Ranks) -> None:
+    assert all(four.run(parts_and_wholes))
 
 
 def through_a_bad_step(first: str, then: str, bad_bucket: str) -> float:

@@ -30,6 +30,7 @@ from gradwire.training.ddp import DdpFrontend, trainable
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.session import Session, describe
+from gradwire.training.state import load, state_of
 
 _ATTACHED: Any = WeakIdKeyDictionary()
 """The parameters of all attached models."""
@@ -78,11 +79,11 @@ class Handle:
         "right_factor", (columns, rank) of a matrix.
         The tensors are the live ones; save them before the next backward. Not collective.
         """
-        return self._session.state_dict()
+        return state_of(self._session)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Resume from this rank's `state_dict`. PlanError if it does not fit. Not collective."""
-        self._session.load_state_dict(state)
+        load(self._session, state)
 
     def adopt(self, plan: Plan) -> None:
         """Go on by another plan, between two steps. Collective.

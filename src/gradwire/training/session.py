@@ -25,8 +25,6 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Feedback, StepInfo
 from gradwire.training.stats import Stats
 
-FORMAT = 1
-
 
 class Session:
     """Plan, state and conductor of one model. Frontends call begin, deliver, flush, wait."""
@@ -41,13 +39,12 @@ class Session:
         self.device = next(iter(parameters.values())).device
         self.memory: Memory = {}
         self.performers, self.machines = list(performers), machines
-        self._part = _part(machines, self.rank)
         self.launches_at_end = clip_norm is not None
         self.step = 0
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
         self._copied: list[tuple[Tensor, Tensor]] = []
-        self._leftovers: dict[str, Tensor] = {}
+        self.leftovers: dict[str, Tensor] = {}
         self._first = plan
         self._take(plan)
 
@@ -70,7 +67,7 @@ class Session:
             )
             for b, (bucket, strategy) in enumerate(zip(plan.buckets, plan.strategies))
         ]  # fmt: skip
-        self._shapes = {
+        self.shapes = {
             p.name: kept.shape
             for context in self.contexts
             for p, kept in zip(context.bucket.parameters, context.kept.parameters)
@@ -92,18 +89,23 @@ class Session:
         to the gradients of the next step that is not skipped. A parameter whose feedback stays
         keeps its whole state, if ranks look after it whole before and after.
         """
-        self._leftovers |= {
-            name: x for context in self.contexts for name, x in context.leftovers().items()
-        }
+        for context in self.contexts:
+            self.waits(context.leftovers())
         self.conductor.stop()
         before = {name: (self.plan.strategy_of(name).feedback, dict(state))
                   for name, state in self.memory.items()}  # fmt: skip
-        whole = {name for name in self.memory if self._is_whole(name)}
+        whole = {name for name in self.memory if self.is_whole(name)}
         self.memory.clear()
         self._take(plan)
         for name, (feedback, state) in before.items():
-            if name in whole and self._is_whole(name):
+            if name in whole and self.is_whole(name):
                 self._pass_on(name, feedback, state)
+
+    def waits(self, leftovers: Mapping[str, Tensor]) -> None:
+        """For the next gradients, beside what waits already."""
+        for name, x in leftovers.items():
+            known = self.leftovers.get(name)
+            self.leftovers[name] = x if known is None else x.view_as(known) + known
 
     def _pass_on(self, name: str, feedback: Feedback | None, state: Mapping[str, Tensor]) -> None:
         """To a parameter that a rank looked after whole, and does."""
@@ -113,15 +115,16 @@ class Session:
             self.memory[name].update(
                 {key: v for key, v in state.items() if key not in OF_OTHER_SHAPE}
             )
-        if rule is not None and rule.sent == "leaves" and name in self._leftovers:
-            self.memory[name]["residual"] = self._leftovers.pop(name)
+        if rule is not None and rule.sent == "leaves" and name in self.leftovers:
+            self.memory[name]["residual"] = self.leftovers.pop(name)
             if rule.momentum is not None and "velocity" not in self.memory[name]:
                 self.memory[name]["velocity"] = kernels.zeros(
                     self.memory[name]["residual"].numel(), self.device
                 )
 
-    def _is_whole(self, name: str) -> bool:
-        return self._shapes[name] == tuple(self.parameters[name].shape)
+    def is_whole(self, name: str) -> bool:
+        """Whether this rank looks after all of a parameter."""
+        return self.shapes[name] == tuple(self.parameters[name].shape)
 
     def can_adopt(self, plan: Plan) -> None:
         """PlanError unless what is remembered can be passed on, and momentum stays where it is."""
@@ -221,9 +224,9 @@ class Session:
 
     def _launch(self, b: int, clip_scale: float) -> None:
         gradients = [g for g in self._slots[b] if g is not None]
-        if self._leftovers:  # of the plan before this one; they were clipped when they came
+        if self.leftovers:  # of the plan before this one; they were clipped when they came
             for name, gradient in zip(self.plan.buckets[b].names, gradients):
-                waiting = self._leftovers.get(name)
+                waiting = self.leftovers.get(name)
                 if waiting is not None:
                     gradient.add_(waiting.view_as(gradient), alpha=1.0 / clip_scale)
         self.conductor.ready(b, gradients, gradients, StepInfo(self.step, clip_scale))
@@ -246,7 +249,7 @@ class Session:
         self._copied.clear()
         self._slots = [[None] * len(slots) for slots in self._slots]
         self.stats.record(self.conductor.trace)
-        if self._leftovers and error is None:
+        if self.leftovers and error is None:
             self._settle()
         self.step += 1
         if self.on_end is not None:
@@ -260,58 +263,7 @@ class Session:
             given_back = context.finite and context.strategy.feedback is not None
             if not skipped or given_back:
                 for name in context.bucket.names:
-                    self._leftovers.pop(name, None)
-
-    # -- state -----------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, object]:
-        """What this rank remembers, by parameter name, in the parameters' shapes, or in those of
-        the parts that it owns inside its machine; "leftovers" of a plan before this one.
-
-        But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
-        "right_factor", (columns, rank) of a matrix, and "threshold", (1,).
-        """
-        state = {
-            name: {key: _shaped(key, value, self._shapes[name]) for key, value in values.items()}
-            for name, values in self.memory.items()
-        }
-        place = {"rank": self.rank, "world": self.world, "part": self._part}
-        left = {"leftovers": dict(self._leftovers)} if self._leftovers else {}
-        return {"format": FORMAT, "step": self.step, **place, "state": state, **left}
-
-    def load_state_dict(self, saved: Mapping[str, object]) -> None:
-        """Take over what `state_dict` returned; PlanError if it does not fit."""
-        step, state = _checked(saved, self.rank, self.world, self._part, self._shapes)
-        for name, mine in self.memory.items():
-            mine.clear()
-            for key, value in state.get(name, {}).items():
-                own = value.detach().to(self.device).clone()
-                mine[key] = own if key in OF_OTHER_SHAPE else own.reshape(-1)
-        self._leftovers = _checked_leftovers(saved.get("leftovers", {}), self.parameters)
-        self.step = step
-
-
-def _checked_leftovers(left: object, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    sizes = {name: p.numel() for name, p in parameters.items()}
-    if not isinstance(left, Mapping) or any(
-        not isinstance(x, Tensor) or x.numel() != sizes.get(name) for name, x in left.items()
-    ):
-        raise PlanError(
-            "saved leftovers have the model's parameters and sizes; these have not. Load the "
-            "state of this very model."
-        )
-    return {name: x.detach().to(parameters[name].device).clone() for name, x in left.items()}
-
-
-def _shaped(key: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return value if key in OF_OTHER_SHAPE else value.view(shape)
-
-
-def _part(machines: Machines | None, rank: int) -> list[int]:
-    """Which part of each parameter a rank looks after, of how many."""
-    if machines is None:
-        return [0, 1]
-    return [machines.node(rank).ranks.index(rank), machines.per_node]
+                    self.leftovers.pop(name, None)
 
 
 def _norm(gradient: Tensor) -> Tensor:
@@ -346,48 +298,3 @@ def describe(
 def _is_sparse(module: nn.Module) -> bool:
     """By DistributedDataParallel's own rule."""
     return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
-
-
-def _checked(
-    saved: Mapping[str, object], rank: int, world: int, part: Sequence[int],
-    shapes: Mapping[str, tuple[int, ...]],
-) -> tuple[int, Mapping[str, Mapping[str, Tensor]]]:  # fmt: skip
-    step, state = saved.get("step"), saved.get("state")
-    if (
-        saved.get("format") != FORMAT
-        or not isinstance(state, Mapping)
-        or not isinstance(step, int)
-    ):
-        raise PlanError(
-            f"gradwire's state has format {FORMAT}, a step and a state; got format "
-            f"{saved.get('format')!r}. Load what handle.state_dict() returned on this rank."
-        )
-    if saved.get("world") != world:
-        raise PlanError(
-            f"residuals belong to the ranks that kept them; saved with {saved.get('world')} "
-            f"ranks, loaded with {world}. Resume with as many ranks, or start without this state."
-        )
-    if saved.get("rank") != rank:
-        raise PlanError(
-            f"each rank loads the state it saved; this is rank {rank}, the state is rank "
-            f"{saved.get('rank')}'s. Save one file per rank and load it on that rank."
-        )
-    if saved.get("part", [0, 1]) != part:
-        raise PlanError(
-            "residuals belong to the part of each parameter that a rank owns in its machine; "
-            f"saved as part {saved.get('part')} (which, of how many), loaded as {part}. Resume "
-            "with as many ranks per machine, or start without this state."
-        )
-    for name, values in state.items():
-        shape = tuple(shapes[name]) if name in shapes else None
-        wrong = {
-            key: tuple(v.shape)
-            for key, v in values.items()
-            if tuple(v.shape) != shape and key not in OF_OTHER_SHAPE
-        }
-        if wrong or shape is None:
-            raise PlanError(
-                f"saved state has the model's parameters and shapes; '{name}' has {wrong}, the "
-                f"model has {shape}. Load the state of this very model."
-            )
-    return step, state

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from small import fingerprint, gradients, loss_of, small
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire import Plan
-from gradwire.errors import StrategyError
+from gradwire import Plan, Strategy
+from gradwire.errors import PlanError, StrategyError, UsageError
 
 STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
 PATIENCE = 400  # steps
@@ -24,6 +26,12 @@ PATIENCE = 400  # steps
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with Ranks(4, tmp_path_factory.mktemp("four")) as ranks:
         yield ranks
 
 
@@ -84,6 +92,85 @@ def test_a_found_plan_is_a_plan(two: Ranks, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     assert two.run(resumed_from, str(path)) == [f"{digest}"] * 2
+
+
+def on_machines(machine_of: tuple[int, ...], strategy: str) -> str:
+    """What was found, or refused, on machines with these ranks."""
+    os.environ["GROUP_RANK"] = str(machine_of[dist.get_rank()])
+    try:
+        model = small()
+        handle: Any = gradwire.attach(model, "auto", strategies=[strategy])
+    except PlanError as error:
+        return f"refused: {error}"
+    finally:
+        del os.environ["GROUP_RANK"]
+    for step in range(PATIENCE):
+        model.zero_grad()
+        loss_of(model, step).backward()
+        if handle.tuner.is_settled:
+            break
+    parameters = list(handle.tuner.profile.parameters)
+    handle.adopt(Plan.make(parameters, Strategy.parse(strategy)))
+    model.zero_grad()
+    loss_of(model, 0).backward()
+    profile = handle.tuner.profile
+    handle.detach()
+    said = f"{profile.cost(strategy).bytes(1e6) > 0} {fingerprint(gradients(model).values())}"
+    return f"{said} {profile.to_json()}"
+
+
+def test_strategies_that_sum_inside_machines_are_candidates(four: Ranks) -> None:
+    first, *others = four.run(on_machines, (0, 0, 1, 1), "topk(0.1)+ef | hierarchical")
+    assert first.startswith("True ")
+    assert others == [first] * 3
+
+
+@pytest.mark.parametrize(
+    ("machine_of", "strategy", "facts"),
+    [
+        ((0, 0, 0, 1), "topk(0.1)+ef | hierarchical", "unequally many ranks"),
+        ((0, 0, 1, 1), "topk(0.1)+ef | hierarchical(per_node=2)", "2 ranks each"),
+    ],
+)
+def test_machines_that_do_not_fit_are_named(
+    four: Ranks, machine_of: tuple[int, ...], strategy: str, facts: str
+) -> None:
+    for said in four.run(on_machines, machine_of, strategy):
+        assert said.startswith("refused: ")
+        assert facts in said
+
+
+def accumulated() -> str:
+    """Gradients on top of averages, which the strategies that are tried later cannot have."""
+    model = small()
+    handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
+    try:
+        loss_of(model, 0).backward()
+        loss_of(model, 1).backward()
+    except UsageError as error:
+        return str(error)
+    finally:
+        handle.detach()
+    return "accumulated"
+
+
+def test_accumulation_without_no_sync_is_refused_from_the_first_step(two: Ranks) -> None:
+    for said in two.run(accumulated):
+        assert "no_sync()" in said
+
+
+def with_buckets(**given: Any) -> str:
+    try:
+        gradwire.attach(small(), "auto", **given)
+    except UsageError as error:
+        return str(error)
+    return "attached"
+
+
+@pytest.mark.parametrize("given", [{"buckets": [["one.weight"]]}, {"bucket_bytes": 1000}])
+def test_buckets_are_what_auto_finds(two: Ranks, given: dict[str, Any]) -> None:
+    for said in two.run(functools.partial(with_buckets, **given)):
+        assert "finds the buckets" in said
 
 
 def unknown() -> str:

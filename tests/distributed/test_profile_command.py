@@ -79,7 +79,12 @@ def test_a_job_without_attach_is_an_error_with_the_next_step(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [((), "there is no command"), (("--strategies", "topk(0.01) | nowhere"), "no collective")],
+    [
+        ((), "there is no command"),
+        (("--strategies", "topk(0.01) | nowhere"), "no collective"),
+        (("--strategies", "dgc(0.01) | allgather"), "can be exchanged"),
+        (("-o", "/nowhere/profile.json"), "Make the folder"),
+    ],
 )
 def test_bad_calls(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     script = None if not arguments else "raise SystemExit(9)"

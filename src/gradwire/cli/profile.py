@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the job until it is measured; its exit code, if that is not 0."""
+    from gradwire.planner.choose import check_candidate
     from gradwire.planner.profile import Profile
-    from gradwire.strategy import Strategy
     from gradwire.tuning.profile_only import asked
 
     command = arguments.command_line
@@ -45,8 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
             "train.py, with all that starts it."
         )
     for text in arguments.strategies or ():
-        Strategy.parse(text)
+        check_candidate(text)
     output = arguments.output
+    if not os.access(output.parent, os.W_OK) or output.is_dir():
+        raise UsageError(
+            f"a profile is written to a file in a folder that is there; {output} is none. Make "
+            "the folder, or say another -o."
+        )
     before = output.stat().st_mtime_ns if output.exists() else None
     environment = {**os.environ, **asked(output, arguments.strategies)}
     stdout = sys.stderr if arguments.json else None

@@ -134,8 +134,8 @@ def judge(
 def check_candidate(text: str) -> None:
     """PlanError unless a strategy can stand beside others, and be exchanged for them.
 
-    It leaves momentum to the optimizer, sends gradients in their own unit, remembers nothing but
-    residuals, and needs no groups of ranks that only its own plan would have.
+    It leaves momentum to the optimizer, sends gradients in their own unit, and remembers nothing
+    but residuals.
     """
     strategy = Strategy.parse(text)
     feedback = strategy.feedback
@@ -147,8 +147,6 @@ def check_candidate(text: str) -> None:
         wrong = f"remembers, by '{feedback}', what means nothing to others"
     elif strategy.compressor.claims(1 << 20).direction:
         wrong = "sends directions, which no learning rate fits beside gradients"
-    elif strategy.collective.per_node is not None:
-        wrong = "moves over groups of ranks, which only a plan that is attached by name has"
     if wrong is not None:
         raise PlanError(
             f"a plan is chosen among strategies that can be exchanged for each other; '{text}' "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -74,8 +75,13 @@ def _make_group(
     return group
 
 
-def find_machines(plan: Plan, group: dist.ProcessGroup, device: torch.device) -> Machines | None:
-    """Where ranks are, if the plan asks; the same on every rank, and so are errors. Collective."""
+def find_machines(
+    plan: Plan, group: dist.ProcessGroup, device: torch.device, wanted: bool = False
+) -> Machines | None:
+    """Where ranks are, if the plan asks; the same on every rank, and so are errors. Collective.
+
+    wanted: though the plan does not ask, where machines have equally many ranks.
+    """
     asked = {s.collective.per_node for s in plan.strategies} - {None}
     if len(asked) > 1:
         raise PlanError(
@@ -83,7 +89,9 @@ def find_machines(plan: Plan, group: dist.ProcessGroup, device: torch.device) ->
             f"{' and '.join(map(str, sorted(n or 0 for n in asked)))}. Leave it out everywhere."
         )
     if not asked:
-        return None
+        names = exchange_text(_machine(), group, device) if wanted else []
+        is_even = len(set(Counter(names).values())) == 1
+        return Machines.named(names) if is_even else None
     if per_node := asked.pop():
         return Machines.even(dist.get_world_size(group), per_node)
     return Machines.named(exchange_text(_machine(), group, device))

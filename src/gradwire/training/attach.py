@@ -118,7 +118,7 @@ def attach(
     process_group: dist.ProcessGroup | None = None, *,
     bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
     lanes: int | None = None, clip_norm: float | None = None, seed: int = 0,
-    timeout_seconds: float = 300.0,
+    timeout_seconds: float = 300.0, wants_machines: bool = False,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
@@ -137,6 +137,8 @@ def attach(
             exact, so the exchange then begins after backward.
         seed: of stochastic compressors.
         timeout_seconds: how long to wait for a silent peer.
+        wants_machines: have groups of ranks inside machines for plans that are adopted later,
+            though this one needs none. Not made where machines differ in their number of ranks.
 
     Returns:
         The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
@@ -159,7 +161,7 @@ def attach(
     try:
         described = describe(parameters, module)
         agreed = _agree(group, device, described, plan, bucket_bytes, buckets, lanes, settings)
-        machines = find_machines(agreed, group, device)
+        machines = find_machines(agreed, group, device, wants_machines)
     except Exception:
         Performer(group).close()
         raise

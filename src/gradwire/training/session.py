@@ -38,6 +38,7 @@ class Session:
         self.rank, self.world = performers[0].rank, performers[0].world
         self.device = next(iter(parameters.values())).device
         self.memory: Memory = {}
+        self.expects_memory = False  # of a plan that may come later
         self.performers, self.machines = list(performers), machines
         self.launches_at_end = clip_norm is not None
         self.step = 0
@@ -50,14 +51,20 @@ class Session:
 
     @property
     def per_node(self) -> int | None:
-        """Ranks to a machine, if the plan that was attached asked."""
+        """Ranks to a machine, as the plan that was attached said it; None: there are no groups
+        inside machines."""
         asked = {s.collective.per_node for s in self._first.strategies} - {None}
-        return asked.pop() if asked else None
+        as_found = 0 if self.machines is not None else None
+        return asked.pop() if asked else as_found
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether something is remembered from step to step, or may soon be."""
+        return self.expects_memory or any(s.feedback is not None for s in self.plan.strategies)
 
     def _take(self, plan: Plan) -> None:
         """Contexts, slots and lanes for a plan."""
         self.plan = plan
-        self.has_memory = any(s.feedback is not None for s in plan.strategies)
         lanes = self.performers[: min(plan.lanes, len(plan.buckets))]
         scratch = [kernels.Scratch() for _ in lanes]
         self.contexts = [

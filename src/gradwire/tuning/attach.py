@@ -15,9 +15,10 @@ from gradwire.runtime.process_groups import exchange_text
 from gradwire.strategy import Strategy
 from gradwire.training import attach as given
 from gradwire.training.attach import Handle
+from gradwire.training.session import Session
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
-from gradwire.tuning.profiling import STRATEGIES
+from gradwire.tuning.profiling import usual_strategies
 
 
 class TunedHandle(Handle):
@@ -74,6 +75,11 @@ def attach(
         raise UsageError(
             'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
         )
+    if plan == "auto" and (buckets is not None or bucket_bytes != BUCKET_BYTES):
+        raise UsageError(
+            'plan="auto" finds the buckets; buckets or bucket_bytes were given. Leave them out, '
+            "or attach a strategy."
+        )
     only_profiled, first = profile_only.is_asked(), plan
     if only_profiled or plan == "auto":  # buckets for every lane, so that these can be tried
         first = "none | allreduce"
@@ -82,6 +88,7 @@ def attach(
     handle = given.attach(
         module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes,
         clip_norm=clip_norm, seed=seed, timeout_seconds=timeout_seconds,
+        wants_machines=only_profiled or plan == "auto",
     )  # fmt: skip
     if only_profiled:
         profile_only.profile_and_exit(module, handle)
@@ -89,7 +96,8 @@ def attach(
     if plan != "auto":
         return handle
     try:
-        wanted = _agreed(handle, STRATEGIES if strategies is None else strategies)
+        usual = usual_strategies(handle._session)
+        wanted = _agreed(handle, usual if strategies is None else strategies)
     except Exception:
         handle.detach()
         raise
@@ -108,6 +116,7 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
             )
         for text in strategies:
             check_candidate(text)
+            _check_machines(text, session)
         if all(p.sparse for bucket in session.plan.buckets for p in bucket.parameters):
             raise PlanError(
                 "a plan is found for dense gradients; all of this model's are rows. Attach "
@@ -126,3 +135,15 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
                 f"{mine[:300]}, rank {rank} has {text[:300]}. Pass the same list everywhere."
             )
     return tuple(strategies)
+
+
+def _check_machines(text: str, session: Session) -> None:
+    """PlanError if a strategy sums inside machines and there are none, or others."""
+    per_node, found = Strategy.parse(text).collective.per_node, session.machines
+    if per_node is None or per_node == session.per_node:
+        return
+    facts = f"{found.per_node} ranks each" if found else "unequally many ranks"
+    raise PlanError(
+        f"what sums inside machines first needs these; '{text}' asks for per_node={per_node}, the "
+        f"machines have {facts}. Leave per_node out, or the strategy."
+    )

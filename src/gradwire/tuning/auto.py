@@ -22,9 +22,10 @@ from gradwire.plan import Plan
 from gradwire.planner.choose import Candidate, Choice, choose
 from gradwire.planner.correction import moves_factor, with_moves
 from gradwire.planner.profile import Profile
+from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.tuning.agree import from_first
-from gradwire.tuning.profiling import STRATEGIES, measure
+from gradwire.tuning.profiling import measure
 from gradwire.tuning.race import Race
 from gradwire.tuning.recorder import Recorder
 from gradwire.tuning.steps import Life, OnSteps, for_steps
@@ -41,7 +42,7 @@ class Tuner:
     """Drives one attached model from plan to plan. Made by `attach(…, "auto")`."""
 
     def __init__(
-        self, module: nn.Module, handle: Handle, strategies: Sequence[str] = STRATEGIES,
+        self, module: nn.Module, handle: Handle, strategies: Sequence[str],
         *, races: bool = True,
     ) -> None:  # fmt: skip
         self._module, self.handle, self._session = module, handle, handle._session
@@ -50,11 +51,13 @@ class Tuner:
         self.choice: Choice | None = None
         self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # plans, and their seconds
         self.is_settled = False
+        self._session.expects_memory = any(Strategy.parse(s).feedback for s in strategies)
         self._recorder: Recorder | None = None
         self._steps = OnSteps(self._session, lambda steps: self._lives())
 
     def close(self) -> None:
         """Stop tuning; the plan in force stays."""
+        self._session.expects_memory = False
         self._steps.close()
         if self._recorder is not None:
             self._recorder.close()

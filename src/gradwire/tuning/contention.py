@@ -8,8 +8,8 @@ lane 1                           │                       │                  
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from statistics import mean
 from time import perf_counter
@@ -83,8 +83,8 @@ class _Backward:
         middle = self._layers[_LAYERS // 2].weight
         middle.register_post_accumulate_grad_hook(lambda _: call())  # type: ignore[no-untyped-call]
 
-    def rate(self, seconds: float, until: threading.Thread | None = None) -> float:
-        """Per second of backward, for so long or until a thread ends. Makes its own gradients,
+    def rate(self, seconds: float, until: Future[None] | None = None) -> float:
+        """Per second of backward, for so long or until something is done. Makes its own gradients,
         whatever mode the caller is in."""
         count, spent, began = 0, 0.0, perf_counter()
         with torch.enable_grad():
@@ -94,7 +94,7 @@ class _Backward:
                 loss.backward()
                 now = perf_counter()
                 count, spent = count + 1, spent + now - before
-                if now - began >= seconds if until is None else not until.is_alive():
+                if now - began >= seconds if until is None else until.done():
                     return count / spent
 
 
@@ -108,11 +108,16 @@ def _agreed(performer: Performer, value: float) -> float:
 
 def _beside(work: Callable[[], None], backward: _Backward) -> float:
     """The rate of backward while another thread works."""
-    thread = threading.Thread(target=work, name="gradwire-probe", daemon=True)
-    thread.start()
-    rate = backward.rate(0.0, until=thread)
-    thread.join()
+    with _threads(1) as threads:
+        working = threads.submit(work)
+        rate = backward.rate(0.0, until=working)
+        working.result()
     return rate
+
+
+def _threads(count: int) -> ThreadPoolExecutor:
+    """What goes wrong there is raised where the result is asked for."""
+    return ThreadPoolExecutor(count, thread_name_prefix="gradwire-probe")
 
 
 def _local_work() -> None:
@@ -145,12 +150,12 @@ def _wake_seconds(backward: _Backward) -> float:
         while (at := handed.get()) is not None:
             took.append(perf_counter() - at)
 
-    thread = threading.Thread(target=lane, name="gradwire-probe", daemon=True)
-    thread.start()
-    backward.each(lambda: handed.put(perf_counter()))
-    backward.rate(_SECONDS)
-    handed.put(None)
-    thread.join()
+    with _threads(1) as threads:
+        waiting = threads.submit(lane)
+        backward.each(lambda: handed.put(perf_counter()))
+        backward.rate(_SECONDS)
+        handed.put(None)
+        waiting.result()
     return mean(took) if took else 0.0
 
 
@@ -171,16 +176,12 @@ def _pair_over_one(performers: Sequence[Performer]) -> float:
 
 def _small_seconds(performers: Sequence[Performer], count: int) -> float:
     """So many small moves of each lane, all lanes at once; the mean of ranks."""
-    threads = [
-        threading.Thread(target=_small_moves, args=(p, count), name="gradwire-probe", daemon=True)
-        for p in performers
-    ]
-    began = perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return _agreed(performers[0], perf_counter() - began)
+    with _threads(len(performers)) as threads:
+        began = perf_counter()
+        for moving in [threads.submit(_small_moves, p, count) for p in performers]:
+            moving.result()
+        took = perf_counter() - began
+    return _agreed(performers[0], took)
 
 
 def _small_moves(performer: Performer, count: int) -> None:

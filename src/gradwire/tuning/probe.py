@@ -103,9 +103,9 @@ class Probe:
         named = [Parameter(name, tuple(own[0].shape)) for name, own in samples.items()]
         context, found = self._context(text, Bucket(tuple(named))), list[Tensor]()
         for step, gradients in enumerate(chain(*repeat(list(zip(*samples.values())), rounds))):
-            rooms = [x.clone() for x in gradients]
+            rooms = [x.flatten().clone() for x in gradients]
             self._run(context, rooms, step)
-            found.append(torch.cat([x.view(-1) for x in rooms]))
+            found.append(torch.cat(rooms))
         return found
 
     def _fit(self, measured: Sequence[tuple[int, list[Run]]], part: str) -> Fit:

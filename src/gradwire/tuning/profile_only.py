@@ -22,7 +22,7 @@ from gradwire.training.session import Session
 from gradwire.tuning.local_work import measure as measure_local
 from gradwire.tuning.moves import measure as measure_moves
 from gradwire.tuning.probe import Probe
-from gradwire.tuning.profiling import STRATEGIES, measure
+from gradwire.tuning.profiling import measure, usual_strategies
 from gradwire.tuning.recorder import Recorder
 from gradwire.tuning.steps import Life, OnSteps, for_steps
 
@@ -33,8 +33,11 @@ SAMPLED = 1 << 18
 
 
 def asked(path: str | Path, strategies: Sequence[str] | None = None) -> Mapping[str, str]:
-    """The environment that asks a job for its profile, to be written by its rank 0."""
-    wanted = {"path": str(Path(path).resolve()), "strategies": list(strategies or STRATEGIES)}
+    """The environment that asks a job for its profile, to be written by its rank 0.
+
+    strategies: what is measured; by default what is usual on the job's machines.
+    """
+    wanted = {"path": str(Path(path).resolve()), "strategies": list(strategies or ())}
     return {VARIABLE: json.dumps(wanted)}
 
 
@@ -64,7 +67,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         yield from for_steps(WATCHED)
         recorder.close()
         say = _say if session.rank == 0 else _nothing
-        profile = measure(session, recorder, strategies, say)
+        profile = measure(session, recorder, strategies or usual_strategies(session), say)
         profile = _thorough(profile, session, recorder.samples, say)
         if session.rank == 0:
             profile.save(path)

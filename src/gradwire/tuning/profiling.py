@@ -26,6 +26,15 @@ STRATEGIES = (
     "sign(scaled=True)+ef | alltoall", "topk(0.01)+ef | allgather", "topk(0.01)+ef | gtopk",
 )  # fmt: skip
 """What is measured and planned with, unless others are asked for."""
+OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
+"""And these, where several machines have several ranks each."""
+
+
+def usual_strategies(session: Session) -> tuple[str, ...]:
+    """What is measured unless others are asked for."""
+    machines = session.machines
+    has_levels = machines is not None and 1 < machines.per_node < session.world
+    return (*STRATEGIES, *(OF_MACHINES if has_levels else ()))
 
 
 def measure(

@@ -25,8 +25,11 @@ import torch.distributed as dist
 from models import MODELS, Training
 from replay import REPLAYS
 from turns import (
+    COUNTED,
+    UNCOUNTED,
     Step,
     Trainer,
+    against,
     kendall,
     measure,
     niced_seconds,
@@ -47,6 +50,7 @@ from gradwire.report.table import Table
 from gradwire.strategy import Strategy
 from gradwire.tuning.attach import TunedHandle
 from gradwire.tuning.auto import Tuner
+from gradwire.tuning.profiling import OF_MACHINES
 
 STRATEGIES = (
     "none | allreduce", "bf16 | allreduce", "topk(0.01)+ef | allgather",
@@ -60,8 +64,11 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--procs-per-host", type=int, default=1)
     parser.add_argument("--rate", default="1gbit", help="or loopback")
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--strategies", nargs="*", default=STRATEGIES)
+    parser.add_argument(
+        "--rounds", type=int, nargs=2, default=(4, 10),
+        help="turns of each plan: at least, and at most, if all take a minute or so",
+    )  # fmt: skip
+    parser.add_argument("--strategies", nargs="*")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", type=Path, help="written, for a closer look")
     parser.add_argument(
@@ -91,7 +98,9 @@ def work(arguments: argparse.Namespace) -> None:
     training = {**MODELS, **REPLAYS}[arguments.model]()
     wait_for_quiet(arguments.patience)
     began, others = perf_counter(), niced_seconds()
-    trainer, tuner = tuned(training, tuple(arguments.strategies))
+    levels = OF_MACHINES if arguments.hosts > 1 and arguments.procs_per_host > 1 else ()
+    strategies = tuple(arguments.strategies or (*STRATEGIES, *levels))
+    trainer, tuner = tuned(training, strategies)
     took = perf_counter() - began
     others = (niced_seconds() - others) / took
     profile = tuner.profile
@@ -102,9 +111,10 @@ def work(arguments: argparse.Namespace) -> None:
         settle(trainer, tuner)
         plans[f"adopted, wires × {factor:g}"] = trainer.handle.plan
     tuner.close()
-    plans = only_once({**plans, **dict(contestants(profile, arguments.strategies))})
+    plans = only_once({**plans, **dict(contestants(profile, strategies))})
     predicted = {name: timeline_of(profile, plan) for name, plan in plans.items()}
-    steps = measure(trainer, list(plans.values()), arguments.rounds, arguments.patience)
+    rounds = rounds_of(arguments.rounds, [t.iteration_seconds for t in predicted.values()])
+    steps = measure(trainer, list(plans.values()), rounds, arguments.patience)
     seconds = dict(zip(plans, slowest(steps)))
     if dist.get_rank() == 0:
         report(arguments, Outcome(profile, plans, predicted, seconds, took, others))
@@ -133,6 +143,12 @@ def settle(trainer: Trainer, tuner: Tuner) -> None:
         trainer.step()
 
 
+def rounds_of(limits: Sequence[int], seconds: Sequence[float]) -> int:
+    """As many as take a minute, within limits."""
+    fewest, most = limits
+    return max(fewest, min(most, int(60 / (sum(seconds) * (UNCOUNTED + COUNTED)))))
+
+
 def only_once(plans: dict[str, Plan]) -> dict[str, Plan]:
     """No plan twice; what was adopted is always there, by its own names."""
     seen, found = set[int](), dict[str, Plan]()
@@ -154,7 +170,7 @@ def _every(profile: Profile, strategies: Sequence[str]) -> Iterator[tuple[str, P
     ordered = list(reversed(profile.parameters))  # as registered: last is ready first
     caps = {"25 MB": 25 << 20, "one": largest, "four": -(-largest // 4), "layer-wise": 1}
     for text in strategies:
-        short = text.split("(")[0].split(" ")[0]
+        short = short_name(text)
         own = sorted({text, FP32}) if "+ef" in text else [text]
         for lanes in (1, 2):
             yield f"{short}, planned, {lanes}", planned(profile, own, lanes)
@@ -162,6 +178,12 @@ def _every(profile: Profile, strategies: Sequence[str]) -> Iterator[tuple[str, P
             for lanes in (1, 2) if caption == "four" else (2,):
                 made = Plan.make(ordered, Strategy.parse(text), bucket_bytes=cap, lanes=lanes)
                 yield f"{short}, {caption}, {lanes}", made
+
+
+def short_name(strategy: str) -> str:
+    """Of a strategy, its compressor; "levels " before it if it sums inside machines first."""
+    compressor = strategy.split("(", maxsplit=1)[0].split(" ", maxsplit=1)[0]
+    return f"levels {compressor}" if "hierarchical" in strategy else compressor
 
 
 def planned(profile: Profile, strategies: Sequence[str], lanes: int) -> Plan:
@@ -203,7 +225,9 @@ def report(arguments: argparse.Namespace, outcome: Outcome) -> None:
     middle = {name: median(own) for name, own in seconds.items()}
     guess = {name: own.iteration_seconds for name, own in outcome.predicted.items()}
     errors = [abs(guess[name] - middle[name]) / middle[name] for name in middle]
-    tau = kendall(list(guess.values()), list(middle.values()))
+    guesses, found, own = list(guess.values()), list(middle.values()), list(seconds.values())
+    tau = kendall(guesses, found)
+    beyond = kendall(guesses, found, lambda i, j: differ(own[i], own[j]))
     rows = [
         (
             name, f"{1e3 * guess[name]:.1f}", f"{1e3 * middle[name]:.1f}",
@@ -213,17 +237,25 @@ def report(arguments: argparse.Namespace, outcome: Outcome) -> None:
         for name in sorted(middle, key=middle.__getitem__)
     ]  # fmt: skip
     place = f"{arguments.hosts} hosts of {arguments.procs_per_host}, {arguments.rate}"
-    print(f"{arguments.model}, {place}: MAPE {100 * mean(errors):.1f} %, τ {tau:.2f}, "
-          f"{len(rows)} plans, adopted after {outcome.took:.0f} s "
-          f"(others had {100 * outcome.others:.0f} %)\n")  # fmt: skip
+    print(
+        f"{arguments.model}, {place}: MAPE {100 * mean(errors):.1f} %, τ {tau:.2f} "
+        f"({beyond:.2f} of pairs that differ beyond noise), {len(rows)} plans, adopted after "
+        f"{outcome.took:.0f} s (others had {100 * outcome.others:.0f} %)\n"
+    )
     print(Table(("plan", "predicted, ms", "measured, ms", "off", "range"), rows).as_markdown())
     if arguments.json:
         document = {
             "model": arguments.model, "hosts": arguments.hosts, "rate": arguments.rate,
             "procs_per_host": arguments.procs_per_host, "mape": mean(errors), "tau": tau,
-            **outcome.document(),
+            "tau_beyond_noise": beyond, **outcome.document(),
         }  # fmt: skip
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def differ(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether one plan is faster than another beyond noise."""
+    _, low, high = against(one, [other])
+    return not low <= 1.0 <= high
 
 
 PART_HEADERS = ("plan: predicted/measured, ms", "around", "backward", "exposed", "encode", "wire",

@@ -20,7 +20,8 @@ from statistics import median
 from typing import Any
 
 from models import MODELS
-from turns import interval
+from predicted import short_name
+from turns import against
 
 from gradwire.report.table import Table
 
@@ -34,7 +35,7 @@ def main() -> int:
     parser.add_argument("--rates", nargs="*", default=RATES)
     parser.add_argument("--layouts", nargs="*", default=LAYOUTS)
     parser.add_argument("--wrong", nargs="*", default=("0.5", "2"))
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, nargs=2, default=(4, 10), help="at least, at most")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds, for calm turns")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--only-tables", action="store_true")
@@ -62,19 +63,21 @@ def run(model: str, rate: str, layout: str, arguments: argparse.Namespace) -> No
     hosts, each = layout.split("x")
     command = [
         sys.executable, str(Path(__file__).with_name("predicted.py")), model, "--rate", rate,
-        "--hosts", hosts, "--procs-per-host", each, "--rounds", str(arguments.rounds),
+        "--hosts", hosts, "--procs-per-host", each, "--rounds", *map(str, arguments.rounds),
         "--patience", str(arguments.patience), "--json", str(file), "--wrong", *arguments.wrong,
     ]  # fmt: skip
     subprocess.run(command, check=True)
 
 
-PREDICTED = ("model", "network", "plans", "MAPE", "τ", "adopted after, s", "others, %")
+PREDICTED = ("model", "network", "plans", "MAPE", "τ", "τ beyond noise", "adopted after, s",
+             "others, %")  # fmt: skip
 
 
 def predicted(cell: dict[str, Any]) -> tuple[str, ...]:
     return (
         cell["model"], place(cell), str(len(cell["plans"])), f"{100 * cell['mape']:.1f} %",
-        f"{cell['tau']:.2f}", f"{cell['settled_seconds']:.0f}", f"{100 * cell['others']:.0f}",
+        f"{cell['tau']:.2f}", f"{cell['tau_beyond_noise']:.2f}",
+        f"{cell['settled_seconds']:.0f}", f"{100 * cell['others']:.0f}",
     )  # fmt: skip
 
 
@@ -89,8 +92,7 @@ def regrets(cell: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """A row for what was adopted, and one for each wrong profile."""
     plans = cell["plans"]
     others = {name: p["seconds"] for name, p in plans.items() if not name.startswith("adopted")}
-    best = min(plans.values(), key=lambda p: median(p["seconds"]))["seconds"]
-    tuned = min((own for name, own in others.items() if name.startswith("bf16")), key=median)
+    tuned = [own for name, own in others.items() if name.startswith("bf16")]
     for name, plan in plans.items():
         if name.startswith("adopted"):
             own = plan["seconds"]
@@ -98,28 +100,28 @@ def regrets(cell: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield (
                 cell["model"], ", ".join(filter(None, (place(cell), caption))),
                 f"{plan['strategy']}, {plan['buckets']} on {plan['lanes']}",
-                f"{1e3 * median(own):.1f}", regret(own, best), faster(tuned, own),
+                f"{1e3 * median(own):.1f}", regret(own, list(others.values())),
+                faster(own, tuned),
                 layer_wise(plan, others),
             )  # fmt: skip
 
 
-def regret(own: Sequence[float], best: Sequence[float]) -> str:
-    """How much longer than the best measured, and where that lies 95 times of 100."""
-    low, high = interval(own, best)
-    share = median(own) / median(best) - 1
-    return f"{100 * share:.0f} ({100 * (low - 1):.0f} to {100 * (high - 1):.0f})"
+def regret(own: Sequence[float], others: Sequence[Sequence[float]]) -> str:
+    """How much longer than the best of the others, and where that lies 95 times of 100."""
+    share, low, high = (100 * (ratio - 1) for ratio in against(own, others))
+    return f"{share:+.0f} ({low:+.0f} to {high:+.0f})"
 
 
-def faster(other: Sequence[float], own: Sequence[float]) -> str:
-    low, high = interval(other, own)
-    return f"{median(other) / median(own):.2f} × ({low:.2f} to {high:.2f})"
+def faster(own: Sequence[float], others: Sequence[Sequence[float]]) -> str:
+    ratio, low, high = against(own, others)
+    return f"{1 / ratio:.2f} × ({1 / high:.2f} to {1 / low:.2f})"
 
 
 def layer_wise(plan: dict[str, Any], others: dict[str, list[float]]) -> str:
     """The same compressor, a bucket per parameter."""
-    short = plan["strategy"].split("(")[0].split(" ")[0]
-    same = [own for name, own in others.items() if name.startswith(f"{short}, layer-wise")]
-    return faster(same[0], plan["seconds"]) if same else "–"
+    layers = f"{short_name(plan['strategy'])}, layer-wise"
+    same = [own for name, own in others.items() if name.startswith(layers)]
+    return faster(plan["seconds"], same) if same else "–"
 
 
 if __name__ == "__main__":

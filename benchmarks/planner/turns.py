@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
@@ -98,9 +98,11 @@ def _are_enough(found: Sequence[Sequence[Step]], rounds: int, until: float) -> b
 
 
 def niced_seconds() -> float:
-    """Processor time of all niced work since the machine began: what runs beside, politely."""
+    """Processor time of all niced work since the machine began, which runs beside, politely, and
+    what other machines on the same processors stole."""
     with open("/proc/stat", encoding="ascii") as file:
-        return float(file.readline().split()[2]) / os.sysconf("SC_CLK_TCK")
+        fields = file.readline().split()
+    return (float(fields[2]) + float(fields[8])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_for_quiet(patience_seconds: float = 60.0, quiet_seconds: float = 1.0) -> bool:
@@ -137,18 +139,52 @@ def parts(steps: Sequence[Step]) -> dict[str, float]:
     return {name: median(getattr(s, name) for s in steps) for name in Step._fields}
 
 
-def interval(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
-    """Where the ratio of medians lies, 95 times of 100."""
+def turns_of(steps: Sequence[float]) -> list[Sequence[float]]:
+    """What was measured together, and so disturbed together."""
+    return [steps[i : i + COUNTED] for i in range(0, len(steps), COUNTED)]
+
+
+def against(own: Sequence[float], rivals: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Seconds of a plan over those of its best rival, and where that lies 95 times of 100.
+
+    Which rival is the best is decided by one half of the turns and measured by the other, both
+    ways: the luckiest of twenty need not be the best. Turns are resampled whole.
+    """
+    mine, theirs = turns_of(own), [turns_of(rival) for rival in rivals]
     dice = random.Random(0)
-    ratios: list[float] = sorted(
-        median(dice.choices(one, k=len(one))) / median(dice.choices(other, k=len(other)))
-        for _ in range(1000)
-    )
-    return ratios[25], ratios[974]
+    ratios = sorted(
+        _ratio([_resampled(half, dice) for half in _halves(mine)],
+               [[_resampled(half, dice) for half in _halves(rival)] for rival in theirs])
+        for _ in range(400)
+    )  # fmt: skip
+    middles = [[_middle(half) for half in _halves(rival)] for rival in (mine, *theirs)]
+    return _ratio(middles[0], middles[1:]), ratios[10], ratios[389]
 
 
-def kendall(a: Sequence[float], b: Sequence[float]) -> float:
-    """Kendall's τ: of all pairs, those in the same order less those in the other, over all."""
-    pairs = [(i, j) for i in range(len(a)) for j in range(i)]
+def _halves(turns: Sequence[Sequence[float]]) -> list[Sequence[Sequence[float]]]:
+    return [turns[::2], turns[1::2] or turns[::2]]
+
+
+def _resampled(turns: Sequence[Sequence[float]], dice: random.Random) -> float:
+    return _middle(dice.choices(turns, k=len(turns)))
+
+
+def _middle(turns: Sequence[Sequence[float]]) -> float:
+    return median(seconds for turn in turns for seconds in turn)
+
+
+def _ratio(own: Sequence[float], rivals: Sequence[Sequence[float]]) -> float:
+    """Each has the medians of two halves."""
+    found = [own[b] / min(rivals, key=lambda r: r[a])[b] for a, b in ((0, 1), (1, 0))]
+    return sum(found) / 2
+
+
+def kendall(
+    a: Sequence[float], b: Sequence[float],
+    counts: Callable[[int, int], bool] = lambda i, j: True,
+) -> float:  # fmt: skip
+    """Kendall's τ: of all pairs that count, those in the same order less those in the other, over
+    all of them."""
+    pairs = [(i, j) for i in range(len(a)) for j in range(i) if counts(i, j)]
     signs: list[Any] = [(a[i] - a[j]) * (b[i] - b[j]) for i, j in pairs]
     return sum((s > 0) - (s < 0) for s in signs) / len(pairs) if pairs else 1.0

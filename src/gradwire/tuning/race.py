@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 
 _UNCOUNTED, _COUNTED = 2, 4  # steps of a turn
@@ -21,13 +22,17 @@ _CONFIDENCE = 0.9
 class Race:
     """Of so many plans, by number; `baselines` are what must be beaten. The same on all ranks.
 
+    rounds: at least and at most so many, and between for so many counted seconds: short steps are
+    noisy, and cheap to repeat.
+
     Every step: `plan` says whose turn it is, `took` gets what the step took here. When
     `is_round_over`, ranks exchange `own_times` and all `learn` them.
     """
 
     plans: int
     baselines: tuple[int, ...] = (0,)
-    rounds: int = 6
+    rounds: tuple[int, int] = (6, 20)
+    lasts_seconds: float = 10.0
     seconds: dict[int, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -55,7 +60,10 @@ class Race:
     @property
     def is_over(self) -> bool:
         only_baselines = self._rounds > 0 and set(self._left) <= set(self.baselines)
-        return self.plans == 1 or only_baselines or self._rounds >= self.rounds
+        fewest, most = self.rounds
+        spent = sum(map(sum, self.seconds.values()))
+        is_long = self._rounds >= most or (self._rounds >= fewest and spent >= self.lasts_seconds)
+        return self.plans == 1 or only_baselines or is_long
 
     def took(self, seconds: float) -> None:
         """What the step whose turn it was took on this rank."""
@@ -98,11 +106,14 @@ class Race:
 def ratio_interval(
     one: Sequence[float], other: Sequence[float], confidence: float = _CONFIDENCE
 ) -> tuple[float, float]:
-    """Where the ratio of medians lies, by resampling; the same for the same numbers."""
+    """Where the ratio of medians lies, by resampling of whole turns, whose steps share what
+    disturbs them; the same for the same numbers."""
     dice = random.Random(0)
-    ratios = sorted(
-        median(dice.choices(one, k=len(one))) / median(dice.choices(other, k=len(other)))
-        for _ in range(_RESAMPLES)
-    )
+    ratios = sorted(_resampled(one, dice) / _resampled(other, dice) for _ in range(_RESAMPLES))
     cut = int(_RESAMPLES * (1 - confidence) / 2)
     return ratios[cut], ratios[-1 - cut]
+
+
+def _resampled(steps: Sequence[float], dice: random.Random) -> float:
+    turns = [steps[i : i + _COUNTED] for i in range(0, len(steps), _COUNTED)]
+    return median(chain(*dice.choices(turns, k=len(turns))))

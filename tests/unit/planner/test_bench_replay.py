@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean, median
 from types import ModuleType
 
 import pytest
@@ -142,5 +144,26 @@ def test_disturbed_turns_do_not_count_where_there_are_others(bench: dict[str, Mo
 
 
 def test_an_interval_holds_the_ratio(bench: dict[str, ModuleType]) -> None:
-    low, high = bench["turns"].interval([2.0, 2.1, 1.9] * 4, [1.0, 1.05, 0.95] * 4)
+    ratio, low, high = bench["turns"].against(
+        [2.0, 2.1, 1.9, 2.0] * 4, [[1.0, 1.05, 0.95, 1.0] * 4]
+    )
+    assert ratio == pytest.approx(2.0)
     assert 1.7 < low <= 2.0 <= high < 2.3
+
+
+def test_the_luckiest_of_many_is_not_the_best(bench: dict[str, ModuleType]) -> None:
+    """Of twenty equal plans none is better than another, though one has the smallest median."""
+    dice, ratios, naive = random.Random(1), list[float](), list[float]()
+    for _ in range(30):
+        of_turns = [[dice.uniform(0.8, 1.2) for _ in range(6)] for _ in range(20)]
+        own, *others = [[t for t in turns for _ in range(4)] for turns in of_turns]
+        ratios.append(bench["turns"].against(own, others)[0])
+        naive.append(median(own) / min(map(median, others)))
+    assert mean(ratios) == pytest.approx(1.0, abs=0.04)
+    assert mean(naive) > 1.1
+
+
+def test_only_pairs_that_count_are_ranked(bench: dict[str, ModuleType]) -> None:
+    kendall = bench["turns"].kendall
+    assert kendall([1, 2, 3], [2, 1, 9], lambda i, j: max(i, j) == 2) == 1.0
+    assert kendall([1, 2], [2, 1], lambda i, j: False) == 1.0

@@ -20,6 +20,7 @@ from statistics import mean, median
 from time import perf_counter
 from typing import Any
 
+import mergecomp
 import torch
 import torch.distributed as dist
 from models import MODELS, Training
@@ -111,7 +112,11 @@ def work(arguments: argparse.Namespace) -> None:
         settle(trainer, tuner)
         plans[f"adopted, wires × {factor:g}"] = trainer.handle.plan
     tuner.close()
-    plans = only_once({**plans, **dict(contestants(profile, strategies))})
+    plans |= contestants(profile, strategies)
+    for text in strategies:
+        if "+ef" in text:
+            plans[f"{short_name(text)}, mergecomp, 1"] = mergecomp.measured(trainer, profile, text)
+    plans = only_once(plans)
     predicted = {name: timeline_of(profile, plan) for name, plan in plans.items()}
     rounds = rounds_of(arguments.rounds, [t.iteration_seconds for t in predicted.values()])
     steps = measure(trainer, list(plans.values()), rounds, arguments.patience)

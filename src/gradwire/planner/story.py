@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from typing import Any
 
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
 
+_MANY = 4  # groups that are told together
 _NAMES = {FP32: "fp32", BF16: "bf16"}
 
 
@@ -76,8 +78,11 @@ class Explanation:
     def as_text(self) -> str:
         """For people."""
         lines = [self.verdict, *(f"  {line}" for line in self._summary())]
-        for number, group in enumerate(self.groups, 1):
-            lines += ["", *_paragraph(number, group)]
+        number = 1
+        for run in _runs(self.groups):
+            is_one = len(run) == 1
+            lines += ["", *(_paragraph(number, run[0]) if is_one else _several(number, run))]
+            number += len(run)
         return "\n".join(lines)
 
     def _summary(self) -> list[str]:
@@ -97,6 +102,28 @@ class Explanation:
             f"{100 * max(0.0, self.gap):.2g} % are left to win"
         )
         return lines
+
+
+def _runs(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """Neighbours of one strategy and one reason together, where there are many."""
+    for _, alike in groupby(groups, key=lambda group: (group.strategy, group.decided_by)):
+        run = list(alike)
+        yield from [run] if len(run) >= _MANY else ([group] for group in run)
+
+
+def _several(number: int, groups: Sequence[Group]) -> list[str]:
+    first, last = groups[0], groups[-1]
+    tensors, elements = sum(g.tensors for g in groups), sum(g.elements for g in groups)
+    gains = sorted(g.gain_seconds for g in groups if g.gain_seconds is not None)
+    times = f"ready at {ms(first.ready_seconds)} to {ms(last.ready_seconds)}, there at "
+    times += f"{ms(first.done_seconds)} to {ms(last.done_seconds)}"
+    if gains and first.decided_by != "rows":
+        times += f"; each gains {ms(gains[0])} to {ms(gains[-1])} against fp32"
+    return [
+        f"{number} to {number + len(groups) - 1}. {first.label} and {len(groups) - 1} more, to "
+        f"{last.label} ({tensors} tensors, {_count(elements)} elements): {first.strategy}",
+        f"   {times}", f"   why: {first.why}", "   The others likewise; --json has each.",
+    ]  # fmt: skip
 
 
 def _paragraph(number: int, group: Group) -> list[str]:

@@ -162,3 +162,19 @@ def test_a_prediction_that_is_no_object() -> None:
 def test_json_and_back() -> None:
     story = explain(choose(SLOW, lanes=[1]), SLOW)
     assert Explanation.from_json(json.loads(json.dumps(story.to_json()))) == story
+
+
+def test_many_alike_are_told_together() -> None:
+    story = explain(choose(SLOW, lanes=[1]), SLOW)
+    one, *_ = story.groups
+    own = [
+        replace(one, label=f"w{i}", tensors=1, elements=10, gain_seconds=0.1 * i) for i in range(9)
+    ]
+    other = replace(one, label="last", strategy="bf16 | allreduce")
+    lines = replace(story, groups=(*own, other)).as_text().splitlines()
+    assert f"1 to 9. w0 and 8 more, to w8 (9 tensors, 90 elements): {one.strategy}" in lines
+    assert any("each gains 0 ms to 800 ms" in line for line in lines)
+    assert any(line.startswith("10. last") for line in lines)
+    assert sum("why:" in line for line in lines) == 2
+    few = replace(story, groups=(*own[:3], other)).as_text()
+    assert few.count("why:") == 4

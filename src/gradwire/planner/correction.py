@@ -17,7 +17,7 @@ from gradwire.planner.candidates import timeline_of
 from gradwire.planner.profile import Profile
 
 _FACTORS = tuple(2.0 ** (i / 4) for i in range(-12, 13))  # an eighth to eight times
-_LEAST = 1.3  # times wrong: less is noise
+_LEAST = 1.5  # times wrong: less may be noise, or something else than moves
 _WORTH = 0.7  # of the error must be left at most
 
 

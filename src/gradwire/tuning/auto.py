@@ -126,6 +126,8 @@ class Tuner:
         """The finalists, as JSON."""
         self.choice = choice = choose(profile, lanes=lanes)
         plans = [candidate.plan for candidate in contenders(choice)]
+        hedge = at_once(profile, choice.best.plan.main_strategy)
+        plans += [hedge] if hedge not in plans else []
         digests = [plan.digest() for plan in plans]
         return json.dumps({
             "plans": [plan.to_json() for plan in plans],
@@ -186,6 +188,13 @@ def contenders(choice: Choice) -> list[Candidate]:
     kept = min(choice.baselines.values(), key=lambda c: c.seconds)
     most = _HOPELESS * choice.best.seconds
     return [c for c in choice.finalists if c.seconds <= most or c.plan == kept.plan]
+
+
+def at_once(profile: Profile, strategy: Strategy) -> Plan:
+    """Everything in one bucket after backward: the best there is where ranks have so few
+    processors that nothing is gained by working beside backward."""
+    ordered = list(reversed(profile.parameters))  # as registered
+    return Plan.make(ordered, strategy, bucket_bytes=1 + sum(p.bytes for p in ordered), lanes=1)
 
 
 def watched_steps(seconds: float) -> int:

@@ -7,9 +7,10 @@ import pytest
 from gradwire.buckets import Bucket, Parameter
 from gradwire.plan import Plan
 from gradwire.planner.choose import Candidate, Choice
+from gradwire.planner.profile import Profile, Ready
 from gradwire.planner.timeline import Executor, Job, simulate
 from gradwire.strategy import Strategy
-from gradwire.tuning.auto import contenders, watched_steps
+from gradwire.tuning.auto import at_once, contenders, watched_steps
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,12 @@ def test_near_rivals_all_race() -> None:
     best, fp32 = candidate("bf16 | allreduce", 1.0), candidate("none | allreduce", 1.5)
     choice = Choice(best, {"fp32": fp32, "bf16": best}, (fp32,), 0.5)
     assert contenders(choice) == [best, fp32]
+
+
+def test_the_hedge_is_one_bucket_beside_rows_and_vectors() -> None:
+    parameters = (Parameter("b", (8,)), Parameter("w", (8, 8)), Parameter("table", (9, 4)))
+    ready = tuple(Ready(p, 0.1 * i) for i, p in enumerate(parameters))
+    profile = Profile(ready, 1.0, 1.0, ("one", "two"))
+    plan = at_once(profile, Strategy.parse("topk(0.1)+ef | allgather"))
+    assert sorted(sorted(bucket.names) for bucket in plan.buckets) == [["b"], ["table", "w"]]
+    assert plan.lanes == 1

@@ -60,12 +60,12 @@ test-oldest:  ## the tests with the oldest torch that is supported, where a whee
 # Whatever bytes arrive, no kernel may read or write out of bounds: what decodes is run where every address is checked.
 ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py hash_memory.py indices.py merges.py row_sums.py \
   rows.py signs.py sparse.py streams.py) $(addprefix tests/contract/test_,coded_payloads.py coo_rows.py payload_checks.py \
-  stream_damage.py)
+  stream_damage.py) $(addprefix tests/unit/planner/test_,joint.py link_bounds.py search.py timeline.py)
 
-test-asan: setup build/asan/.ready  ## the tests of everything that decodes, under AddressSanitizer
+test-asan: setup build/asan/.ready  ## the tests of everything that decodes or searches, under AddressSanitizer
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:log_path=build/asan/report GRADWIRE_TEST_NATIVE=$$(echo build/asan/gradwire/_native*.so) \
-	  $(PY) -m pytest -q $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
+	  $(PY) -m pytest -q --numprocesses $(PROCESSES) --dist worksteal $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
 
 build/asan/.ready: $(VENV)/.ready
 	rm -rf build/asan

@@ -216,7 +216,8 @@ class Outcome:
             "contention": self.profile.contention.to_json(),
             "plans": {
                 name: {
-                    "predicted": self.predicted[name].iteration_seconds, "seconds": own,
+                    "predicted": self.predicted[name].iteration_seconds,
+                    "seconds": [round(seconds, 5) for seconds in own],
                     "strategy": str(self.plans[name].main_strategy),
                     "buckets": len(self.plans[name].buckets), "lanes": self.plans[name].lanes,
                 }

@@ -22,7 +22,7 @@ from gradwire.training.session import Session
 from gradwire.tuning.local_work import measure as measure_local
 from gradwire.tuning.moves import measure as measure_moves
 from gradwire.tuning.probe import Probe
-from gradwire.tuning.profiling import measure, usual_strategies
+from gradwire.tuning.profiling import measure, samples_of, usual_strategies
 from gradwire.tuning.recorder import Recorder
 from gradwire.tuning.steps import Life, OnSteps, for_steps
 
@@ -68,7 +68,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         recorder.close()
         say = _say if session.rank == 0 else _nothing
         profile = measure(session, recorder, strategies or usual_strategies(session), say)
-        profile = _thorough(profile, session, recorder.samples, say)
+        profile = _thorough(profile, session, samples_of(session, recorder), say)
         if session.rank == 0:
             profile.save(path)
             _say(f"saved {path}")

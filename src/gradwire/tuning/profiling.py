@@ -19,7 +19,7 @@ from gradwire.training.session import Session
 from gradwire.tuning.agree import from_first
 from gradwire.tuning.contention import measure as measure_contention
 from gradwire.tuning.probe import Probe
-from gradwire.tuning.recorder import Recorder
+from gradwire.tuning.recorder import Recorder, Watched
 
 STRATEGIES = (
     "none | allreduce", "bf16 | allreduce", "int8+ef | alltoall",
@@ -81,19 +81,45 @@ def versions() -> Mapping[str, str]:
 
 
 def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:
-    """Of the slowest rank, parameter by parameter: nothing moves before it is ready."""
+    """When the last rank has each gradient, how long backward lasts, and what is around it.
+
+    From the end of an exchange, which ranks leave together, step by step and then the median: a
+    rank that is late with its forward is not late with its backward once more.
+    """
     names = list(session.parameters)
-    seconds, density = recorder.ready_seconds(), recorder.density
-    mine = [seconds[name] for name in names] + [density.get(name, 1.0) for name in names]
-    mine += [recorder.backward_seconds, recorder.around_seconds]
-    data = torch.tensor(mine, dtype=torch.float64, device=session.device)
+    rows = [_row(step, names) for step in recorder.steps]
+    times = _of_ranks(session, torch.tensor(rows, dtype=torch.float64))
+    around = float(times[..., 0].mean(0).quantile(0.5))
+    ready = (times[..., 0:1] + times[..., 1:]).amax(0).quantile(0.5, dim=0).sub(around).clamp(0)
+    thin = [recorder.density.get(name, 1.0) for name in names]
+    density = _of_ranks(session, torch.tensor(thin, dtype=torch.float64)).amax(0).tolist()
+    described = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
+    *seconds, backward = ready.tolist()
+    found = [Ready(described[name], *facts) for name, *facts in zip(names, seconds, density)]
+    return tuple(_in_order(found, described)), backward, around
+
+
+def samples_of(session: Session, recorder: Recorder) -> dict[str, list[Tensor]]:
+    """Gradients that came in every watched step on every rank, by name. Collective."""
+    mine = torch.tensor([len(own) for own in recorder.samples.values()], dtype=torch.float64)
+    counts = [int(count) for count in _of_ranks(session, mine).amin(0)] if len(mine) else []
+    most = max(counts, default=0)
+    named = zip(recorder.samples.items(), counts)
+    return {name: own[:most] for (name, own), count in named if count == most > 0}
+
+
+def _row(step: Watched, names: Sequence[str]) -> list[float]:
+    """Around, every parameter, the last of them; what never came is the last."""
+    last = max(step.ready.values(), default=0.0)
+    return [step.around, *(step.ready.get(name, last) for name in names), last]
+
+
+def _of_ranks(session: Session, mine: Tensor) -> Tensor:
+    """(ranks, *shape). Collective."""
+    data = mine.to(session.device).view(-1)
     arrived = session.performers[0].perform(AllGather(data), "the profile")
     assert isinstance(arrived, Tensor)
-    *facts, backward, around = arrived.cpu().amax(0).tolist()
-    n = len(names)
-    described = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
-    found = [Ready(described[name], facts[i], facts[n + i]) for i, name in enumerate(names)]
-    return tuple(_in_order(found, described)), backward, around
+    return arrived.cpu().view(-1, *mine.shape)
 
 
 def _in_order(found: Sequence[Ready], described: Mapping[str, Parameter]) -> list[Ready]:

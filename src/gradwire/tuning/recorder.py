@@ -7,9 +7,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,21 @@ from torch import Tensor, nn
 from gradwire.training.session import Session
 
 
+class Watched(NamedTuple):
+    """A step. around: seconds from the end of the exchange before to the last backward's start;
+    ready: seconds from there to each gradient that came."""
+
+    around: float
+    ready: Mapping[str, float]
+
+
 class Recorder:
     """Watches some steps of an attached model, in which nothing is exchanged before backward ends.
 
     CPU clocks: on CUDA, the streams are waited for at each gradient, which slows these steps.
     keeps: of this rank's gradients, about so many elements of a step are kept in `samples`: of
-    every matrix the first rows.
+    every matrix the first rows. `steps`: as many on every rank. `density`: of the first gradients,
+    the fraction that is not zero.
     """
 
     def __init__(self, module: nn.Module, session: Session, keeps: int = 0) -> None:
@@ -30,11 +38,10 @@ class Recorder:
         self.samples: dict[str, list[Tensor]] = {name: [] for name in self._rows}
         self._session, self._device = session, session.device
         self._names = {id(p): name for name, p in session.parameters.items()}
-        self._began, self._ended, self._is_whole = 0.0, 0.0, False
-        self._ready: dict[str, list[float]] = {name: [] for name in session.parameters}
-        self._density: dict[str, float] = {}
-        self._backward = list[float]()
-        self._around = list[float]()
+        self._began = self._ended = 0.0
+        self._ready: dict[str, float] = {}
+        self.steps = list[Watched]()
+        self.density: dict[str, float] = {}
         self._deferred, session.launches_at_end = session.launches_at_end, True
         self._before, session.on_end = session.on_end, self._on_end
         self._hooks: list[Any] = [module.register_forward_hook(_Hook(self))]
@@ -43,35 +50,11 @@ class Recorder:
             for p in session.parameters.values()
         ]
 
-    @property
-    def steps(self) -> int:
-        """How many were recorded whole."""
-        return len(self._backward)
-
     def close(self) -> None:
         """Take the hooks away; the session launches buckets as before."""
         for hook in self._hooks:
             hook.remove()
         self._session.launches_at_end, self._session.on_end = self._deferred, self._before
-
-    def ready_seconds(self) -> Mapping[str, float]:
-        """By parameter, from the start of backward: medians. What never came is the last."""
-        last = max((median(own) for own in self._ready.values() if own), default=0.0)
-        return {name: median(own) if own else last for name, own in self._ready.items()}
-
-    @property
-    def backward_seconds(self) -> float:
-        return median(self._backward)
-
-    @property
-    def around_seconds(self) -> float:
-        """From the end of an exchange to the start of the next backward."""
-        return median(self._around) if self._around else 0.0
-
-    @property
-    def density(self) -> Mapping[str, float]:
-        """Of the first recorded gradients: the fraction that is not zero."""
-        return self._density
 
     def _now(self) -> float:
         if self._device.type == "cuda":
@@ -80,36 +63,23 @@ class Recorder:
 
     def _on_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         if torch.is_grad_enabled():
-            self._start(self._now())
-
-    def _start(self, now: float) -> None:
-        """Backward begins: after the last forward, or with a gradient if only parts are called."""
-        self._began = now
-        if self._ended:
-            self._around.append(now - self._ended)
-            self._ended = 0.0
+            self._began = self._now()
 
     def _on_gradient(self, parameter: Tensor) -> None:
         name, gradient = self._names[id(parameter)], parameter.grad
         now = self._now()
-        if not self._began:
-            self._start(now)
-        self._ready[name].append(now - self._began)
-        if name not in self._density and gradient is not None:
-            self._density[name] = _density(gradient)
+        self._began = self._began or now  # if only parts of the module are called
+        self._ready[name] = now - self._began
+        if name not in self.density and gradient is not None:
+            self.density[name] = _density(gradient)
         if name in self._rows and gradient is not None:
             self.samples[name].append(_copied(gradient, self._rows[name]))
 
     def _on_end(self, error: BaseException | None) -> None:
-        self._ended = self._now()
-        if self._is_whole and self._began:
-            last = max((own[-1] for own in self._ready.values() if own), default=0.0)
-            self._backward.append(last)
-        elif not self._is_whole:  # it began amid this step
-            self._is_whole = True
-            self._ready = {name: [] for name in self._ready}
-            self._around = []
-        self._began = 0.0
+        now = self._now()
+        if self._ended:  # else it began amid this step
+            self.steps.append(Watched((self._began or now) - self._ended, self._ready))
+        self._began, self._ended, self._ready = 0.0, now, {}
         before: Callable[[BaseException | None], None] | None = self._before
         if before is not None:
             before(error)

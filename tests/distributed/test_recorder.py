@@ -1,0 +1,143 @@
+"""What the recorder sees of a job's steps, and what ranks make of it together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from torch import Tensor, nn
+
+from gradwire.training.attach import attach
+from gradwire.tuning.contention import measure as measure_contention
+from gradwire.tuning.profiling import _timings, samples_of
+from gradwire.tuning.recorder import Recorder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
+        yield ranks
+
+
+class Chain(nn.Module):
+    """Two layers, of which one has a gradient of zeros in all but one row, and one unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+        self.last = nn.Linear(4, 2)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(self.table(x)).square().sum()
+        return made
+
+
+def recorded() -> None:
+    model = Chain()
+    handle = attach(model, "none | allreduce", bucket_bytes=1, lanes=2)
+    session: Any = handle._session
+    recorder = Recorder(model, session, keeps=32)
+    assert session.launches_at_end
+    for _ in range(5):
+        model.zero_grad()
+        with handle.no_sync():
+            model(torch.tensor([4])).backward()
+        model(torch.tensor([3])).backward()
+        with torch.no_grad():
+            model(torch.tensor([3]))  # an evaluation is no step
+    assert len(recorder.steps) == 4, "the first had begun before"
+    for step in recorder.steps:
+        assert set(step.ready) == {"table.weight", "last.weight", "last.bias"}
+        assert 0 < step.ready["last.weight"] <= step.ready["table.weight"]
+        assert step.around > 0
+    assert recorder.density["table.weight"] == 0.1
+    assert recorder.density["last.weight"] == 1.0
+    samples = samples_of(session, recorder)
+    assert {name: x[0].shape for name, x in samples.items()} == {
+        "table.weight": (5, 4), "last.weight": (1, 4),
+    }  # fmt: skip
+    assert len(samples["last.weight"]) == len(samples["table.weight"]) >= 8
+    ready, backward, around = _timings(session, recorder)
+    by_name = {r.parameter.name: r.seconds for r in ready}
+    assert by_name["unused.weight"] == max(by_name.values()), "what never comes is the last"
+    assert backward >= max(by_name.values()) * (1 - 1e-9)
+    assert around > 0
+    recorder.close()
+    assert not session.launches_at_end
+    assert session.on_end is None
+    model.zero_grad()
+    model(torch.tensor([3])).backward()
+    assert len(recorder.steps) == 4
+    handle.detach()
+
+
+def test_the_recorder_sees_gradients_in_their_order(one: Ranks) -> None:
+    one.run(recorded)
+
+
+class Late(nn.Module):
+    """A layer, after a sleep: of a rank that is late with its forward, or with its backward."""
+
+    def __init__(self, forward: float, backward: float) -> None:
+        super().__init__()
+        self.layer, self.seconds = nn.Linear(2, 2), forward
+        self.layer.register_full_backward_hook(lambda *_: time.sleep(backward))
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(self.seconds)
+        made: Tensor = self.layer(x.requires_grad_()).sum()
+        return made
+
+
+def timed(late: tuple[float, float]) -> tuple[float, float]:
+    """Backward and around, of ranks that are late here by turns."""
+    own = late if dist.get_rank() == 0 else late[::-1]
+    model = Late(*own)
+    handle = attach(model, "none | allreduce")
+    session: Any = handle._session
+    recorder = Recorder(model, session)
+    for _ in range(4):
+        model.zero_grad()
+        model(torch.ones(3, 2)).backward()
+    recorder.close()
+    _, backward, around = _timings(session, recorder)
+    handle.detach()
+    return backward, around
+
+
+def test_a_rank_that_is_late_once_is_not_late_twice(two: Ranks) -> None:
+    """One rank's forward takes 0.1 s, the other's backward: a step waits 0.1 s, not 0.2."""
+    (backward, around), other = two.run(timed, (0.1, 0.0))
+    assert (backward, around) == other
+    assert 0.1 <= backward + around < 0.19
+
+
+def shared() -> tuple[float, ...]:
+    handle = attach(Chain(), "none | allreduce", bucket_bytes=1, lanes=2)
+    session: Any = handle._session
+    found = measure_contention(session.performers, torch.device("cpu"))
+    handle.detach()
+    assert found.cores >= 1.0
+    assert found.wire_demand >= 0.0
+    assert 0.0 <= found.startup_demand <= 1.0
+    assert 0.0 <= found.wake_seconds < math.inf
+    return found.cores, found.wire_demand, found.startup_demand, found.wake_seconds
+
+
+def test_all_ranks_measure_the_same_contention(two: Ranks) -> None:
+    assert len(set(two.run(shared))) == 1
+
+
+def nothing_on_cuda() -> None:
+    assert math.isinf(measure_contention([], torch.device("cuda")).cores)
+
+
+def test_a_gpu_shares_no_processors(one: Ranks) -> None:
+    one.run(nothing_on_cuda)

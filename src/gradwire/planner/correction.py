@@ -19,6 +19,7 @@ from gradwire.planner.profile import Profile
 _FACTORS = tuple(2.0 ** (i / 4) for i in range(-12, 13))  # an eighth to eight times
 _LEAST = 1.5  # times wrong: less may be noise, or something else than moves
 _WORTH = 0.7  # of the error must be left at most
+_SHARED = 0.5  # of what all plans are off by
 
 
 def with_moves(profile: Profile, factor: float) -> Profile:
@@ -49,8 +50,13 @@ def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> fl
 
 
 def _error(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
-    """The mean distance of prediction and measurement, as factors."""
-    return mean(
-        abs(math.log(timeline_of(profile, plan).iteration_seconds / seconds))
+    """The mean distance of measurements from predictions, as factors. A machine that was slower
+    as a whole is half an excuse: what all of them share counts so much less."""
+    factors = [
+        math.log(seconds / timeline_of(profile, plan).iteration_seconds)
         for plan, seconds in measured
+    ]
+    return min(
+        mean(abs(own - shared) for own in factors) + _SHARED * abs(shared)
+        for shared in (0.0, *factors)
     )

@@ -45,6 +45,12 @@ def test_steps_that_wait_for_nothing_say_nothing() -> None:
     assert moves_factor(with_moves(fast, 0.5), raced(fast, fast, 0.1)) == 1.0
 
 
+@pytest.mark.parametrize("pace", [0.6, 0.75, 1.3, 1.6])
+def test_a_machine_that_is_slower_as_a_whole_is_no_slower_network(pace: float) -> None:
+    measured = [(plan, seconds * pace) for plan, seconds in raced(SLOW, SLOW, 0.08)]
+    assert moves_factor(SLOW, measured) == 1.0
+
+
 def test_what_no_factor_explains_is_left() -> None:
     measured = [(plan, s * f) for (plan, s), f in zip(raced(SLOW, SLOW), (4.0, 0.25, 4.0, 0.25))]
     assert moves_factor(SLOW, measured) == 1.0

@@ -20,7 +20,7 @@ from gradwire import Plan, Strategy
 from gradwire.errors import PlanError, StrategyError, UsageError
 
 STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
-PATIENCE = 400  # steps
+PATIENCE = 4000  # steps: three races of twenty rounds
 
 
 @pytest.fixture(scope="module")

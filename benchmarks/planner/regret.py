@@ -85,7 +85,8 @@ def place(cell: dict[str, Any]) -> str:
     return f"{cell['hosts']} × {cell['procs_per_host']}, {cell['rate']}"
 
 
-REGRET = ("model", "network", "adopted", "ms", "regret, %", "against bf16", "against layer-wise")
+REGRET = ("model", "network", "adopted, buckets on lanes", "ms", "regret, %", "tuned bf16 takes",
+          "layer-wise takes")  # fmt: skip
 
 
 def regrets(cell: dict[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -16,6 +16,20 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="session")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Two ranks."""
+    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Four ranks."""
+    with Ranks(4, tmp_path_factory.mktemp("four")) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="session")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """A world of one."""
     with Ranks(1, tmp_path_factory.mktemp("one")) as ranks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,12 +31,6 @@ IN_TURN = (
     "randk(0.2)+ef | allreduce",
     "none | allreduce",
 )
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(4, tmp_path_factory.mktemp("four")) as ranks:
-        yield ranks
 
 
 def plan_of(handle: Any, strategy: str, bucket_bytes: int = 1 << 20, lanes: int = 1) -> Plan:

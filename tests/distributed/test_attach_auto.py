@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,6 @@ from gradwire.errors import PlanError, StrategyError, UsageError
 
 STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
 PATIENCE = 4000  # steps: three races of twenty rounds
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
-        yield ranks
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(4, tmp_path_factory.mktemp("four")) as ranks:
-        yield ranks
 
 
 def settled(ddp: bool, loop: str) -> tuple[Any, ...]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
@@ -17,12 +15,6 @@ from gradwire.training.attach import attach
 from gradwire.tuning.contention import measure as measure_contention
 from gradwire.tuning.profiling import _timings, samples_of
 from gradwire.tuning.recorder import Recorder
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
-        yield ranks
 
 
 class Chain(nn.Module):

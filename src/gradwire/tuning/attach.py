@@ -48,7 +48,7 @@ def attach(
         module: a plain module (its parameters and buffers are broadcast from rank 0, as DDP
             does) or a `DistributedDataParallel` (whose one comm hook is taken).
         plan: "auto", a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path
-            of a saved plan. "auto" begins as plain fp32, watches ten steps, measures for about
+            of a saved plan. "auto" begins as plain fp32, watches some steps, measures for about
             half a minute, lets the best plans race on real steps beside tuned fp32 and bf16, and
             adopts the winner; it plans again when steps become much slower or faster.
         process_group: whose ranks average; DDP's own, or the default group.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +50,6 @@ STRATEGIES = (
     f"all_to_all@cross, all_gather@cross, broadcast@node, decompress@gpu', {TWO})",
 )
 every = pytest.mark.parametrize("strategy", STRATEGIES)
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(4, tmp_path_factory.mktemp("four")) as ranks:
-        yield ranks
 
 
 @every

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,6 @@ STRATEGIES = (
 )
 every = pytest.mark.parametrize("strategy", STRATEGIES)
 STEPS = 3
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
-        yield ranks
 
 
 def train(model: nn.Module, steps: range) -> list[dict[str, Tensor]]:

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +21,6 @@ from gradwire.runtime.torch_dist import PACED_BYTES, Performer
 
 PATIENCE = 4.0  # seconds: the group's timeout where a test waits for it
 LARGE = 8 * 2**20
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
-        yield ranks
 
 
 def data(sender: int, receiver: int, size: int, step: int = 0) -> Tensor:

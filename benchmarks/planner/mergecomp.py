@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from turns import Trainer, slowest
+from turns import Trainer, seconds_of
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.plan import Plan
@@ -24,7 +24,7 @@ def measured(trainer: Trainer, profile: Profile, strategy: str) -> Plan:
         assert trainer.handle is not None
         trainer.handle.adopt(grouped(parameters, cuts, strategy))
         steps = [trainer.step() for _ in range(UNCOUNTED + COUNTED)]
-        return median(slowest([steps[UNCOUNTED:]])[0])
+        return median(seconds_of([steps[UNCOUNTED:]])[0])
 
     count = len(parameters)
     split, probes = bisection(seconds, count)

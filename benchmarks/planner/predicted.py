@@ -35,7 +35,7 @@ from turns import (
     measure,
     niced_seconds,
     parts,
-    slowest,
+    seconds_of,
     wait_for_quiet,
 )
 
@@ -120,7 +120,7 @@ def work(arguments: argparse.Namespace) -> None:
     predicted = {name: timeline_of(profile, plan) for name, plan in plans.items()}
     rounds = rounds_of(arguments.rounds, [t.iteration_seconds for t in predicted.values()])
     steps = measure(trainer, list(plans.values()), rounds, arguments.patience)
-    seconds = dict(zip(plans, slowest(steps)))
+    seconds = dict(zip(plans, seconds_of(steps)))
     if dist.get_rank() == 0:
         report(arguments, Outcome(profile, plans, predicted, seconds, took, others))
         if arguments.parts:

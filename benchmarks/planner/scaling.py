@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from predicted import settle, tuned
 from replay import REPLAYS, SCALE
-from turns import Trainer, measure, slowest, wait_for_quiet
+from turns import Trainer, measure, seconds_of, wait_for_quiet
 
 from gradwire.lab import Cluster
 from gradwire.plan import Plan
@@ -92,7 +92,7 @@ def work(arguments: argparse.Namespace) -> None:
     wait_for_quiet(30.0)
     training = REPLAYS[arguments.models[0]]()
     alone = Trainer(training)
-    single = slowest([[alone.step() for _ in range(8)][2:]])[0]
+    single = seconds_of([[alone.step() for _ in range(8)][2:]])[0]
     trainer, tuner = tuned(training, STRATEGIES)
     settle(trainer, tuner)
     tuner.close()
@@ -104,7 +104,7 @@ def work(arguments: argparse.Namespace) -> None:
     }
     plans["auto"] = adopted
     steps = measure(trainer, list(plans.values()), arguments.rounds, arguments.patience)
-    seconds = dict(zip(plans, slowest(steps)))
+    seconds = dict(zip(plans, seconds_of(steps)))
     if dist.get_rank() == 0:
         auto = f"{adopted.main_strategy}, {len(adopted.buckets)} buckets"
         document = {"alone": median(single), "seconds": seconds, "auto": auto}

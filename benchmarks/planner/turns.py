@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
-from statistics import median
+from statistics import mean, median
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
@@ -118,13 +118,16 @@ def wait_for_quiet(patience_seconds: float = 60.0, quiet_seconds: float = 1.0) -
     return False
 
 
-def slowest(steps: Sequence[Sequence[Step]]) -> list[list[float]]:
-    """Every plan's seconds, step by step, each the slowest rank's: of the turns that others left
-    alone, or, if these are too few, of the calmer half. Collective."""
-    facts = [[(step.whole, step.disturbed) for step in own] for own in steps]
-    mine = torch.tensor(facts, dtype=torch.float64)
-    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
-    return [undisturbed(own) for own in mine.tolist()]
+def seconds_of(steps: Sequence[Sequence[Step]]) -> list[list[float]]:
+    """Every plan's seconds, step by step, the mean of ranks: who ends one late begins the next one
+    late, so means add up to what training takes. Of the turns that others left alone, or, if these
+    are too few, of the calmer half. Collective."""
+    took = torch.tensor([[step.whole for step in own] for own in steps], dtype=torch.float64)
+    others = torch.tensor([[step.disturbed for step in own] for own in steps], dtype=torch.float64)
+    dist.all_reduce(took)
+    dist.all_reduce(others, op=dist.ReduceOp.MAX)
+    facts = torch.stack([took / dist.get_world_size(), others], dim=-1)
+    return [undisturbed(own) for own in facts.tolist()]
 
 
 def undisturbed(own: Sequence[Sequence[float]]) -> list[float]:
@@ -135,8 +138,9 @@ def undisturbed(own: Sequence[Sequence[float]]) -> list[float]:
 
 
 def parts(steps: Sequence[Step]) -> dict[str, float]:
-    """Medians."""
-    return {name: median(getattr(s, name) for s in steps) for name in Step._fields}
+    """Means, which add up, of the steps that are not among the tenth that took longest."""
+    usual = sorted(steps, key=lambda step: step.whole)[: max(1, len(steps) * 9 // 10)]
+    return {name: mean(getattr(s, name) for s in usual) for name in Step._fields}
 
 
 def turns_of(steps: Sequence[float]) -> list[Sequence[float]]:

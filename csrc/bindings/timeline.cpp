@@ -10,7 +10,8 @@ namespace gradwire {
 namespace {
 
 using JobsAt = std::tuple<std::int32_t, Address, Address, Address, Address, Address>;
-using MachineIs = std::tuple<std::int32_t, double, double, double, double>;
+using MachineIs =
+    std::tuple<std::int32_t, double, double, double, double, double, double, double>;
 
 Jobs jobs_at(const JobsAt& jobs) {
     const auto& [count, ready, option, stage, lane, seconds] = jobs;
@@ -23,8 +24,8 @@ Jobs jobs_at(const JobsAt& jobs) {
 }
 
 Machine machine_is(const MachineIs& machine) {
-    const auto& [lanes, cores, wire_demand, workers, backward] = machine;
-    return {lanes, cores, wire_demand, workers, backward};
+    const auto& [lanes, cores, wire_demand, workers, backward, slowdown, sharing, demand] = machine;
+    return {lanes, cores, wire_demand, workers, backward, slowdown, sharing, demand};
 }
 
 // repeats: how often; the time of one without the call, for benchmarks.

@@ -32,14 +32,18 @@ Simulator::Simulator(const Jobs& jobs, const Machine& machine) : jobs(jobs), mac
         for (Speed* share : {share_[compute], share_[node], share_[cross]})
             share[n] = shared(1.0, n);
         share_[workers][n] = shared(machine.workers, n);
-        share_[latency][n] = {1.0, 1.0};
+        const double alone = 1.0 + machine.start_sharing * std::max(0, n - 1);
+        const double beside = std::max(alone, machine.start_slowdown);
+        starts_[0][n] = {1.0 / alone, alone};
+        starts_[1][n] = {1.0 / beside, beside};
         const double busy = std::min<double>(n, machine.workers);
         for (int main = 0; main < 2; ++main)
             for (int links = 0; links < 3; ++links)
-                processors_[main][n][links] =
-                    shared(machine.cores, main + busy + machine.wire_demand * links);
+                for (int waiting = 0; waiting < 2; ++waiting)
+                    processors_[main][n][links][waiting] =
+                        shared(machine.cores, main + busy + machine.wire_demand * links +
+                                                  machine.start_demand * waiting);
     }
-    slowed_[latency] = false;
     slowed_[compute] = slowed_[workers] = true;
     slowed_[node] = slowed_[cross] = machine.wire_demand > 0.0;
 }
@@ -81,14 +85,15 @@ int Simulator::run(State& state, const Note& note) const {
         const bool interrupted = state.running[compute] > 0;
         const bool backward = !interrupted && state.done < machine.backward;
         const int links = (state.running[node] > 0) + (state.running[cross] > 0);
+        const bool main = interrupted || backward;
         const Speed processors =
-            processors_[interrupted || backward][state.running[workers]][links];
+            processors_[main][state.running[workers]][links][state.running[latency] > 0];
         const double until_target = backward ? (target - state.done) * processors.pace : never;
         double step = until_target;
         for (int lane = 0; lane < lanes; ++lane) {
             const Runner& runner = state.runners[lane];
             if (runner.stage == runner.end) continue;
-            speeds[lane] = speed(state, processors, jobs.lane[runner.stage]);
+            speeds[lane] = speed(state, processors, main, jobs.lane[runner.stage]);
             until[lane] = runner.left * speeds[lane].pace;
             step = std::min(step, until[lane]);
         }

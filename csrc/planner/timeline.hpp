@@ -28,6 +28,9 @@ struct Machine {
     double wire_demand;  // processors that a link at full speed takes
     double workers;      // at least 1
     double backward;     // seconds, not less than any job's ready
+    double start_slowdown;  // what waits takes so many times as long while backward runs: 1 or more
+    double start_sharing;   // and so much more for each other that waits
+    double start_demand;    // processors that waiting takes, however many wait
 };
 
 // rate: seconds of work in a second; pace: its inverse. Two numbers, so that nothing is divided.
@@ -74,7 +77,10 @@ class Simulator {
   private:
     template <class Note>
     int run(State& state, const Note& note) const;
-    Speed speed(const State& state, const Speed& processors, std::int32_t resource) const {
+    // main: whether backward runs, or what interrupts it.
+    Speed speed(const State& state, const Speed& processors, bool main,
+                std::int32_t resource) const {
+        if (resource == latency) return starts_[main][state.running[latency]];
         const Speed share = share_[resource][state.running[resource]];
         const Speed own = slowed_[resource] ? processors : Speed{1.0, 1.0};
         return {own.rate * share.rate, own.pace * share.pace};
@@ -82,7 +88,8 @@ class Simulator {
 
     bool slowed_[resources];
     Speed share_[resources][most_lanes + 1];
-    Speed processors_[2][most_lanes + 1][3];  // whether compute, workers, links in use
+    Speed starts_[2][most_lanes + 1];            // whether compute, how many wait
+    Speed processors_[2][most_lanes + 1][3][2];  // whether compute, workers, links in use, waiting
 };
 
 // The end of the last job or of backward. choice: (jobs,) an option of each, from 0.

@@ -118,9 +118,11 @@ def shared() -> tuple[float, ...]:
     handle.detach()
     assert found.cores >= 1.0
     assert found.wire_demand >= 0.0
-    assert 0.0 <= found.startup_demand <= 1.0
+    assert found.start_slowdown >= 1.0
+    assert found.start_sharing >= 0.0
+    assert found.start_demand >= 0.0
     assert 0.0 <= found.wake_seconds < math.inf
-    return found.cores, found.wire_demand, found.startup_demand, found.wake_seconds
+    return tuple(vars(found).values())
 
 
 def test_all_ranks_measure_the_same_contention(two: Ranks) -> None:

@@ -8,8 +8,8 @@ GivenOption = tuple[int, int, int, int]
 JobsAt = tuple[int, int, int, int, int, int]
 """How many jobs; the addresses of ready, option, stage, lane, seconds."""
 
-MachineIs = tuple[int, float, float, float, float]
-"""lanes, cores, wire_demand, workers, backward_seconds."""
+MachineIs = tuple[int, float, float, float, float, float, float, float]
+"""The fields of `Machine` (kernels/schedule.py)."""
 
 
 class PlannerCore(Protocol):

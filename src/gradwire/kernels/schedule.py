@@ -30,13 +30,17 @@ MOST_LANES = 16
 
 
 class Machine(NamedTuple):
-    """What runs the jobs. lanes: of the conductor. backward_seconds: not less than any ready."""
+    """What runs the jobs. lanes: of the conductor. backward_seconds: not less than any ready.
+    start_slowdown: 1.0 or more; start_sharing, start_demand: not negative."""
 
     lanes: int
     cores: float
     wire_demand: float
     workers: float
     backward_seconds: float
+    start_slowdown: float = 1.0
+    start_sharing: float = 0.0
+    start_demand: float = 0.0
 
     @property
     def numbers(self) -> MachineIs:
@@ -117,8 +121,13 @@ def check_machine(jobs: Jobs, machine: Machine) -> None:
             "cores and workers are 1.0 or more, as a stage takes one whole, not "
             f"{machine.cores} and {machine.workers}; give 1.0 for a shared one"
         )
-    if not 0.0 <= machine.wire_demand < math.inf:
-        raise KernelError(f"wire_demand is not negative, not {machine.wire_demand}; give 0.0")
+    for name in ("wire_demand", "start_sharing", "start_demand"):
+        if not 0.0 <= (value := getattr(machine, name)) < math.inf:
+            raise KernelError(f"{name} is finite and not negative, not {value}; give 0.0")
+    if not 1.0 <= machine.start_slowdown < math.inf:
+        raise KernelError(
+            f"start_slowdown is finite, 1.0 or more, not {machine.start_slowdown}; give 1.0"
+        )
     last = float(jobs.ready.max()) if len(jobs) else 0.0
     if not last <= machine.backward_seconds < math.inf:
         raise KernelError(

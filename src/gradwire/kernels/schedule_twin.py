@@ -89,12 +89,20 @@ class Run:
         links = (self.running[NODE] > 0) + (self.running[CROSS] > 0)
         main = bool(self.running[COMPUTE]) or backward
         busy = min(float(self.running[WORKERS]), self.machine.workers)
-        return shared(self.machine.cores, main + busy + self.machine.wire_demand * links)
+        waiting = self.machine.start_demand * (self.running[LATENCY] > 0)
+        demand = main + busy + self.machine.wire_demand * links + waiting
+        return shared(self.machine.cores, demand)
 
-    def _speed(self, runner: Runner, processors: Speed) -> Speed:
+    def _start(self, backward: bool) -> Speed:
+        times = 1.0 + self.machine.start_sharing * (self.running[LATENCY] - 1)
+        if self.running[COMPUTE] or backward:
+            times = max(times, self.machine.start_slowdown)
+        return Speed(1.0 / times, times)
+
+    def _speed(self, runner: Runner, processors: Speed, backward: bool) -> Speed:
         lane = self.jobs.lane[runner.stage]
         if lane == LATENCY:
-            return FULL
+            return self._start(backward)
         capacity = self.machine.workers if lane == WORKERS else 1.0
         share = shared(capacity, float(self.running[lane]))
         if lane in (NODE, CROSS) and not self.machine.wire_demand > 0.0:
@@ -108,7 +116,7 @@ class Run:
         processors = self._processors(backward)
         target = min([total, *(ready for _, ready in self._waited_for())])
         until_target = (target - self.done) * processors.pace if backward else math.inf
-        active = [(r, self._speed(r, processors)) for r in self.runners if not r.waits]
+        active = [(r, self._speed(r, processors, backward)) for r in self.runners if not r.waits]
         until = [runner.left * speed.pace for runner, speed in active]
         step = min([until_target, *until])
         if step == math.inf:

@@ -3,7 +3,8 @@
     seconds = max(floor, α + β·size + β'·max(0, size - knee))
 
 The floor is what the smallest messages cost whatever their size; the knee is where a cache ends,
-or where a backend changes its algorithm.
+or where a backend changes its algorithm. Where that misses by more than repeated measurements
+differ, it is not the truth: then the curve goes straight from size to size.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gradwire.planner.curves import Curve
 
 _WORTH = 0.9  # a floor or a knee must take away this much of the error
 _ROUNDING = 1e-9  # an error that is nothing but rounding needs no explanation
+_MISFIT = 0.03  # an error that changes no plan
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
 
     measured: sizes, ascending, each with its repeated seconds. Errors count relative to what was
     measured, so that a millisecond matters where messages take one, and not where they take a
-    second. A floor and a knee are taken where they explain a tenth of the error or more.
+    second. A floor and a knee are taken where they explain a tenth of the error or more. An error
+    beyond the spread is the formula's, and the curve goes from median to median instead.
     Raises PlanError if there is nothing, or a time is not positive and finite.
     """
     points = [(float(size), median(seconds)) for size, seconds in measured if seconds]
@@ -88,7 +91,11 @@ def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
         error = _error(curve, points)
         if error < _WORTH * best_error and best_error > _ROUNDING:
             best, best_error = curve, error
-    return Fit(best, best_error, median(_spread(seconds) for _, seconds in measured if seconds))
+    spread = median(_spread(seconds) for _, seconds in measured if seconds)
+    if best_error > max(spread, _MISFIT) and len(points) > 1:
+        best = _through(points)
+        best_error = _error(best, points)
+    return Fit(best, best_error, spread)
 
 
 def _shapes(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float | None, int]]:
@@ -116,6 +123,21 @@ def _candidate(points: Sequence[tuple[float, float]], first: int, knee: float | 
         least = max(least, floor, line(x))
         made.append((x, least))
     return Curve(tuple(made), max(0.0, b + (more if knee is not None else 0.0)))
+
+
+def _through(points: Sequence[tuple[float, float]]) -> Curve:
+    """From point to point. Sizes that cost less than smaller ones have their mean with these."""
+    pools = list[list[tuple[float, float]]]()
+    for point in points:
+        pools.append([point])
+        while len(pools) > 1 and _level(pools[-1]) < _level(pools[-2]):
+            last = pools.pop()
+            pools[-1] += last
+    return Curve(tuple((x, _level(pool)) for pool in pools for x, _ in pool))
+
+
+def _level(pool: Sequence[tuple[float, float]]) -> float:
+    return mean(y for _, y in pool)
 
 
 def _crossings(floor: float, a: float, b: float, more: float, knee: float | None) -> list[float]:

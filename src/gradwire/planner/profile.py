@@ -72,15 +72,19 @@ class Contention:
     """What is shared when a lane works beside backward.
 
     cores: processors that a rank has, in units of what backward has alone; infinite where nothing
-    was slowed. wire_demand: processors that moving at full speed takes. startup_demand: processors
-    that the start-up of a move takes, 0 to 1: start-ups of two lanes pass at once where it is 0,
-    one after the other where it is 1. wake_seconds: how long after its bucket is ready a lane that
-    sleeps begins with it while backward runs: until a busy processor, and the interpreter, let it.
+    was slowed. wire_demand: processors that moving at full speed takes. Of start-ups of moves:
+    start_slowdown: times as long that one takes while backward runs, as the threads that it wakes
+    find processors busy; start_sharing: of two lanes at once each takes 1 + start_sharing times as
+    long, 1 if they pass at once, 2 if one after the other; start_demand: processors that they take
+    from backward. wake_seconds: how long after its bucket is ready a lane that sleeps begins with
+    it while backward runs: until a busy processor, and the interpreter, let it.
     """
 
     cores: float = math.inf
     wire_demand: float = 0.0
-    startup_demand: float = 0.0
+    start_slowdown: float = 1.0
+    start_sharing: float = 0.0
+    start_demand: float = 0.0
     wake_seconds: float = 0.0
 
     def to_json(self) -> dict[str, float | None]:
@@ -91,7 +95,8 @@ class Contention:
     def from_json(value: Mapping[str, Any]) -> Contention:
         """What `to_json` wrote, or an older version; what is not there has its default."""
         cores = math.inf if value["cores"] is None else number(value["cores"], "cores")
-        more = {n: number(value[n], n) for n in ("startup_demand", "wake_seconds") if n in value}
+        names = ("start_slowdown", "start_sharing", "start_demand", "wake_seconds")
+        more = {n: number(value[n], n) for n in names if n in value}
         return Contention(cores, number(value["wire_demand"], "wire_demand"), **more)
 
 

@@ -29,9 +29,8 @@ class Bucketed:
 class Stages:
     """Stages of buckets by strategies, as a profile measured them.
 
-    Local work is on the conductor's threads or streams (WORKERS), and so is what the start-up of a
-    move takes of processors; the rest of moves is on the link that the ranks share: NODE if all
-    are on one machine, else CROSS.
+    Local work is on the conductor's threads or streams (WORKERS). A move is a start-up (LATENCY),
+    and then on the link that the ranks share: NODE if all are on one machine, else CROSS.
     """
 
     profile: Profile
@@ -48,11 +47,9 @@ class Stages:
         link = cost.link_seconds(bucket.elements)
         encode, decode = cost.encode(bucket.elements), cost.decode(bucket.elements)
         share = encode / (encode + decode) if encode + decode > 0 else 1.0
-        work = (wire - link) * self.profile.contention.startup_demand
         stages = (
             Stage(Lane.WORKERS, encode + more * share, "encode"),
-            Stage(Lane.WORKERS, work, "wire"),
-            Stage(Lane.LATENCY, wire - link - work, "wire"),
+            Stage(Lane.LATENCY, wire - link, "wire"),
             Stage(self.link, link, "wire"),
             Stage(Lane.WORKERS, decode + more * (1 - share), "decode"),
         )
@@ -71,4 +68,6 @@ class Stages:
             lanes=lanes, cores=shared.cores, wire_demand=shared.wire_demand,
             forward_seconds=self.profile.around_seconds,
             backward_seconds=self.profile.backward_seconds,
+            start_slowdown=shared.start_slowdown, start_sharing=shared.start_sharing,
+            start_demand=shared.start_demand,
         )  # fmt: skip

@@ -11,12 +11,16 @@ The rule is the conductor's (gradwire/runtime/conductor.py):
   ready, runs its stages one after the other, and takes the next.
 - Backward is work on COMPUTE. A job is ready when the work up to its `ready_seconds` is done.
 - Stages share what they run on, as fluids do: each of two on one link has half of it. WORKERS has
-  room for `workers` at full speed. LATENCY is waiting: it belongs to nobody and is never shared.
+  room for `workers` at full speed.
+- LATENCY is waiting, for the network and for threads to wake. While something is on COMPUTE it
+  takes `start_slowdown` times as long, as who wakes finds processors busy; else, beside k others
+  that wait, 1 + k · `start_sharing` times.
 - A stage on COMPUTE stops backward and pushes all that is left of it back.
 - Processors: backward, or whatever stops it, demands one; each worker at work one; a link in use
-  `wire_demand`, however many share it, because what it takes goes with the bytes. Where they
-  demand more than `cores` together, all of them run at cores / demand, the links too (unless
-  `wire_demand` is 0: such a link is a device of its own).
+  `wire_demand`, however many share it, because what it takes goes with the bytes; waiting
+  `start_demand`, however many wait. Where they demand more than `cores` together, backward,
+  workers and links run at cores / demand (but links at full speed if `wire_demand` is 0: then they
+  are devices of their own).
 
 Times count from the start of backward. Source: Espresso (EuroSys'23), section 4.3, has the idea of
 a timeline F(S); the rule is ours, because it is what our executor does.
@@ -87,7 +91,8 @@ class Executor:
 
     lanes: of the conductor, 1 to 16. cores: processors of the rank, 1.0 or more. wire_demand:
     processors that a link in use takes. workers: how many WORKERS stages run at full speed, 1.0 or
-    more. backward_seconds: at least; it always lasts until the last job is ready.
+    more. backward_seconds: at least; it always lasts until the last job is ready. start_slowdown:
+    1.0 or more; start_sharing, start_demand: as above.
     """
 
     lanes: int = 1
@@ -97,6 +102,9 @@ class Executor:
     forward_seconds: float = 0.0
     backward_seconds: float = 0.0
     optimizer_seconds: float = 0.0
+    start_slowdown: float = 1.0
+    start_sharing: float = 0.0
+    start_demand: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= MOST_LANES:
@@ -109,7 +117,15 @@ class Executor:
                     f"{name} must be 1.0 or more, as a stage takes one whole, not {value}; "
                     f"give {name}=1.0"
                 )
-        for name in ("wire_demand", "forward_seconds", "backward_seconds", "optimizer_seconds"):
+        if not 1.0 <= self.start_slowdown < math.inf:
+            raise PlanError(
+                "start_slowdown must be finite, 1.0 or more, as nothing is faster beside backward,"
+                f" not {self.start_slowdown}; measure it again"
+            )
+        for name in (
+            "wire_demand", "forward_seconds", "backward_seconds", "optimizer_seconds",
+            "start_sharing", "start_demand",
+        ):  # fmt: skip
             if not 0.0 <= (value := getattr(self, name)) < math.inf:
                 raise PlanError(
                     f"{name} must be finite and not negative, not {value}; measure it again"
@@ -200,6 +216,7 @@ def machine(jobs: Jobs, executor: Executor) -> Machine:
     return Machine(
         executor.lanes, executor.cores, executor.wire_demand, executor.workers,
         max(executor.backward_seconds, last),
+        executor.start_slowdown, executor.start_sharing, executor.start_demand,
     )  # fmt: skip
 
 

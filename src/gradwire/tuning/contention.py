@@ -1,8 +1,8 @@
 """How much lanes and backward slow each other: measured, not derived from a number of cores.
 
-main thread   backward ┄ alone ┄ │ ┄ beside local work ┄ │ ┄ beside moves ┄ │
-lane 0                           │    kernels on memory  │    all-reduces   │ small ┄ │ small ┄
-lane 1                           │                       │                  │         │ small ┄
+main thread   backward ┄ alone ┄ │ ┄ beside local work ┄ │ ┄ beside moves ┄ │ ┄ beside ┄ │
+lane 0                           │    kernels on memory  │    all-reduces   │   small ┄  │ small ┄
+lane 1                           │                       │                  │            │ small ┄
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 from statistics import mean
 from time import perf_counter
@@ -29,6 +30,8 @@ _MOVED = 1 << 20  # elements, of an all-reduce
 _LOCAL = 1 << 20
 _SMALL = 2048  # elements, of a move whose start-up is all that counts
 _TURNS, _MOST = 8, 200  # of one lane and of two; small moves of a turn
+_PAIRS = 3  # of backward alone and beside local work
+_FEWEST = 10  # small moves
 
 
 def measure(performers: Sequence[Performer], device: torch.device) -> Contention:
@@ -39,14 +42,20 @@ def measure(performers: Sequence[Performer], device: torch.device) -> Contention
     if device.type != "cpu":
         return Contention()
     performer, backward = performers[0], _Backward()
-    alone = backward.rate(_SECONDS)
-    local = _beside(_local_work, backward)
-    cores = cores_of(_agreed(performer, alone / local))
-    moving = _beside(_moves(performer), backward)
-    wire_demand = demand_of(_agreed(performer, alone / moving), cores)
-    startup = startup_of(_pair_over_one(performers))
-    wake = _agreed(performer, _wake_seconds(backward))
-    return Contention(cores, wire_demand, startup, wake)
+    alone, slowdown = _local_slowdown(performer, backward)
+    cores = cores_of(slowdown)
+    moving, _ = _beside(_moves(performer), backward)
+    count = _small_count(performer)
+    one, pair = _one_and_pair(performers, count)
+    starting, took = _beside(partial(_small_moves, performer, count), backward)
+    return Contention(
+        cores,
+        wire_demand=demand_of(_agreed(performer, alone / moving), cores),
+        start_slowdown=max(1.0, _agreed(performer, took) / one),
+        start_sharing=sharing_of(pair / one),
+        start_demand=demand_of(_agreed(performer, alone / starting), cores),
+        wake_seconds=_agreed(performer, _wake_seconds(backward)),
+    )
 
 
 def cores_of(slowdown: float) -> float:
@@ -55,16 +64,16 @@ def cores_of(slowdown: float) -> float:
 
 
 def demand_of(slowdown: float, cores: float) -> float:
-    """What moves demand beside backward, which demands one."""
+    """What moves demand beside backward, which demands one: one at most, as one thread moves."""
     if math.isinf(cores) or slowdown < _NOTHING / 1.05:
         return 0.0
-    return max(0.0, slowdown * cores - 1.0)
+    return min(1.0, max(0.0, slowdown * cores - 1.0))
 
 
-def startup_of(slowdown: float) -> float:
+def sharing_of(slowdown: float) -> float:
     """Small moves of two lanes at once take `slowdown` times as long as one lane's: of a start-up,
     what processors do is done one after the other, what is waiting at once."""
-    return min(1.0, max(0.0, slowdown - 1.0)) if slowdown >= _NOTHING else 0.0
+    return max(0.0, slowdown - 1.0) if slowdown >= _NOTHING else 0.0
 
 
 class _Backward:
@@ -83,7 +92,7 @@ class _Backward:
         middle = self._layers[_LAYERS // 2].weight
         middle.register_post_accumulate_grad_hook(lambda _: call())  # type: ignore[no-untyped-call]
 
-    def rate(self, seconds: float, until: Future[None] | None = None) -> float:
+    def rate(self, seconds: float, until: Future[float] | None = None) -> float:
         """Per second of backward, for so long or until something is done. Makes its own gradients,
         whatever mode the caller is in."""
         count, spent, began = 0, 0.0, perf_counter()
@@ -106,13 +115,30 @@ def _agreed(performer: Performer, value: float) -> float:
     return float(arrived.mean())
 
 
-def _beside(work: Callable[[], None], backward: _Backward) -> float:
-    """The rate of backward while another thread works."""
+def _local_slowdown(performer: Performer, backward: _Backward) -> tuple[float, float]:
+    """The rate of backward alone, and how many times as long it takes beside local work. All ranks
+    do the same at the same time: they may share processors."""
+    alone, beside = list[float](), list[float]()
+    for _ in range(_PAIRS):
+        _agreed(performer, 0.0)
+        alone.append(backward.rate(_SECONDS))
+        _agreed(performer, 0.0)
+        beside.append(_beside(_local_work, backward)[0])
+    return mean(alone), _agreed(performer, mean(alone) / mean(beside))
+
+
+def _beside(work: Callable[[], None], backward: _Backward) -> tuple[float, float]:
+    """The rate of backward while another thread works, and the seconds of that work."""
+
+    def timed() -> float:
+        began = perf_counter()
+        work()
+        return perf_counter() - began
+
     with _threads(1) as threads:
-        working = threads.submit(work)
+        working = threads.submit(timed)
         rate = backward.rate(0.0, until=working)
-        working.result()
-    return rate
+        return rate, working.result()
 
 
 def _threads(count: int) -> ThreadPoolExecutor:
@@ -159,19 +185,21 @@ def _wake_seconds(backward: _Backward) -> float:
     return mean(took) if took else 0.0
 
 
-def _pair_over_one(performers: Sequence[Performer]) -> float:
-    """How many times as long small moves take when two lanes make them at once; 1 of one lane."""
-    if len(performers) < 2:
-        return 1.0
-    first, one, pair = performers[0], 0.0, 0.0
+def _small_count(performer: Performer) -> int:
+    """So many small moves are a turn, the same number on every rank."""
     began = perf_counter()
-    _small_moves(first, 20)
-    once = _agreed(first, perf_counter() - began) / 20
-    count = max(10, min(_MOST, int(2 * _SECONDS / _TURNS / once)))
+    _small_moves(performer, 2 * _FEWEST)
+    once = _agreed(performer, perf_counter() - began) / (2 * _FEWEST)
+    return max(_FEWEST, min(_MOST, int(2 * _SECONDS / _TURNS / once)))
+
+
+def _one_and_pair(performers: Sequence[Performer], count: int) -> tuple[float, float]:
+    """Seconds of so many small moves by one lane, and by each of two at once if there are two."""
+    one, pair = list[float](), list[float]()
     for _ in range(_TURNS):
-        one += _small_seconds(performers[:1], count)
-        pair += _small_seconds(performers[:2], count)
-    return pair / one
+        one.append(_small_seconds(performers[:1], count))
+        pair.append(_small_seconds(performers[:2], count))
+    return mean(one), mean(pair)
 
 
 def _small_seconds(performers: Sequence[Performer], count: int) -> float:

@@ -33,7 +33,7 @@ SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 """Elements, by default."""
 WARM_UP, BLOCKS = 2, 5
 """Runs before those that count; blocks of runs, each of which counts as one measurement."""
-FEWEST, MOST = 5, 160  # runs that count
+FEWEST, MOST = 5, 400  # runs that count
 SECONDS = 0.25
 """That runs of one size take, together, if there are not too few or too many of them."""
 PATIENCE_SECONDS = 0.4
@@ -209,7 +209,7 @@ def _total(run: Run) -> float:
 def _ladder(sizes: Sequence[int], largest: int) -> list[int]:
     """Sizes below the largest bucket, and that one; nothing far beyond."""
     below = [size for size in sizes if size < largest]
-    return below if below and largest < 1.5 * below[-1] else [*below, max(1, largest)]
+    return below if below and largest < 1.2 * below[-1] else [*below, max(1, largest)]
 
 
 def _shape(n: int) -> tuple[int, ...]:

@@ -83,20 +83,27 @@ def versions() -> Mapping[str, str]:
 def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:
     """When the last rank has each gradient, how long backward lasts, and what is around it.
 
-    From the end of an exchange, which ranks leave together, step by step and then the median: a
-    rank that is late with its forward is not late with its backward once more.
+    From the end of an exchange, which ranks leave together, step by step and then the mean of
+    those in the middle: a rank that is late with its forward is not late with its backward once
+    more, and parts that now and then take long add up, as their medians do not.
     """
     names = list(session.parameters)
     rows = [_row(step, names) for step in recorder.steps]
     times = _of_ranks(session, torch.tensor(rows, dtype=torch.float64))
-    around = float(times[..., 0].mean(0).quantile(0.5))
-    ready = (times[..., 0:1] + times[..., 1:]).amax(0).quantile(0.5, dim=0).sub(around).clamp(0)
+    around = float(_middle(times[..., 0].mean(0)))
+    ready = _middle((times[..., 0:1] + times[..., 1:]).amax(0)).sub(around).clamp(0)
     thin = [recorder.density.get(name, 1.0) for name in names]
     density = _of_ranks(session, torch.tensor(thin, dtype=torch.float64)).amax(0).tolist()
     described = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
     *seconds, backward = ready.tolist()
     found = [Ready(described[name], *facts) for name, *facts in zip(names, seconds, density)]
     return tuple(_in_order(found, described)), backward, around
+
+
+def _middle(steps: Tensor) -> Tensor:
+    """The mean over steps, without the tenth that is the least and the tenth that is the most."""
+    count = len(steps)
+    return steps.sort(0).values[count // 10 : count - count // 10].mean(0)
 
 
 def samples_of(session: Session, recorder: Recorder) -> dict[str, list[Tensor]]:

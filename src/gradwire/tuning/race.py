@@ -1,8 +1,12 @@
 """Plans compete on real steps: who wins beyond noise is adopted.
 
 turn      plan A ▂▂▇▇▇  plan B ▂▂▇▇▇  plan C ▂▂▇▇▇      ▂ not counted, ▇ counted
-round     every plan has a turn; the slowest rank's step counts
+round     every plan has a turn; of a step the mean of all ranks counts
 halving   after each pair of rounds the slower half is out, never the baseline
+
+Ranks wait for each other in every step, so over many steps all take the same time. A rank that
+ends one late begins the next one late: means add up to what training takes, the slowest rank's
+times to more, and to the more the more ranks share a processor.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from statistics import median
+from statistics import mean, median
 
 _UNCOUNTED, _COUNTED = 2, 4  # steps of a turn
 _RESAMPLES = 400
@@ -76,10 +80,10 @@ class Race:
         return [seconds for number in sorted(self._left) for seconds in self._mine[number]]
 
     def learn(self, times: Sequence[Sequence[float]]) -> None:
-        """Every rank's `own_times`; the slowest counts, step by step."""
-        slowest = iter([max(of_ranks) for of_ranks in zip(*times)])
+        """Every rank's `own_times`; their mean counts, step by step."""
+        means = iter([mean(of_ranks) for of_ranks in zip(*times)])
         for number in sorted(self._left):
-            self.seconds[number] += [next(slowest) for _ in self._mine[number]]
+            self.seconds[number] += [next(means) for _ in self._mine[number]]
             self._mine[number] = []
         self._rounds += 1
         if self._rounds % 2 == 0:

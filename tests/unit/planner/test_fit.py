@@ -53,6 +53,36 @@ def test_an_outlier_among_the_runs_does_not_count() -> None:
     assert fit(runs)(1e6) == pytest.approx(1e-3, rel=1e-6)
 
 
+def test_what_no_formula_explains_is_followed_from_size_to_size() -> None:
+    stairs = {
+        256: 1e-3,
+        4096: 5e-3,
+        65_536: 5.1e-3,
+        262_144: 3e-2,
+        1_048_576: 3.1e-2,
+        4_194_304: 2,
+    }
+    found = fit([(n, [y] * 5) for n, y in stairs.items()])
+    assert [found(n) for n in stairs] == pytest.approx(list(stairs.values()))
+    assert found.error < 1e-9
+    assert found(8e6) > 2.0
+
+
+def test_sizes_that_cost_less_than_smaller_ones_share_their_mean() -> None:
+    taken = {256: 4e-3, 4096: 2e-3, 65_536: 3e-3, 262_144: 1e-2, 1_048_576: 8e-2}
+    found = fit([(n, [y] * 5) for n, y in taken.items()])
+    assert [found(n) for n in (0, 256, 4096, 65_536)] == pytest.approx([3e-3] * 4)
+    assert found(262_144) == pytest.approx(1e-2)
+
+
+def test_where_measurements_differ_more_than_the_formula_misses_it_stands() -> None:
+    found = fit([(n, [y * f for f in (0.7, 0.8, 1.0, 1.2, 1.3)]) for n, y in zip(
+        SIZES, (1.1e-3, 0.9e-3, 1.1e-3, 1.5e-3, 3.3e-3, 9e-3, 36e-3)
+    )])  # fmt: skip
+    assert found.error > 0.03
+    assert len(found.curve.points) <= 3
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_sizes_have_a_curve(count: int) -> None:
     found = fit(measured(lambda n: 1e-3 + 2e-9 * n, SIZES[:count]))

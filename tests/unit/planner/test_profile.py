@@ -41,7 +41,7 @@ PROFILE = Profile(
         Ready(Parameter("a", (100, 10)), 0.02),
     ),
     backward_seconds=0.02, around_seconds=0.005, hosts=("one", "two"),
-    contention=Contention(1.5, 0.25, 0.5, 0.001), strategies={FP32: COST},
+    contention=Contention(1.5, 0.25, 3.0, 0.5, 0.2, 0.001), strategies={FP32: COST},
     compressors={"bf16 @ cpu": LocalCost(affine(1, 1), affine(1, 1), affine(1, 1))},
     moves={"all_reduce float32 world": affine(1e-3, 1e-8)}, versions={"torch": "2.13"},
 )  # fmt: skip
@@ -155,12 +155,13 @@ def test_of_an_affine_move_the_link_has_what_grows() -> None:
     assert seconds(PROFILE, Lane.CROSS, 1_000_000) == pytest.approx(0.04)
 
 
-def test_of_a_start_up_processors_have_their_share() -> None:
-    assert seconds(PROFILE, Lane.WORKERS, 1_000_000) == pytest.approx(0.5e-3)
-    assert seconds(PROFILE, Lane.LATENCY, 1_000_000) == pytest.approx(0.5e-3)
-    waiting = replace(PROFILE, contention=Contention())
-    assert seconds(waiting, Lane.WORKERS, 1_000_000) == 0.0
-    assert seconds(waiting, Lane.LATENCY, 1_000_000) == pytest.approx(1e-3)
+def test_a_start_up_is_waiting_and_what_it_costs_is_the_executors() -> None:
+    assert seconds(PROFILE, Lane.WORKERS, 1_000_000) == 0.0
+    assert seconds(PROFILE, Lane.LATENCY, 1_000_000) == pytest.approx(1e-3)
+    shared, executor = PROFILE.contention, Stages(PROFILE).executor(2)
+    assert executor.start_slowdown == shared.start_slowdown > 1.0
+    assert executor.start_sharing == shared.start_sharing > 0.0
+    assert executor.start_demand == shared.start_demand > 0.0
 
 
 def test_a_floor_is_no_start_up_of_large_messages() -> None:

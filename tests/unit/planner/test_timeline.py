@@ -132,6 +132,25 @@ def test_a_link_demands_processor_once_and_is_slowed_too() -> None:
     assert (card.jobs[0][1], card.backward_end_seconds) == (1, 2), "a device of its own"
 
 
+def test_a_start_up_waits_for_busy_processors_and_takes_some_of_them() -> None:
+    """4 times as long beside backward, as long as its rest once that is over."""
+    own = [job(0, wait(1))]
+    beside = simulate(own, Executor(start_slowdown=4.0, backward_seconds=8))
+    assert beside.jobs == ((0, 4),)
+    over = simulate(own, Executor(start_slowdown=4.0, backward_seconds=2))
+    assert over.jobs == ((0, 2.5),), "half of it was done"
+    taken = simulate(own, Executor(cores=1.0, start_demand=0.25, backward_seconds=2))
+    assert (taken.jobs, taken.backward_end_seconds) == (((0, 1),), 2.2), "1 s at 0.8"
+
+
+def test_start_ups_share_what_they_need_of_processors() -> None:
+    own = [job(0, wait(1)), job(0, wait(1))]
+    assert simulate(own, Executor(lanes=2)).jobs == ((0, 1), (0, 1))
+    assert simulate(own, Executor(lanes=2, start_sharing=0.5)).jobs == ((0, 1.5), (0, 1.5))
+    later = [job(0, wait(1)), job(0, encode(0.5, Lane.WORKERS), wait(1))]
+    assert simulate(later, Executor(lanes=2, start_sharing=1.0)).jobs == ((0, 1.5), (0, 2))
+
+
 def test_the_end_waits_for_backward_and_the_last_ready_time_lengthens_it() -> None:
     assert simulate([job(1, wire(1))], Executor(backward_seconds=5)).end_seconds == 5
     assert simulate([job(6)], Executor(backward_seconds=5)).backward_end_seconds == 6
@@ -229,6 +248,7 @@ def test_all_times_scale_together(seed: int) -> None:
     slower = Executor(
         runs.lanes, runs.cores, runs.wire_demand, runs.workers,
         *(4 * t for t in (runs.forward_seconds, runs.backward_seconds, runs.optimizer_seconds)),
+        runs.start_slowdown, runs.start_sharing, runs.start_demand,
     )  # fmt: skip
     assert step_seconds(longer, slower) == pytest.approx(4 * step_seconds(own, runs), rel=1e-12)
     assert simulate(longer, slower).end_seconds == 4 * simulate(own, runs).end_seconds
@@ -292,6 +312,9 @@ def test_wrong_executors_are_refused() -> None:
         ("cores", 0.5): "cores must be 1.0 or more", ("workers", 0.0): "workers must be 1.0",
         ("wire_demand", -1.0): "wire_demand must be finite", ("forward_seconds", math.nan): "nan",
         ("optimizer_seconds", math.inf): "measure it again",
+        ("start_slowdown", 0.9): "start_slowdown must be finite, 1.0 or more, .* not 0.9",
+        ("start_sharing", -1.0): "start_sharing must be finite",
+        ("start_demand", math.inf): "start_demand must be finite",
     }.items():  # fmt: skip
         with pytest.raises(PlanError, match=message):
             Executor(**{given[0]: given[1]})  # type: ignore[arg-type]
@@ -303,7 +326,10 @@ def test_the_kernel_refuses_what_does_not_fit() -> None:
     for machine_, choice, message in (
         (good._replace(lanes=0), none, "1 to 16 lanes"),
         (good._replace(cores=0.5), none, "cores and workers are 1.0 or more"),
-        (good._replace(wire_demand=-1.0), none, "wire_demand is not negative"),
+        (good._replace(wire_demand=-1.0), none, "wire_demand is finite and not negative"),
+        (good._replace(start_sharing=math.inf), none, "start_sharing is finite"),
+        (good._replace(start_demand=-1.0), none, "start_demand is finite"),
+        (good._replace(start_slowdown=0.5), none, "start_slowdown is finite, 1.0 or more"),
         (good._replace(backward_seconds=0.5), none, "a job is ready at 1.0 s"),
         (good, none[:1], "choice must have shape"),
         (good, none + 1, "one of the job's options"),

@@ -56,6 +56,9 @@ def executor(rng: random.Random) -> Executor:
         forward_seconds=rng.random(),
         backward_seconds=8.0 * rng.random(),
         optimizer_seconds=rng.random(),
+        start_slowdown=rng.choice((1.0, 1.5, 4.0)),
+        start_sharing=rng.choice((0.0, 0.6)),
+        start_demand=rng.choice((0.0, 0.3)),
     )
 
 

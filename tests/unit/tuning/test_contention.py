@@ -8,7 +8,7 @@ import pytest
 
 from gradwire.planner.profile import Contention
 from gradwire.planner.timeline import Executor, Job, Lane, Stage, simulate
-from gradwire.tuning.contention import cores_of, demand_of, startup_of
+from gradwire.tuning.contention import cores_of, demand_of, sharing_of
 
 
 def test_what_is_not_slowed_has_processors_for_all() -> None:
@@ -36,10 +36,10 @@ def test_moves_that_slow_nothing_demand_nothing() -> None:
 
 
 def test_start_ups_pass_at_once_or_one_after_the_other() -> None:
-    assert startup_of(1.0) == 0.0
-    assert startup_of(0.8) == 0.0
-    assert startup_of(1.5) == pytest.approx(0.5)
-    assert startup_of(2.0) == startup_of(3.0) == 1.0
+    assert sharing_of(1.0) == 0.0
+    assert sharing_of(0.8) == 0.0
+    assert sharing_of(1.5) == pytest.approx(0.5)
+    assert sharing_of(2.0) == 1.0
 
 
 def test_infinity_is_null_in_json() -> None:
@@ -49,4 +49,4 @@ def test_infinity_is_null_in_json() -> None:
 
 def test_files_of_before_have_the_defaults() -> None:
     old = {"cores": 1.5, "wire_demand": 0.25}
-    assert Contention.from_json(old) == Contention(1.5, 0.25, 0.0, 0.0)
+    assert Contention.from_json(old) == Contention(1.5, 0.25, 1.0, 0.0, 0.0, 0.0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from gradwire.tuning.race import Race, ratio_interval
 
 
@@ -73,14 +75,23 @@ def test_after_two_rounds_the_slower_half_is_out_but_never_the_baseline() -> Non
     assert race.winner() == 0
 
 
-def test_the_slowest_rank_counts_step_by_step() -> None:
+def test_the_mean_of_ranks_counts_step_by_step() -> None:
     race = Race(2)
     while not race.is_round_over:
         race.took(1.0)
     mine = race.own_times()
     theirs = [3.0 if i % 2 else 0.5 for i in range(len(mine))]
     race.learn([mine, theirs])
-    assert race.seconds[0] == [1.0, 3.0] * (len(mine) // 4)
+    assert race.seconds[0] == [0.75, 2.0] * (len(mine) // 4)
+
+
+def test_ranks_that_are_late_in_turn_make_no_plan_slower() -> None:
+    race = Race(2)
+    while not race.is_round_over:
+        race.took(1.0)
+    late = [0.3, -0.3, 0.3, -0.3, *[0.0] * (len(race.own_times()) - 4)]
+    race.learn([[1.0 + own for own in late], [1.0 - own for own in late]])
+    assert race.seconds[0] == pytest.approx(race.seconds[1])
 
 
 def test_the_first_steps_of_a_turn_do_not_count() -> None:

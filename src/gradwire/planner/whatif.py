@@ -6,8 +6,8 @@
 - Moves: start-ups and bytes by `price`, seconds by `Links`. What the profile measured beyond that
   model (a strategy's own start-ups, its own way with large messages, floors and knees) stays.
 - Local work: what the profile measured, times how many more numbers the ranks read and write.
-- Backward, forward, the optimizer, and how lanes and backward slow each other stay as they are;
-  but moving more slowly takes fewer processors.
+- Backward, forward, the optimizer, and how lanes and backward slow each other stay as they are,
+  unless the cluster says how many processors a rank has; but moving more slowly takes fewer.
 
 Priced again for its own cluster, a profile is what it was.
 """
@@ -127,13 +127,18 @@ class Again:
             for text, cost in self.profile.strategies.items()
             if text not in self.left_out
         }
-        shared = self.profile.contention
-        cores = cluster.processors_per_rank or shared.cores
-        demand = shared.wire_demand * min(1.0, _rate(cluster) / _rate(self.cluster))
         return replace(
             self.profile, hosts=cluster.host_names, strategies=costs, moves={},
-            contention=Contention(cores, demand),
+            contention=self._contention(cluster),
         )  # fmt: skip
+
+    def _contention(self, cluster: Cluster) -> Contention:
+        """Where each rank has a processor beside backward's, who wakes waits for none."""
+        shared, cores = self.profile.contention, cluster.processors_per_rank
+        demand = shared.wire_demand * min(1.0, _rate(cluster) / _rate(self.cluster))
+        if cores is not None and cores >= 2.0:
+            return Contention(cores, demand, start_sharing=shared.start_sharing)
+        return replace(shared, cores=cores or shared.cores, wire_demand=demand)
 
     def _cost(self, text: str, cost: StrategyCost, cluster: Cluster) -> StrategyCost:
         sizes = (0, *sizes_of(self.profile))

@@ -14,7 +14,7 @@ from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
 from gradwire.planner.links import EFFICIENCY, fitted, loaded, starts
 from gradwire.planner.priced import PricedMove
-from gradwire.planner.profile import Profile
+from gradwire.planner.profile import Contention, Profile
 from gradwire.planner.tables import table
 from gradwire.planner.whatif import Again, on, own_cluster, wanted
 from gradwire.topology import NODE_BYTES_PER_SECOND, NODE_LATENCY_SECONDS, Cluster
@@ -182,6 +182,19 @@ def test_slower_moves_take_fewer_processors() -> None:
     assert half.contention.wire_demand == pytest.approx(own.contention.wire_demand / 2)
     more = on(own, Cluster(4, cross_bits_per_second=1e12, processors_per_rank=3.0))
     assert (more.contention.wire_demand, more.contention.cores) == (0.3, 3.0)
+
+
+def test_start_ups_wait_for_processors_unless_each_rank_has_one_to_spare() -> None:
+    shared = Contention(1.0, 0.3, 4.0, 0.5, 0.2, 1e-3)
+    own = replace(profile(), contention=shared)
+    slower = replace(shared, wire_demand=pytest.approx(0.15))  # type: ignore[arg-type]
+    halved = own_cluster(own).with_rate(own_cluster(own).cross_bits_per_second / 2)
+    assert on(own, halved).contention == slower
+    assert on(own, own_cluster(own)).contention == shared
+    spare = replace(own_cluster(own), processors_per_rank=2.0)
+    assert on(own, spare).contention == Contention(2.0, 0.3, start_sharing=0.5)
+    busy = replace(own_cluster(own), processors_per_rank=1.5)
+    assert on(own, busy).contention == replace(shared, cores=1.5)
 
 
 def test_profiles_of_one_host_are_of_its_memory() -> None:

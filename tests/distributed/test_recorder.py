@@ -11,9 +11,10 @@ import torch.distributed as dist
 from ranks import Ranks
 from torch import Tensor, nn
 
+from gradwire.planner.profile import Contention
 from gradwire.training.attach import attach
 from gradwire.tuning.contention import measure as measure_contention
-from gradwire.tuning.profiling import _timings, samples_of
+from gradwire.tuning.profiling import _is_busy, _timings, samples_of
 from gradwire.tuning.recorder import Recorder
 
 
@@ -49,6 +50,7 @@ def recorded() -> None:
         assert set(step.ready) == {"table.weight", "last.weight", "last.bias"}
         assert 0 < step.ready["last.weight"] <= step.ready["table.weight"]
         assert step.around > 0
+        assert step.busy > 0
     assert recorder.density["table.weight"] == 0.1
     assert recorder.density["last.weight"] == 1.0
     samples = samples_of(session, recorder)
@@ -111,10 +113,33 @@ def test_a_rank_that_is_late_once_is_not_late_twice(two: Ranks) -> None:
     assert 0.4 <= backward + around < 0.55
 
 
+def busy(seconds: float) -> bool:
+    """Of a backward that sleeps so long."""
+    model = nn.Linear(2, 2)
+    handle = attach(model, "none | allreduce")
+    session: Any = handle._session
+    recorder = Recorder(model, session)
+    for _ in range(5):
+        model.zero_grad()
+        loss = model(torch.ones(3, 2)).sum()
+        loss.register_hook(lambda _: time.sleep(seconds))
+        loss.backward()
+    recorder.close()
+    found = _is_busy(session, recorder)
+    handle.detach()
+    return found
+
+
+def test_a_backward_that_waits_leaves_processors_to_others(one: Ranks) -> None:
+    assert one.run(busy, 0.05) == [False]
+    assert one.run(busy, 0.0) == [True]
+
+
 def shared() -> tuple[float, ...]:
     handle = attach(Chain(), "none | allreduce", bucket_bytes=1, lanes=2)
     session: Any = handle._session
     found = measure_contention(session.performers, torch.device("cpu"))
+    idle = measure_contention(session.performers, torch.device("cpu"), backward_is_busy=False)
     handle.detach()
     assert found.cores >= 1.0
     assert found.wire_demand >= 0.0
@@ -122,6 +147,7 @@ def shared() -> tuple[float, ...]:
     assert found.start_sharing >= 0.0
     assert found.start_demand >= 0.0
     assert 0.0 <= found.wake_seconds < math.inf
+    assert idle == Contention(start_sharing=idle.start_sharing)
     return tuple(vars(found).values())
 
 

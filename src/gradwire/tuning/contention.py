@@ -34,25 +34,33 @@ _PAIRS = 3  # of backward alone and beside local work
 _FEWEST = 10  # small moves
 
 
-def measure(performers: Sequence[Performer], device: torch.device) -> Contention:
+def measure(
+    performers: Sequence[Performer], device: torch.device, backward_is_busy: bool = True
+) -> Contention:
     """Collective. On CUDA nothing is measured: processors do not run backward there.
 
     performers: of the lanes; how start-ups share processors is seen where there are two.
+    backward_is_busy: whether the job's own keeps a processor busy, on any rank; else nothing slows
+    it, nor does it slow anything.
     """
     if device.type != "cpu":
         return Contention()
-    performer, backward = performers[0], _Backward()
+    performer = performers[0]
+    count = _small_count(performer)
+    one, pair = _one_and_pair(performers, count)
+    sharing = sharing_of(pair / one)
+    if not backward_is_busy:
+        return Contention(start_sharing=sharing)
+    backward = _Backward()
     alone, slowdown = _local_slowdown(performer, backward)
     cores = cores_of(slowdown)
     moving, _ = _beside(_moves(performer), backward)
-    count = _small_count(performer)
-    one, pair = _one_and_pair(performers, count)
     starting, took = _beside(partial(_small_moves, performer, count), backward)
     return Contention(
         cores,
         wire_demand=demand_of(_agreed(performer, alone / moving), cores),
         start_slowdown=max(1.0, _agreed(performer, took) / one),
-        start_sharing=sharing_of(pair / one),
+        start_sharing=sharing,
         start_demand=demand_of(_agreed(performer, alone / starting), cores),
         wake_seconds=_agreed(performer, _wake_seconds(backward)),
     )

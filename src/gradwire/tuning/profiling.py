@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -28,6 +29,10 @@ STRATEGIES = (
 """What is measured and planned with, unless others are asked for."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
 """And these, where several machines have several ranks each."""
+
+
+_BUSY = 0.5
+"""Of a processor: a backward that takes less waits for something else than processors."""
 
 
 def usual_strategies(session: Session) -> tuple[str, ...]:
@@ -56,7 +61,7 @@ def _measured(
     performer, device = session.performers[0], session.device
     ready, backward, around = _timings(session, recorder)
     progress("how lanes and backward slow each other")
-    contention = measure_contention(session.performers, device)
+    contention = measure_contention(session.performers, device, _is_busy(session, recorder))
     probe = Probe(performer, device, session.machines)
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     costs = dict[str, StrategyCost]()
@@ -98,6 +103,12 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
     *seconds, backward = ready.tolist()
     found = [Ready(described[name], *facts) for name, *facts in zip(names, seconds, density)]
     return tuple(_in_order(found, described)), backward, around
+
+
+def _is_busy(session: Session, recorder: Recorder) -> bool:
+    """Whether backward keeps a processor busy, on the rank where it does most."""
+    mine = torch.tensor([median(step.busy for step in recorder.steps)], dtype=torch.float64)
+    return float(_of_ranks(session, mine).max()) > _BUSY
 
 
 def _middle(steps: Tensor) -> Tensor:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 import torch
@@ -15,13 +15,17 @@ from torch import Tensor, nn
 
 from gradwire.training.session import Session
 
+_LEAST = 1e-9  # seconds of a backward
+
 
 class Watched(NamedTuple):
     """A step. around: seconds from the end of the exchange before to the last backward's start;
-    ready: seconds from there to each gradient that came."""
+    ready: seconds from there to each gradient that came; busy: processors used meanwhile by all
+    threads of this process."""
 
     around: float
     ready: Mapping[str, float]
+    busy: float = 1.0
 
 
 class Recorder:
@@ -38,7 +42,7 @@ class Recorder:
         self.samples: dict[str, list[Tensor]] = {name: [] for name in self._rows}
         self._session, self._device = session, session.device
         self._names = {id(p): name for name, p in session.parameters.items()}
-        self._began = self._ended = 0.0
+        self._began = self._ended = self._used = self._used_before = 0.0
         self._ready: dict[str, float] = {}
         self.steps = list[Watched]()
         self.density: dict[str, float] = {}
@@ -63,13 +67,14 @@ class Recorder:
 
     def _on_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         if torch.is_grad_enabled():
-            self._began = self._now()
+            self._began, self._used_before = self._now(), process_time()
 
     def _on_gradient(self, parameter: Tensor) -> None:
         name, gradient = self._names[id(parameter)], parameter.grad
         now = self._now()
-        self._began = self._began or now  # if only parts of the module are called
-        self._ready[name] = now - self._began
+        if not self._began:  # if only parts of the module are called
+            self._began, self._used_before = now, process_time()
+        self._ready[name], self._used = now - self._began, process_time() - self._used_before
         if name not in self.density and gradient is not None:
             self.density[name] = _density(gradient)
         if name in self._rows and gradient is not None:
@@ -78,7 +83,8 @@ class Recorder:
     def _on_end(self, error: BaseException | None) -> None:
         now = self._now()
         if self._ended:  # else it began amid this step
-            self.steps.append(Watched((self._began or now) - self._ended, self._ready))
+            busy = self._used / max(*self._ready.values(), _LEAST) if self._ready else 0.0
+            self.steps.append(Watched((self._began or now) - self._ended, self._ready, busy))
         self._began, self._ended, self._ready = 0.0, now, {}
         before: Callable[[BaseException | None], None] | None = self._before
         if before is not None:

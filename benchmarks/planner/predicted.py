@@ -106,6 +106,7 @@ def work(arguments: argparse.Namespace) -> None:
     others = (niced_seconds() - others) / took
     profile = tuner.profile
     assert profile is not None
+    raced = {plan.digest() for plan, _ in tuner.raced}
     plans = {"adopted": trainer.handle.plan}
     for factor in arguments.wrong:
         tuner.plan_again(with_moves(profile, factor))
@@ -122,7 +123,7 @@ def work(arguments: argparse.Namespace) -> None:
     steps = measure(trainer, list(plans.values()), rounds, arguments.patience)
     seconds = dict(zip(plans, seconds_of(steps)))
     if dist.get_rank() == 0:
-        report(arguments, Outcome(profile, plans, predicted, seconds, took, others))
+        report(arguments, Outcome(profile, raced, plans, predicted, seconds, took, others))
         if arguments.parts:
             print(Table(PART_HEADERS, _parts(predicted, dict(zip(plans, steps)))).as_markdown())
             print(profile.contention)
@@ -199,10 +200,11 @@ def planned(profile: Profile, strategies: Sequence[str], lanes: int) -> Plan:
 
 @dataclass
 class Outcome:
-    """Of one job. took: seconds until the first plan was adopted, others: of which others had
-    this share of a processor."""
+    """Of one job. raced: digests of the plans whose steps the profile knows. took: seconds until
+    the first plan was adopted, others: of which others had this share of a processor."""
 
     profile: Profile
+    raced: set[int]
     plans: dict[str, Plan]
     predicted: dict[str, Timeline]
     seconds: dict[str, list[float]]
@@ -220,6 +222,7 @@ class Outcome:
                     "seconds": [round(seconds, 5) for seconds in own],
                     "strategy": str(self.plans[name].main_strategy),
                     "buckets": len(self.plans[name].buckets), "lanes": self.plans[name].lanes,
+                    "raced": self.plans[name].digest() in self.raced,
                 }
                 for name, own in self.seconds.items()
             },
@@ -230,7 +233,8 @@ def report(arguments: argparse.Namespace, outcome: Outcome) -> None:
     seconds = outcome.seconds
     middle = {name: median(own) for name, own in seconds.items()}
     guess = {name: own.iteration_seconds for name, own in outcome.predicted.items()}
-    errors = [abs(guess[name] - middle[name]) / middle[name] for name in middle]
+    errors = {name: abs(guess[name] - middle[name]) / middle[name] for name in middle}
+    unseen = [errors[name] for name in errors if outcome.plans[name].digest() not in outcome.raced]
     guesses, found, own = list(guess.values()), list(middle.values()), list(seconds.values())
     tau = kendall(guesses, found)
     beyond = kendall(guesses, found, lambda i, j: differ(own[i], own[j]))
@@ -244,7 +248,8 @@ def report(arguments: argparse.Namespace, outcome: Outcome) -> None:
     ]  # fmt: skip
     place = f"{arguments.hosts} hosts of {arguments.procs_per_host}, {arguments.rate}"
     print(
-        f"{arguments.model}, {place}: MAPE {100 * mean(errors):.1f} %, τ {tau:.2f} "
+        f"{arguments.model}, {place}: MAPE {100 * mean(errors.values()):.1f} % "
+        f"({100 * mean(unseen):.1f} % of those that had not raced), τ {tau:.2f} "
         f"({beyond:.2f} of pairs that differ beyond noise), {len(rows)} plans, adopted after "
         f"{outcome.took:.0f} s (others had {100 * outcome.others:.0f} %)\n"
     )
@@ -252,8 +257,9 @@ def report(arguments: argparse.Namespace, outcome: Outcome) -> None:
     if arguments.json:
         document = {
             "model": arguments.model, "hosts": arguments.hosts, "rate": arguments.rate,
-            "procs_per_host": arguments.procs_per_host, "mape": mean(errors), "tau": tau,
-            "tau_beyond_noise": beyond, **outcome.document(),
+            "procs_per_host": arguments.procs_per_host, "mape": mean(errors.values()),
+            "mape_unseen": mean(unseen), "tau": tau, "tau_beyond_noise": beyond,
+            **outcome.document(),
         }  # fmt: skip
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -69,13 +69,14 @@ def run(model: str, rate: str, layout: str, arguments: argparse.Namespace) -> No
     subprocess.run(command, check=True)
 
 
-PREDICTED = ("model", "network", "plans", "MAPE", "τ", "τ beyond noise", "adopted after, s",
-             "others, %")  # fmt: skip
+PREDICTED = ("model", "network", "plans", "MAPE", "had not raced", "τ", "τ beyond noise",
+             "adopted after, s", "others, %")  # fmt: skip
 
 
 def predicted(cell: dict[str, Any]) -> tuple[str, ...]:
     return (
         cell["model"], place(cell), str(len(cell["plans"])), f"{100 * cell['mape']:.1f} %",
+        f"{100 * cell['mape_unseen']:.1f} %",
         f"{cell['tau']:.2f}", f"{cell['tau_beyond_noise']:.2f}",
         f"{cell['settled_seconds']:.0f}", f"{100 * cell['others']:.0f}",
     )  # fmt: skip

@@ -1,8 +1,9 @@
-"""How wrong a profile is about its network, seen from how long real steps took.
+"""How wrong a profile is, seen from how long real steps took that it had predicted.
 
-A network may be twice as fast while it is measured as while the job trains, or half. Steps that
-were predicted and then measured tell: the one factor for all moves that explains them best. Steps
-that wait for nothing say nothing about moves, and correct nothing.
+A network may be twice as fast while it is measured as while the job trains, or half: the one
+factor for all moves that explains steps best tells. Steps that wait for nothing say nothing about
+moves, and correct nothing. And watched steps wait for a slow exchange, after which caches are
+cold: what all plans are off by is of what all plans have, forward and the optimizer.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from statistics import mean
+from statistics import mean, median
 
 from gradwire.plan import Plan
 from gradwire.planner.candidates import timeline_of
@@ -36,6 +37,17 @@ def with_moves(profile: Profile, factor: float) -> Profile:
         for text, fit in profile.moves.items()
     }
     return replace(profile, strategies=costs, moves=moves)
+
+
+def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Profile:
+    """As if forward and the optimizer took as much longer, or shorter, as steps did than was
+    predicted: the median of plans."""
+    if not measured:
+        return profile
+    off = median(
+        seconds - timeline_of(profile, plan).iteration_seconds for plan, seconds in measured
+    )
+    return replace(profile, around_seconds=max(0.0, profile.around_seconds + off))
 
 
 def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:

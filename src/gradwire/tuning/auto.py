@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gradwire.moves import AllGather
 from gradwire.plan import Plan
 from gradwire.planner.choose import Candidate, Choice, choose
-from gradwire.planner.correction import moves_factor, with_moves
+from gradwire.planner.correction import moves_factor, with_around, with_moves
 from gradwire.planner.profile import Profile
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
@@ -98,6 +98,7 @@ class Tuner:
             self.profile = with_moves(self.profile, factor)
             self._say(f"moves take {factor:.2g} times as long as was measured: planning again")
             best = yield from self._choose(best)
+        self.profile = self._shifted()
         self._adopt(best)
         self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
         self.is_settled = True
@@ -118,9 +119,19 @@ class Tuner:
 
     def _correction(self) -> float:
         """What the last race says of the profile's moves. Collective."""
-        profile, measured = self.profile, [(plan, median(own)) for plan, own in self.raced]
+        profile, measured = self.profile, self._measured()
         assert profile is not None
         return float(from_first(self._session, lambda: repr(moves_factor(profile, measured))))
+
+    def _shifted(self) -> Profile:
+        """The profile with what the last race says of all plans. Collective."""
+        profile, measured = self.profile, self._measured()
+        assert profile is not None
+        text = from_first(self._session, lambda: with_around(profile, measured).to_json())
+        return Profile.from_json(text)
+
+    def _measured(self) -> list[tuple[Plan, float]]:
+        return [(plan, median(own)) for plan, own in self.raced]
 
     def _found(self, profile: Profile, lanes: Sequence[int]) -> str:
         """The finalists, as JSON."""

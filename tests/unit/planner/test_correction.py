@@ -10,7 +10,7 @@ from profiles import few, profile
 from gradwire.plan import Plan
 from gradwire.planner.candidates import timeline_of
 from gradwire.planner.choose import choose
-from gradwire.planner.correction import moves_factor, with_moves
+from gradwire.planner.correction import moves_factor, with_around, with_moves
 from gradwire.planner.profile import Profile
 
 
@@ -56,8 +56,24 @@ def test_what_no_factor_explains_is_left() -> None:
     assert moves_factor(SLOW, measured) == 1.0
 
 
+@pytest.mark.parametrize("off", [-0.1, 0.0, 0.03])
+def test_what_all_plans_are_off_by_is_around_backward(off: float) -> None:
+    measured = [(plan, seconds + off) for plan, seconds in raced(SLOW, SLOW)]
+    measured[0] = (measured[0][0], 9.0)  # a step that somebody disturbed
+    found = with_around(SLOW, measured)
+    assert found.around_seconds == pytest.approx(SLOW.around_seconds + off)
+    assert found.backward_seconds == SLOW.backward_seconds
+    assert found.strategies == SLOW.strategies
+
+
+def test_nothing_takes_less_than_no_time() -> None:
+    measured = [(plan, 1e-3) for plan, _ in raced(SLOW, SLOW)]
+    assert with_around(SLOW, measured).around_seconds == 0.0
+
+
 def test_nothing_measured_corrects_nothing() -> None:
     assert moves_factor(SLOW, []) == 1.0
+    assert with_around(SLOW, []) == SLOW
 
 
 def test_moves_take_so_many_times_as_long() -> None:

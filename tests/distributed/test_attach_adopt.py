@@ -103,6 +103,30 @@ def test_another_plan_without_feedback_sends_what_was_saved(four: Ranks, first: 
         assert far < 1e-4
 
 
+def of_another_path(first: str, then: str) -> str:
+    model = Told()
+    with attached(model, first) as handle:
+        model(slopes(0)).backward()
+        saved = copy.deepcopy(handle.state_dict())
+        handle.load_state_dict(saved)
+    with attached(Told(), then) as handle:
+        before = handle.state_dict()["step"]
+        try:
+            handle.load_state_dict(saved)
+        except PlanError as error:
+            return f"{before == handle.state_dict()['step']} {error}"
+    return "taken over"
+
+
+@pytest.mark.parametrize(
+    "then", ["none | allreduce", "topk(0.1)+ef | allgather", f"int8+ef | steps('{PATH}')"]
+)
+def test_residuals_inside_a_path_are_for_that_path_only(four: Ranks, then: str) -> None:
+    for said in four.run(of_another_path, IN_TURN[3], then):
+        assert said.startswith("True residuals of a path's later compressions")
+        assert "handle.adopt" in said
+
+
 def parts_and_wholes() -> bool:
     """The state of a plan that was adopted is that of a job that began with it."""
     inside, whole = f"topk(0.1)+ef | hierarchical({TWO})", "topk(0.1)+ef | allgather"

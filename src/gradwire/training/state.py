@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from gradwire.errors import PlanError
-from gradwire.local import OF_OTHER_SHAPE, OWNERS_RESIDUAL
+from gradwire.local import LATER_RESIDUALS, OF_OTHER_SHAPE, OWNERS_RESIDUAL
 from gradwire.training.session import Session
 
 FORMAT = 1
@@ -18,21 +18,27 @@ def state_of(session: Session) -> dict[str, object]:
     the parts that it owns inside its machine; "leftovers" of a plan before this one.
 
     But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
-    "right_factor", (columns, rank) of a matrix, and "threshold", (1,).
+    "right_factor", (columns, rank) of a matrix, "threshold", (1,), and the residuals of a path's
+    later compressions, "residual/1" to "residual/3", of what this rank has there. "paths": by
+    name, the strategy that these belong to.
     """
     state = {
         name: {key: _shaped(key, value, session.shapes[name]) for key, value in values.items()}
         for name, values in session.memory.items()
     }
     place = {"rank": session.rank, "world": session.world, "part": _part(session)}
-    left = {"leftovers": dict(session.leftovers)} if session.leftovers else {}
-    return {"format": FORMAT, "step": session.step, **place, "state": state, **left}
+    more: dict[str, object] = {"leftovers": dict(session.leftovers)} if session.leftovers else {}
+    later = {name for name, own in session.memory.items() if own.keys() & set(LATER_RESIDUALS)}
+    if later:
+        more["paths"] = {name: str(session.plan.strategy_of(name)) for name in later}
+    return {"format": FORMAT, "step": session.step, **place, "state": state, **more}
 
 
 def load(session: Session, saved: Mapping[str, object]) -> None:
     """Take over what `state_of` returned; PlanError if it does not fit."""
     part = _part(session)
     step, state = _checked(saved, session.rank, session.world, part, session.shapes)
+    _check_paths(saved.get("paths", {}), state, session)
     leftovers = _checked_leftovers(saved.get("leftovers", {}), session.parameters)
     for name, mine in session.memory.items():
         mine.clear()
@@ -101,6 +107,20 @@ def _checked(
                 f"model has {shape}. Load the state of this very model."
             )
     return step, state
+
+
+def _check_paths(
+    saved: object, state: Mapping[str, Mapping[str, Tensor]], session: Session
+) -> None:
+    """Only the path that kept them knows of which elements its later residuals are."""
+    known = saved if isinstance(saved, Mapping) else {}
+    for name in (name for name, values in state.items() if values.keys() & set(LATER_RESIDUALS)):
+        if known.get(name) != (mine := str(session.plan.strategy_of(name))):
+            raise PlanError(
+                "residuals of a path's later compressions belong to that path; "
+                f"'{name}' was saved by '{known.get(name)}', and goes by '{mine}' here. Load it "
+                "with the plan that it was saved with, then change with handle.adopt(plan)."
+            )
 
 
 def _checked_leftovers(left: object, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:

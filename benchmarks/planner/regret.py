@@ -47,12 +47,19 @@ def main() -> int:
             for rate in arguments.rates:
                 for layout in arguments.layouts:
                     run(model, rate, layout, arguments)
-    cells = [json.loads(path.read_text()) for path in sorted(arguments.folder.glob("*x*.json"))]
+    found = [json.loads(path.read_text()) for path in arguments.folder.glob("*x*.json")]
+    cells = sorted(
+        found, key=lambda cell: (_layout(cell), RATES.index(cell["rate"]), cell["model"])
+    )
     print(Table(PREDICTED, [predicted(cell) for cell in cells]).as_markdown())
     print(Table(REGRET, [row for cell in cells for row in regrets(cell)]).as_markdown())
     if arguments.json:
         arguments.json.write_text(json.dumps(cells) + "\n")
     return 0
+
+
+def _layout(cell: dict[str, Any]) -> int:
+    return LAYOUTS.index(f"{cell['hosts']}x{cell['procs_per_host']}")
 
 
 def run(model: str, rate: str, layout: str, arguments: argparse.Namespace) -> None:

@@ -3,8 +3,9 @@
     seconds = max(floor, α + β·size + β'·max(0, size - knee))
 
 The floor is what the smallest messages cost whatever their size; the knee is where a cache ends,
-or where a backend changes its algorithm. Where that misses by more than repeated measurements
-differ, it is not the truth: then the curve goes straight from size to size.
+or where a backend changes its algorithm. What was measured counts by how well it is known, so
+large messages bind the curve and small ones have their mean. Where the formula misses by more than
+repeated measurements differ, it is not the truth: then the curve goes straight from size to size.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
+from typing import NamedTuple
 
 import torch
 
 from gradwire.errors import PlanError
 from gradwire.planner.curves import Curve
 
-_WORTH = 0.9  # a floor or a knee must take away this much of the error
-_ROUNDING = 1e-9  # an error that is nothing but rounding needs no explanation
-_MISFIT = 0.03  # an error that changes no plan
+_WORTH = 0.9  # a floor or a knee must leave at most this much of the misfit
+_ROUNDING = 1e-7  # a misfit that is nothing but rounding needs no explanation
+_LEAST_DOUBT = 0.03  # of what was measured: few repetitions may agree by chance
+_MISFIT = 1.5  # times the doubt: on average the truth is off by less
 
 
 @dataclass(frozen=True)
@@ -68,48 +71,68 @@ def number(value: object, name: str, most: float = math.inf) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
-    """The curve of least relative error through the medians.
+class _Point(NamedTuple):
+    """The median of what was measured; doubt: the part of it by which it may be off."""
 
-    measured: sizes, ascending, each with its repeated seconds. Errors count relative to what was
-    measured, so that a millisecond matters where messages take one, and not where they take a
-    second. A floor and a knee are taken where they explain a tenth of the error or more. An error
-    beyond the spread is the formula's, and the curve goes from median to median instead.
+    size: float
+    seconds: float
+    doubt: float
+
+
+def fit(measured: Sequence[tuple[float, Sequence[float]]]) -> Fit:
+    """The curve of least squares through the medians, relative to how well each is known.
+
+    measured: sizes, ascending, each with its repeated seconds. A millisecond matters where
+    messages take one, and not where they take a second. A floor and a knee are taken where they
+    explain a tenth of the misfit or more. One and a half times as much as measurements differ
+    is the formula's fault, and the curve goes from median to median instead.
     Raises PlanError if there is nothing, or a time is not positive and finite.
     """
-    points = [(float(size), median(seconds)) for size, seconds in measured if seconds]
-    good = all(math.isfinite(x) and math.isfinite(y) and y > 0 for x, y in points)
-    if not points or not good or any(a[0] >= b[0] for a, b in pairwise(points)):
+    points = _points([(float(size), seconds) for size, seconds in measured if seconds])
+    good = all(
+        math.isfinite(p.size) and math.isfinite(p.seconds) and p.seconds > 0 for p in points
+    )
+    if not points or not good or any(a.size >= b.size for a, b in pairwise(points)):
         raise PlanError(
             "a fit needs measured seconds, positive, at ascending sizes; got "
-            f"{points[:4]}. Measure again."
+            f"{[p[:2] for p in points[:4]]}. Measure again."
         )
     best = _candidate(points, 0, None)
-    best_error = _error(best, points)
+    least = _misfit(best, points)
     for knee, first in _shapes(points):
         curve = _candidate(points, first, knee)
-        error = _error(curve, points)
-        if error < _WORTH * best_error and best_error > _ROUNDING:
-            best, best_error = curve, error
-    spread = median(_spread(seconds) for _, seconds in measured if seconds)
-    if best_error > max(spread, _MISFIT) and len(points) > 1:
+        misfit = _misfit(curve, points)
+        if misfit < _WORTH * least and least > _ROUNDING:
+            best, least = curve, misfit
+    if least > _MISFIT and len(points) > 1:
         best = _through(points)
-        best_error = _error(best, points)
-    return Fit(best, best_error, spread)
+    error = mean(abs(best(p.size) - p.seconds) / p.seconds for p in points)
+    return Fit(best, error, median(_spread(seconds) for _, seconds in measured if seconds))
 
 
-def _shapes(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float | None, int]]:
+def _points(measured: Sequence[tuple[float, Sequence[float]]]) -> list[_Point]:
+    """Repetitions may agree by chance: what disturbs most sizes so many seconds disturbs all."""
+    middles = [median(seconds) for _, seconds in measured]
+    spreads = [_spread(seconds) if y > 0 else 0.0 for y, (_, seconds) in zip(middles, measured)]
+    usual = median(spread * y for spread, y in zip(spreads, middles)) if middles else 0.0
+    return [
+        _Point(x, y, max(_LEAST_DOUBT, spread, usual / y if y > 0 else 0.0))
+        for (x, _), y, spread in zip(measured, middles, spreads)
+    ]
+
+
+def _shapes(points: Sequence[_Point]) -> Iterator[tuple[float | None, int]]:
     """Knees, and how many of the smallest sizes lie on the floor: few points, few parameters."""
-    inner = [x for x, _ in points[1:-1]] if len(points) >= 4 else []
+    inner = [p.size for p in points[1:-1]] if len(points) >= 4 else []
     for first in range(max(1, len(points) - 2)):
         for knee in (None, *inner):
-            if knee is None or sum(x > points[first][0] for x in (knee, *inner)) > 1:
+            if knee is None or sum(x > points[first].size for x in (knee, *inner)) > 1:
                 yield knee, first
 
 
-def _candidate(points: Sequence[tuple[float, float]], first: int, knee: float | None) -> Curve:
+def _candidate(points: Sequence[_Point], first: int, knee: float | None) -> Curve:
     """The best line, with a knee, through the points from `first` on, and not below the others."""
-    floor = mean(y for _, y in points[:first]) if first else 0.0
+    floor = _level(points[:first]) if first else 0.0
     a, b, more = _least_squares(points[first:], knee)
     bends = sorted({0.0, *((knee,) if knee is not None else ())})
 
@@ -125,19 +148,21 @@ def _candidate(points: Sequence[tuple[float, float]], first: int, knee: float | 
     return Curve(tuple(made), max(0.0, b + (more if knee is not None else 0.0)))
 
 
-def _through(points: Sequence[tuple[float, float]]) -> Curve:
+def _through(points: Sequence[_Point]) -> Curve:
     """From point to point. Sizes that cost less than smaller ones have their mean with these."""
-    pools = list[list[tuple[float, float]]]()
+    pools = list[list[_Point]]()
     for point in points:
         pools.append([point])
         while len(pools) > 1 and _level(pools[-1]) < _level(pools[-2]):
             last = pools.pop()
             pools[-1] += last
-    return Curve(tuple((x, _level(pool)) for pool in pools for x, _ in pool))
+    return Curve(tuple((p.size, _level(pool)) for pool in pools for p in pool))
 
 
-def _level(pool: Sequence[tuple[float, float]]) -> float:
-    return mean(y for _, y in pool)
+def _level(pool: Sequence[_Point]) -> float:
+    """The mean, by how well each is known."""
+    weights = [p.doubt**-2 for p in pool]
+    return sum(w * p.seconds for w, p in zip(weights, pool)) / sum(weights)
 
 
 def _crossings(floor: float, a: float, b: float, more: float, knee: float | None) -> list[float]:
@@ -147,28 +172,32 @@ def _crossings(floor: float, a: float, b: float, more: float, knee: float | None
     return found
 
 
-def _least_squares(
-    points: Sequence[tuple[float, float]], knee: float | None
-) -> tuple[float, float, float]:
-    """α, β and β' of the least relative squares; none makes the curve fall."""
+def _least_squares(points: Sequence[_Point], knee: float | None) -> tuple[float, float, float]:
+    """α, β and β' of the least squares; none makes the curve fall."""
     columns = min(len(points), 2 if knee is None else 3)
-    rows = [[1.0, x, max(0.0, x - (knee or 0.0))][:columns] for x, _ in points]
-    seconds = torch.tensor([[y] for _, y in points], dtype=torch.float64)
+    rows = [[1.0, p.size, max(0.0, p.size - (knee or 0.0))][:columns] for p in points]
     system = torch.tensor(rows, dtype=torch.float64)
+    doubts = torch.tensor([[p.doubt] for p in points], dtype=torch.float64)
+    seconds = torch.tensor([[p.seconds] for p in points], dtype=torch.float64)
     scale = system.abs().amax(0).clamp_min(1e-300)  # sizes would drown the ones
-    solved = torch.linalg.lstsq(system / scale / seconds, torch.ones_like(seconds)).solution
+    solved = torch.linalg.lstsq(system / scale / (seconds * doubts), 1.0 / doubts).solution
     a, b, more = [*(solved.flatten() / scale).tolist(), 0.0, 0.0][:3]
     if a < 0.0 or b < 0.0:  # level, or through the origin: whichever is nearer
-        rates = [y / x for x, y in points if x > 0]
-        level = (median(y for _, y in points), 0.0)
+        rates = [p.seconds / p.size for p in points if p.size > 0]
+        level = (median(p.seconds for p in points), 0.0)
         lines = [level, *([(0.0, median(rates))] if rates and b > 0.0 else [])]
-        a, b = min(lines, key=lambda ab: sum(abs(ab[0] + ab[1] * x - y) / y for x, y in points))
+        a, b = min(lines, key=lambda ab: sum(_off(ab[0] + ab[1] * p.size, p) for p in points))
         more = 0.0
     return a, b, max(more, -b)
 
 
-def _error(curve: Curve, points: Sequence[tuple[float, float]]) -> float:
-    return mean(abs(curve(x) - y) / y for x, y in points)
+def _misfit(curve: Curve, points: Sequence[_Point]) -> float:
+    return mean(_off(curve(p.size), p) for p in points)
+
+
+def _off(seconds: float, point: _Point) -> float:
+    """Times the doubt."""
+    return abs(seconds - point.seconds) / (point.seconds * point.doubt)
 
 
 def _spread(seconds: Sequence[float]) -> float:

@@ -31,11 +31,12 @@ from gradwire.strategy import StepInfo, Strategy
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 """Elements, by default."""
-WARM_UP, BLOCKS = 2, 5
-"""Runs before those that count; blocks of runs, each of which counts as one measurement."""
+PASSES, WARM_UP, BLOCKS = 2, 2, 5
+"""Over all strategies; of a size in a pass: runs before those that count, and blocks of runs, each
+of which counts as one measurement."""
 FEWEST, MOST = 5, 400  # runs that count
 SECONDS = 0.25
-"""That runs of one size take, together, if there are not too few or too many of them."""
+"""That runs of one size take, in all passes, if there are not too few or too many of them."""
 PATIENCE_SECONDS = 0.4
 """Of a run: no larger bucket is tried."""
 _ROUNDS = 6  # over the sampled steps, of what has residuals
@@ -61,16 +62,30 @@ class Probe:
     device: torch.device
     machines: Machines | None = None
 
-    def cost(
-        self, strategy: str, largest: int, *, sizes: Sequence[int] = SIZES,
+    def costs(
+        self, strategies: Sequence[str], largest: int, *, sizes: Sequence[int] = SIZES,
         seconds: float = SECONDS, patience_seconds: float = PATIENCE_SECONDS,
-    ) -> StrategyCost:  # fmt: skip
-        """Curves of one strategy, up to buckets of `largest` elements or of that many seconds."""
-        measured = list[tuple[int, list[Run]]]()
-        for size in _ladder(sizes, largest):
-            measured.append((size, self._runs(strategy, [size], seconds)))
-            if median(map(_total, measured[-1][1])) > patience_seconds:
-                break
+        progress: Callable[[str], None] = lambda line: None,
+    ) -> dict[str, StrategyCost]:  # fmt: skip
+        """Curves of strategies, up to buckets of `largest` elements or of that many seconds.
+
+        In passes over all of them: how threads lie on processors lasts for a while, and should
+        not be one strategy's luck. What takes long is known after the first.
+        """
+        found: dict[str, dict[int, list[Run]]] = {text: {} for text in strategies}
+        for number in range(PASSES):
+            for text, measured in found.items():
+                progress(f"'{text}'" + " once more" * (number > 0))
+                for size in _ladder(sizes, largest):
+                    runs = self._runs(text, [size], seconds / PASSES)
+                    measured.setdefault(size, []).extend(runs)
+                    if median(map(_total, runs)) > patience_seconds / (4 if number else 1):
+                        break
+        return {text: self._cost(text, measured, seconds) for text, measured in found.items()}
+
+    def _cost(
+        self, strategy: str, measured: Mapping[int, Sequence[Run]], seconds: float
+    ) -> StrategyCost:
         by_part = (self._fit(measured, part) for part in ("encode", "wire", "decode"))
         encode, wire, decode = by_part
         return StrategyCost(
@@ -108,9 +123,10 @@ class Probe:
             found.append(torch.cat(rooms))
         return found
 
-    def _fit(self, measured: Sequence[tuple[int, list[Run]]], part: str) -> Fit:
+    def _fit(self, measured: Mapping[int, Sequence[Run]], part: str) -> Fit:
         return fit([
-            (size, [max(getattr(run, part), _LEAST) for run in runs]) for size, runs in measured
+            (size, [max(getattr(run, part), _LEAST) for run in runs])
+            for size, runs in sorted(measured.items())
         ])  # fmt: skip
 
     def _per_parameter(self, strategy: str, seconds: float) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 import gradwire
 from gradwire.buckets import Parameter
 from gradwire.moves import AllGather
-from gradwire.planner.profile import Profile, Ready, StrategyCost
+from gradwire.planner.profile import Profile, Ready
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.training.session import Session
 from gradwire.tuning.agree import from_first
@@ -64,10 +64,8 @@ def _measured(
     contention = measure_contention(session.performers, device, _is_busy(session, recorder))
     probe = Probe(performer, device, session.machines)
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
-    costs = dict[str, StrategyCost]()
-    for text in dict.fromkeys(("none | allreduce", "bf16 | allreduce", *strategies)):
-        progress(f"'{text}'")
-        costs[text] = probe.cost(text, largest)
+    texts = list(dict.fromkeys(("none | allreduce", "bf16 | allreduce", *strategies)))
+    costs = probe.costs(texts, largest, progress=progress)
     own = Profile(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),

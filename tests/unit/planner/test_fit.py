@@ -83,6 +83,25 @@ def test_where_measurements_differ_more_than_the_formula_misses_it_stands() -> N
     assert len(found.curve.points) <= 3
 
 
+def test_repetitions_that_agree_by_chance_do_not_bind_the_curve() -> None:
+    noise = (0.6, 0.8, 1.0, 1.2, 1.4)
+    sizes = {256: 0.9e-3, 4096: 1.6e-3, 65_536: 1.1e-3, 262_144: 0.8e-3, 1_048_576: 1.1e-3}
+    found = fit([(n, [y] * 5 if n == 4096 else [y * f for f in noise]) for n, y in sizes.items()])
+    assert found(256) == pytest.approx(1.1e-3, rel=0.1)
+    assert found(1e6) == pytest.approx(1.1e-3, rel=0.1)
+
+
+def test_what_is_known_well_binds_the_curve() -> None:
+    """Small messages differ from run to run and among each other, large ones do neither."""
+    noise = (0.6, 0.8, 1.0, 1.2, 1.4)
+    small = [(n, [y * f for f in noise]) for n, y in ((256, 1.3e-3), (4096, 0.7e-3))]
+    large = [(n, [3e-8 * n] * 5) for n in (262_144, 1_048_576, 4_194_304)]
+    found = fit([*small, (65_536, [2.2e-3 * f for f in noise]), *large])
+    assert found(256) == found(4096) == pytest.approx(1e-3, rel=0.01)
+    for n, (seconds, *_) in large:
+        assert found(n) == pytest.approx(seconds, rel=0.02)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_few_sizes_have_a_curve(count: int) -> None:
     found = fit(measured(lambda n: 1e-3 + 2e-9 * n, SIZES[:count]))

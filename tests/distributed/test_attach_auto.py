@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import Plan, Strategy
 from gradwire.errors import PlanError, StrategyError, UsageError
+from gradwire.planner.candidates import timeline_of
 
 STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
 PATIENCE = 4000  # steps: three races of twenty rounds
@@ -44,6 +46,11 @@ def settled(ddp: bool, loop: str) -> tuple[Any, ...]:
     loss_of(model, step).backward()
     found = gradients(model)
     plan, profile = handle.plan, handle.tuner.profile
+    off = median(
+        median(seconds) - timeline_of(profile, raced).iteration_seconds
+        for raced, seconds in handle.tuner.raced
+    )
+    assert abs(off) < 1e-9 or profile.around_seconds == 0.0, "the profile knows the race"
     handle.detach()
     names = sorted(p.name for bucket in plan.buckets for p in bucket.parameters)
     return (

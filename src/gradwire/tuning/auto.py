@@ -161,7 +161,7 @@ class Tuner:
                 yield
                 race.took(self._steps.seconds)
             race.learn(self._exchanged(race.own_times()))
-        self.raced = [(plan, race.seconds[i]) for i, plan in enumerate(plans)]
+        self.raced = [(plan, race.paced(i)) for i, plan in enumerate(plans)]
         return plans[race.winner()]
 
     def _until_drift(self) -> Iterator[None]:

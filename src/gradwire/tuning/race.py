@@ -95,6 +95,14 @@ class Race:
         kept = set(order[: max(2, (len(order) + 1) // 2)]) | set(self.baselines)
         self._left = [number for number in self._left if number in kept]
 
+    def paced(self, number: int) -> list[float]:
+        """A plan's seconds, as if every round had been as fast as the race was. Who is out early
+        had few rounds: a while in which all were slow is not held against it."""
+        usual = {left: median(self.seconds[left]) for left in self._left}
+        rounds = zip(*[[median(t) / usual[n] for t in _turns(self.seconds[n])] for n in usual])
+        own = zip(_turns(self.seconds[number]), map(median, rounds))
+        return [seconds / pace for turn, pace in own for seconds in turn]
+
     def winner(self) -> int:
         """The fastest, if it beats the faster baseline beyond noise; else that one."""
         if self.plans == 1:
@@ -119,5 +127,9 @@ def ratio_interval(
 
 
 def _resampled(steps: Sequence[float], dice: random.Random) -> float:
-    turns = [steps[i : i + _COUNTED] for i in range(0, len(steps), _COUNTED)]
+    turns = _turns(steps)
     return median(chain(*dice.choices(turns, k=len(turns))))
+
+
+def _turns(steps: Sequence[float]) -> list[Sequence[float]]:
+    return [steps[i : i + _COUNTED] for i in range(0, len(steps), _COUNTED)]

@@ -94,6 +94,21 @@ def test_ranks_that_are_late_in_turn_make_no_plan_slower() -> None:
     assert race.seconds[0] == pytest.approx(race.seconds[1])
 
 
+def test_a_slow_while_is_not_held_against_who_is_out_early() -> None:
+    race = Race(8, baselines=(7,), rounds=(8, 8))
+    rounds = dict.fromkeys(range(8), 0)
+
+    def seconds(number: int) -> float:
+        rounds[number] += 1
+        steps_of_two_rounds = 12
+        return (1.0 + number) * (1.7 if rounds[number] <= steps_of_two_rounds else 1.0)
+
+    drive(race, seconds)
+    assert race.seconds[6] == pytest.approx([1.7 * 7.0] * 8), "it ran in the slow rounds only"
+    for number in range(8):
+        assert race.paced(number) == pytest.approx([1.0 + number] * len(race.seconds[number]))
+
+
 def test_the_first_steps_of_a_turn_do_not_count() -> None:
     race = Race(2)
     first = True

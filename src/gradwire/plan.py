@@ -119,9 +119,9 @@ class Plan:
 
     @property
     def main_strategy(self) -> Strategy:
-        """How most elements travel."""
+        """How most dense elements travel, or, where none are, most rows."""
         pairs = zip(self.buckets, self.strategies)
-        return max(pairs, key=lambda pair: pair[0].elements)[1]
+        return max(pairs, key=lambda p: (not p[1].collective.takes_rows, p[0].elements))[1]
 
     def strategy_of(self, name: str) -> Strategy:
         """How the parameter of that name travels; KeyError if it is not in the plan."""

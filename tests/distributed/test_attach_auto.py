@@ -134,6 +134,73 @@ def test_machines_that_do_not_fit_are_named(
         assert facts in said
 
 
+def steps_of(model: Any, steps: range) -> None:
+    for step in steps:
+        model.zero_grad()
+        loss_of(model, step).backward()
+
+
+def resumed_amid_a_race() -> None:
+    """Saved while a plan is in force that keeps parts of parameters; the next run begins anew."""
+    os.environ["GROUP_RANK"] = str(dist.get_rank() // 2)
+    strategy = "topk(0.1)+ef | hierarchical"
+    try:
+        model = small()
+        handle: Any = gradwire.attach(model, "auto", strategies=[strategy])
+        parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+        handle.adopt(Plan.make(parameters, Strategy.parse(strategy)))
+        steps_of(model, range(3))
+        waits, saved = handle._session.waiting(), handle.state_dict()
+        handle.detach()
+        assert any(x.any() for x in waits.values()), "something waits in residuals"
+        for plan, given in (("auto", {"strategies": [strategy]}), (strategy, {})):
+            other: Any = gradwire.attach(small(), plan, **given)
+            other.load_state_dict(saved)
+            assert other.state_dict()["step"] == 3
+            found = other._session.waiting()
+            assert all(torch.equal(found[name], waits[name]) for name in waits)
+            other.detach()
+    finally:
+        del os.environ["GROUP_RANK"]
+
+
+def test_what_is_saved_loads_whatever_plan_is_in_force(four: Ranks) -> None:
+    four.run(resumed_amid_a_race)
+
+
+def adopted_by_hand() -> None:
+    model = small()
+    handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
+    steps_of(model, range(2))
+    parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+    plan = Plan.make(parameters, Strategy.parse(STRATEGIES[0]))
+    handle.adopt(plan)
+    steps_of(model, range(30))
+    assert handle.plan.digest() == plan.digest()
+    assert handle.tuner.profile is None, "nothing was measured"
+    handle.detach()
+
+
+def test_a_plan_that_is_adopted_by_hand_stays(two: Ranks) -> None:
+    two.run(adopted_by_hand)
+
+
+def clipped() -> None:
+    model = small()
+    handle: Any = gradwire.attach(model, "auto", strategies=[STRATEGIES[0]], clip_norm=1.0)
+    for step in range(PATIENCE):
+        steps_of(model, range(step, step + 1))
+        if handle.tuner.profile is not None:
+            break
+    profile = handle.tuner.profile
+    assert {r.seconds for r in profile.ready} == {profile.backward_seconds}
+    handle.detach()
+
+
+def test_where_gradients_are_clipped_nothing_begins_before_backward_ends(two: Ranks) -> None:
+    two.run(clipped)
+
+
 def accumulated() -> str:
     """Gradients on top of averages, which the strategies that are tried later cannot have."""
     model = small()

@@ -107,6 +107,12 @@ def test_a_table(capsys: Text) -> None:
     assert "gradwire: 256 workers" in out.err
 
 
+@pytest.mark.parametrize(("per_host", "workers"), [(8, [16, 64, 256]), (3, [3, 12, 48])])
+def test_a_table_is_of_full_hosts(capsys: Text, per_host: int, workers: list[int]) -> None:
+    asked = ("--table", "--per-host", str(per_host), "--bandwidth", "1gbit")
+    assert document(capsys, *PLAN, *asked)["workers"][:3] == workers
+
+
 def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
     text = json.loads(EXAMPLE.read_text())
     text["strategies"]["powersgd(4)"] = text["strategies"]["bf16 | allreduce"]
@@ -129,6 +135,8 @@ def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
         (["--latency-ms", "-1"], "0 ms or more; got -1.0"),
         (["--workers", "0"], "counted from 1; got 0"),
         (["--workers", "10", "--per-host", "4"], "do not fill them"),
+        (["--per-host", "0"], "ranks per host are counted from 1; got 0"),
+        (["-o", "/nowhere/plan.json"], "a plan is written to a file in a folder that is there"),
         (["--bandwidth", "0"], "10kbit"),
         (["--bandwidth", "fast"], "got 'fast'"),
         (["--workers", "32768"], "up to 16384 workers"),

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.cli.output import check_output
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gradwire.topology import Cluster
 
 _ALGORITHMS = ("joint", "mergecomp", "bytecomp")
-_WORKERS = tuple(4**i for i in range(1, 8))
+_POWERS = tuple(4**i for i in range(8))
 _RATES = ("100mbit", "1gbit", "5gbit", "10gbit", "25gbit", "100gbit")
 _SHORT = {"none | allreduce": "fp32", "bf16 | allreduce": "bf16"}
 
@@ -77,11 +78,17 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"a table holds no plan; got -o {arguments.output} beside --table. Leave one out."
         )
+    if arguments.output:
+        check_output("a plan", arguments.output)
     latency = arguments.latency_ms
     if latency is not None and not 0 <= latency < float("inf"):
         raise UsageError(f"latency is 0 ms or more; got {latency}. Use for example 0.1.")
-    for name in ("workers", "lanes"):
-        if wrong := [n for n in getattr(arguments, name) or () if n < 1]:
+    counted = {
+        "workers": arguments.workers or (), "lanes": arguments.lanes or (),
+        "ranks per host": () if arguments.per_host is None else (arguments.per_host,),
+    }  # fmt: skip
+    for name, given in counted.items():
+        if wrong := [n for n in given if n < 1]:
             raise UsageError(f"{name} are counted from 1; got {wrong[0]}. Use for example 2.")
 
 
@@ -174,14 +181,22 @@ def _table(arguments: argparse.Namespace, profile: Profile, allowed: list[str] |
     from gradwire.planner.tables import table
 
     rates = arguments.bandwidth or _RATES
-    given = arguments.workers or [None]
+    given = arguments.workers or [arguments.per_host]
     like = _cluster(arguments, profile, given[0], rates[0])
-    workers = arguments.workers or [n for n in _WORKERS if n % like.ranks_per_host == 0]
+    workers = arguments.workers or _usual_workers(like.ranks_per_host)
     return table(
         profile, workers, [parse_rate(r) for r in rates], like, strategies=allowed,
         lanes=arguments.lanes or (1,), error_budget=arguments.error_budget,
         algorithm=arguments.algorithm, progress=_say,
     )  # fmt: skip
+
+
+def _usual_workers(per_host: int) -> list[int]:
+    """Powers of 4, or so many full hosts."""
+    from gradwire.planner.whatif import MOST_WORKERS
+
+    powers = [n for n in _POWERS if n % per_host == 0] or [per_host * n for n in _POWERS]
+    return [n for n in powers if 1 < n <= MOST_WORKERS]
 
 
 def _show_table(found: Table, as_json: bool) -> None:

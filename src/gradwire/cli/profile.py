@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.cli.output import check_output
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,11 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     for text in arguments.strategies or ():
         check_candidate(text)
     output = arguments.output
-    if not os.access(output.parent, os.W_OK) or output.is_dir():
-        raise UsageError(
-            f"a profile is written to a file in a folder that is there; {output} is none. Make "
-            "the folder, or say another -o."
-        )
+    check_output("a profile", output)
     before = output.stat().st_mtime_ns if output.exists() else None
     environment = {**os.environ, **asked(output, arguments.strategies)}
     stdout = sys.stderr if arguments.json else None
@@ -78,7 +75,7 @@ def _document(profile: Profile, output: Path) -> dict[str, object]:
 def _text(profile: Profile, output: Path) -> str:
     from gradwire.report.table import Table
 
-    largest = max(1, sum(p.elements for p in profile.parameters))
+    largest = max(1, sum(p.elements for p in profile.parameters if not p.sparse))
     rows = [_row(text, cost, largest) for text, cost in profile.strategies.items()]
     headers = ("all at once, by", "encode, ms", "moves, ms", "decode, ms", "fit off by")
     return (

@@ -79,8 +79,7 @@ class Maker:
             limited = self.error_budget is not None and self.algorithm == "joint"
             grouping, _ = (solve_within if limited else SOLVERS[self.algorithm])(problem)
         plan = _plan(self.profile, problem, members, grouping, apart)
-        timeline = simulate(problem.jobs(grouping), problem.executor)
-        yield Candidate(plan, timeline, error_of(self.profile, plan))
+        yield Candidate(plan, timeline_of(self.profile, plan), error_of(self.profile, plan))
 
     def fits(self, candidate: Candidate) -> bool:
         """Whether it is within the error budget."""

@@ -95,7 +95,9 @@ def choose(
     freely, maker = Maker(profile, lanes), Maker(profile, lanes, algorithm, error_budget)
     measured = [text for text in (FP32, BF16) if text in profile.strategies]
     baselines = {text: _shortest(freely.plans([text])) for text in measured}
-    bound, facts = freely.lower_bound(options), (error_budget, algorithm, tuple(options))
+    vectors = [FP32] if FP32 in profile.strategies else []  # may always travel so
+    bound = freely.lower_bound(list(dict.fromkeys((*options, *vectors))))
+    facts = error_budget, algorithm, tuple(options)
     dense = [c for text, c in baselines.items() if text in options and maker.fits(c)]
     is_enough = any(c.timeline.exposed_seconds < WORTH * c.seconds for c in dense)
     if algorithm == "joint" and is_enough:
@@ -183,6 +185,11 @@ def _check(
 
 
 def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -> PlanError:
+    if budget is None:
+        return PlanError(
+            f"vectors travel as '{FP32}' where what may be used takes matrices only, as "
+            f"{', '.join(map(repr, options))}; it was not measured. Profile again with it."
+        )
     errors = {known_error(profile, option): option for option in reversed(options)}
     least = min(errors)
     return PlanError(

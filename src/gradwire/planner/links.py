@@ -15,13 +15,13 @@ in MPICH", for the forms; the inefficiencies are measured.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
 from statistics import median
 
 from gradwire.errors import PlanError
-from gradwire.groups import Machines
 from gradwire.planner.priced import Priced, PricedMove
 from gradwire.planner.pricing import can_price, price
 from gradwire.planner.profile import Profile, StrategyCost
@@ -119,8 +119,15 @@ def bucket(elements: float) -> list[tuple[int, ...]]:
 
 
 def per_host(profile: Profile) -> int:
-    """Ranks to a host of the profile; UsageError unless all have as many."""
-    return Machines.named(profile.hosts).per_node
+    """Ranks to a host of the profile; PlanError unless all have as many."""
+    ranks = Counter(profile.hosts)
+    if len(set(ranks.values())) > 1:
+        (many, most), *_, (few, least) = ranks.most_common()
+        raise PlanError(
+            "other clusters are planned for from hosts that have equally many ranks; of the "
+            f"profile's '{many}' has {most}, '{few}' has {least}. Profile on equal hosts."
+        )
+    return max(ranks.values())
 
 
 def sizes_of(profile: Profile) -> tuple[int, ...]:
@@ -210,9 +217,10 @@ class _Wire:
     def __init__(self, profile: Profile, cost: StrategyCost, text: str, cluster: Cluster) -> None:
         sizes = sizes_of(profile)[-_LARGE:]
         local = cluster.ranks_per_host
-        density = usual_density(profile)
+        density, dtype = usual_density(profile), profile.dtype
         self.priced = [
-            price(text, bucket(n), profile.world, per_node=local, density=density) for n in sizes
+            price(text, bucket(n), profile.world, per_node=local, density=density, dtype=dtype)
+            for n in sizes
         ]
         self.latency = min(cost.latency_seconds, cost.wire(sizes[0]))
         self.seconds = [max(cost.wire(n) - self.latency, 0.0) for n in sizes]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +27,15 @@ class Ready(NamedTuple):
     parameter: Parameter
     seconds: float
     density: float = 1.0
+
+
+def main_dtype(ready: Iterable[Ready]) -> str:
+    """Of most dense elements; "float32" where there are none."""
+    elements = {"float32": 0}
+    for parameter, *_ in ready:
+        own = 0 if parameter.sparse else parameter.elements
+        elements[parameter.dtype] = elements.get(parameter.dtype, 0) + own
+    return max(elements, key=lambda dtype: elements[dtype])
 
 
 @dataclass(frozen=True)
@@ -131,6 +142,11 @@ class Profile:
     def parameters(self) -> tuple[Parameter, ...]:
         return tuple(ready.parameter for ready in self.ready)
 
+    @property
+    def dtype(self) -> str:
+        """Of most gradients, by elements: that of the buckets that were measured."""
+        return main_dtype(self.ready)
+
     def check(self, parameters: Sequence[Parameter]) -> None:
         """PlanError, naming parameters, unless it is a profile of a model with these."""
         own, given = set(self.parameters), set(parameters)
@@ -194,7 +210,11 @@ class Profile:
             ) from error
 
     def save(self, path: str | Path) -> None:
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        """All of it or nothing: ranks on several machines may write to one shared folder."""
+        end = Path(path)
+        draft = end.with_name(f".{end.name}.{socket.gethostname()}.{os.getpid()}")
+        draft.write_text(self.to_json() + "\n", encoding="utf-8")
+        draft.replace(end)
 
     @staticmethod
     def load(path: str | Path) -> Profile:

@@ -153,7 +153,7 @@ class Again:
             decode=_scaled(cost.decode, sizes, more),
             bytes=_fit(cost.bytes, sizes, [own.bytes_sent for own in after]),
             latency_seconds=min(wire.latency(after[0], cluster), seconds[0]),
-            per_parameter_seconds=cost.per_parameter_seconds * calls,
+            per_parameter_seconds=cost.per_parameter_seconds * calls, error=cost.error,
         )  # fmt: skip
 
     def _priced(self, text: str, cluster: Cluster) -> list[Priced]:
@@ -161,7 +161,14 @@ class Again:
         if key not in self._known:
             density, local = usual_density(self.profile), cluster.ranks_per_host
             self._known[key] = [
-                price(text, bucket(n), cluster.world, per_node=local, density=density)
+                price(
+                    text,
+                    bucket(n),
+                    cluster.world,
+                    per_node=local,
+                    density=density,
+                    dtype=self.profile.dtype,
+                )
                 for n in (0, *sizes_of(self.profile))
             ]
         return self._known[key]

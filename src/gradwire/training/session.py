@@ -96,8 +96,7 @@ class Session:
         to the gradients of the next step that is not skipped. A parameter whose feedback stays
         keeps its whole state, if ranks look after it whole before and after.
         """
-        for context in self.contexts:
-            self.waits(context.leftovers())
+        self.leftovers = self.waiting()
         self.conductor.stop()
         before = {name: (self.plan.strategy_of(name).feedback, dict(state))
                   for name, state in self.memory.items()}  # fmt: skip
@@ -110,9 +109,14 @@ class Session:
 
     def waits(self, leftovers: Mapping[str, Tensor]) -> None:
         """For the next gradients, beside what waits already."""
-        for name, x in leftovers.items():
-            known = self.leftovers.get(name)
-            self.leftovers[name] = x if known is None else x.view_as(known) + known
+        self.leftovers = _sums(self.leftovers, leftovers)
+
+    def waiting(self) -> dict[str, Tensor]:
+        """All that this rank must still add to gradients: what is in residuals, and leftovers."""
+        found = self.leftovers
+        for context in self.contexts:
+            found = _sums(found, context.leftovers())
+        return found
 
     def _pass_on(self, name: str, feedback: Feedback | None, state: Mapping[str, Tensor]) -> None:
         """To a parameter that a rank looked after whole, and does."""
@@ -271,6 +275,12 @@ class Session:
             if not skipped or given_back:
                 for name in context.bucket.names:
                     self.leftovers.pop(name, None)
+
+
+def _sums(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By name; what is in one only is taken as it is."""
+    both = {name: one[name] + x.view_as(one[name]) for name, x in other.items() if name in one}
+    return {**one, **other, **both}
 
 
 def _norm(gradient: Tensor) -> Tensor:

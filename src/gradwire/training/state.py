@@ -26,12 +26,18 @@ def state_of(session: Session) -> dict[str, object]:
         name: {key: _shaped(key, value, session.shapes[name]) for key, value in values.items()}
         for name, values in session.memory.items()
     }
-    place = {"rank": session.rank, "world": session.world, "part": _part(session)}
+    place = {**_place(session), "part": _part(session)}
     more: dict[str, object] = {"leftovers": dict(session.leftovers)} if session.leftovers else {}
     later = {name for name, own in session.memory.items() if own.keys() & set(LATER_RESIDUALS)}
     if later:
         more["paths"] = {name: str(session.plan.strategy_of(name)) for name in later}
-    return {"format": FORMAT, "step": session.step, **place, "state": state, **more}
+    return {**place, "state": state, **more}
+
+
+def poured_state_of(session: Session) -> dict[str, object]:
+    """The same for whatever plan comes next: all that waits is "leftovers", in the parameters'
+    sizes, which is added to the next gradients. For plans that can be adopted by each other."""
+    return {**_place(session), "state": {}, "leftovers": session.waiting()}
 
 
 def load(session: Session, saved: Mapping[str, object]) -> None:
@@ -54,6 +60,11 @@ def load(session: Session, saved: Mapping[str, object]) -> None:
                 for key in ("residual", OWNERS_RESIDUAL):
                     session.memory[name].pop(key, None)
     session.step = step
+
+
+def _place(session: Session) -> dict[str, object]:
+    own = {"rank": session.rank, "world": session.world}
+    return {"format": FORMAT, "step": session.step, **own}
 
 
 def _part(session: Session) -> list[int]:
@@ -88,7 +99,7 @@ def _checked(
             f"each rank loads the state it saved; this is rank {rank}, the state is rank "
             f"{saved.get('rank')}'s. Save one file per rank and load it on that rank."
         )
-    if saved.get("part", [0, 1]) != part:
+    if any(state.values()) and saved.get("part", [0, 1]) != part:
         raise PlanError(
             "residuals belong to the part of each parameter that a rank owns in its machine; "
             f"saved as part {saved.get('part')} (which, of how many), loaded as {part}. Resume "

@@ -16,6 +16,7 @@ from gradwire.strategy import Strategy
 from gradwire.training import attach as given
 from gradwire.training.attach import Handle
 from gradwire.training.session import Session
+from gradwire.training.state import poured_state_of
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
 from gradwire.tuning.profiling import usual_strategies
@@ -28,6 +29,16 @@ class TunedHandle(Handle):
         """Made by `attach`."""
         self.tuner = tuner
         return self
+
+    def state_dict(self) -> dict[str, object]:
+        """This rank's residuals, all as what is added to the next gradients: it loads under any
+        plan, as another one may be in force when the job is resumed. Loads with
+        weights_only=True. Not collective."""
+        return poured_state_of(self._session)
+
+    def adopt(self, plan: Plan) -> None:
+        super().adopt(plan)
+        self.tuner.close()
 
     def detach(self) -> None:
         self.tuner.close()

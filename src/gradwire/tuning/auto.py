@@ -14,17 +14,15 @@ import sys
 from collections.abc import Generator, Iterator, Sequence
 from statistics import median
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gradwire.moves import AllGather
 from gradwire.plan import Plan
 from gradwire.planner.choose import Candidate, Choice, choose
 from gradwire.planner.correction import moves_factor, with_around, with_moves
 from gradwire.planner.profile import Profile
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
-from gradwire.tuning.agree import from_first
+from gradwire.tuning.agree import from_first, of_ranks
 from gradwire.tuning.profiling import measure
 from gradwire.tuning.race import Race
 from gradwire.tuning.recorder import Recorder
@@ -180,13 +178,11 @@ class Tuner:
 
     def _adopt(self, plan: Plan) -> None:
         if plan.digest() != self._session.plan.digest():
-            self.handle.adopt(plan)
+            Handle.adopt(self.handle, plan)  # the user's own ends all tuning
 
     def _exchanged(self, numbers: Sequence[float]) -> list[list[float]]:
-        mine = torch.tensor(numbers, dtype=torch.float64, device=self._session.device)
-        arrived = self._session.performers[0].perform(AllGather(mine), "the race")
-        assert isinstance(arrived, Tensor)
-        rows: list[list[float]] = arrived.cpu().tolist()
+        session = self._session
+        rows: list[list[float]] = of_ranks(session.performers[0], session.device, numbers).tolist()
         return rows
 
     def _say(self, line: str) -> None:

@@ -16,12 +16,13 @@ from statistics import mean
 from time import perf_counter
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradwire import kernels
-from gradwire.moves import AllGather, AllReduce
+from gradwire.moves import AllReduce
 from gradwire.planner.profile import Contention
 from gradwire.runtime.torch_dist import Performer
+from gradwire.tuning.agree import of_ranks
 
 _SECONDS = 0.4  # of each part
 _NOTHING = 1.1  # times as long: what noise alone does
@@ -117,10 +118,7 @@ class _Backward:
 
 def _agreed(performer: Performer, value: float) -> float:
     """The mean of all ranks'."""
-    mine = torch.tensor([value], dtype=torch.float64)
-    arrived = performer.perform(AllGather(mine), "the probe")
-    assert isinstance(arrived, Tensor)
-    return float(arrived.mean())
+    return float(of_ranks(performer, torch.device("cpu"), [value]).mean())
 
 
 def _local_slowdown(performer: Performer, backward: _Backward) -> tuple[float, float]:

@@ -23,6 +23,7 @@ from gradwire.moves import (
 )
 from gradwire.planner.fit import Fit, fit
 from gradwire.runtime.torch_dist import Performer
+from gradwire.tuning.agree import of_ranks
 
 SIZES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes of one rank's data, by default."""
@@ -113,8 +114,5 @@ def _runs(performer: Performer, make: Callable[[], Move], device: torch.device) 
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         mine.append(perf_counter() - began)
-    own = torch.tensor(mine[_WARM_UP:], dtype=torch.float64, device=device)
-    arrived = performer.perform(AllGather(own), "the probe")
-    assert isinstance(arrived, Tensor)
-    slowest: list[float] = arrived.cpu().amax(0).tolist()
+    slowest: list[float] = of_ranks(performer, device, mine[_WARM_UP:]).amax(0).tolist()
     return slowest

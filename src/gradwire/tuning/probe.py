@@ -28,9 +28,13 @@ from gradwire.runtime.context import BucketContext, Memory
 from gradwire.runtime.hierarchy import make_context
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo, Strategy
+from gradwire.tuning.agree import of_ranks
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 """Elements, by default."""
+LARGEST = 2 * SIZES[-1]
+"""Elements of a bucket that is tried, of however large a model: it takes memory beside the job's
+own. Beyond, curves go on as they end."""
 PASSES, WARM_UP, BLOCKS = 2, 2, 5
 """Over all strategies; of a size in a pass: runs before those that count, and blocks of runs, each
 of which counts as one measurement."""
@@ -56,18 +60,20 @@ class Run(NamedTuple):
 
 @dataclass
 class Probe:
-    """Runs buckets by strategies. All methods are collective."""
+    """Runs buckets by strategies. All methods are collective. dtype: of gradients."""
 
     performer: Performer
     device: torch.device
     machines: Machines | None = None
+    dtype: str = "float32"
 
     def costs(
         self, strategies: Sequence[str], largest: int, *, sizes: Sequence[int] = SIZES,
         seconds: float = SECONDS, patience_seconds: float = PATIENCE_SECONDS,
         progress: Callable[[str], None] = lambda line: None,
     ) -> dict[str, StrategyCost]:  # fmt: skip
-        """Curves of strategies, up to buckets of `largest` elements or of that many seconds.
+        """Curves of strategies, up to buckets of `largest` elements, of `LARGEST`, or of that many
+        seconds.
 
         In passes over all of them: how threads lie on processors lasts for a while, and should
         not be one strategy's luck. What takes long is known after the first.
@@ -76,7 +82,7 @@ class Probe:
         for number in range(PASSES):
             for text, measured in found.items():
                 progress(f"'{text}'" + " once more" * (number > 0))
-                for size in _ladder(sizes, largest):
+                for size in _ladder(sizes, min(largest, LARGEST)):
                     runs = self._runs(text, [size], seconds / PASSES)
                     measured.setdefault(size, []).extend(runs)
                     if median(map(_total, runs)) > patience_seconds / (4 if number else 1):
@@ -94,9 +100,9 @@ class Probe:
             per_parameter_seconds=self._per_parameter(strategy, seconds),
         )  # fmt: skip
 
-    def error(self, strategy: str, samples: Mapping[str, Sequence[Tensor]]) -> float:
+    def error(self, strategy: str, samples: Mapping[str, Sequence[Tensor]]) -> float | None:
         """Of one step's average, with feedback: its distance from the exact one over that one's
-        norm, the mean over steps. 0.0 if there is nothing to compare.
+        norm, the mean over steps. None if there is nothing to compare.
 
         samples: by name, this rank's gradients step by step. They come again and again, until
         residuals are what they are in a long run; the last time counts.
@@ -107,7 +113,7 @@ class Probe:
             float((own - right).norm() / right.norm()) for own, right in zip(found, exact)
             if right.isfinite().all() and right.any()
         ]  # fmt: skip
-        return mean(errors) if errors else 0.0
+        return mean(errors) if errors else None
 
     def _averages(
         self, text: str, samples: Mapping[str, Sequence[Tensor]], rounds: int
@@ -148,10 +154,12 @@ class Probe:
 
     def _prepared(self, text: str, sizes: Sequence[int]) -> Callable[[], Run]:
         """What runs a bucket of parameters of these sizes once more."""
-        bucket = Bucket(tuple(Parameter(f"probe{i}", _shape(n)) for i, n in enumerate(sizes)))
+        named = (Parameter(f"probe{i}", _shape(n), self.dtype) for i, n in enumerate(sizes))
+        bucket = Bucket(tuple(named))
         context = self._context(text, bucket)
         dice = torch.Generator().manual_seed(self.performer.rank)
-        given = [torch.randn(n, generator=dice).to(self.device) for n in sizes]
+        kind = getattr(torch, self.dtype)
+        given = [torch.randn(n, generator=dice).to(self.device, kind) for n in sizes]
         rooms, steps = [torch.empty_like(x) for x in given], count()
 
         def once() -> Run:
@@ -194,10 +202,8 @@ class Probe:
 
     def _exchanged(self, runs: Sequence[Run]) -> list[list[Run]]:
         """Every rank's."""
-        mine = torch.tensor(runs, dtype=torch.float64, device=self.device)
-        arrived = self.performer.perform(AllGather(mine.view(-1)), "the probe")
-        assert isinstance(arrived, Tensor)
-        return [[Run(*own) for own in rank.view(mine.shape).tolist()] for rank in arrived.cpu()]
+        arrived = of_ranks(self.performer, self.device, torch.tensor(runs, dtype=torch.float64))
+        return [[Run(*own) for own in rank] for rank in arrived.tolist()]
 
 
 def blocks(runs: Sequence[Run], count: int) -> list[Run]:

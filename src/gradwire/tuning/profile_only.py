@@ -33,7 +33,7 @@ SAMPLED = 1 << 18
 
 
 def asked(path: str | Path, strategies: Sequence[str] | None = None) -> Mapping[str, str]:
-    """The environment that asks a job for its profile, to be written by its rank 0.
+    """The environment that asks a job for its profile, to be written on each machine.
 
     strategies: what is measured; by default what is usual on the job's machines.
     """
@@ -69,8 +69,9 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         say = _say if session.rank == 0 else _nothing
         profile = measure(session, recorder, strategies or usual_strategies(session), say)
         profile = _thorough(profile, session, samples_of(session, recorder), say)
-        if session.rank == 0:
+        if session.rank == 0 or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
             profile.save(path)
+        if session.rank == 0:
             _say(f"saved {path}")
         steps.close()
         handle.detach()

@@ -13,11 +13,10 @@ from torch import Tensor
 
 import gradwire
 from gradwire.buckets import Parameter
-from gradwire.moves import AllGather
-from gradwire.planner.profile import Profile, Ready
+from gradwire.planner.profile import Profile, Ready, main_dtype
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.training.session import Session
-from gradwire.tuning.agree import from_first
+from gradwire.tuning.agree import from_first, of_ranks
 from gradwire.tuning.contention import measure as measure_contention
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.recorder import Recorder, Watched
@@ -60,9 +59,11 @@ def _measured(
 ) -> Profile:  # fmt: skip
     performer, device = session.performers[0], session.device
     ready, backward, around = _timings(session, recorder)
+    if session.clip_norm is not None:  # exchanges begin when all gradients are there
+        ready = tuple(r._replace(seconds=backward) for r in ready)
     progress("how lanes and backward slow each other")
     contention = measure_contention(session.performers, device, _is_busy(session, recorder))
-    probe = Probe(performer, device, session.machines)
+    probe = Probe(performer, device, session.machines, main_dtype(ready))
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     texts = list(dict.fromkeys(("none | allreduce", "bf16 | allreduce", *strategies)))
     costs = probe.costs(texts, largest, progress=progress)
@@ -131,11 +132,7 @@ def _row(step: Watched, names: Sequence[str]) -> list[float]:
 
 
 def _of_ranks(session: Session, mine: Tensor) -> Tensor:
-    """(ranks, *shape). Collective."""
-    data = mine.to(session.device).view(-1)
-    arrived = session.performers[0].perform(AllGather(data), "the profile")
-    assert isinstance(arrived, Tensor)
-    return arrived.cpu().view(-1, *mine.shape)
+    return of_ranks(session.performers[0], session.device, mine)
 
 
 def _in_order(found: Sequence[Ready], described: Mapping[str, Parameter]) -> list[Ready]:

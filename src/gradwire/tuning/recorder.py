@@ -77,7 +77,7 @@ class Recorder:
         self._ready[name], self._used = now - self._began, process_time() - self._used_before
         if name not in self.density and gradient is not None:
             self.density[name] = _density(gradient)
-        if name in self._rows and gradient is not None:
+        if self._ended and name in self._rows and gradient is not None:
             self.samples[name].append(_copied(gradient, self._rows[name]))
 
     def _on_end(self, error: BaseException | None) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
+from gradwire.planner.candidates import timeline_of
 from gradwire.planner.choose import BF16, FP32, choose
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
@@ -111,6 +112,12 @@ def test_never_worse_than_the_baselines_nor_better_than_the_bound(
     assert found.best in found.finalists
 
 
+def test_the_bound_is_of_vectors_as_fp32_too() -> None:
+    """Whatever may be chosen: over a fast network top-k costs more than it saves."""
+    given = profile(1e9, local=1e-6)
+    assert choose(given, [TOPK]).lower_bound <= choose(given, [FP32]).lower_bound
+
+
 def test_a_slower_network_makes_no_plan_faster() -> None:
     seconds = [choose(profile(rate), [TOPK, BF16, FP32]).best.seconds for rate in (1e6, 1e7, 1e8)]
     assert seconds == sorted(seconds, reverse=True)
@@ -164,6 +171,24 @@ def test_tables_travel_as_rows_whatever_is_chosen() -> None:
     assert str(plan.strategy_of("table.weight")) == "none | columns"
 
 
+def test_a_large_table_hides_no_rivals() -> None:
+    """It is most of the elements, and nothing is chosen for it."""
+    table = Ready(Parameter("table.weight", (10**6, 64), "float32", True), 0.012)
+    without, given = (choose(profile(1e7, ready=r)) for r in (model(), [*model(), table]))
+    kinds = [{str(c.plan.main_strategy) for c in found.finalists} for found in (without, given)]
+    assert kinds[0] == kinds[1]
+    assert len(kinds[1]) > 1
+
+
+def test_predictions_are_of_the_plan_in_its_own_order() -> None:
+    """A vector that is ready just before the matrix at the end of backward: who waits for a lane
+    to wake must not let the matrix overtake it."""
+    ready = [Ready(Parameter("w", (300, 300)), 0.01), Ready(Parameter("b", (300,)), 0.00999)]
+    given = profile(1e6, ready=ready, contention=Contention(2.0, wake_seconds=1e-3))
+    for candidate in choose(given).finalists:
+        assert candidate.timeline == timeline_of(given, candidate.plan)
+
+
 def test_one_parameter() -> None:
     ready = [Ready(Parameter("w", (300, 300)), 0.01)]
     plan = choose(profile(1e6, ready=ready)).best.plan
@@ -191,6 +216,9 @@ def test_what_cannot_be_planned_is_refused() -> None:
         PlanError, match=r"'dgc\(0.01\) \| zen' keeps the optimizer's momentum.*by name"
     ):
         choose(kept)
+    only = replace(given, strategies={TOPK: given.strategies[TOPK]})
+    with pytest.raises(PlanError, match=r"vectors travel as 'none \| allreduce'.*not measured"):
+        choose(only)
     table = Ready(Parameter("table.weight", (1000, 16), "float32", True), 0.012)
     with pytest.raises(PlanError, match="dense gradients"):
         choose(profile(1e7, ready=[table]))

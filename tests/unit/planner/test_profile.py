@@ -54,6 +54,21 @@ def test_a_profile_survives_its_file(tmp_path: Path) -> None:
     assert Profile.load(tmp_path / "profile.json") == calm
 
 
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    for hosts in (("one", "two"), ("three",)):
+        replace(PROFILE, hosts=hosts).save(tmp_path / "profile.json")
+    assert Profile.load(tmp_path / "profile.json").hosts == ("three",)
+    assert [p.name for p in tmp_path.iterdir()] == ["profile.json"]
+
+
+def test_the_dtype_is_that_of_most_dense_gradients() -> None:
+    rows = [("a", (4, 4), "float32", False), ("b", (5, 5), "bfloat16", False),
+            ("c", (90, 90), "float16", True)]  # fmt: skip
+    ready = tuple(Ready(Parameter(*row), 0.0) for row in rows)
+    assert replace(PROFILE, ready=ready).dtype == "bfloat16"
+    assert replace(PROFILE, ready=()).dtype == "float32"
+
+
 def test_files_of_before_are_read() -> None:
     data = json.loads(PROFILE.to_json())
     data["contention"] = {"cores": None, "wire_demand": 0.25}

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from profiles import LOCAL, few, profile, resnet50
 
-from gradwire.errors import PlanError, UsageError
+from gradwire.errors import PlanError
 from gradwire.planner.choose import choose
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
@@ -309,6 +309,22 @@ def test_paths_and_machines_are_priced_again() -> None:
         assert 0 < near < far
 
 
+def test_errors_are_those_that_were_measured() -> None:
+    own = profile()
+    costs = {text: replace(cost, error=0.25) for text, cost in own.strategies.items()}
+    other = on(replace(own, strategies=costs), Cluster(16, cross_bits_per_second=1e9))
+    assert {cost.error for cost in other.strategies.values()} == {0.25}
+    assert choose(other, lanes=[1], error_budget=0.3).best.error is not None
+
+
+def test_gradients_of_two_bytes_are_priced_as_such() -> None:
+    own = profile()
+    ready = tuple(r._replace(parameter=replace(r.parameter, dtype="bfloat16")) for r in own.ready)
+    other = replace(own, ready=ready)
+    wide, thin = (on(p, Cluster(16)).strategies["none | allreduce"] for p in (own, other))
+    assert thin.bytes(1e6) == pytest.approx(0.5 * wide.bytes(1e6))
+
+
 def test_hosts_that_disagree() -> None:
-    with pytest.raises(UsageError, match="'b' has 1, 'a' has 3"):
+    with pytest.raises(PlanError, match="of the profile's 'a' has 3, 'b' has 1"):
         on(replace(profile(), hosts=("a", "a", "a", "b")), Cluster(8))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Sequence
+from typing import cast
 
-from gradwire.tuning.probe import Run, _ladder, _shape, blocks, combined
+import pytest
+import torch
+
+from gradwire.runtime.torch_dist import Performer
+from gradwire.tuning.probe import LARGEST, Probe, Run, _ladder, _shape, blocks, combined
 
 
 def run(encode: float, wire: float, decode: float, sent: float = 8.0) -> Run:
@@ -51,6 +56,22 @@ def test_sizes_end_with_the_largest_bucket() -> None:
     assert _ladder((256, 4096, 65_536), 4900) == [256, 4096]  # hardly more than one there is
     assert _ladder((256,), 100) == [100]
     assert _ladder((256,), 0) == [1]
+
+
+def test_no_bucket_is_larger_than_what_a_job_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = list[int]()
+
+    def runs(self: Probe, strategy: str, sizes: Sequence[int], seconds: float) -> list[Run]:
+        tried.extend(sizes)
+        return [run(1e-3, 1e-3, 1e-3)]
+
+    monkeypatch.setattr(Probe, "_runs", runs)
+    probe = Probe(cast(Performer, None), torch.device("cpu"))
+    (cost,) = probe.costs(["bf16 | allreduce"], 10**9).values()
+    assert max(tried) == LARGEST
+    assert cost.wire(1e9) >= cost.wire(LARGEST), "curves go on"
 
 
 def test_what_fills_rows_is_a_matrix() -> None:

@@ -57,6 +57,7 @@ STRATEGIES = (
     "none | allreduce", "bf16 | allreduce", "topk(0.01)+ef | allgather",
     "sign(scaled=True)+ef | alltoall",
 )  # fmt: skip
+_NEAR = 1.25  # times the best of a few turns
 
 
 def main() -> int:
@@ -69,6 +70,9 @@ def main() -> int:
         "--rounds", type=int, nargs=2, default=(4, 10),
         help="turns of each plan: at least, and at most, if all take a minute or so",
     )  # fmt: skip
+    parser.add_argument(
+        "--finals", type=int, default=8, help="more turns of what may be the best, and of bf16"
+    )
     parser.add_argument("--strategies", nargs="*")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", type=Path, help="written, for a closer look")
@@ -122,6 +126,10 @@ def work(arguments: argparse.Namespace) -> None:
     rounds = rounds_of(arguments.rounds, [t.iteration_seconds for t in predicted.values()])
     steps = measure(trainer, list(plans.values()), rounds, arguments.patience)
     seconds = dict(zip(plans, seconds_of(steps)))
+    best = finalists(seconds)
+    more = measure(trainer, [plans[name] for name in best], arguments.finals, arguments.patience)
+    for name, own in zip(best, seconds_of(more)):
+        seconds[name] += own
     if dist.get_rank() == 0:
         report(arguments, Outcome(profile, raced, plans, predicted, seconds, took, others))
         if arguments.parts:
@@ -153,6 +161,17 @@ def rounds_of(limits: Sequence[int], seconds: Sequence[float]) -> int:
     """As many as take a minute, within limits."""
     fewest, most = limits
     return max(fewest, min(most, int(60 / (sum(seconds) * (UNCOUNTED + COUNTED)))))
+
+
+def finalists(seconds: dict[str, list[float]]) -> list[str]:
+    """What was adopted, all that a few lucky turns may have made the best, and the best bf16."""
+    middle = {name: median(own) for name, own in seconds.items()}
+    best, dense = min(middle.values()), [name for name in middle if name.startswith("bf16")]
+    fastest = {min(dense, key=lambda name: middle[name])} if dense else set()
+    return [
+        name for name in middle
+        if middle[name] <= _NEAR * best or name.startswith("adopted") or name in fastest
+    ]  # fmt: skip
 
 
 def only_once(plans: dict[str, Plan]) -> dict[str, Plan]:

@@ -85,4 +85,5 @@ NB_MODULE(_native, m) {
     bind_streams(m);
     bind_timeline(m);
     bind_one_link(m);
+    bind_network(m);
 }

@@ -8,6 +8,7 @@
     ├── MoveError       members of one group asked the network for different things
     ├── PeerError       a rank died or did not answer within the timeout
     ├── KernelError     a kernel was given tensors it cannot work on
+    ├── NetworkError    a topology, a flow or a route cannot be
     └── LabError        an emulated cluster cannot be built or used here
 
 Every message states the rule, the value that broke it, and the next step.
@@ -32,6 +33,10 @@ class UsageError(GradwireError, RuntimeError):
 
 class PayloadError(GradwireError, ValueError):
     """A received message fails its checks."""
+
+
+class NetworkError(GradwireError, ValueError):
+    """A topology, a flow or a route cannot be, or a file that should hold one does not."""
 
 
 class MoveError(GradwireError, RuntimeError):

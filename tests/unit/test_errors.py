@@ -16,6 +16,7 @@ TREE = {
     "MoveError": RuntimeError,
     "PeerError": RuntimeError,
     "KernelError": ValueError,
+    "NetworkError": ValueError,
     "LabError": RuntimeError,
 }
 

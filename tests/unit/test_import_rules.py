@@ -135,7 +135,15 @@ def test_members_are_one_file_each_and_beside_their_family() -> None:
 
 def test_nothing_of_ours_imports_the_native_extension_but_the_kernels() -> None:
     users = {m for m, path in FILES.items() if "_native" in path.read_text(encoding="utf-8")}
-    assert {part(m) for m in users} <= {"kernels", "cli"}
+    beside = {"gradwire.network.native"}  # which does not load torch, as the kernels do
+    assert {part(m) for m in users - beside} <= {"kernels", "cli"}
+
+
+def test_the_network_does_not_load_torch() -> None:
+    for module in of("network"):
+        lines = FILES[module].read_text(encoding="utf-8").splitlines()
+        assert not [x for x in lines if x.split()[:2] in (["import", "torch"], ["from", "torch"])]
+        assert not {part(m) for m in imported(module)} & {"kernels", *FAMILIES}, module
 
 
 def test_there_are_no_import_cycles() -> None:

@@ -1,0 +1,59 @@
+// Equitable edge colourings of bipartite multigraphs: gradwire/network/colouring.py has the face.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gradwire {
+
+// One flow from a vertex of the left side to one of the right.
+struct Edge {
+    std::int32_t left, right, id;
+};
+
+// A side's vertices, each in a group: the leaves of one pod.
+struct Side {
+    std::int32_t vertices;
+    const std::int32_t* group;  // of each vertex
+    std::int32_t groups;
+};
+
+// A colour for each edge, by id, from 0 to colours - 1: at every vertex of d edges each colour
+// comes floor(d / colours) or ceil(d / colours) times. If colours is a power of two, in every
+// group as well. The same seed gives the same colours.
+void colour_edges(std::vector<Edge> edges, Side left, Side right, std::int32_t colours,
+                  std::uint64_t seed, std::int32_t* colour);
+
+// Parts of the edges, in place; each keeps half of every vertex's, rounded up or down.
+class Halver {
+  public:
+    Halver(Side left, Side right);
+    // Moves one half of edges[0 .. n) to the front; how many they are.
+    std::size_t halve(Edge* edges, std::size_t n);
+
+  private:
+    struct Open {  // the one edge of each vertex, and of each group, that has no mate yet
+        Side side;
+        std::vector<std::int32_t> of_vertex, of_group;
+        explicit Open(Side side);
+        template <class VertexOf>
+        void pair_up(const Edge* edges, std::size_t n, VertexOf vertex_of,
+                     std::vector<std::int32_t>& mate);
+    };
+
+    void walk(std::size_t start, bool by_left, std::uint8_t half);
+
+    Open left_, right_;
+    std::vector<std::int32_t> left_mate_, right_mate_;
+    std::vector<std::uint8_t> half_;
+    std::vector<Edge> spare_;
+    std::uint8_t next_half_ = 0;
+};
+
+// One edge of each vertex of a bipartite graph in which all have as many, moved to the front.
+// Random walks (Goel, Kapralov and Khanna 2013): O(edges + n log n) expected, n vertices a side.
+void perfect_matching_first(Edge* edges, std::int32_t n, std::int32_t degree,
+                            std::uint64_t& dice);
+
+}  // namespace gradwire

@@ -1,0 +1,1 @@
+"""Which path bytes take between hosts: plans for switches, without torch."""

@@ -1,0 +1,27 @@
+"""Three tiers: pods of leaves and switches, and cores between pods."""
+
+from __future__ import annotations
+
+from gradwire.network.fabric import Fabric, count, evenly, rate
+
+
+def fat_tree(
+    pods: int, leaves: int, hosts: int, switches: int, cores: int, *, host_gbps: float = 100.0,
+    fabric_gbps: float | None = None, core_gbps: float | None = None,
+) -> Fabric:  # fmt: skip
+    """leaves, switches: of each pod, every leaf with a link to every switch; hosts: below each
+    leaf; cores: above each switch, shared with the same switch of all pods.
+
+    The textbook's fat tree of k-port switches is fat_tree(k, k/2, k/2, k/2, k/2). fabric_gbps:
+    between leaves and switches, core_gbps: above; None: as the tier below. NetworkError for what
+    cannot be.
+    """
+    shape = {"pods": pods, "leaves": leaves, "hosts": hosts, "switches": switches, "cores": cores}
+    for name, number in shape.items():
+        count(name, number)
+    middle = host_gbps if fabric_gbps is None else fabric_gbps
+    top = middle if core_gbps is None else core_gbps
+    return evenly(
+        [leaves] * pods, hosts, [(f"switch{j}", 0) for j in range(switches)], cores,
+        rate("host_gbps", host_gbps), rate("fabric_gbps", middle), rate("core_gbps", top),
+    )  # fmt: skip

@@ -1,0 +1,34 @@
+"""Two tiers: every leaf has a link to every spine."""
+
+from __future__ import annotations
+
+from gradwire.errors import NetworkError
+from gradwire.network.fabric import Fabric, above_zero, count, evenly, rate
+
+
+def leaf_spine(
+    leaves: int, hosts: int, spines: int, *, host_gbps: float = 100.0,
+    fabric_gbps: float | None = None, parallel: int = 1, oversubscription: float | None = None,
+) -> Fabric:  # fmt: skip
+    """hosts: below each leaf, numbered leaf by leaf; parallel: cables from a leaf to each spine.
+
+    fabric_gbps: of each such cable; None: the hosts', or what the oversubscription leaves: a
+    leaf's hosts together are so many times as fast as its uplinks. NetworkError for what cannot
+    be, and for both.
+    """
+    for name, number in {"leaves": leaves, "hosts": hosts, "spines": spines}.items():
+        count(name, number)
+    cables = spines * count("parallel", parallel)
+    if oversubscription is not None:
+        if fabric_gbps is not None:
+            raise NetworkError(
+                "a leaf-spine has fabric_gbps or oversubscription, which decides it; got "
+                f"{fabric_gbps} and {oversubscription}. Leave one out."
+            )
+        above_zero("oversubscription", oversubscription)
+        fabric_gbps = hosts * host_gbps / (oversubscription * cables)
+    return evenly(
+        [leaves], hosts, [(f"spine{i // parallel}", i % parallel) for i in range(cables)], 0,
+        rate("host_gbps", host_gbps),
+        rate("fabric_gbps", host_gbps if fabric_gbps is None else fabric_gbps),
+    )  # fmt: skip

@@ -1,0 +1,241 @@
+"""The switches between hosts, and every path through them.
+
+            core 0      core 1        core 2      core 3      cores of plane 0 ┊ of plane 1
+             │   ╲     ╱   │           │   ╲     ╱   │
+    pod 0   switch 0 ─── (pod 1's)    switch 1 ─── (pod 1's)   one for each uplink of a leaf
+             │    ╲               ╱     │
+            leaf 0     ╲      ╱       leaf 1                   each has a link to every switch
+             │ │         ╲╱            │ │                     of its pod
+            hosts                     hosts
+
+A leaf-spine is one pod, and its switches are the spines. A path up decides the path down: between
+leaves of one pod its number is the uplink, between pods uplink * cores + the core of that uplink's
+switch. Links that failed, or were never there, have rate 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.errors import NetworkError
+
+Numbers = NDArray[np.int64]
+NO_LINK = -1
+
+
+class Link(NamedTuple):
+    """One direction of a cable between two switches; cables between the same two are numbered."""
+
+    source: str
+    target: str
+    number: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """Made by the builders (`leaf_spine`, `fat_tree`, …) and importers.
+
+    leaf_of: of each host; pod_of: of each leaf. uplinks: of each leaf, with the name of the switch
+    and the number of the cable; plane_of: which of its hosts' ports an uplink serves. cores: of
+    each switch. Rates are bits per second, each way: host_up and host_down [hosts, ports]; `rates`
+    of links in the order of `links`.
+    """
+
+    leaf_of: Numbers
+    pod_of: Numbers
+    uplinks: tuple[tuple[str, int], ...]
+    plane_of: Numbers
+    cores: int
+    host_up: Numbers
+    host_down: Numbers
+    rates: Numbers
+
+    # -- what there is ---------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> int:
+        return len(self.leaf_of)
+
+    @property
+    def leaves(self) -> int:
+        return len(self.pod_of)
+
+    @cached_property
+    def pods(self) -> int:
+        return int(self.pod_of.max()) + 1
+
+    @property
+    def up(self) -> Numbers:
+        """Rates from leaves, [leaves, uplinks]."""
+        return self._rates_of(0)
+
+    @property
+    def down(self) -> Numbers:
+        """Rates to leaves, [leaves, uplinks]."""
+        return self._rates_of(1)
+
+    @property
+    def core_up(self) -> Numbers:
+        """Rates from switches to cores, [pods, uplinks, cores]."""
+        return self._rates_of(2)
+
+    @property
+    def core_down(self) -> Numbers:
+        """Rates from cores to switches, [pods, uplinks, cores]."""
+        return self._rates_of(3)
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """Every directed link between switches: up from leaves, down to leaves, up from switches
+        to cores, down from cores; each leaf by leaf or pod by pod."""
+        low = [
+            (f"leaf{leaf}", self._switch(pod, name), number)
+            for leaf, pod in enumerate(self.pod_of.tolist())
+            for name, number in self.uplinks
+        ]
+        high = [
+            (self._switch(pod, name), f"core{u * self.cores + c}", number)
+            for pod in range(self.pods)
+            for u, (name, number) in enumerate(self.uplinks)
+            for c in range(self.cores)
+        ]
+        return tuple(
+            Link(b, a, number) if is_down else Link(a, b, number)
+            for tier in (low, high)
+            for is_down in (False, True)
+            for a, b, number in tier
+        )
+
+    # -- paths -----------------------------------------------------------------------------
+
+    def hops(self, source: Numbers, target: Numbers, path: NDArray[np.integer]) -> Numbers:
+        """Which links paths between leaves take, [paths, 4]: numbers of `links`, or NO_LINK."""
+        n, low, high = len(self.uplinks), *self._sizes
+        crosses = self.pod_of[source] != self.pod_of[target]
+        uplink = np.where(crosses, path // max(self.cores, 1), path)
+        core = np.where(crosses, path % max(self.cores, 1), 0)
+        found = np.full((len(path), 4), NO_LINK, np.int64)
+        found[:, 0] = source * n + uplink
+        found[:, 1] = low + target * n + uplink
+        for column, leaf in ((2, source), (3, target)):
+            switch = self.pod_of[leaf] * n + uplink
+            start = 2 * low + (column - 2) * high
+            found[:, column] = np.where(crosses, start + switch * self.cores + core, NO_LINK)
+        return found
+
+    def path_rates(self, source: Numbers, target: Numbers) -> Numbers:
+        """The slowest link of every path between leaves, [pairs, paths]; 0: it cannot be used.
+        The pairs are all within a pod, or all between pods."""
+        ends = np.minimum(self.up[source], self.down[target])
+        pods = self.pod_of[source], self.pod_of[target]
+        if (pods[0] == pods[1]).all():
+            return ends
+        between = np.minimum(self.core_up[pods[0]], self.core_down[pods[1]])
+        return np.minimum(ends[:, :, None], between).reshape(len(source), -1)
+
+    def usable_paths(self, source: Numbers, target: Numbers) -> Numbers:
+        """How many every pair of leaves has."""
+        pairs, which = np.unique(source * self.leaves + target, return_inverse=True)
+        a, b = np.divmod(pairs, self.leaves)
+        found = np.zeros(len(pairs), np.int64)
+        crosses = self.pod_of[a] != self.pod_of[b]
+        for rows in (crosses, ~crosses):
+            found[rows] = np.count_nonzero(self.path_rates(a[rows], b[rows]), axis=1)
+        return found[which]
+
+    # -- others like it --------------------------------------------------------------------
+
+    def without(self, *failed: Link | str) -> Fabric:
+        """The same, where these links, in one direction, or switches with all of theirs, failed.
+        NetworkError if one is unknown."""
+        known = set(self.links)
+        names = {name for link in known for name in link[:2]}
+        for one in failed:
+            if one not in known and one not in names:
+                example = self.links[0] if isinstance(one, tuple) else self.links[0].target
+                raise NetworkError(
+                    f"what fails is a link or a switch of the topology; got {one!r}. Write for "
+                    f"example {example!r}."
+                )
+        return self.with_rates({
+            link: 0 for link in self.links if not {link, *link[:2]}.isdisjoint(failed)
+        })  # fmt: skip
+
+    def with_rates(self, bits_per_second: Mapping[Link, int]) -> Fabric:
+        """The same, with other rates of some links; NetworkError if one is unknown."""
+        number = {link: i for i, link in enumerate(self.links)}
+        rates = self.rates.copy()
+        for link, rate in bits_per_second.items():
+            if link not in number or rate < 0:
+                raise NetworkError(
+                    f"a link of the topology has 0 bits per second or more; got {link} with "
+                    f"{rate}. A link is for example {self.links[0]}."
+                )
+            rates[number[link]] = rate
+        return replace(self, rates=rates)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Links up from leaves, and up from switches."""
+        return self.leaves * len(self.uplinks), self.pods * len(self.uplinks) * self.cores
+
+    def _rates_of(self, tier: int) -> Numbers:
+        low, high = self._sizes
+        start = (0, low, 2 * low, 2 * low + high)[tier]
+        if tier < 2:
+            return self.rates[start : start + low].reshape(self.leaves, -1)
+        shape = self.pods, len(self.uplinks), self.cores
+        return self.rates[start : start + high].reshape(shape)
+
+    def _switch(self, pod: int, name: str) -> str:
+        return name if self.pods == 1 else f"pod{pod}.{name}"
+
+
+def rate(name: str, gbps: float) -> int:
+    """Bits per second of a link; NetworkError unless above 0 and finite."""
+    return round(above_zero(name, gbps) * 1e9)
+
+
+def above_zero(name: str, value: float) -> float:
+    """NetworkError unless above 0 and finite."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < float("inf"):
+        raise NetworkError(
+            f"{name} is above 0 and finite; got {value!r}. Write for example 100 (Gbit/s), or 2."
+        )
+    return value
+
+
+def count(name: str, number: int, least: int = 1) -> int:
+    """NetworkError unless a whole number, and not below the least."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise NetworkError(
+            f"{name} is a whole number of at least {least}; got {number!r}. Write for example "
+            f"{max(least, 4)}."
+        )
+    return number
+
+
+def evenly(
+    leaves_of_pods: Sequence[int], hosts: int, uplinks: Iterable[tuple[str, int]], cores: int,
+    host_rate: int, rate: int, core_rate: int = 0, plane_of: Sequence[int] = (),
+) -> Fabric:  # fmt: skip
+    """As many hosts at every leaf, and one rate for all links of a tier."""
+    named = tuple(uplinks)
+    leaves, pods = sum(leaves_of_pods), len(leaves_of_pods)
+    planes = np.array(plane_of or [0] * len(named), np.int64)
+    at_hosts = np.full((leaves * hosts, int(planes.max()) + 1), host_rate, np.int64)
+    low, high = leaves * len(named), pods * len(named) * cores
+    return Fabric(
+        np.arange(leaves * hosts) // hosts, np.repeat(np.arange(pods), leaves_of_pods), named,
+        planes, cores, at_hosts, at_hosts,
+        np.repeat(np.array([rate, core_rate], np.int64), [2 * low, 2 * high]),
+    )  # fmt: skip

@@ -1,0 +1,98 @@
+"""What hosts send to each other: the demand that is routed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradwire.errors import NetworkError
+
+Column = NDArray[np.int64]
+
+
+class Flow(NamedTuple):
+    """Bytes from one host to another. Flows of one step start together; the next step's begin
+    when these have arrived."""
+
+    src: int
+    dst: int
+    bytes: int
+    step: int = 0
+
+
+class Flows:
+    """Many flows, as columns of equal length: src, dst, bytes, step, all int64.
+
+    Hosts are numbered from 0, bytes are 1 or more, and no host sends to itself: NetworkError
+    otherwise. Compared and printed by what they hold; nothing changes them.
+    """
+
+    def __init__(
+        self, src: ArrayLike, dst: ArrayLike, bytes: ArrayLike, step: ArrayLike = 0
+    ) -> None:
+        columns = [_whole(name, v) for name, v in zip(Flow._fields, (src, dst, bytes, step))]
+        try:
+            columns = list(np.broadcast_arrays(*columns, np.zeros_like(columns[0])))[:4]
+        except ValueError:
+            lengths = ", ".join(str(c.size) for c in columns)
+            raise NetworkError(
+                f"src, dst, bytes and step are equally long; got {lengths}. Give one of each for "
+                "every flow, or one number for all."
+            ) from None
+        self.src, self.dst, self.bytes, self.step = (np.atleast_1d(c) for c in columns)
+        _refuse("hosts are numbered from 0", (self.src < 0) | (self.dst < 0), self)
+        _refuse("a flow has 1 byte or more", self.bytes < 1, self)
+        _refuse("steps are numbered from 0", self.step < 0, self)
+        _refuse("a flow goes to another host", self.src == self.dst, self)
+
+    @staticmethod
+    def of(flows: Flows | Iterable[Flow | tuple[int, ...]]) -> Flows:
+        """Of single flows, or of tuples of a flow's first three or all four fields."""
+        if isinstance(flows, Flows):
+            return flows
+        rows = [Flow(*row) for row in flows]
+        return Flows(*zip(*rows)) if rows else Flows([], [], [], [])
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def __iter__(self) -> Iterator[Flow]:
+        columns = (self.src, self.dst, self.bytes, self.step)
+        return map(Flow._make, zip(*(column.tolist() for column in columns)))
+
+    def __getitem__(self, which: NDArray[np.integer] | NDArray[np.bool_] | slice) -> Flows:
+        """Some of them, in their order."""
+        return Flows(self.src[which], self.dst[which], self.bytes[which], self.step[which])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Flows):
+            return NotImplemented
+        return len(self) == len(other) and all(map(Flow.__eq__, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        hosts = int(max(self.src.max(initial=-1), self.dst.max(initial=-1))) + 1
+        return f"Flows({len(self)} among {hosts} hosts, {int(self.bytes.sum())} bytes)"
+
+
+def _whole(name: str, values: ArrayLike) -> Column:
+    given = np.asarray(values)
+    if given.size == 0:
+        given = given.astype(np.int64)
+    if given.dtype.kind not in "iu" or given.ndim > 1:
+        raise NetworkError(
+            f"{name} of flows are whole numbers in one row; got {given.dtype} of shape "
+            f"{given.shape}. Round them, or pass a list of integers."
+        )
+    return given.astype(np.int64)
+
+
+def _refuse(rule: str, breaks: NDArray[np.bool_], flows: Flows) -> None:
+    if breaks.any():
+        i = int(breaks.argmax())
+        got = f"{flows.src[i]} -> {flows.dst[i]}, {flows.bytes[i]} bytes, step {flows.step[i]}"
+        raise NetworkError(f"{rule}; flow {i} is {got}. Correct it, or leave it out.")

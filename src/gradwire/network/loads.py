@@ -1,0 +1,87 @@
+"""How much every link carries, exactly: whole numbers of a fraction of a byte.
+
+What is spread over all paths is shared out as fast as each is: on path j of rate w_j the part
+w_j / sum(w), with rates divided by what they have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.network.fabric import NO_LINK, Fabric
+
+Numbers = NDArray[np.int64]
+_EXACT = 2.0**62  # sums of int64 stay below; beyond, Python's own numbers
+_AT_ONCE = 1 << 22  # paths
+
+
+class Loads(NamedTuple):
+    """On every link, in the order of `fabric.links`: amount, in 1/unit bytes."""
+
+    amount: NDArray[np.int64]
+    unit: int
+
+
+class Spread(NamedTuple):
+    """Some pairs of leaves, all in one pod or none, and what each sends over all its paths."""
+
+    source: Numbers
+    target: Numbers
+    amount: NDArray[np.int64]
+    weights: Numbers  # [pairs, paths]
+
+
+def loads(
+    fabric: Fabric, source: Numbers, target: Numbers, path: Numbers, amount: Numbers, unit: int,
+    spread: NDArray[np.bool_],
+) -> Loads:  # fmt: skip
+    """Of pieces between leaves, by a path each, or spread; amounts in 1/unit bytes."""
+    shared = list(_spreads(fabric, source[spread], target[spread], amount[spread]))
+    finer = math.lcm(1, *{int(w) for s in shared for w in np.unique(s.weights.sum(1))})
+    kind = np.int64 if amount.sum(dtype=np.float64) * finer < _EXACT else object
+    load = np.zeros(len(fabric.rates), kind)
+    own = ~spread
+    hops = fabric.hops(source[own], target[own], path[own])
+    _add(load, hops, amount[own].astype(kind) * finer)
+    for some in shared:
+        shape = some.weights.shape
+        a, b = (np.repeat(end, shape[1]) for end in (some.source, some.target))
+        hops = fabric.hops(a, b, np.tile(np.arange(shape[1]), shape[0]))
+        share = some.amount.astype(kind) * (finer // some.weights.sum(1).astype(kind))
+        _add(load, hops, (some.weights.astype(kind) * share[:, None]).reshape(-1))
+    return Loads(load, unit * finer)
+
+
+def weights(fabric: Fabric, source: Numbers, target: Numbers) -> Numbers:
+    """Rates of paths, [pairs, paths], as small whole numbers; pairs all in one pod, or none."""
+    rates = fabric.path_rates(source, target)
+    shared: Numbers = np.gcd.reduce(rates, axis=1)
+    return rates // np.maximum(shared, 1)[:, None]
+
+
+def _spreads(
+    fabric: Fabric, source: Numbers, target: Numbers, amount: NDArray[np.int64]
+) -> Iterator[Spread]:
+    """Pair by pair: what flows between the same leaves shares its paths."""
+    pairs, which = np.unique(source * fabric.leaves + target, return_inverse=True)
+    sums = np.zeros(len(pairs), np.int64)
+    np.add.at(sums, which, amount)
+    ends = np.divmod(pairs, fabric.leaves)
+    crosses = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
+    for kind in (False, True):
+        rows = np.flatnonzero(crosses == kind)
+        paths = len(fabric.uplinks) * (fabric.cores if kind else 1)
+        for some in np.array_split(rows, 1 + len(rows) * paths // _AT_ONCE) if len(rows) else ():
+            a, b = ends[0][some], ends[1][some]
+            yield Spread(a, b, sums[some], weights(fabric, a, b))
+
+
+def _add(load: NDArray[np.int64], hops: Numbers, amount: NDArray[np.int64]) -> None:
+    for column in hops.T:
+        taken = column != NO_LINK
+        np.add.at(load, column[taken], amount[taken])

@@ -1,0 +1,70 @@
+"""Each host balances what it sends to each leaf, and knows of nobody else.
+
+    9 flows to one leaf, 4 paths      path 0   1   2   3
+                                           ■   ■   ■   ■       whole, in turn
+                                           ■   ■   ■   ■
+                                           ▪   ▪   ▪   ▪       the ninth, in quarters
+
+Source: Addanki et al. 2025 (arXiv 2407.00550v2), theorem 1: every link carries what it would if
+packets were sprayed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gradwire.network.fabric import Fabric
+from gradwire.network.flows import Flows
+from gradwire.network.routes import Routes
+from gradwire.network.routing.scheme import Crossing, Numbers, Scheme, refuse_unequal
+
+
+@dataclass(frozen=True)
+class Ethereal(Scheme):
+    """Of a host's n equal flows to a leaf with s paths, n mod s are cut, in s / gcd pieces.
+
+    whole_bytes: the last piece has what division leaves, as the authors send; otherwise pieces are
+    equal to the fraction of a byte.
+    """
+
+    whole_bytes: bool = False
+    name: ClassVar[str] = "ethereal"
+
+    def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
+        crossing = Crossing(fabric, flows)
+        turn, size = _turns(crossing, np.random.default_rng(seed))
+        s = crossing.usable.counts[crossing.usable.pair]
+        rest = size % s
+        is_cut = turn >= size - rest
+        pieces = np.where(is_cut, s // np.gcd(rest, s), 1)
+        flow = np.repeat(np.arange(len(turn)), pieces)
+        part = np.arange(len(flow)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        turn = np.where(is_cut, (turn - (size - rest)) * pieces, turn)[flow] + part
+        path = crossing.usable.path(flow, turn % s[flow])
+        total = flows.bytes[crossing.which][flow]
+        if not self.whole_bytes:
+            unit = math.lcm(1, *np.unique(pieces).tolist())
+            return crossing.cut(flow, path, total * unit // pieces[flow], unit)
+        even, is_last = total // pieces[flow], part == pieces[flow] - 1
+        bytes = np.where(is_last, total - even * (pieces[flow] - 1), even)
+        return crossing.cut(flow[bytes > 0], path[bytes > 0], bytes[bytes > 0], 1)
+
+
+def _turns(crossing: Crossing, dice: np.random.Generator) -> tuple[Numbers, Numbers]:
+    """Of each flow its place among those from the same host to the same leaf, in any order, and
+    how many those are. NetworkError if their sizes differ."""
+    sizes, source = (c[crossing.which] for c in (crossing.flows.bytes, crossing.flows.src))
+    found = np.unique(source * crossing.fabric.leaves + crossing.target, return_inverse=True)
+    bucket, many = found[1], np.bincount(found[1], minlength=len(found[0]))
+    order = np.lexsort((dice.random(len(bucket)), bucket))
+    begins = np.cumsum(many) - many
+    place = np.empty(len(bucket), np.int64)
+    place[order] = np.arange(len(bucket)) - begins[bucket[order]]
+    differs = np.flatnonzero(sizes != sizes[order][begins[bucket]])
+    if len(differs):
+        refuse_unequal(crossing, int(order[begins[bucket[differs[0]]]]), int(differs[0]))
+    return place, many[bucket]

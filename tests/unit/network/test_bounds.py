@@ -1,0 +1,61 @@
+"""Bounds: what binds, and that spraying reaches it where all links are equal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gradwire.network.bounds import bounds
+from gradwire.network.builders import fat_tree, leaf_spine
+from gradwire.network.fabric import Fabric
+from gradwire.network.flows import Flows
+from gradwire.network.routing import Spray
+
+
+def test_an_ordered_ring_is_bound_by_hosts() -> None:
+    """One flow of each leaf crosses, on 16 uplinks."""
+    fabric, hosts = leaf_spine(16, 16, 16, host_gbps=8), np.arange(256)
+    found = bounds(Flows(hosts, (hosts + 1) % 256, 10**9), fabric)
+    assert found.host_seconds == pytest.approx(1.0)
+    assert found.fabric_seconds == pytest.approx(1 / 16)
+    assert (found.binding, found.seconds) == ("host", found.host_seconds)
+
+
+def test_oversubscription_lets_the_fabric_bind() -> None:
+    fabric, hosts = leaf_spine(4, 8, 4, host_gbps=8, oversubscription=2), np.arange(32)
+    found = bounds(Flows(hosts, (hosts + 8) % 32, 10**9), fabric)
+    assert found.fabric_seconds == pytest.approx(2.0)
+    assert found.binding == "fabric"
+
+
+@pytest.mark.parametrize("fabric", [leaf_spine(4, 4, 3), fat_tree(3, 2, 4, 2, 2)])
+def test_spraying_reaches_the_bound_of_the_fabric(fabric: Fabric) -> None:
+    hosts = np.random.default_rng(1).permutation(fabric.hosts)
+    flows = Flows(hosts, np.roll(hosts, 1), 10**6)
+    routes = Spray().route(fabric, flows, 0)
+    assert bounds(flows, fabric).fabric_seconds == pytest.approx(routes.fabric_seconds)
+
+
+def test_steps_are_one_after_the_other() -> None:
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    one = bounds(Flows([0, 1], [2, 3], 10**9), fabric)
+    two = bounds(Flows([0, 1], [2, 3], 10**9, [0, 7]), fabric)
+    assert one.host_seconds == pytest.approx(1.0)
+    assert two.seconds == pytest.approx(2.0)
+
+
+def test_incast_is_bound_by_who_receives() -> None:
+    found = bounds(Flows([0, 1, 2], [3, 3, 3], 10**9), leaf_spine(2, 2, 2, host_gbps=8))
+    assert found.host_seconds == pytest.approx(3.0)
+
+
+def test_no_flows_take_no_time() -> None:
+    found = bounds(Flows.of([]), leaf_spine(2, 2, 2))
+    assert (found.binding, found.seconds) == ("nothing", 0.0)
+
+
+def test_where_nothing_passes_there_is_no_end() -> None:
+    fabric = leaf_spine(2, 1, 1).without("spine0")
+    assert math.isinf(bounds(Flows([0], [1], 1), fabric).fabric_seconds)

@@ -1,0 +1,62 @@
+"""Flows as columns, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gradwire.errors import NetworkError
+from gradwire.network.flows import Flow, Flows
+
+
+def test_columns_and_rows_are_the_same() -> None:
+    flows = Flows.of([Flow(0, 1, 10), (2, 0, 5, 3)])
+    assert list(flows) == [Flow(0, 1, 10, 0), Flow(2, 0, 5, 3)]
+    assert flows == Flows([0, 2], [1, 0], [10, 5], [0, 3])
+    assert flows != Flows([0, 2], [1, 0], [10, 6], [0, 3])
+    assert len(flows) == 2
+    assert Flows.of(flows) is flows
+
+
+def test_one_number_is_for_all() -> None:
+    flows = Flows(np.arange(4), (np.arange(4) + 1) % 4, 100)
+    assert flows.bytes.tolist() == [100] * 4
+    assert flows.step.tolist() == [0] * 4
+
+
+def test_some_of_them_in_their_order() -> None:
+    flows = Flows([0, 1, 2], [1, 2, 0], [7, 8, 9])
+    assert list(flows[np.array([2, 0])]) == [Flow(2, 0, 9), Flow(0, 1, 7)]
+    assert list(flows[flows.bytes > 7]) == [Flow(1, 2, 8), Flow(2, 0, 9)]
+
+
+def test_no_flows() -> None:
+    assert len(Flows.of([])) == 0
+    assert repr(Flows.of([])) == "Flows(0 among 0 hosts, 0 bytes)"
+
+
+def test_a_flow_keeps_its_own_columns() -> None:
+    source = np.array([0, 1])
+    flows = Flows(source, [1, 0], 5)
+    source[0] = 9
+    assert flows.src.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "rule"),
+    [
+        (([0], [1], [0]), "1 byte or more; flow 0 is 0 -> 1, 0 bytes"),
+        (([0, 3], [1, 3], [5, 5]), "another host; flow 1 is 3 -> 3"),
+        (([-1], [1], [5]), "hosts are numbered from 0; flow 0 is -1 -> 1"),
+        (([0], [1], [5], [-2]), "steps are numbered from 0"),
+        (([0, 1], [1, 2, 3], [5]), "equally long; got 2, 3, 1, 1"),
+        (([0], [1], [1.5]), "bytes of flows are whole numbers in one row; got float64"),
+        (([0], [1], [True]), "bytes of flows are whole numbers in one row; got bool"),
+        (([[0]], [1], [5]), "src of flows are whole numbers in one row"),
+    ],
+)
+def test_what_no_flow_can_be(columns: tuple[Any, ...], rule: str) -> None:
+    with pytest.raises(NetworkError, match=rule):
+        Flows(*columns)

@@ -129,6 +129,14 @@ class Fabric:
             found[:, column] = np.where(crosses, start + switch * self.cores + core, NO_LINK)
         return found
 
+    def pairs(self, source: Numbers, target: Numbers) -> tuple[tuple[Numbers, Numbers], Numbers]:
+        """The different pairs of leaves, in order, and which of them each one is."""
+        numbers = source * self.leaves + target
+        there = np.zeros(self.leaves**2, np.bool_)
+        there[numbers] = True
+        which: Numbers = (np.cumsum(there) - 1)[numbers]
+        return np.divmod(np.flatnonzero(there), self.leaves), which
+
     def path_rates(self, source: Numbers, target: Numbers) -> Numbers:
         """The slowest link of every path between leaves, [pairs, paths]; 0: it cannot be used.
         The pairs are all within a pod, or all between pods."""
@@ -141,9 +149,8 @@ class Fabric:
 
     def usable_paths(self, source: Numbers, target: Numbers) -> Numbers:
         """How many every pair of leaves has."""
-        pairs, which = np.unique(source * self.leaves + target, return_inverse=True)
-        a, b = np.divmod(pairs, self.leaves)
-        found = np.zeros(len(pairs), np.int64)
+        (a, b), which = self.pairs(source, target)
+        found = np.zeros(len(a), np.int64)
         crosses = self.pod_of[a] != self.pod_of[b]
         for rows in (crosses, ~crosses):
             found[rows] = np.count_nonzero(self.path_rates(a[rows], b[rows]), axis=1)

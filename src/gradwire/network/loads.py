@@ -68,10 +68,9 @@ def _spreads(
     fabric: Fabric, source: Numbers, target: Numbers, amount: NDArray[np.int64]
 ) -> Iterator[Spread]:
     """Pair by pair: what flows between the same leaves shares its paths."""
-    pairs, which = np.unique(source * fabric.leaves + target, return_inverse=True)
-    sums = np.zeros(len(pairs), np.int64)
+    ends, which = fabric.pairs(source, target)
+    sums = np.zeros(len(ends[0]), np.int64)
     np.add.at(sums, which, amount)
-    ends = np.divmod(pairs, fabric.leaves)
     crosses = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
     for kind in (False, True):
         rows = np.flatnonzero(crosses == kind)

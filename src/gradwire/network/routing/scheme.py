@@ -61,11 +61,11 @@ class Crossing:
     def usable(self) -> Usable:
         """The paths that work."""
         fabric = self.fabric
-        pairs, of_flow = np.unique(self.source * fabric.leaves + self.target, return_inverse=True)
-        ends = np.divmod(pairs, fabric.leaves)
+        ends, of_flow = fabric.pairs(self.source, self.target)
+        pairs = len(ends[0])
         crosses = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
         most = len(fabric.uplinks) * max(fabric.cores, 1)
-        paths, counts = np.zeros((len(pairs), most), np.int64), np.zeros(len(pairs), np.int64)
+        paths, counts = np.zeros((pairs, most), np.int64), np.zeros(pairs, np.int64)
         for rows in (np.flatnonzero(crosses), np.flatnonzero(~crosses)):
             works = fabric.path_rates(ends[0][rows], ends[1][rows]) > 0
             paths[rows, : works.shape[1]] = np.argsort(~works, axis=1, kind="stable")
@@ -79,7 +79,8 @@ class Crossing:
 
     def cut(self, one: Numbers, path: Numbers, amount: Numbers, unit: int) -> Routes:
         """Pieces, in 1/unit bytes, of them; `one` counts from the first that leaves its leaf."""
-        stays = np.setdiff1d(np.arange(len(self.flows)), self.which)
+        leaf_of = self.fabric.leaf_of
+        stays = np.flatnonzero(leaf_of[self.flows.src] == leaf_of[self.flows.dst])
         return Routes(
             self.fabric, self.flows,
             np.concatenate([self.which[one], stays]),

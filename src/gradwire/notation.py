@@ -1,0 +1,89 @@
+"""How members of the families are written: `topk(0.01)`, `ecmp_k(8)`, a small part of Python's
+own expression grammar, so Python's parser reads it."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from gradwire.errors import GradwireError
+
+
+@dataclass(frozen=True)
+class Notation:
+    """One kind of text, and what errors say of it: what it is called, how it reads, an example,
+    and the error that is raised."""
+
+    what: str
+    reads: str
+    example: str
+    error: type[GradwireError]
+
+    def read(self, text: object) -> ast.expr:
+        """The expression; the error if it is none."""
+        if not isinstance(text, str) or not text.strip():
+            self.fail(text, "it is a text", f"'{self.example}'")
+        try:
+            return ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: too deep
+            self.fail(text, f"it reads '{self.reads}'", f"'{self.example}'")
+
+    def member(
+        self, text: str, node: ast.expr, family: Mapping[str, Callable[..., Any]], kind: str
+    ) -> Any:
+        """What a name with its parameters makes; the error if the family cannot."""
+        name = name_of(node)
+        if name is None:
+            self.fail(text, f"'{ast.unparse(node)}' is no member", f"'{self.example}'")
+        if name not in family:
+            near = difflib.get_close_matches(name, family, n=1)
+            hint = f"'{near[0]}'" if near else "one of these"
+            known = ", ".join(family)
+            self.fail(text, f"'{name}' is no {kind} (there are {known})", hint)
+        positional, named = self._arguments(text, node)
+        try:
+            return family[name](*positional, **named)
+        except TypeError as error:
+            reason = str(error).partition(") ")[2] or str(error)
+            instead = f"'{signature(family[name])}'"
+            self.fail(text, f"the parameters of '{name}' do not fit: {reason}", instead)
+
+    def fail(self, text: object, rule: str, instead: str) -> NoReturn:
+        raise self.error(f"cannot read the {self.what} {text!r}: {rule}. Use {instead}.")
+
+    def _arguments(self, text: str, node: ast.expr) -> tuple[list[Any], dict[str, Any]]:
+        if not isinstance(node, ast.Call):
+            return [], {}
+        try:
+            if any(k.arg is None for k in node.keywords):
+                raise ValueError("** hides the names")
+            named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+            return [ast.literal_eval(a) for a in node.args], named
+        except (ValueError, TypeError, MemoryError, RecursionError):
+            rule = f"parameters are plain values, in '{ast.unparse(node)}'"
+            self.fail(text, rule, "for example 0.01")
+
+
+def name_of(node: ast.expr) -> str | None:
+    """Of a name alone or with parameters."""
+    target = node.func if isinstance(node, ast.Call) else node
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def signature(member: Any) -> str:
+    """A member with its parameters, as it is written."""
+    named = inspect.signature(member).parameters.values()
+    inside = ", ".join(
+        p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in named
+    )
+    name = getattr(member, "name", None) or member.__name__.strip("_")
+    return f"{name}({inside})"
+
+
+def first_line(member: Any) -> str:
+    """Of what it says of itself."""
+    return (member.__doc__ or "").strip().splitlines()[0]

@@ -1,5 +1,9 @@
 // Which path flows take.
 #include "../network/colour.hpp"
+#include "../network/hashed.hpp"
+#include "../network/least_loaded.hpp"
+#include "../network/maxmin.hpp"
+#include "../network/packets.hpp"
 #include "bindings.hpp"
 
 namespace gradwire {
@@ -24,8 +28,102 @@ void colour_edges_at(std::size_t n, Address left, Address right, const SideAt& l
                  at<std::int32_t>(colour));
 }
 
+using TiersAt =
+    std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, Address, Address>;
+using PiecesAt = std::tuple<std::size_t, Address, Address, Address>;
+
+Tiers tiers_at(const TiersAt& tiers) {
+    const auto& [leaves, uplinks, cores, pods, pod_of, rates] = tiers;
+    return {leaves, uplinks, cores, pods, at<std::int64_t>(pod_of), at<std::int64_t>(rates)};
+}
+
+void least_loaded_at(const PiecesAt& given, const TiersAt& tiers, bool local, std::uint64_t seed,
+                     Address load, Address path) {
+    const nb::gil_scoped_release release;
+    const auto& [n, source, target, amount] = given;
+    const Pieces pieces{n, at<std::int64_t>(source), at<std::int64_t>(target),
+                        at<std::int64_t>(amount)};
+    const auto choose = local ? least_loaded_locally : least_loaded;
+    choose(pieces, tiers_at(tiers), seed, at<double>(load), at<std::int64_t>(path));
+}
+
+void slowest_links_at(const PiecesAt& given, std::int64_t parts, const TiersAt& tiers,
+                      Address counts, Address pair, Address paths, std::int64_t most,
+                      std::uint64_t seed, std::size_t samples, Address longest) {
+    const nb::gil_scoped_release release;
+    const auto& [n, source, target, amount] = given;
+    const Hashed flows{n, at<std::int64_t>(source), at<std::int64_t>(target),
+                       at<std::int64_t>(amount), parts, at<std::int64_t>(counts),
+                       at<std::int64_t>(pair), at<std::int64_t>(paths), most};
+    slowest_links(flows, tiers_at(tiers), seed, samples, at<double>(longest));
+}
+
+using RowsAt = std::tuple<Address, Address>;
+using FlowsAt = std::tuple<std::size_t, RowsAt, Address, Address, Address, RowsAt, Address>;
+
+Rows rows_at(const RowsAt& rows) {
+    return {at<std::int64_t>(std::get<0>(rows)), at<std::int64_t>(std::get<1>(rows))};
+}
+
+FlowSet flow_set_at(const FlowsAt& flows, std::size_t links, Address rate) {
+    const auto& [n, uses, part, bytes, many, next, delay] = flows;
+    return {n, links, rows_at(uses), at<double>(part), at<double>(bytes), at<double>(many),
+            rows_at(next), at<double>(delay), at<double>(rate)};
+}
+
+std::size_t share_links_at(const FlowsAt& flows, std::size_t links, Address rate,
+                           double tolerance, Address begin, Address end) {
+    const nb::gil_scoped_release release;
+    const FlowSet set = flow_set_at(flows, links, rate);
+    return MaxMin(set, tolerance).run(at<double>(begin), at<double>(end));
+}
+
+void fair_rates_at(const FlowsAt& flows, std::size_t links, Address rate, Address found) {
+    const nb::gil_scoped_release release;
+    const FlowSet set = flow_set_at(flows, links, rate);
+    MaxMin(set, 0.0).rates(at<double>(found));
+}
+
+using ConnectionsAt = std::tuple<std::size_t, Address, Address, Address, Address, Address,
+                                 Address, Address, Address, Address, Address, std::int64_t>;
+using HostsAt = std::tuple<std::int64_t, std::int64_t, Address, Address, Address, Address>;
+using TransportAt = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                               std::int64_t, std::int64_t, std::int64_t, bool, bool,
+                               std::uint64_t>;
+
+std::tuple<std::int64_t, std::int64_t, std::int64_t> send_packets_at(
+    const ConnectionsAt& connections, const TiersAt& tiers, const HostsAt& hosts,
+    const TransportAt& transport, Address end, Address longest) {
+    const nb::gil_scoped_release release;
+    const auto& [n, source, target, bytes, path, choice, start, step, counts, pair, table, most] =
+        connections;
+    const Connections all{n, at<std::int64_t>(source), at<std::int64_t>(target),
+                          at<std::int64_t>(bytes), at<std::int64_t>(path),
+                          at<std::int64_t>(choice), at<std::int64_t>(start),
+                          at<std::int64_t>(step), at<std::int64_t>(counts),
+                          at<std::int64_t>(pair), at<std::int64_t>(table), most};
+    const auto& [count, ports, leaf_of, plane_of, rates, fails] = hosts;
+    const Hosts ends{count, ports, at<std::int64_t>(leaf_of), at<std::int64_t>(plane_of),
+                     at<std::int64_t>(rates), at<std::int64_t>(fails)};
+    const auto& [packet, window, latency, timeout, queue, mark, entropies, repath, slow_down,
+                 seed] = transport;
+    const Transport same{packet, window, latency, timeout, queue, mark,
+                         entropies, repath, slow_down, seed};
+    const Tiers fabric = tiers_at(tiers);
+    const Totals totals = Packets(all, fabric, ends, same)
+                              .run(at<std::int64_t>(end), at<std::int64_t>(longest));
+    return {totals.events, totals.dropped, totals.marked};
+}
+
 }  // namespace
 
-void bind_network(nb::module_& m) { m.def("colour_edges", &colour_edges_at); }
+void bind_network(nb::module_& m) {
+    m.def("colour_edges", &colour_edges_at);
+    m.def("least_loaded", &least_loaded_at);
+    m.def("slowest_links", &slowest_links_at);
+    m.def("share_links", &share_links_at);
+    m.def("fair_rates", &fair_rates_at);
+    m.def("send_packets", &send_packets_at);
+}
 
 }  // namespace gradwire

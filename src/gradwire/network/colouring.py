@@ -41,6 +41,10 @@ class Side(NamedTuple):
         """All vertices are of one group."""
         return Side.of(vertex, [0] * (int(np.max(vertex, initial=-1)) + 1))
 
+    def some(self, edges: NDArray[np.integer]) -> Side:
+        """Of these edges."""
+        return Side(self.vertex[edges], self.group)
+
 
 def colour(left: Side, right: Side, colours: int, seed: int = 0) -> Numbers:
     """A colour below `colours` for every edge: each vertex of d edges sees each colour

@@ -27,6 +27,10 @@ from gradwire.errors import NetworkError
 
 Numbers = NDArray[np.int64]
 NO_LINK = -1
+BELOW = -1
+"""Instead of a path: it stays below the leaf, and needs no link between switches."""
+EVERY = -2
+"""Instead of a path: packets are spread over all usable ones, as fast as each is."""
 
 
 class Link(NamedTuple):

@@ -67,6 +67,17 @@ class Flows:
         """Some of them, in their order."""
         return Flows(self.src[which], self.dst[which], self.bytes[which], self.step[which])
 
+    def steps(self) -> list[list[Column]]:
+        """Rows of each step, in groups of steps that are alike: the same flows in the same
+        order."""
+        order = np.argsort(self.step, kind="stable")
+        begins = np.flatnonzero(np.diff(self.step[order], prepend=-1))
+        alike: dict[object, list[Column]] = {}
+        for rows in np.split(order, begins[1:]) if len(order) else ():
+            own = np.stack([self.src[rows], self.dst[rows], self.bytes[rows]])
+            alike.setdefault(own.tobytes(), []).append(rows)
+        return list(alike.values())
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Flows):
             return NotImplemented

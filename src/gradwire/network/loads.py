@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gradwire.network.fabric import NO_LINK, Fabric
 
 Numbers = NDArray[np.int64]
-_EXACT = 2.0**62  # sums of int64 stay below; beyond, Python's own numbers
+EXACT = 2.0**62  # sums of int64 stay below; beyond, Python's own numbers
 _AT_ONCE = 1 << 22  # paths
 
 
@@ -43,7 +43,7 @@ def loads(
     """Of pieces between leaves, by a path each, or spread; amounts in 1/unit bytes."""
     shared = list(_spreads(fabric, source[spread], target[spread], amount[spread]))
     finer = math.lcm(1, *{int(w) for s in shared for w in np.unique(s.weights.sum(1))})
-    kind = np.int64 if amount.sum(dtype=np.float64) * finer < _EXACT else object
+    kind = np.int64 if amount.sum(dtype=np.float64) * finer < EXACT else object
     load = np.zeros(len(fabric.rates), kind)
     own = ~spread
     hops = fabric.hops(source[own], target[own], path[own])

@@ -5,9 +5,24 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from gradwire.network.fabric import Fabric
 
 VARIABLE, TWIN = "GRADWIRE_KERNELS", "twin"  # as of gradwire.kernels
+
+
+Tiers: TypeAlias = tuple[int, int, int, int, int, int]
+Columns: TypeAlias = tuple[int, int, int, int]
+Rows: TypeAlias = tuple[int, int]
+FlowSet: TypeAlias = tuple[int, Rows, int, int, int, Rows, int]
+Connections: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+Hosts: TypeAlias = tuple[int, int, int, int, int, int]
+Transport: TypeAlias = tuple[int, int, int, int, int, int, int, bool, bool, int]
 
 
 class NetworkCore(Protocol):
@@ -26,10 +41,43 @@ class NetworkCore(Protocol):
         /,
     ) -> None: ...
 
+    def least_loaded(
+        self, pieces: Columns, tiers: Tiers, local: bool, seed: int, load: int, path: int, /
+    ) -> None: ...
+
+    def slowest_links(
+        self, flows: Columns, parts: int, tiers: Tiers, counts: int, pair: int, paths: int,
+        most: int, seed: int, samples: int, longest: int, /,
+    ) -> None: ...  # fmt: skip
+
+    def share_links(
+        self, flows: FlowSet, links: int, rate: int, tolerance: float, begin: int, end: int, /
+    ) -> int: ...
+
+    def fair_rates(self, flows: FlowSet, links: int, rate: int, found: int, /) -> None: ...
+
+    def send_packets(
+        self, connections: Connections, tiers: Tiers, hosts: Hosts, transport: Transport,
+        end: int, longest: int, /,
+    ) -> tuple[int, int, int]: ...  # fmt: skip
+
 
 def core() -> NetworkCore | None:
     """None where the twins have to run: they give as good results, 100 times slower."""
     return None if os.environ.get(VARIABLE) == TWIN else _loaded()
+
+
+def columns(*given: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """As the extension reads them: keep them until it is done."""
+    return [np.ascontiguousarray(column, np.int64) for column in given]
+
+
+def tiers(fabric: Fabric) -> Tiers:
+    """A fabric as the extension reads it: sizes, and where pods of leaves and rates are."""
+    return (
+        fabric.leaves, len(fabric.uplinks), fabric.cores, fabric.pods,
+        fabric.pod_of.ctypes.data, fabric.rates.ctypes.data,
+    )  # fmt: skip
 
 
 @functools.cache

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.network.fabric import Fabric, Link
+from gradwire.network.fabric import BELOW, EVERY, Fabric, Link
 from gradwire.network.flows import Flows
 from gradwire.network.loads import Loads, loads
+from gradwire.network.ports import ports
 
 Numbers = NDArray[np.int64]
 Amount = int | Fraction
-BELOW, EVERY = -1, -2
-"""Instead of a path: it stays below the leaf, or it is spread over all usable paths."""
 
 
 class Piece(NamedTuple):
@@ -75,12 +75,26 @@ class Routes:
         """Bytes on the fullest link between switches."""
         return amount(int(self.loads.amount.max(initial=0)), self.loads.unit)
 
-    @property
+    @cached_property
     def fabric_seconds(self) -> float:
-        """Until the last link between switches is done, if all are busy from the start."""
-        busy = self.loads.amount > 0
-        times = self.loads.amount[busy] / self.fabric.rates[busy]
-        return float(times.max(initial=0.0)) * 8 / self.loads.unit
+        """Until the last link between switches is done, if all are busy from the start, of each
+        step, added up."""
+        fabric = self.fabric
+        return sum(
+            _longest(own.loads.amount, fabric.rates) / own.loads.unit for own in self._steps
+        )
+
+    @cached_property
+    def seconds(self) -> float:
+        """The same, of each step, until the last link of hosts and switches is done."""
+        fabric, total = self.fabric, 0.0
+        for own in self._steps:
+            sent, received = ports(fabric, own.flows, own.flow, own.path, own.amount / own.unit)
+            total += max(
+                _longest(own.loads.amount, fabric.rates) / own.loads.unit,
+                _longest(sent, fabric.host_up), _longest(received, fabric.host_down),
+            )  # fmt: skip
+        return total
 
     @cached_property
     def loads(self) -> Loads:
@@ -93,6 +107,19 @@ class Routes:
         )  # fmt: skip
 
     # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _steps(self) -> Iterator[Routes]:
+        """The routes of each step."""
+        steps = self.flows.step[self.flow]
+        numbers = np.unique(steps)
+        if len(numbers) < 2:
+            yield self
+            return
+        order = np.argsort(steps, kind="stable")
+        for own in np.split(order, np.searchsorted(steps[order], numbers[1:])):
+            columns = self.flow[own], self.path[own], self.amount[own]
+            yield Routes(self.fabric, self.flows, *columns, self.unit)
 
     @property
     def _leaves(self) -> tuple[Numbers, Numbers]:
@@ -108,6 +135,12 @@ class Routes:
         source, target = (leaf[spread] for leaf in self._leaves)
         found[spread] = self.fabric.usable_paths(source, target)
         return found
+
+
+def _longest(amount: NDArray[Any], rates: Numbers) -> float:
+    """Seconds of what is done last: bytes at bits per second."""
+    busy = amount > 0
+    return float((amount[busy] / rates[busy]).max(initial=0.0)) * 8
 
 
 def amount(numerator: int, unit: int) -> Amount:

@@ -13,7 +13,7 @@ class PricedMove(NamedTuple):
     """One move of one rank. bytes: of the data that the rank brings, of that dtype.
 
     group: "world", "node" or "cross"; ranks: of the group. sent, received: bytes, by the formulas
-    of `moves`.
+    of `moves`. to: of an exchange, which ranks get how many bytes.
     """
 
     name: str
@@ -23,6 +23,7 @@ class PricedMove(NamedTuple):
     dtype: str
     group: str
     ranks: int
+    to: tuple[tuple[int, int], ...] = ()
 
     @property
     def busiest(self) -> float:

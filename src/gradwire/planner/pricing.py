@@ -125,7 +125,10 @@ def _priced(move: Move, ranks: int) -> PricedMove:
     dtype = "uint8" if data is None else str(data.dtype).removeprefix("torch.")
     sent, received = move.bytes_sent(ranks), move.bytes_received(ranks)
     size = int(max(sent, received)) if data is None else data.numel() * data.element_size()
-    return PricedMove(move.name, size, sent, received, dtype, move.where, ranks)
+    to: tuple[tuple[int, int], ...] = ()
+    if isinstance(move, Exchange):
+        to = tuple((rank, message.numel()) for rank, message in sorted(move.sends.items()))
+    return PricedMove(move.name, size, sent, received, dtype, move.where, ranks, to)
 
 
 def _arrived(move: Move, ranks: int) -> Any:

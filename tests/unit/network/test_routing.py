@@ -7,50 +7,28 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from demands import FABRICS, SIZE, demands, groups, permutation
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
-from gradwire.network.builders import fat_tree, leaf_spine
-from gradwire.network.fabric import NO_LINK, Fabric, Link
-from gradwire.network.flows import Flows
-from gradwire.network.routes import BELOW, EVERY, Routes
-from gradwire.network.routing import Coloured, Ecmp, Ethereal, Spray
+from gradwire.network import Flows, Link, Routes, fat_tree, leaf_spine
+from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
+from gradwire.network.routing import MEMBERS, Coloured, Ecmp, EcmpK, Ethereal, MpRdma, Spray
 from gradwire.network.routing.scheme import Scheme
 
-SCHEMES = (Coloured(), Ecmp(), Ethereal(), Ethereal(whole_bytes=True), Spray())
-FABRICS = (
-    leaf_spine(4, 4, 4), leaf_spine(3, 5, 6), leaf_spine(2, 4, 2, parallel=2),
-    fat_tree(3, 2, 3, 2, 2), fat_tree(2, 3, 4, 3, 2),
-)  # fmt: skip
-
-
-def permutation(fabric: Fabric, seed: int, bytes: int = 720_720) -> Flows:
-    """Every host sends to another."""
-    dice = np.random.default_rng(seed)
-    target = dice.permutation(fabric.hosts)
-    hosts = np.arange(fabric.hosts)
-    own = target != hosts
-    return Flows(hosts[own], target[own], bytes)
-
-
-def groups(fabric: Fabric, size: int, seed: int, bytes: int = 720_720) -> Flows:
-    """Hosts in groups at random places, all to all in each."""
-    order = np.random.default_rng(seed).permutation(fabric.hosts)
-    own = order[: len(order) // size * size].reshape(-1, size)
-    pairs = [(a, b) for group in own.tolist() for a in group for b in group if a != b]
-    return Flows(*zip(*pairs), bytes)
-
-
-def demands(fabric: Fabric) -> list[Flows]:
-    return [permutation(fabric, 1), groups(fabric, 4, 2), groups(fabric, 3, 3)]
+NEEDED = {EcmpK: (3,), MpRdma: (4,)}
+EVERY_SCHEME = [
+    *(member(*NEEDED.get(member, ())) for member in MEMBERS),
+    Ethereal(whole_bytes=True), Ecmp(polarized=True), Spray("random"), Spray("rotating", 1000),
+]  # fmt: skip
 
 
 def spraying(routes: Routes) -> dict[Link, int | Fraction]:
     return Spray().route(routes.fabric, routes.flows, 0).link_bytes()
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("scheme", EVERY_SCHEME, ids=str)
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_all_bytes_travel_once_by_paths_that_work(scheme: Scheme, fabric: Fabric) -> None:
     broken = fabric.without(Link("leaf0", fabric.links[0].target), fabric.links[-1].source)
@@ -112,9 +90,9 @@ def test_coloured_loads_are_the_least_that_whole_flows_can_have(fabric: Fabric) 
             -(-int(np.max(ends[1])) // len(fabric.uplinks)),
         )
         on_leaves = routes.loads.amount[: 2 * fabric.leaves * len(fabric.uplinks)]
-        assert on_leaves.max() == max(least) * 720_720
+        assert on_leaves.max() == max(least) * SIZE
         if not fabric.cores:
-            assert routes.max_load == max(least) * 720_720
+            assert routes.max_load == max(least) * SIZE
 
 
 def test_a_ring_over_leaves_needs_no_cut_where_a_host_would_cut_all() -> None:
@@ -122,7 +100,7 @@ def test_a_ring_over_leaves_needs_no_cut_where_a_host_would_cut_all() -> None:
     fabric = leaf_spine(16, 16, 16)
     flows = permutation(fabric, 0)
     coloured, ethereal = (s.route(fabric, flows, 0) for s in (Coloured(), Ethereal()))
-    assert coloured.max_load == 720_720
+    assert coloured.max_load == SIZE
     assert coloured.splits == 0
     assert ethereal.splits == coloured.pieces
     assert ethereal.pieces == 16 * coloured.pieces
@@ -148,7 +126,7 @@ def test_seconds_are_of_the_link_that_is_done_last() -> None:
     assert routes.fabric_seconds == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("scheme", EVERY_SCHEME, ids=str)
 def test_the_same_seed_gives_the_same_routes(scheme: Scheme) -> None:
     fabric = leaf_spine(4, 4, 4)
     flows = groups(fabric, 4, 1)
@@ -174,7 +152,7 @@ def test_flows_of_several_sizes_are_refused(scheme: Scheme) -> None:
 
 def test_a_flow_below_a_leaf_loads_no_link() -> None:
     fabric = leaf_spine(2, 2, 2)
-    for scheme in SCHEMES:
+    for scheme in EVERY_SCHEME:
         routes = scheme.route(fabric, Flows([0], [1], 10), 0)
         assert routes.max_load == 0
         assert routes.pieces == routes.splits == 0

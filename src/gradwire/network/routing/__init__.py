@@ -1,8 +1,23 @@
 """Ways to choose paths, one file each."""
 
+from gradwire.network.routing.adaptive import Adaptive
 from gradwire.network.routing.coloured import Coloured
 from gradwire.network.routing.ecmp import Ecmp
+from gradwire.network.routing.ecmp_k import EcmpK
 from gradwire.network.routing.ethereal import Ethereal
+from gradwire.network.routing.lpt import Lpt
+from gradwire.network.routing.min_split import MinSplit
+from gradwire.network.routing.mp_rdma import MpRdma
+from gradwire.network.routing.optimal import Optimal
+from gradwire.network.routing.reps import Reps
 from gradwire.network.routing.spray import Spray
+from gradwire.network.routing.wrap import Wrap
 
-__all__ = ["Coloured", "Ecmp", "Ethereal", "Spray"]
+MEMBERS = (
+    Coloured, MinSplit, Wrap, Optimal, Lpt, Ethereal, Spray, Adaptive, Reps, MpRdma, EcmpK, Ecmp,
+)  # fmt: skip
+
+__all__ = [
+    "MEMBERS", "Adaptive", "Coloured", "Ecmp", "EcmpK", "Ethereal", "Lpt", "MinSplit", "MpRdma",
+    "Optimal", "Reps", "Spray", "Wrap",
+]  # fmt: skip

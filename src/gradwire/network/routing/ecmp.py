@@ -7,20 +7,40 @@ from typing import ClassVar
 
 import numpy as np
 
+from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Scheme
+from gradwire.network.routing.scheme import Crossing, Numbers, Scheme
 
 
 @dataclass(frozen=True)
 class Ecmp(Scheme):
-    """A random one of its paths for each flow, as an ideal hash does."""
+    """A random one of its paths for each flow, as an ideal hash does.
 
+    polarized: leaves and the switches above them hash alike, so those flows that come to a switch
+    are those whose hash leads to few of its cores.
+    """
+
+    polarized: bool = False
     name: ClassVar[str] = "ecmp"
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)
-        counts = crossing.usable.counts[crossing.usable.pair]
-        drawn = np.random.default_rng(seed).integers(0, counts)
-        return crossing.pinned(crossing.usable.path(np.arange(len(counts)), drawn))
+        if self.polarized and fabric.cores:
+            return crossing.pinned(_by_one_hash(crossing, draws(seed, len(crossing.which))))
+        return crossing.hashed(1, seed)
+
+
+def _by_one_hash(crossing: Crossing, drawn: Numbers) -> Numbers:
+    """The same random number chooses the uplink, and the core above."""
+    usable, cores = crossing.usable, crossing.fabric.cores
+    path = usable.path(np.arange(len(drawn)), pick(drawn, usable.counts))
+    pod = crossing.fabric.pod_of
+    for one in np.flatnonzero(pod[crossing.source] != pod[crossing.target]).tolist():
+        own = usable.of(one)
+        uplinks = np.unique(own // cores)
+        uplink = uplinks[pick(drawn[one : one + 1], len(uplinks))]
+        above = own[own // cores == uplink]
+        path[one] = above[pick(drawn[one : one + 1], len(above))][0]
+    return path

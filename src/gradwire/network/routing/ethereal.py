@@ -37,7 +37,7 @@ class Ethereal(Scheme):
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)
         turn, size = _turns(crossing, np.random.default_rng(seed))
-        s = crossing.usable.counts[crossing.usable.pair]
+        s = crossing.usable.counts
         rest = size % s
         is_cut = turn >= size - rest
         pieces = np.where(is_cut, s // np.gcd(rest, s), 1)
@@ -56,7 +56,7 @@ class Ethereal(Scheme):
 
 def _turns(crossing: Crossing, dice: np.random.Generator) -> tuple[Numbers, Numbers]:
     """Of each flow its place among those from the same host to the same leaf, in any order, and
-    how many those are. NetworkError if their sizes differ."""
+    how many those are. NetworkError if their sizes differ by more than a hundredth."""
     sizes, source = (c[crossing.which] for c in (crossing.flows.bytes, crossing.flows.src))
     found = np.unique(source * crossing.fabric.leaves + crossing.target, return_inverse=True)
     bucket, many = found[1], np.bincount(found[1], minlength=len(found[0]))
@@ -64,7 +64,8 @@ def _turns(crossing: Crossing, dice: np.random.Generator) -> tuple[Numbers, Numb
     begins = np.cumsum(many) - many
     place = np.empty(len(bucket), np.int64)
     place[order] = np.arange(len(bucket)) - begins[bucket[order]]
-    differs = np.flatnonzero(sizes != sizes[order][begins[bucket]])
+    first = sizes[order][begins[bucket]]
+    differs = np.flatnonzero(np.abs(sizes - first) * 100 > first)
     if len(differs):
         refuse_unequal(crossing, int(order[begins[bucket[differs[0]]]]), int(differs[0]))
     return place, many[bucket]

@@ -12,28 +12,34 @@ from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.member import Member
-from gradwire.network.fabric import Fabric
+from gradwire.network.colouring import Side
+from gradwire.network.dice import draws, pick
+from gradwire.network.fabric import BELOW, NO_LINK, Fabric
 from gradwire.network.flows import Flows
-from gradwire.network.routes import BELOW, Routes
+from gradwire.network.least_loaded import least_loaded
+from gradwire.network.routes import Routes
 
 Numbers = NDArray[np.int64]
 
 
 class Usable(NamedTuple):
-    """Of pairs of leaves, the paths that work come first; how many; and the pair of each flow."""
+    """The paths that work of each flow: how many, and, unless they are the first, a table of
+    pairs of leaves, [pairs, paths], in which they come first, and the pair of each flow."""
 
-    paths: Numbers  # [pairs, paths]
     counts: Numbers
-    pair: Numbers
+    table: Numbers | None = None
+    pair: Numbers | None = None
 
     def path(self, flow: Numbers, number: Numbers) -> Numbers:
         """Of flows, the usable path with a number from 0."""
-        return self.paths[self.pair[flow], number]
+        if self.table is None or self.pair is None:
+            return number
+        return self.table[self.pair[flow], number]
 
     def of(self, flow: int) -> Numbers:
         """All of a flow."""
-        pair = self.pair[flow]
-        return self.paths[pair, : self.counts[pair]]
+        number = np.arange(self.counts[flow])
+        return self.path(np.full(len(number), flow), number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,25 +63,44 @@ class Crossing:
     def target(self) -> Numbers:
         return self.fabric.leaf_of[self.flows.dst[self.which]]
 
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """As edges between leaves, grouped by pods."""
+        pods = self.fabric.pod_of
+        return Side.of(self.source, pods), Side.of(self.target, pods)
+
+    @property
+    def sizes(self) -> Numbers:
+        """In bytes."""
+        return self.flows.bytes[self.which]
+
     @cached_property
     def usable(self) -> Usable:
         """The paths that work."""
         fabric = self.fabric
-        ends, of_flow = fabric.pairs(self.source, self.target)
-        pairs = len(ends[0])
-        crosses = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
+        if (fabric.rates > 0).all():
+            far = fabric.pod_of[self.source] != fabric.pod_of[self.target]
+            return Usable(len(fabric.uplinks) * np.where(far, fabric.cores, 1))
+        ends, pair = fabric.pairs(self.source, self.target)
+        far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
         most = len(fabric.uplinks) * max(fabric.cores, 1)
-        paths, counts = np.zeros((pairs, most), np.int64), np.zeros(pairs, np.int64)
-        for rows in (np.flatnonzero(crosses), np.flatnonzero(~crosses)):
+        table, counts = np.zeros((len(far), most), np.int64), np.zeros(len(far), np.int64)
+        for rows in (np.flatnonzero(far), np.flatnonzero(~far)):
             works = fabric.path_rates(ends[0][rows], ends[1][rows]) > 0
-            paths[rows, : works.shape[1]] = np.argsort(~works, axis=1, kind="stable")
+            table[rows, : works.shape[1]] = np.argsort(~works, axis=1, kind="stable")
             counts[rows] = works.sum(1)
-        return Usable(paths, counts, of_flow)
+        return Usable(counts[pair], table, pair)
 
     def pinned(self, path: Numbers) -> Routes:
         """A path for each of them, whole."""
-        sizes = self.flows.bytes[self.which]
-        return self.cut(np.arange(len(self.which)), path, sizes, 1)
+        return self.cut(np.arange(len(self.which)), path, self.sizes, 1)
+
+    def hashed(self, parts: int, seed: int) -> Routes:
+        """In so many equal parts each, every one by a random usable path."""
+        one = np.repeat(np.arange(len(self.which)), parts)
+        counts = self.usable.counts[one]
+        path = self.usable.path(one, pick(draws(seed, len(one)), counts))
+        return self.cut(one, path, self.sizes[one], parts)
 
     def cut(self, one: Numbers, path: Numbers, amount: Numbers, unit: int) -> Routes:
         """Pieces, in 1/unit bytes, of them; `one` counts from the first that leaves its leaf."""
@@ -89,11 +114,28 @@ class Crossing:
         )  # fmt: skip
 
     def refuse_unequal(self) -> None:
-        """NetworkError if their sizes differ."""
-        sizes = self.flows.bytes[self.which]
-        differs = np.flatnonzero(sizes != sizes[:1])
+        """NetworkError if their sizes differ by more than a hundredth: parts of what does not
+        divide evenly are of one size."""
+        differs = np.flatnonzero(np.abs(self.sizes - self.sizes[:1]) * 100 > self.sizes[:1])
         if len(differs):
             refuse_unequal(self, 0, int(differs[0]))
+
+    def around_failures(self, one: Numbers, path: Numbers, amount: Numbers, seed: int) -> Numbers:
+        """Paths, where those of pieces that fail are others, where least is; the rest stay."""
+        source, target = self.source[one], self.target[one]
+        hops = self.fabric.hops(source, target, path)
+        fails = ((hops != NO_LINK) & (self.fabric.rates[hops] == 0)).any(1)
+        if not fails.any():
+            return path
+        load = np.zeros(len(self.fabric.rates))
+        for column in hops[~fails].T:
+            there = column != NO_LINK
+            np.add.at(load, column[there], amount[~fails][there])
+        found = path.copy()
+        found[fails] = least_loaded(
+            self.fabric, source[fails], target[fails], amount[fails], seed, load
+        )
+        return found
 
 
 def refuse_unequal(crossing: Crossing, one: int, other: int) -> NoReturn:
@@ -102,7 +144,7 @@ def refuse_unequal(crossing: Crossing, one: int, other: int) -> NoReturn:
     raise NetworkError(
         f"flows that share paths equally are of one size; got {first.bytes} bytes from "
         f"{first.src} to {first.dst} and {second.bytes} from {second.src} to {second.dst}. Route "
-        "each size alone, or use 'spray' or 'ecmp'."
+        "each size alone, or use 'wrap' (cuts) or 'lpt' (whole), which are for any."
     )
 
 

@@ -3,22 +3,62 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from gradwire.network.fabric import Fabric
+from gradwire.errors import NetworkError
+from gradwire.network.fabric import EVERY, Fabric, count
 from gradwire.network.flows import Flows
-from gradwire.network.routes import EVERY, Routes
-from gradwire.network.routing.scheme import Crossing, Scheme
+from gradwire.network.routes import Routes
+from gradwire.network.routing.scheme import Crossing, Numbers, Scheme
+
+Order = Literal["ideal", "random", "rotating"]
 
 
 @dataclass(frozen=True)
 class Spray(Scheme):
-    """Packets spread over all usable paths, as fast as each is."""
+    """Packets spread over all usable paths.
 
+    order: ideal, by parts as fast as each path is; random, each packet by any; rotating, packet
+    after packet of a flow by the next, from a random one on. packet: bytes of one.
+    """
+
+    order: Order = "ideal"
+    packet: int = 4096
     name: ClassVar[str] = "spray"
+
+    def __post_init__(self) -> None:
+        if self.order not in get_args(Order):
+            known = ", ".join(f"'{order}'" for order in get_args(Order))
+            raise NetworkError(
+                f"the order of spraying is one of {known}; got {self.order!r}. Use 'ideal'."
+            )
+        count("packet", self.packet)
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)
-        return crossing.pinned(np.full(len(crossing.which), EVERY, np.int64))
+        if self.order == "ideal" or not len(crossing.which):
+            return crossing.pinned(np.full(len(crossing.which), EVERY, np.int64))
+        deal = {"random": _random, "rotating": _rotating}[self.order]
+        packets = -(-crossing.sizes // self.packet)
+        dealt = deal(packets, crossing.usable.counts, np.random.default_rng(seed))
+        one, number = np.nonzero(dealt)
+        amount = dealt[one, number] * self.packet
+        first = np.append(True, one[1:] != one[:-1])[: len(one)]
+        amount[first] -= (packets * self.packet - crossing.sizes)[one[first]]  # the short packet
+        return crossing.cut(one, crossing.usable.path(one, number), amount, 1)
+
+
+def _random(packets: Numbers, paths: Numbers, dice: np.random.Generator) -> Numbers:
+    """[flows, paths]: packets by each."""
+    chances = (np.arange(paths.max(initial=0)) < paths[:, None]) / paths[:, None]
+    return dice.multinomial(packets, chances)
+
+
+def _rotating(packets: Numbers, paths: Numbers, dice: np.random.Generator) -> Numbers:
+    """[flows, paths]: packets by each."""
+    number = np.arange(paths.max(initial=0))
+    place = (number - dice.integers(0, paths)[:, None]) % paths[:, None]
+    dealt = (packets[:, None] - place + paths[:, None] - 1) // paths[:, None]
+    return np.where(number < paths[:, None], np.maximum(dealt, 0), 0)

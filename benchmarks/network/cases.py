@@ -1,0 +1,36 @@
+"""Networks and traffic that the benchmarks share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.network import Fabric, Flows
+
+
+def permutation(fabric: Fabric, seed: int, bytes: int = 1 << 20) -> Flows:
+    """Every host sends to another, at random."""
+    target = np.random.default_rng(seed).permutation(fabric.hosts)
+    source = np.arange(fabric.hosts)
+    own = target != source
+    return Flows(source[own], target[own], bytes)
+
+
+def ring(fabric: Fabric, seed: int, bytes: int = 1 << 20) -> Flows:
+    """One step of a ring whose ranks are placed at random."""
+    order = np.random.default_rng(seed).permutation(fabric.hosts)
+    return Flows(order, np.roll(order, -1), bytes)
+
+
+def groups(fabric: Fabric, size: int, seed: int, bytes: int = 1 << 20) -> Flows:
+    """All to all within groups of hosts at random places."""
+    order = np.random.default_rng(seed).permutation(fabric.hosts).reshape(-1, size)
+    a, b = np.divmod(np.arange(size * size), size)
+    own = a != b
+    return Flows(order[:, a[own]].reshape(-1), order[:, b[own]].reshape(-1), bytes)
+
+
+def all_to_all(fabric: Fabric, bytes: int = 1 << 20) -> Flows:
+    """Every host to every other."""
+    a, b = np.divmod(np.arange(fabric.hosts**2), fabric.hosts)
+    own = a != b
+    return Flows(a[own], b[own], bytes)

@@ -1,0 +1,132 @@
+"""How fast the engines are, and what packets say of the schemes.
+
+OMP_NUM_THREADS=1 python benchmarks/network/engines.py [--only packets flows hashes]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+from cases import groups, permutation, ring
+
+from gradwire.network import Fabric, Flows, leaf_spine, route, samples
+from gradwire.network.distribution import fullest_by_hash
+from gradwire.network.engines.flow import transfers_of
+from gradwire.network.engines.maxmin import run
+from gradwire.network.engines.packet import Transport, send
+from gradwire.report.table import Table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    kinds = {"packets": packets, "flows": flows, "hashes": hashes, "schemes": schemes}
+    parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    found = {kind: kinds[kind]() for kind in arguments.only}
+    for kind, rows in found.items():
+        print(f"\n{kind}\n")
+        cells = [tuple(map(shown, row.values())) for row in rows]
+        print(Table(tuple(rows[0]), cells).as_markdown())
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found) + "\n")
+    return 0
+
+
+def schemes() -> list[dict[str, Any]]:
+    """256 hosts, a ring at random places, 4,000 packets of 4 KiB each, 400 Gbit/s."""
+    fabric = leaf_spine(16, 16, 16, host_gbps=400)
+    traffic = ring(fabric, 3, 4000 * 4096)
+    how = Transport(queue_bytes=1 << 40, mark_bytes=1 << 40)
+    ideal = 4000 * 4096 * 8 / 400e9
+    rows = []
+    for scheme, spraying in (
+        ("ecmp", "random"), ("ecmp_k(2)", "random"), ("ecmp_k(8)", "random"),
+        ("ethereal", "random"), ("spray", "random"), ("spray", "rotating"),
+        ("spray", "recycled"), ("adaptive", "random"), ("coloured", "random"),
+        ("min_split", "random"),
+    ):  # fmt: skip
+        own = Transport(**{**vars(how), "spraying": spraying})
+        sent = [send(route(traffic, fabric, scheme, seed), own, seed=seed) for seed in range(5)]
+        took = np.array([s.seconds.max() for s in sent])
+        on_fabric = [s.longest_wait[: len(fabric.rates)].max() for s in sent]
+        rows.append({
+            "scheme": scheme if scheme != "spray" else f"{scheme}, {spraying}",
+            "µs, median of 5": float(np.median(took) * 1e6),
+            "least": float(took.min() * 1e6), "most": float(took.max() * 1e6),
+            "× ideal": float(np.median(took) / ideal),
+            "longest queue, packets": float(np.median(on_fabric) * 400e9 / 8 / 4096),
+        })  # fmt: skip
+    return rows
+
+
+def packets() -> list[dict[str, Any]]:
+    """Events a second."""
+    rows = []
+    for leaves, hosts in ((16, 16), (32, 32), (64, 64)):
+        fabric = leaf_spine(leaves, hosts, hosts, host_gbps=400)
+        for scheme in ("coloured", "ecmp", "spray"):
+            bytes = 4096 * max(1, 2_000_000 // (fabric.hosts * 5))
+            routes = route(permutation(fabric, 1, bytes), fabric, scheme)
+            began = process_time()
+            sent = send(routes, Transport(queue_bytes=1 << 40, mark_bytes=1 << 40))
+            took = process_time() - began
+            rows.append({
+                "hosts": fabric.hosts, "scheme": scheme, "events": sent.events,
+                "seconds": took, "M events/s": sent.events / took / 1e6,
+            })  # fmt: skip
+    return rows
+
+
+def flows() -> list[dict[str, Any]]:
+    """Completions by fair shares."""
+    cases: list[tuple[str, Fabric, Flows]] = [
+        (name, fabric, groups(fabric, size, 1))
+        for name, fabric, size in (
+            ("65,280: all to all of 256", leaf_spine(16, 16, 16), 256),
+            ("1,032,192: groups of 64", leaf_spine(256, 64, 64), 64),
+        )
+    ]
+    rows = []
+    for name, fabric, traffic in cases:
+        transfers = transfers_of(route(traffic, fabric, "ecmp", 1))
+        for tolerance in (0.0, 0.01, 0.05) if len(traffic) < 10**6 else (0.01, 0.05):
+            began = process_time()
+            times = run(transfers, tolerance)
+            rows.append({
+                "flows": name, "tolerance": tolerance, "rounds": times.rounds,
+                "seconds": process_time() - began, "completion, ms": float(times.end.max() * 1e3),
+            })  # fmt: skip
+    return rows
+
+
+def hashes() -> list[dict[str, Any]]:
+    fabric = leaf_spine(512, 64, 64)
+    traffic, rows = permutation(fabric, 1), []
+    began = process_time()
+    drawn = samples(traffic, fabric, "ecmp", 1000)
+    took = process_time() - began
+    unit = 100e9 / 8 / (1 << 20)
+    rows.append({"what": "1,000 samples of 32 k flows", "seconds": took,
+                 "p50": float(np.quantile(drawn, 0.5) * unit),
+                 "p95": float(np.quantile(drawn, 0.95) * unit)})  # fmt: skip
+    began = process_time()
+    exact = fullest_by_hash(traffic, fabric)
+    rows.append({"what": "the exact distribution", "seconds": process_time() - began,
+                 "p50": exact.quantile(0.5), "p95": exact.quantile(0.95)})  # fmt: skip
+    return rows
+
+
+def shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,314 @@
+// One event is a packet at the far end of a link, or a notice at a sender. What leaves a link
+// stays in order, and notices of one kind all take as long, so every queue is first in, first out,
+// and the heap holds queues, not packets.
+#include "packets.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace gradwire {
+
+namespace {
+
+// Queues of notices, after those of links: acknowledgements by the hops of the way back, what
+// timers say, and beginnings.
+enum : std::size_t { back2, back4, back6, timers, starts, queues };
+
+constexpr std::int64_t tries = 64;  // in vain, one after the other; then a connection gives up
+constexpr double bits_of_a_byte_in_ps = 8e12;
+constexpr double gain = 1.0 / 16;  // of DCTCP's estimate (Alizadeh et al. 2010)
+
+std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+template <class Item>
+void Packets::Fifo<Item>::push(const Item& item) {
+    if (size_ == items_.size()) {  // a power of two
+        std::vector<Item> more(std::max<std::size_t>(4, 2 * items_.size()));
+        for (std::size_t i = 0; i < size_; ++i)
+            more[i] = items_[(head_ + i) & (items_.size() - 1)];
+        items_ = std::move(more);
+        head_ = 0;
+    }
+    items_[(head_ + size_++) & (items_.size() - 1)] = item;
+}
+
+template <class Item>
+Item Packets::Fifo<Item>::pop() {
+    const Item item = items_[head_];
+    head_ = (head_ + 1) & (items_.size() - 1);
+    --size_;
+    return item;
+}
+
+Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
+                 const Transport& transport)
+    : all_(all), tiers_(tiers), hosts_(hosts), transport_(transport),
+      links_(at(tiers.links() + 2 * hosts.count * hosts.ports)), senders_(all.n),
+      receivers_(all.n), wires_(links_), notices_(queues), free_(links_, 0),
+      per_byte_(links_, 0.0) {
+    for (std::size_t i = 0; i < links_; ++i)
+        if (hosts.rates[i] > 0)
+            per_byte_[i] = bits_of_a_byte_in_ps / static_cast<double>(hosts.rates[i]);
+    for (std::size_t i = 0; i < all.n; ++i) {
+        Sender& sender = senders_[i];
+        sender.packets = (all.bytes[i] + transport.packet - 1) / transport.packet;
+        sender.window = static_cast<double>(transport.window);
+        sender.path = static_cast<std::int32_t>(all.path[i]);
+        if (at(all.step[i]) == open_.size()) open_.push_back(0), first_.push_back(i);
+        ++open_.back();
+    }
+    first_.push_back(all.n);
+}
+
+void Packets::tell(std::size_t queue, const Notice& notice) {
+    if (notices_[queue].empty())
+        due_.push({notice.time, static_cast<std::int64_t>(links_ + queue)});
+    notices_[queue].push(notice);
+}
+
+void Packets::begin(std::int64_t step, std::int64_t now) {
+    for (std::size_t i = first_[at(step)]; i < first_[at(step) + 1]; ++i)
+        tell(starts, {now + all_.start[i], static_cast<std::int32_t>(i), 0, 0, 0, Kind::start,
+                      false});
+}
+
+std::int32_t Packets::usable(std::int32_t connection, std::int64_t number) const {
+    if (!all_.table) return static_cast<std::int32_t>(number);
+    return static_cast<std::int32_t>(all_.table[all_.pair[connection] * all_.most + number]);
+}
+
+std::int32_t Packets::next_path(std::int32_t connection) {
+    Sender& sender = senders_[at(connection)];
+    const std::int64_t count = all_.counts[connection], sent = sender.sent;
+    const Dice dice(transport_.seed + static_cast<std::uint64_t>(connection));
+    switch (static_cast<Choice>(all_.choice[connection])) {
+        case Choice::random:
+            return usable(connection, pick(dice(static_cast<std::uint64_t>(sent)), count));
+        case Choice::rotating:
+            return usable(connection, (pick(dice(0), count) + sent) % count);
+        case Choice::recycled:
+            if (!sender.good.empty() && sent >= transport_.window) {
+                const std::int32_t path = sender.good.front();
+                sender.good.pop_front();
+                return path;
+            }
+            return usable(connection,
+                          pick(dice(static_cast<std::uint64_t>(sent % transport_.entropies)),
+                               count));
+        default:
+            return sender.path;
+    }
+}
+
+// Up, the fabric, down.
+std::int64_t Packets::link_of(const Packet& packet) const {
+    const std::int64_t source = all_.source[packet.connection];
+    const std::int64_t target = all_.target[packet.connection];
+    const std::int64_t a = hosts_.leaf_of[source], b = hosts_.leaf_of[target];
+    const bool is_first = packet.hop == 0, is_last = packet.hop + 1 == packet.hops;
+    if (is_first || is_last) {
+        std::int64_t plane = 0;
+        if (packet.path >= 0 && hosts_.ports > 1)
+            plane = hosts_.plane_of[tiers_.crosses(a, b) ? packet.path / tiers_.cores
+                                                         : packet.path];
+        const std::int64_t host = is_first ? source : hosts_.count + target;
+        return tiers_.links() + host * hosts_.ports + plane;
+    }
+    const Hops hops = tiers_.hops(a, b, packet.path);
+    // As `hops` has them: up, down, up to the core, down from it.
+    static constexpr std::size_t in_order[2][4] = {{0, 1, 0, 0}, {0, 2, 3, 1}};
+    return hops.link[in_order[hops.count == 4][packet.hop - 1]];
+}
+
+void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t now) {
+    Sender& sender = senders_[at(connection)];
+    const std::int64_t a = hosts_.leaf_of[all_.source[connection]];
+    const std::int64_t b = hosts_.leaf_of[all_.target[connection]];
+    const std::uint8_t hops = a == b ? 2 : tiers_.crosses(a, b) ? 6 : 4;
+    const std::int32_t path = a == b ? -1 : next_path(connection);
+    ++sender.sent;
+    ++sender.under_way;
+    const Packet packet{0, connection, static_cast<std::int32_t>(number), path,
+                        sender.turn, 0, hops, false};
+    enqueue(link_of(packet), packet, now);
+}
+
+void Packets::send(std::int32_t connection, std::int64_t now) {
+    Sender& sender = senders_[at(connection)];
+    const auto window = static_cast<std::int64_t>(sender.window);
+    if (is_pinned(connection)) {
+        while (sender.next < sender.packets && sender.next - sender.acked < window)
+            emit(connection, sender.next++, now);
+        return;
+    }
+    while (sender.under_way < window && (!sender.again.empty() || sender.next < sender.packets)) {
+        std::int64_t number = sender.next;
+        if (sender.again.empty()) {
+            ++sender.next;
+        } else {
+            number = sender.again.back();
+            sender.again.pop_back();
+        }
+        emit(connection, number, now);
+    }
+}
+
+void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
+    const std::size_t i = at(link);
+    const Sender& sender = senders_[at(packet.connection)];
+    const bool is_short = packet.number + 1 == sender.packets;
+    const std::int64_t size =
+        is_short ? all_.bytes[packet.connection] - (sender.packets - 1) * transport_.packet
+                 : transport_.packet;
+    const std::int64_t starts_at = std::max(now, free_[i]);
+    const auto waits = static_cast<double>(starts_at - now);
+    const bool is_down = per_byte_[i] == 0.0 || (hosts_.fails[i] >= 0 && now >= hosts_.fails[i]);
+    const bool is_full =
+        packet.hop > 0 &&
+        waits + static_cast<double>(size) * per_byte_[i] >
+            static_cast<double>(transport_.queue) * per_byte_[i];
+    if (is_down || is_full) {
+        ++totals_.dropped;
+        tell(timers, {now + transport_.timeout, packet.connection, packet.number, packet.path,
+                      packet.turn, Kind::lost, false});
+        return;
+    }
+    if (packet.hop > 0) {
+        if (!packet.marked && waits > static_cast<double>(transport_.mark) * per_byte_[i]) {
+            packet.marked = true;
+            ++totals_.marked;
+        }
+        longest_[i] = std::max(longest_[i], starts_at - now);
+    }
+    free_[i] = starts_at + std::llround(static_cast<double>(size) * per_byte_[i]);
+    packet.time = free_[i] + transport_.latency;
+    if (wires_[i].empty()) due_.push({packet.time, link});
+    wires_[i].push(packet);
+}
+
+void Packets::ended(std::int32_t connection, std::int64_t now) {
+    end_[connection] = now;
+    const std::int64_t step = all_.step[connection];
+    if (--open_[at(step)] == 0 && at(step) + 1 < open_.size()) begin(step + 1, now);
+}
+
+void Packets::deliver(const Packet& packet, std::int64_t now) {
+    Receiver& receiver = receivers_[at(packet.connection)];
+    const std::size_t back = packet.hops == 2 ? back2 : packet.hops == 4 ? back4 : back6;
+    Notice notice{now + packet.hops * transport_.latency, packet.connection, packet.number,
+                  packet.path, packet.turn, Kind::acknowledged, packet.marked};
+    const std::int64_t packets = senders_[at(packet.connection)].packets;
+    if (!is_pinned(packet.connection)) {
+        ++receiver.expected;
+        tell(back, notice);
+        if (receiver.expected == packets) ended(packet.connection, now);
+        return;
+    }
+    if (packet.number > receiver.expected) {  // what is between was lost: go back to it
+        if (receiver.told) return;
+        receiver.told = true;
+        notice.kind = Kind::gap;
+    } else if (packet.number == receiver.expected) {
+        ++receiver.expected;
+        receiver.told = false;
+        if (receiver.expected == packets) ended(packet.connection, now);
+    }
+    notice.number = static_cast<std::int32_t>(receiver.expected);
+    tell(back, notice);
+}
+
+void Packets::adapt(Sender& sender, bool marked) {
+    if (!transport_.slow_down) return;
+    sender.seen_marked += marked;
+    if (static_cast<double>(++sender.seen) < sender.window) return;
+    const double part = static_cast<double>(sender.seen_marked) / static_cast<double>(sender.seen);
+    sender.congestion += gain * (part - sender.congestion);
+    sender.window = part > 0.0 ? std::max(1.0, sender.window * (1 - sender.congestion / 2))
+                               : std::min(sender.window + 1, static_cast<double>(transport_.window));
+    sender.seen = sender.seen_marked = 0;
+}
+
+void Packets::pinned_heard(Sender& sender, const Notice& notice) {
+    if (notice.kind != Kind::lost) {
+        if (notice.number > sender.acked) sender.in_vain = 0;
+        sender.acked = std::max(sender.acked, static_cast<std::int64_t>(notice.number));
+        sender.next = std::max(sender.next, sender.acked);
+    }
+    if (notice.kind == Kind::acknowledged) {
+        adapt(sender, notice.marked);
+        return;
+    }
+    if (notice.turn != sender.turn) return;  // it went back since
+    if (notice.kind == Kind::lost && notice.number < sender.acked) return;
+    sender.next = sender.acked;
+    ++sender.turn;
+    if (notice.kind == Kind::lost) {
+        ++sender.in_vain;
+        const std::int64_t count = all_.counts[notice.connection];
+        if (transport_.repath && notice.path >= 0 && count > 1) {
+            const Dice dice(transport_.seed + static_cast<std::uint64_t>(notice.connection));
+            const std::uint32_t draw = dice(static_cast<std::uint64_t>(sender.sent));
+            const std::int32_t other = usable(notice.connection, pick(draw, count - 1));
+            sender.path = other == sender.path ? usable(notice.connection, count - 1) : other;
+        }
+    }
+}
+
+void Packets::sprayed_heard(Sender& sender, const Notice& notice) {
+    --sender.under_way;
+    sender.in_vain = notice.kind == Kind::lost ? sender.in_vain + 1 : 0;
+    if (notice.kind == Kind::lost) {
+        sender.again.push_back(notice.number);
+        return;
+    }
+    adapt(sender, notice.marked);
+    const bool recycles =
+        all_.choice[notice.connection] == static_cast<std::int64_t>(Choice::recycled);
+    if (recycles && !notice.marked) sender.good.push_back(notice.path);
+}
+
+void Packets::heard(const Notice& notice) {
+    Sender& sender = senders_[at(notice.connection)];
+    if (notice.kind != Kind::start) {
+        if (is_pinned(notice.connection))
+            pinned_heard(sender, notice);
+        else
+            sprayed_heard(sender, notice);
+    }
+    const std::int64_t most = is_pinned(notice.connection) ? tries : tries * transport_.window;
+    if (sender.in_vain < most) send(notice.connection, notice.time);
+}
+
+Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
+    end_ = end;
+    longest_ = longest;
+    std::fill_n(end, all_.n, -1);
+    std::fill_n(longest, links_, 0);
+    if (all_.n > 0) begin(0, 0);
+    const auto advance = [this](auto& queue, std::int64_t number) {
+        const auto item = queue.pop();
+        if (queue.empty())
+            due_.pop();
+        else
+            due_.replace({queue.front().time, number});
+        return item;
+    };
+    while (!due_.empty()) {
+        const auto [now, number] = due_.top();
+        ++totals_.events;
+        if (at(number) >= links_) {
+            heard(advance(notices_[at(number) - links_], number));
+            continue;
+        }
+        Packet packet = advance(wires_[at(number)], number);
+        if (++packet.hop == packet.hops)
+            deliver(packet, now);
+        else
+            enqueue(link_of(packet), packet, now);
+    }
+    return totals_;
+}
+
+}  // namespace gradwire

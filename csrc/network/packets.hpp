@@ -1,0 +1,141 @@
+// Packets in queues: gradwire/network/engines/packet.py has the face, and says what is modelled.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "paths.hpp"
+#include "soonest.hpp"
+
+namespace gradwire {
+
+// What is the same for all connections. Times in picoseconds, sizes in bytes.
+struct Transport {
+    std::int64_t packet, window, latency, timeout, queue, mark;
+    std::int64_t entropies;  // of recycled paths
+    bool repath;             // a pinned connection that timed out takes another path
+    bool slow_down;          // windows shrink by marks
+    std::uint64_t seed;
+};
+
+enum class Choice : std::int64_t { pinned, random, rotating, recycled };
+
+// Messages in one direction, by step and then by start. Those of a step begin when all of the
+// step before have arrived.
+struct Connections {
+    std::size_t n;
+    const std::int64_t* source;  // hosts
+    const std::int64_t* target;
+    const std::int64_t* bytes;
+    const std::int64_t* path;    // of pinned ones; negative: below the leaf
+    const std::int64_t* choice;
+    const std::int64_t* start;   // after the step begins
+    const std::int64_t* step;    // from 0, without gaps
+    const std::int64_t* counts;  // usable paths
+    const std::int64_t* pair;    // row of the table
+    const std::int64_t* table;   // [pairs, most], or null: the first are usable
+    std::int64_t most;
+};
+
+// Hosts' links come after those of the tiers: up by each port, then down.
+struct Hosts {
+    std::int64_t count, ports;
+    const std::int64_t* leaf_of;
+    const std::int64_t* plane_of;
+    const std::int64_t* rates;  // of every link, bits per second
+    const std::int64_t* fails;  // of every link, picoseconds; negative: never
+};
+
+struct Totals {
+    std::int64_t events = 0, dropped = 0, marked = 0;
+};
+
+class Packets {
+  public:
+    Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
+            const Transport& transport);
+    // When the last byte of each has arrived (negative: never), and the longest that anything
+    // waited at each link: picoseconds.
+    Totals run(std::int64_t* end, std::int64_t* longest);
+
+  private:
+    struct Packet {
+        std::int64_t time;  // at the far end of its link
+        std::int32_t connection, number, path;
+        std::int32_t turn;  // of the sender, when it left
+        std::uint8_t hop, hops;
+        bool marked;
+    };
+    enum class Kind : std::uint8_t { acknowledged, gap, lost, start };
+    struct Notice {
+        std::int64_t time;
+        std::int32_t connection, number, path, turn;
+        Kind kind;
+        bool marked;
+    };
+    template <class Item>
+    class Fifo {
+      public:
+        bool empty() const { return size_ == 0; }
+        const Item& front() const { return items_[head_]; }
+        void push(const Item& item);
+        Item pop();
+
+      private:
+        std::vector<Item> items_;
+        std::size_t head_ = 0, size_ = 0;
+    };
+    struct Sender {
+        std::int64_t packets = 0, next = 0, acked = 0, under_way = 0, sent = 0;
+        std::int64_t in_vain = 0;
+        std::int64_t seen = 0, seen_marked = 0;
+        double window = 0.0, congestion = 1.0;
+        std::int32_t path = 0, turn = 0;  // turn: how often it went back
+        std::vector<std::int32_t> again;  // sprayed ones that were lost
+        std::deque<std::int32_t> good;    // paths that were not congested
+    };
+    struct Receiver {
+        std::int64_t expected = 0;
+        bool told = false;  // of the gap
+    };
+
+    void begin(std::int64_t step, std::int64_t now);
+    void send(std::int32_t connection, std::int64_t now);
+    void emit(std::int32_t connection, std::int64_t number, std::int64_t now);
+    void enqueue(std::int64_t link, Packet packet, std::int64_t now);
+    void deliver(const Packet& packet, std::int64_t now);
+    void heard(const Notice& notice);
+    void pinned_heard(Sender& sender, const Notice& notice);
+    void sprayed_heard(Sender& sender, const Notice& notice);
+    void adapt(Sender& sender, bool marked);
+    void ended(std::int32_t connection, std::int64_t now);
+    void tell(std::size_t queue, const Notice& notice);
+    std::int32_t next_path(std::int32_t connection);
+    std::int32_t usable(std::int32_t connection, std::int64_t number) const;
+    std::int64_t link_of(const Packet& packet) const;
+    bool is_pinned(std::int32_t connection) const {
+        return all_.choice[connection] == static_cast<std::int64_t>(Choice::pinned);
+    }
+
+    const Connections& all_;
+    const Tiers& tiers_;
+    const Hosts& hosts_;
+    const Transport& transport_;
+    std::size_t links_;
+    std::vector<Sender> senders_;
+    std::vector<Receiver> receivers_;
+    std::vector<Fifo<Packet>> wires_;
+    std::vector<Fifo<Notice>> notices_;
+    std::vector<std::int64_t> free_;  // when each link is done with what it has
+    std::vector<double> per_byte_;    // picoseconds
+    std::vector<std::int64_t> open_;  // connections of each step that have not ended
+    std::vector<std::size_t> first_;  // connection of each step
+    Soonest due_;
+    std::int64_t* end_ = nullptr;
+    std::int64_t* longest_ = nullptr;
+    Totals totals_;
+};
+
+}  // namespace gradwire

@@ -1,0 +1,70 @@
+// Which links a path between leaves takes: gradwire/network/fabric.py says it in pictures.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace gradwire {
+
+struct Hops {
+    std::array<std::int64_t, 4> link;
+    std::size_t count;
+};
+
+// A fabric by its columns. Links are up from leaves, down to leaves, up to cores, down from cores.
+struct Tiers {
+    std::int64_t leaves, uplinks, cores, pods;
+    const std::int64_t* pod_of;
+    const std::int64_t* rates;
+
+    std::int64_t low() const { return leaves * uplinks; }
+    std::int64_t high() const { return pods * uplinks * cores; }
+    std::int64_t links() const { return 2 * (low() + high()); }
+    bool crosses(std::int64_t source, std::int64_t target) const {
+        return pod_of[source] != pod_of[target];
+    }
+    std::int64_t core_up(std::int64_t leaf, std::int64_t uplink, std::int64_t core) const {
+        return 2 * low() + (pod_of[leaf] * uplinks + uplink) * cores + core;
+    }
+    std::int64_t paths(std::int64_t source, std::int64_t target) const {
+        return crosses(source, target) ? uplinks * cores : uplinks;
+    }
+    Hops hops(std::int64_t source, std::int64_t target, std::int64_t path) const {
+        const bool far = crosses(source, target);
+        const std::int64_t uplink = far ? path / cores : path;
+        const std::int64_t up = source * uplinks + uplink;
+        const std::int64_t down = low() + target * uplinks + uplink;
+        if (!far) return {{up, down, 0, 0}, 2};
+        const std::int64_t core = path % cores;
+        return {{up, down, core_up(source, uplink, core),
+                 high() + core_up(target, uplink, core)}, 4};
+    }
+};
+
+// The same random numbers in C++ and Python (gradwire/network/dice.py): 32 bits for each index.
+inline std::uint64_t mixed(std::uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
+    return x ^ (x >> 31);
+}
+
+class Dice {
+  public:
+    explicit Dice(std::uint64_t seed) : key_(mixed(seed + golden)) {}
+    std::uint32_t operator()(std::uint64_t index) const {
+        return static_cast<std::uint32_t>(mixed(key_ + (index + 1) * golden) >> 32);
+    }
+
+  private:
+    static constexpr std::uint64_t golden = 0x9e3779b97f4a7c15ULL;
+    std::uint64_t key_;
+};
+
+// One of count, by 32 random bits.
+inline std::int64_t pick(std::uint32_t draw, std::int64_t count) {
+    return static_cast<std::int64_t>((static_cast<std::uint64_t>(draw) *
+                                      static_cast<std::uint64_t>(count)) >> 32);
+}
+
+}  // namespace gradwire

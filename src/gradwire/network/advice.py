@@ -1,0 +1,153 @@
+"""What to do about paths: schemes side by side, and whether any is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradwire.errors import NetworkError
+from gradwire.network.bounds import Bounds, bounds
+from gradwire.network.fabric import Fabric
+from gradwire.network.flows import Flows
+from gradwire.network.routing.route import route, scheme_of
+from gradwire.network.samples import samples
+
+ROWS = (
+    "ecmp", "ecmp_k(2)", "ecmp_k(4)", "ecmp_k(8)", "ethereal", 'spray("random")',
+    'spray("rotating")', "adaptive", "lpt", "wrap", "coloured", "min_split",
+)  # fmt: skip
+PLANNED = ("coloured", "lpt", "min_split", "wrap", "optimal")
+"""What can be planned, the simplest first: whole flows before cut ones."""
+_CHANCE = ("ecmp", "ecmp_k", "spray", "adaptive", "reps", "mp_rdma")
+_ENOUGH = 1.05  # of the bound: what is left is not worth a change
+_MANY, _FEW = 200, 20  # seeds: of hashes, and of what takes longer
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scheme. seconds: of hosts' links and all others, the median over seeds where chance
+    decides, and p95; pieces: between leaves; most_pieces: that one host sends; cut: flows."""
+
+    scheme: str
+    seconds: float
+    p95: float
+    cut: int
+    pieces: int
+    most_pieces: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """For one demand on one topology. recommended: a scheme, or None: leave paths to hashes.
+    refused: schemes that are not for these flows, and why."""
+
+    bounds: Bounds
+    rows: tuple[Row, ...]
+    recommended: str | None
+    verdict: str
+    refused: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "verdict": self.verdict, "recommended": self.recommended,
+            "bounds": {**vars(self.bounds), "binding": self.bounds.binding},
+            "rows": [vars(row) for row in self.rows],
+            "refused": [{"scheme": name, "why": why} for name, why in self.refused],
+        }  # fmt: skip
+
+
+def advise(flows: Flows, topology: Fabric, schemes: Sequence[str] = ROWS, seed: int = 0) -> Advice:
+    """Every scheme that is for these flows, and a verdict.
+
+    The order is that of least change: leave it to hashes if they are within 5 % of the bound in
+    19 of 20 cases; else whole flows pinned, if these are; else the fewest cuts. NetworkError as of
+    `route`.
+    """
+    tried = _Tried(flows, topology, seed)
+    hashed = tried.row("ecmp")
+    rows = [hashed, *filter(None, (tried.attempt(name) for name in schemes if name != "ecmp"))]
+    chosen = _chosen(tried, hashed)
+    if chosen is not None and chosen not in rows:
+        rows.append(chosen)
+    name = chosen.scheme if chosen else None
+    refused = tuple(tried.refused.items())
+    return Advice(tried.least, tuple(rows), name, _verdict(tried.least, hashed, chosen), refused)
+
+
+class _Tried:
+    """Schemes on one demand, each once."""
+
+    def __init__(self, flows: Flows, topology: Fabric, seed: int) -> None:
+        self.flows, self.topology, self.seed = flows, topology, seed
+        self.least = bounds(flows, topology)
+        self.refused: dict[str, str] = {}
+        self._rows: dict[str, Row] = {}
+
+    def row(self, scheme: str) -> Row:
+        if scheme not in self._rows:
+            self._rows[scheme] = _row(self.flows, self.topology, scheme, self.seed)
+        return self._rows[scheme]
+
+    def attempt(self, scheme: str) -> Row | None:
+        """None if it is not for these flows."""
+        try:
+            return self.row(scheme)
+        except NetworkError as error:
+            scheme_of(scheme)  # a text that is no scheme is an error
+            self.refused[scheme] = str(error)
+            return None
+
+
+def _row(flows: Flows, topology: Fabric, scheme: str, seed: int) -> Row:
+    routes = route(flows, topology, scheme, seed)
+    seconds = np.array([routes.seconds])
+    if scheme.split("(", maxsplit=1)[0] in _CHANCE:
+        hosts = bounds(flows, topology).host_seconds
+        many = _MANY if scheme.startswith("ecmp") else _FEW
+        seconds = np.maximum(samples(flows, topology, scheme, many, seed), hosts)
+    between = routes.path >= 0
+    per_host = np.bincount(flows.src[routes.flow[between]], minlength=1)
+    return Row(
+        scheme, float(np.median(seconds)), float(np.quantile(seconds, 0.95)), routes.splits,
+        routes.pieces, int(per_host.max()),
+    )  # fmt: skip
+
+
+def _chosen(tried: _Tried, hashed: Row) -> Row | None:
+    """The first that is good enough, or the fastest; None if hashes are as good."""
+    enough = _ENOUGH * tried.least.seconds
+    if hashed.p95 <= enough:
+        return None
+    planned = list[Row]()
+    for name in PLANNED:
+        row = tried.attempt(name)
+        if row is not None:
+            planned.append(row)
+            if row.seconds <= enough:
+                break
+    best = min(planned, key=lambda row: row.seconds)
+    return best if best.seconds * _ENOUGH < hashed.seconds else None
+
+
+def _verdict(least: Bounds, hashed: Row, chosen: Row | None) -> str:
+    if not hashed.pieces:
+        return "Nothing leaves its leaf: paths change nothing."
+    binds = {"host": "hosts' own links", "fabric": "links between switches"}[least.binding]
+    if chosen is None:
+        return (
+            f"Leave paths to hashes: they take {hashed.seconds / least.seconds:.2f} times what "
+            f"{binds} need at least ({hashed.p95 / least.seconds:.2f} in the worst 20th)."
+        )
+    cut = f"{chosen.cut} flows are cut" if chosen.cut else "no flow is cut"
+    off = chosen.seconds / least.seconds
+    left = "which is what" if off < 1.0005 else f"{off:.2f} times what"
+    gain, worst = hashed.seconds / chosen.seconds, hashed.p95 / chosen.seconds
+    return (
+        f"Pin paths by '{chosen.scheme}': {gain:.2f} times as fast as hashes in the median "
+        f"({worst:.2f} in the worst 20th), {left} {binds} need at least; {cut}, a host sends "
+        f"{chosen.most_pieces} pieces at most."
+    )

@@ -1,0 +1,31 @@
+"""Machines with several network cards; the cards of one number, a rail, share leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gradwire.network.builders.leaf_spine import leaf_spine
+from gradwire.network.fabric import Fabric, count
+
+
+def rail_optimized(
+    groups: int, machines: int, rails: int, spines: int, *, host_gbps: float = 100.0,
+    fabric_gbps: float | None = None, oversubscription: float | None = None,
+) -> Fabric:  # fmt: skip
+    """groups of `machines` machines, whose cards 0 are below one leaf, cards 1 below the next, up
+    to `rails`; every leaf has a link to every spine.
+
+    A host is a card: card r of machine m, counted over all groups, is host m * rails + r, and its
+    leaf is group * rails + r. Rates as of `leaf_spine`. NetworkError for what cannot be.
+    """
+    count("groups", groups)
+    count("rails", rails)
+    made = leaf_spine(
+        groups * rails, machines, spines, host_gbps=host_gbps, fabric_gbps=fabric_gbps,
+        oversubscription=oversubscription,
+    )  # fmt: skip
+    host = np.arange(made.hosts)
+    group = host // (machines * rails)
+    return replace(made, leaf_of=group * rails + host % rails)

@@ -1,0 +1,134 @@
+"""Flows of moves: what a strategy asks of the network, between ranks, as algorithms carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gradwire.errors import NetworkError
+from gradwire.network.flows import Flows
+from gradwire.network.patterns import (
+    gather,
+    pairwise,
+    ring,
+    ring_gather,
+    ring_scatter,
+    scatter,
+)
+from gradwire.network.placement import Placement
+
+Pattern = Callable[[int, int], Flows]
+
+ALGORITHMS: dict[str, Pattern] = {
+    "all_reduce": ring, "all_gather": ring_gather, "reduce_scatter": ring_scatter,
+    "all_to_all": pairwise, "gather": gather, "reduce": gather, "broadcast": scatter,
+}  # fmt: skip
+"""How each move is carried, unless something else is said."""
+
+
+class MoveLike(Protocol):
+    """What pricing writes of a move (`planner.priced.PricedMove`): plain values."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def to(self) -> Sequence[tuple[int, int]]: ...
+
+
+def flows_of(
+    moves: Sequence[Sequence[MoveLike]], placement: Placement,
+    algorithms: Mapping[str, Pattern] | None = None,
+) -> Flows:  # fmt: skip
+    """Of every rank's moves, between hosts; one move after the other, each in its steps.
+
+    moves: of each rank, or one row if all do the same. algorithms: patterns by names of moves,
+    instead of `ALGORITHMS`, for example {"all_reduce": halving_doubling}. "node" is the ranks of a
+    machine, "cross" those of equal place on every machine. NetworkError for exchanges of which
+    not all ranks are given, rows that do not fit together, and machines of unequal size with
+    moves across.
+    """
+    known = {**ALGORITHMS, **(algorithms or {})}
+    rows = _fitting(moves, placement)
+    parts, step = list[Flows](), 0
+    for turn in zip(*rows):
+        own = [_shifted(flows, step) for flows in _of_move(turn, placement, known)]
+        parts += own
+        step = max((int(flows.step.max()) + 1 for flows in own if len(flows)), default=step)
+    return placement.placed(_joined(parts))
+
+
+def _fitting(
+    moves: Sequence[Sequence[MoveLike]], placement: Placement
+) -> Sequence[Sequence[MoveLike]]:
+    names = {tuple(move.name for move in row) for row in moves}
+    if len(moves) not in (1, placement.ranks) or len(names) > 1:
+        raise NetworkError(
+            f"moves are of one rank, or of each of {placement.ranks}, the same in the same order; "
+            f"got {len(moves)} rows of {len(names)} kinds. Price the strategy for every rank."
+        )
+    if len(moves) < placement.ranks and any(move.name == "exchange" for move in moves[0]):
+        raise NetworkError(
+            f"who exchanges with whom differs from rank to rank; got the moves of 1 rank of "
+            f"{placement.ranks}. Price the strategy for every rank."
+        )
+    return moves
+
+
+def _of_move(
+    turn: Sequence[MoveLike], placement: Placement, known: Mapping[str, Pattern]
+) -> Iterator[Flows]:
+    """Between ranks of the world."""
+    first = turn[0]
+    for ranks in _groups(first.group, placement):
+        if first.name == "exchange":
+            rows = [
+                (rank, ranks[place], size)
+                for rank in ranks
+                for place, size in turn[rank].to
+                if size
+            ]
+            yield Flows.of(rows)
+            continue
+        if first.name not in known:
+            raise NetworkError(
+                f"moves are {', '.join([*known, 'exchange'])}; got '{first.name}'. Say how it "
+                "travels in algorithms."
+            )
+        if len(ranks) > 1 and first.bytes:
+            flows, names = known[first.name](len(ranks), first.bytes), np.array(ranks)
+            yield Flows(names[flows.src], names[flows.dst], flows.bytes, flows.step)
+
+
+def _groups(name: str, placement: Placement) -> list[list[int]]:
+    if name == "world":
+        return [list(range(placement.ranks))]
+    machine = placement.machine or placement.host
+    members: dict[int, list[int]] = {}
+    for rank, own in enumerate(machine):
+        members.setdefault(own, []).append(rank)
+    if name == "node":
+        return list(members.values())
+    sizes = {len(own) for own in members.values()}
+    if len(sizes) > 1:
+        raise NetworkError(
+            f"moves across machines need equally many ranks on each; got {sorted(sizes)}. Place "
+            "as many ranks on every machine."
+        )
+    return [list(own) for own in zip(*members.values())]
+
+
+def _shifted(flows: Flows, step: int) -> Flows:
+    return Flows(flows.src, flows.dst, flows.bytes, flows.step + step)
+
+
+def _joined(parts: Sequence[Flows]) -> Flows:
+    columns = [
+        [getattr(flows, name) for flows in parts] for name in ("src", "dst", "bytes", "step")
+    ]
+    return Flows(*(np.concatenate(own) if own else np.zeros(0, np.int64) for own in columns))

@@ -1,0 +1,1 @@
+"""What takes how long: flows that share links, and packets in queues."""

@@ -1,0 +1,87 @@
+"""Routes as transfers over links of hosts and switches, step after step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.network.engines.maxmin import run
+from gradwire.network.engines.transfers import Numbers, Reals, Rows, Transfers
+from gradwire.network.fabric import EVERY, NO_LINK, Fabric
+from gradwire.network.loads import weights
+from gradwire.network.ports import all_rates, port_shares
+from gradwire.network.routes import Routes
+
+
+def flow_seconds(routes: Routes, tolerance: float) -> float:
+    """Until the last flow has arrived, if links are shared fairly."""
+    if not len(routes.flow):
+        return 0.0
+    return float(run(transfers_of(routes), tolerance).end.max())
+
+
+def transfers_of(routes: Routes) -> Transfers:
+    """Pieces that are alike are one transfer; those of a step wait for all of the step before.
+    What is sprayed uses all of its paths at once. Links: those of the fabric, then of hosts' ports
+    up, then down."""
+    fabric, flows = routes.fabric, routes.flows
+    keys = np.stack([
+        flows.step[routes.flow], flows.src[routes.flow], flows.dst[routes.flow], routes.path,
+        routes.amount,
+    ])  # fmt: skip
+    order = np.lexsort(keys[::-1])
+    keys = keys[:, order].astype(np.int64)
+    is_new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))
+    many = np.diff(np.append(np.flatnonzero(is_new), len(order)))
+    step, source, target, path, amount = keys[:, is_new]
+    row, link, part = _uses(fabric, source, target, path)
+    barriers, after = _barriers(step)
+    n = len(step) + barriers
+    return Transfers(
+        Rows.of(row, link, n), part, np.append(amount / routes.unit, np.zeros(barriers)),
+        np.append(many, np.ones(barriers)).astype(float), after, np.zeros(n),
+        all_rates(fabric) / 8,
+    )  # fmt: skip
+
+
+def _uses(
+    fabric: Fabric, source: Numbers, target: Numbers, path: Numbers
+) -> tuple[Numbers, Numbers, Reals]:
+    """Which transfer uses which link with which part of its rate, transfer by transfer."""
+    own = np.arange(len(path))
+    share = port_shares(fabric, source, target, path)
+    ports = share.shape[1]
+    first = len(fabric.rates)
+    rows, links, parts = [np.repeat(own, ports)] * 2, list[Numbers](), [share.reshape(-1)] * 2
+    for start, host in ((first, source), (first + fabric.hosts * ports, target)):
+        links.append((start + host[:, None] * ports + np.arange(ports)).reshape(-1))
+    a, b = fabric.leaf_of[source], fabric.leaf_of[target]
+    pinned = np.flatnonzero(path >= 0)
+    rows.append(np.repeat(pinned, 4))
+    links.append(fabric.hops(a[pinned], b[pinned], path[pinned]).reshape(-1))
+    parts.append(np.ones(4 * len(pinned)))
+    far = fabric.pod_of[a] != fabric.pod_of[b]
+    for kind in (False, True):
+        spread = np.flatnonzero((path == EVERY) & (far == kind))
+        if len(spread):
+            weight = weights(fabric, a[spread], b[spread])
+            paths = weight.shape[1]
+            some = np.repeat(spread, paths)
+            hops = fabric.hops(a[some], b[some], np.tile(np.arange(paths), len(spread)))
+            rows.append(np.repeat(some, 4))
+            links.append(hops.reshape(-1))
+            parts.append(np.repeat((weight / weight.sum(1, keepdims=True)).reshape(-1), 4))
+    row, link, part = np.concatenate(rows), np.concatenate(links), np.concatenate(parts)
+    used = np.flatnonzero((link != NO_LINK) & (part > 0))
+    order = used[np.argsort(row[used], kind="stable")]
+    return row[order], link[order], part[order]
+
+
+def _barriers(step: Numbers) -> tuple[int, Rows]:
+    """Between steps, which do not fall: how many barriers come after the transfers, and which
+    transfers and barriers follow which."""
+    n = len(step)
+    number = np.unique(step, return_inverse=True)[1]
+    barriers = int(number.max(initial=0))
+    to_barrier, to_next = np.flatnonzero(number < barriers), np.flatnonzero(number > 0)
+    rows = np.concatenate([to_barrier, n + number[to_next] - 1])
+    return barriers, Rows.of(rows, np.concatenate([n + number[to_barrier], to_next]), n + barriers)

@@ -1,0 +1,181 @@
+"""Packets in queues, one by one.
+
+    host ─► leaf ─► spine ─► leaf ─► host      every arrow is a link: a queue, first in first out,
+      ▲                               │        then so long for each byte, then its latency
+      └───────── acknowledgement ─────┘        which waits in no queue: one latency a link
+
+A connection has at most a window of packets under way. Pinned ones go back to the first that is
+missing when one after it arrives (go-back-N, as RoCE), or when a timer says so; then they may take
+another path. Sprayed ones choose a path for every packet, and send again what a timer says was
+lost. What finds a queue full is dropped, what waits longer than the mark allows is marked; windows
+may shrink by marks as DCTCP's do (Alizadeh et al. 2010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.errors import NetworkError
+from gradwire.network.engines import packet_twin
+from gradwire.network.fabric import EVERY, Link, above_zero, count
+from gradwire.network.native import columns, core, tiers
+from gradwire.network.ports import all_rates
+from gradwire.network.routes import Routes
+from gradwire.network.routing.scheme import Crossing
+
+Numbers = NDArray[np.int64]
+Spraying = Literal["random", "rotating", "recycled"]
+CHOICES: tuple[str, ...] = ("pinned", *get_args(Spraying))
+_NEVER = -1
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How hosts send, and how large queues are. NetworkError for what cannot be.
+
+    packet_bytes: of each but a message's last. window: packets of a connection under way.
+    latency_ns: of each link. timeout_us: of timers. queue_bytes, mark_bytes: of each link that is
+    not a host's own. spraying: how packets that are spread over all paths choose: any, the next,
+    or one whose packet came back unmarked (REPS). entropies: of those that may be recycled.
+    slow_down: windows shrink by marks. repath: a pinned connection whose timer ran out takes
+    another path. jitter_ns: each begins so much later at most.
+    """
+
+    packet_bytes: int = 4096
+    window: int = 64
+    latency_ns: float = 500.0
+    timeout_us: float = 100.0
+    queue_bytes: int = 64 << 20
+    mark_bytes: int = 800_000
+    spraying: Spraying = "random"
+    entropies: int = 256
+    slow_down: bool = False
+    repath: bool = True
+    jitter_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies"):
+            count(name, getattr(self, name))
+        above_zero("latency_ns", self.latency_ns)
+        above_zero("timeout_us", self.timeout_us)
+        if not 0 <= self.jitter_ns < float("inf"):
+            raise NetworkError(f"jitter_ns is 0 or more; got {self.jitter_ns}. Use 50.")
+        if self.spraying not in get_args(Spraying):
+            known = ", ".join(f"'{name}'" for name in get_args(Spraying))
+            raise NetworkError(f"spraying is one of {known}; got {self.spraying!r}. Use 'random'.")
+
+
+class Sent(NamedTuple):
+    """What happened. seconds: when the last byte of each piece had arrived, inf: never, in the
+    order of `pieces`, which are rows of the routes; longest_wait: seconds at each link; events:
+    packets at ends of links and notices at senders; dropped, marked: packets."""
+
+    seconds: NDArray[np.float64]
+    pieces: Numbers
+    longest_wait: NDArray[np.float64]
+    events: int
+    dropped: int
+    marked: int
+
+
+class Connections(NamedTuple):
+    """Columns, by step and then by start: what the engine reads."""
+
+    source: Numbers
+    target: Numbers
+    bytes: Numbers
+    path: Numbers
+    choice: Numbers
+    start: Numbers
+    step: Numbers
+    counts: Numbers
+    pair: Numbers
+    table: Numbers | None
+
+
+def send(
+    routes: Routes, transport: Transport | None = None,
+    fails: Mapping[Link, float] | None = None, seed: int = 0,
+) -> Sent:  # fmt: skip
+    """All pieces of all steps; fails: seconds at which links go down. The same for the same seed.
+    NetworkError for links that are not there."""
+    how, fabric = transport or Transport(), routes.fabric
+    rows, connections = _connections(routes, how, seed)
+    rates = all_rates(fabric)
+    down = np.full(len(rates), _NEVER)
+    number = {link: i for i, link in enumerate(fabric.links)} if fails else {}
+    for link, when in (fails or {}).items():
+        if link not in number or not 0 <= when < float("inf"):
+            raise NetworkError(
+                f"a link of the topology fails at second 0 or later; got {link} at {when}. A link "
+                f"is for example {fabric.links[0]}."
+            )
+        down[number[link]] = round(when * 1e12)
+    native = core()
+    if native is None:
+        end, wait, totals = packet_twin.run(connections, fabric, rates, down, how, seed)
+    else:
+        end, wait = np.zeros(len(rows), np.int64), np.zeros(len(rates), np.int64)
+        table = connections.table
+        own = columns(*connections[:-1])
+        leaf_of, plane_of, rates, down = columns(fabric.leaf_of, fabric.plane_of, rates, down)
+        source, target, bytes, path, choice, start, step, counts, pair = (
+            c.ctypes.data for c in own
+        )
+        totals = native.send_packets(
+            (len(rows), source, target, bytes, path, choice, start, step, counts, pair,
+             0 if table is None else table.ctypes.data, 0 if table is None else table.shape[1]),
+            tiers(fabric),
+            (fabric.hosts, fabric.host_up.shape[1], leaf_of.ctypes.data, plane_of.ctypes.data,
+             rates.ctypes.data, down.ctypes.data),
+            _given(how, seed), end.ctypes.data, wait.ctypes.data,
+        )  # fmt: skip
+    seconds = np.where(end == _NEVER, np.inf, end / 1e12)
+    return Sent(seconds, rows, wait / 1e12, *totals)
+
+
+def _given(how: Transport, seed: int) -> tuple[int, int, int, int, int, int, int, bool, bool, int]:
+    return (
+        how.packet_bytes, how.window, round(how.latency_ns * 1e3), round(how.timeout_us * 1e6),
+        how.queue_bytes, how.mark_bytes, how.entropies, how.repath, how.slow_down,
+        seed % (1 << 64),
+    )  # fmt: skip
+
+
+def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Numbers, Connections]:
+    """Rows of the routes, and the connection of each, in the engine's order."""
+    flows, bytes = routes.flows, _whole_bytes(routes)
+    dice = np.random.default_rng(seed)
+    start = np.rint(dice.random(len(bytes)) * how.jitter_ns * 1e3).astype(np.int64)
+    rows = np.flatnonzero(bytes > 0)
+    steps = np.unique(flows.step[routes.flow], return_inverse=True)[1]
+    rows = rows[np.lexsort((start[rows], steps[rows]))]
+    crossing = Crossing(routes.fabric, flows)
+    usable, place = crossing.usable, np.zeros(len(flows), np.int64)
+    place[crossing.which] = np.arange(len(crossing.which))
+    flow = routes.flow[rows]
+    far = routes.path[rows] != -1
+    counts, pair = np.ones(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    counts[far] = usable.counts[place[flow[far]]]
+    if usable.pair is not None:
+        pair[far] = usable.pair[place[flow[far]]]
+    choice = np.where(routes.path[rows] == EVERY, CHOICES.index(how.spraying), 0)
+    return rows, Connections(
+        flows.src[flow], flows.dst[flow], bytes[rows], routes.path[rows], choice, start[rows],
+        np.unique(steps[rows], return_inverse=True)[1], counts, pair, usable.table,
+    )  # fmt: skip
+
+
+def _whole_bytes(routes: Routes) -> Numbers:
+    """Of pieces: together a flow's bytes, each within one of its part."""
+    order = np.argsort(routes.flow, kind="stable")
+    total = np.cumsum(routes.amount[order])
+    ends = total // routes.unit
+    found = np.empty(len(order), np.int64)
+    found[order] = np.diff(ends, prepend=0)
+    return found

@@ -1,0 +1,294 @@
+"""Packets in queues, the slow obvious way: every packet is an event in one heap."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.network.dice import draws, pick
+from gradwire.network.fabric import Fabric
+
+if TYPE_CHECKING:
+    from gradwire.network.engines.packet import Connections, Transport
+
+Numbers = NDArray[np.int64]
+_PINNED, _RANDOM, _ROTATING, _RECYCLED = range(4)
+_TRIES = 64
+
+
+class _Packet(NamedTuple):
+    connection: int
+    number: int
+    path: int
+    links: tuple[int, ...]
+    hop: int
+    marked: bool
+    turn: int
+
+
+class _Notice(NamedTuple):
+    kind: str
+    connection: int
+    number: int
+    path: int = -1
+    marked: bool = False
+    turn: int = 0
+
+
+@dataclass
+class _Sender:
+    packets: int
+    window: float
+    path: int
+    next: int = 0
+    acked: int = 0
+    under_way: int = 0
+    sent: int = 0
+    turn: int = 0
+    in_vain: int = 0
+    seen: int = 0
+    seen_marked: int = 0
+    congestion: float = 1.0
+    again: list[int] = field(default_factory=list)
+    good: deque[int] = field(default_factory=deque)
+    expected: int = 0
+    told: bool = False
+
+
+def run(
+    connections: Connections, fabric: Fabric, rates: Numbers, fails: Numbers, how: Transport,
+    seed: int,
+) -> tuple[Numbers, Numbers, tuple[int, int, int]]:  # fmt: skip
+    """Picoseconds at which each has arrived, -1: never; the longest wait at each link; events,
+    dropped and marked packets."""
+    engine = _Engine(connections, fabric, rates, fails, how, seed)
+    engine.begin(0, 0)
+    engine.go()
+    return engine.end, engine.longest, (engine.events, engine.dropped, engine.marked)
+
+
+class _Engine:
+    def __init__(
+        self, connections: Connections, fabric: Fabric, rates: Numbers, fails: Numbers,
+        how: Transport, seed: int,
+    ) -> None:  # fmt: skip
+        self.all, self.fabric, self.how, self.seed = connections, fabric, how, seed
+        self.fails = fails.tolist()
+        self.per_byte = [8e12 / rate if rate else 0.0 for rate in rates.tolist()]
+        self.latency = round(how.latency_ns * 1e3)
+        self.timeout = round(how.timeout_us * 1e6)
+        self.free = [0] * len(rates)
+        self.longest = np.zeros(len(rates), np.int64)
+        self.end = np.full(len(connections.source), -1, np.int64)
+        self.open = np.bincount(connections.step).tolist()
+        self.senders = [
+            _Sender(-(-size // how.packet_bytes), float(how.window), path)
+            for size, path in zip(connections.bytes.tolist(), connections.path.tolist())
+        ]
+        self.heap: list[tuple[int, int, int, _Packet | _Notice]] = []
+        self.events = self.dropped = self.marked = self.pushed = 0
+
+    def push(self, time: int, queue: int, item: _Packet | _Notice) -> None:
+        """Of equal times the queue with the smaller number, and in it what came first."""
+        self.pushed += 1
+        heapq.heappush(self.heap, (time, queue, self.pushed, item))
+
+    def begin(self, step: int, now: int) -> None:
+        for one in np.flatnonzero(self.all.step == step).tolist():
+            start = int(self.all.start[one])
+            self.push(now + start, len(self.free) + 4, _Notice("start", one, 0))
+
+    def go(self) -> None:
+        while self.heap:
+            now, _, _, item = heapq.heappop(self.heap)
+            self.events += 1
+            if isinstance(item, _Notice):
+                self.heard(item, now)
+            elif item.hop + 1 == len(item.links):
+                self.deliver(item, now)
+            else:
+                self.enqueue(item._replace(hop=item.hop + 1), now)
+
+    # -- hosts that send -------------------------------------------------------------------
+
+    def heard(self, notice: _Notice, now: int) -> None:
+        sender, one = self.senders[notice.connection], notice.connection
+        is_pinned = int(self.all.choice[one]) == _PINNED
+        if notice.kind != "start":
+            (self.pinned_heard if is_pinned else self.sprayed_heard)(sender, notice, now)
+        if sender.in_vain < (_TRIES if is_pinned else _TRIES * self.how.window):
+            self.send(one, now)
+
+    def pinned_heard(self, sender: _Sender, notice: _Notice, now: int) -> None:
+        if notice.kind != "lost":
+            if notice.number > sender.acked:
+                sender.in_vain = 0
+            sender.acked = max(sender.acked, notice.number)
+            sender.next = max(sender.next, sender.acked)
+        if notice.kind == "acknowledged":
+            self.adapt(sender, notice.marked)
+            return
+        if notice.turn != sender.turn:
+            return
+        if notice.kind == "lost" and notice.number < sender.acked:
+            return
+        sender.next = sender.acked
+        sender.turn += 1
+        if notice.kind == "lost":
+            sender.in_vain += 1
+            count = int(self.all.counts[notice.connection])
+            if self.how.repath and notice.path >= 0 and count > 1:
+                drawn = self.drawn(notice.connection, sender.sent)
+                other = self.usable(notice.connection, drawn, count - 1)
+                last = self.usable_number(notice.connection, count - 1)
+                sender.path = last if other == sender.path else other
+
+    def sprayed_heard(self, sender: _Sender, notice: _Notice, now: int) -> None:
+        sender.under_way -= 1
+        sender.in_vain = sender.in_vain + 1 if notice.kind == "lost" else 0
+        if notice.kind == "lost":
+            sender.again.append(notice.number)
+            return
+        self.adapt(sender, notice.marked)
+        if int(self.all.choice[notice.connection]) == _RECYCLED and not notice.marked:
+            sender.good.append(notice.path)
+
+    def adapt(self, sender: _Sender, marked: bool) -> None:
+        if not self.how.slow_down:
+            return
+        sender.seen += 1
+        sender.seen_marked += marked
+        if sender.seen < sender.window:
+            return
+        part = sender.seen_marked / sender.seen
+        sender.congestion += (part - sender.congestion) / 16
+        less = max(1.0, sender.window * (1 - sender.congestion / 2))
+        sender.window = less if part else min(sender.window + 1, float(self.how.window))
+        sender.seen = sender.seen_marked = 0
+
+    def send(self, one: int, now: int) -> None:
+        sender = self.senders[one]
+        window = int(sender.window)
+        if int(self.all.choice[one]) == _PINNED:
+            while sender.next < sender.packets and sender.next - sender.acked < window:
+                sender.next += 1
+                self.emit(one, sender.next - 1, now)
+            return
+        while sender.under_way < window and (sender.again or sender.next < sender.packets):
+            if sender.again:
+                self.emit(one, sender.again.pop(), now)
+            else:
+                sender.next += 1
+                self.emit(one, sender.next - 1, now)
+
+    def emit(self, one: int, number: int, now: int) -> None:
+        sender = self.senders[one]
+        leaf = self.fabric.leaf_of
+        stays = leaf[self.all.source[one]] == leaf[self.all.target[one]]
+        path = -1 if stays else self.next_path(one)
+        sender.sent += 1
+        sender.under_way += 1
+        self.enqueue(_Packet(one, number, path, self.links(one, path), 0, False, sender.turn), now)
+
+    def next_path(self, one: int) -> int:
+        sender, count = self.senders[one], int(self.all.counts[one])
+        choice = int(self.all.choice[one])
+        if choice == _RANDOM:
+            return self.usable(one, self.drawn(one, sender.sent), count)
+        if choice == _ROTATING:
+            first = int(pick(np.array([self.drawn(one, 0)]), count)[0])
+            return self.usable_number(one, (first + sender.sent) % count)
+        if choice == _RECYCLED:
+            if sender.good and sender.sent >= self.how.window:
+                return sender.good.popleft()
+            return self.usable(one, self.drawn(one, sender.sent % self.how.entropies), count)
+        return sender.path
+
+    def drawn(self, one: int, index: int) -> int:
+        return int(draws(self.seed + one, index + 1)[index])
+
+    def usable(self, one: int, drawn: int, count: int) -> int:
+        return self.usable_number(one, int(pick(np.array([drawn]), count)[0]))
+
+    def usable_number(self, one: int, number: int) -> int:
+        table = self.all.table
+        return number if table is None else int(table[self.all.pair[one], number])
+
+    # -- links -----------------------------------------------------------------------------
+
+    def links(self, one: int, path: int) -> tuple[int, ...]:
+        """From host to host."""
+        fabric, ports = self.fabric, self.fabric.host_up.shape[1]
+        source, target = int(self.all.source[one]), int(self.all.target[one])
+        a, b = int(fabric.leaf_of[source]), int(fabric.leaf_of[target])
+        far = fabric.pod_of[a] != fabric.pod_of[b]
+        plane = 0
+        if path >= 0:
+            plane = int(fabric.plane_of[path // fabric.cores if far else path])
+        first = len(fabric.rates) + source * ports + plane
+        last = len(fabric.rates) + (fabric.hosts + target) * ports + plane
+        if path < 0:
+            return first, last
+        up, down, core_up, core_down = fabric.hops(np.array([a]), np.array([b]), np.array([path]))[
+            0
+        ].tolist()
+        return (first, up, core_up, core_down, down, last) if far else (first, up, down, last)
+
+    def enqueue(self, packet: _Packet, now: int) -> None:
+        link, sender = packet.links[packet.hop], self.senders[packet.connection]
+        size = self.how.packet_bytes
+        if packet.number + 1 == sender.packets:
+            size = int(self.all.bytes[packet.connection]) - (sender.packets - 1) * size
+        per_byte, begins = self.per_byte[link], max(now, self.free[link])
+        is_down = per_byte == 0 or 0 <= self.fails[link] <= now
+        is_full = packet.hop > 0 and (
+            begins - now + size * per_byte > self.how.queue_bytes * per_byte
+        )
+        if is_down or is_full:
+            self.dropped += 1
+            lost = _Notice(
+                "lost", packet.connection, packet.number, packet.path, False, packet.turn
+            )
+            self.push(now + self.timeout, len(self.free) + 3, lost)
+            return
+        if packet.hop > 0:
+            if not packet.marked and begins - now > self.how.mark_bytes * per_byte:
+                packet = packet._replace(marked=True)
+                self.marked += 1
+            self.longest[link] = max(int(self.longest[link]), begins - now)
+        self.free[link] = begins + int(size * per_byte + 0.5)
+        self.push(self.free[link] + self.latency, link, packet)
+
+    # -- hosts that receive ----------------------------------------------------------------
+
+    def deliver(self, packet: _Packet, now: int) -> None:
+        one, sender = packet.connection, self.senders[packet.connection]
+        hops = len(packet.links)
+        when, queue = now + hops * self.latency, len(self.free) + (2, 4, 6).index(hops)
+        kind, number = "acknowledged", packet.number
+        if int(self.all.choice[one]) != _PINNED:
+            sender.expected += 1
+        else:
+            if packet.number > sender.expected:
+                if sender.told:
+                    return
+                sender.told, kind = True, "gap"
+            elif packet.number == sender.expected:
+                sender.expected += 1
+                sender.told = False
+            number = sender.expected
+        self.push(when, queue, _Notice(kind, one, number, packet.path, packet.marked, packet.turn))
+        if sender.expected == sender.packets and self.end[one] < 0:
+            self.ended(one, now)
+
+    def ended(self, one: int, now: int) -> None:
+        self.end[one] = now
+        step = int(self.all.step[one])
+        self.open[step] -= 1
+        if not self.open[step] and step + 1 < len(self.open):
+            self.begin(step + 1, now)

@@ -1,0 +1,79 @@
+"""One piece after the other, each by the path where least is."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.network.dice import draws, pick
+from gradwire.network.fabric import Fabric
+from gradwire.network.native import columns, core, tiers
+
+Numbers = NDArray[np.int64]
+
+
+def least_loaded(
+    fabric: Fabric, source: Numbers, target: Numbers, amount: Numbers, seed: int,
+    load: NDArray[np.float64] | None = None, local: bool = False,
+) -> Numbers:  # fmt: skip
+    """A path for each piece between leaves, in the order given: the one whose slowest link, with
+    the piece, is done first; of equal ones by the sum of its links, then any.
+
+    load: on every link before; grows by what is placed. local: switches see only their own links:
+    the leaf chooses an uplink, then the switch a core. Every pair of leaves has a path that works.
+    """
+    load = np.zeros(len(fabric.rates)) if load is None else load
+    native = core()
+    if native is None:
+        return least_loaded_twin(fabric, source, target, amount, seed, load, local)
+    path = np.zeros(len(source), np.int64)
+    source, target, amount = columns(source, target, amount)
+    native.least_loaded(
+        (len(path), source.ctypes.data, target.ctypes.data, amount.ctypes.data), tiers(fabric),
+        local, seed % (1 << 64), load.ctypes.data, path.ctypes.data,
+    )  # fmt: skip
+    return path
+
+
+def least_loaded_twin(
+    fabric: Fabric, source: Numbers, target: Numbers, amount: Numbers, seed: int,
+    load: NDArray[np.float64], local: bool,
+) -> Numbers:  # fmt: skip
+    """The same paths, slowly: piece after piece in Python."""
+    found = np.zeros(len(source), np.int64)
+    drawn = draws(seed, len(source))
+    for i, (a, b, size) in enumerate(zip(source.tolist(), target.tolist(), amount.tolist())):
+        far = fabric.pod_of[a] != fabric.pod_of[b]
+        paths = np.arange(len(fabric.uplinks) * (fabric.cores if far else 1))
+        here, there = (np.full(len(paths), leaf, np.int64) for leaf in (a, b))
+        hops = fabric.hops(here, there, paths)[:, : 4 if far else 2]
+        with np.errstate(divide="ignore"):
+            waits = np.where(
+                (fabric.rates[hops] > 0).all(1, keepdims=True),
+                (load[hops] + size) / fabric.rates[hops], np.inf,
+            )  # fmt: skip
+        choose = _locally if local else _overall
+        found[i] = choose(waits, fabric.cores if far else 1, int(drawn[i]))
+        load[hops[found[i]]] += size
+    return found
+
+
+def _overall(waits: NDArray[np.float64], cores: int, drawn: int) -> int:
+    """The path whose slowest link is done first."""
+    return _first(waits.max(1), waits.cumsum(1)[:, -1], drawn)
+
+
+def _locally(waits: NDArray[np.float64], cores: int, drawn: int) -> int:
+    """The uplink that is done first, then the core's."""
+    own = waits.reshape(-1, cores, waits.shape[1])
+    uplink = _first(own[:, :, 0].min(1), np.zeros(len(own)), drawn)
+    if own.shape[2] == 2:
+        return uplink
+    return uplink * cores + _first(own[uplink, :, 2], np.zeros(cores), drawn)
+
+
+def _first(longest: NDArray[np.float64], total: NDArray[np.float64], drawn: int) -> int:
+    """The least, looked at from a drawn one on."""
+    start = int(pick(np.array([drawn]), len(longest))[0])
+    order = np.roll(np.arange(len(longest)), -start)
+    return int(order[np.lexsort((total[order], longest[order]))[0]])

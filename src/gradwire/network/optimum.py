@@ -1,0 +1,165 @@
+"""The least that any shares of paths can take, by a linear program: the certificate of a plan
+around failures, and where links are unequal.
+
+Uplinks whose links have the same rates everywhere are alike, and so are cores: some best shares
+treat them alike, so one variable stands for all of a class.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.errors import NetworkError
+from gradwire.network.fabric import NO_LINK, Fabric
+from gradwire.network.flows import Flow, Flows
+
+Numbers = NDArray[np.int64]
+Parts = NDArray[np.float64]
+
+
+class Shares(NamedTuple):
+    """Of pairs of leaves, the part of their bytes by each path, [pairs, paths]; seconds: of the
+    link between switches that is done last."""
+
+    source: Numbers
+    target: Numbers
+    part: Parts
+    seconds: float
+
+
+def optimum(flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric) -> float:
+    """Seconds that links between switches need at least, steps one after the other, whatever the
+    paths and cuts. Needs scipy; NetworkError without it, or if hosts have no path."""
+    given, leaf = Flows.of(flows), topology.leaf_of
+    given = given[leaf[given.src] != leaf[given.dst]]
+    return sum(
+        len(steps) * best_shares(given[steps[0]], topology).seconds for steps in given.steps()
+    )
+
+
+def best_shares(flows: Flows, topology: Fabric) -> Shares:
+    """Of flows that start together, and leave their leaf."""
+    leaf = topology.leaf_of
+    ends, which = topology.pairs(leaf[flows.src], leaf[flows.dst])
+    sums = np.zeros(len(ends[0]))
+    np.add.at(sums, which, flows.bytes)
+    classes = _Classes(topology)
+    crosses = topology.pod_of[ends[0]] != topology.pod_of[ends[1]]
+    blocks = [
+        classes.block(ends[0][rows], ends[1][rows], sums[rows], rows, bool(far))
+        for far in (False, True)
+        for rows in [np.flatnonzero(crosses == far)]
+        if len(rows)
+    ]
+    part = np.zeros((len(ends[0]), len(topology.uplinks) * max(topology.cores, 1)))
+    if not blocks:
+        return Shares(*ends, part, 0.0)
+    value, seconds = _solved(blocks, len(topology.rates))
+    for block, own in zip(blocks, np.split(value, np.cumsum([b.works.size for b in blocks])[:-1])):
+        shares = np.maximum(own.reshape(block.works.shape), 0) / block.many
+        part[block.rows[:, None], np.arange(len(block.of_path))] = shares[:, block.of_path]
+    return Shares(*ends, part, seconds)
+
+
+class _Block(NamedTuple):
+    """Pairs of leaves, all in a pod or none, with a variable for each class of paths."""
+
+    rows: Numbers  # of pairs
+    of_path: Numbers  # the class of each path
+    many: Numbers  # paths of each class
+    works: NDArray[np.bool_]  # [pairs, classes]
+    link: Numbers  # [pairs, classes, hops]
+    seconds: Parts  # [pairs, classes, hops]: on this link, of all that the pair sends
+
+
+class _Classes:
+    """Which uplinks are alike, and which cores."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        low = np.concatenate([fabric.up, fabric.down]).T
+        high = np.concatenate([fabric.core_up, fabric.core_down])
+        above = high.transpose(1, 0, 2).reshape(len(fabric.uplinks), -1)
+        self.uplink, self.core = _alike(np.hstack([low, above])), np.zeros(0, np.int64)
+        if fabric.cores:
+            self.core = _alike(high.reshape(-1, fabric.cores).T)
+
+    def block(
+        self, source: Numbers, target: Numbers, sums: Parts, rows: Numbers, far: bool
+    ) -> _Block:
+        fabric = self.fabric
+        uplinks = np.bincount(self.uplink)
+        of_path, many = self.uplink, uplinks
+        sharing = uplinks[:, None].repeat(4, 1)
+        if far:
+            cores = np.bincount(self.core)
+            of_path = (self.uplink[:, None] * len(cores) + self.core).reshape(-1)
+            many = np.outer(uplinks, cores).reshape(-1)
+            sharing = np.repeat(uplinks, len(cores))[:, None].repeat(4, 1)
+            sharing[:, 2:] = many[:, None]
+        first = np.unique(of_path, return_index=True)[1]
+        shape = len(rows), len(first)
+        a, b = (np.repeat(leaf, shape[1]) for leaf in (source, target))
+        link = fabric.hops(a, b, np.tile(first, shape[0])).reshape(*shape, 4)
+        rates: Numbers = np.where(link == NO_LINK, 1, fabric.rates[link])
+        with np.errstate(divide="ignore"):
+            seconds = sums[:, None, None] * 8 / rates / sharing
+        return _Block(rows, of_path, many, rates.min(axis=2) > 0, link, seconds)
+
+
+def _alike(columns: Numbers) -> Numbers:
+    """The class of each row: equal rows have the same."""
+    return np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _solved(blocks: list[_Block], links: int) -> tuple[Parts, float]:
+    """Parts, block by block, and min t: each pair's parts are 1 together, no link is busy longer
+    than t."""
+    sparse, linprog = _scipy()
+    works = np.concatenate([block.works.reshape(-1) for block in blocks])
+    link = np.concatenate([block.link.reshape(-1, 4) for block in blocks])
+    seconds = np.concatenate([block.seconds.reshape(-1, 4) for block in blocks])
+    there = (link != NO_LINK) & works[:, None]
+    scale = float(seconds[there].max(initial=0.0))
+    variable = np.broadcast_to(np.arange(len(works))[:, None], link.shape)
+    used, row = np.unique(link[there], return_inverse=True)
+    n = len(works)
+    loads = sparse.coo_array(
+        (np.append(seconds[there] / max(scale, 1e-300), np.full(len(used), -1.0)),
+         (np.append(row, np.arange(len(used))),
+          np.append(variable[there], np.full(len(used), n)))),
+        shape=(len(used), n + 1),
+    )  # fmt: skip
+    pair = np.repeat(
+        np.arange(sum(len(b.rows) for b in blocks)),
+        np.concatenate([np.full(len(b.rows), len(b.many)) for b in blocks]),
+    )
+    whole = sparse.coo_array((np.ones(n), (pair, np.arange(n))), shape=(pair[-1] + 1, n + 1))
+    bounds = np.zeros((n + 1, 2))
+    bounds[:, 1] = np.append(works.astype(float), np.inf)
+    found = linprog(
+        np.append(np.zeros(n), 1.0), A_ub=loads.tocsr(), b_ub=np.zeros(len(used)),
+        A_eq=whole.tocsr(), b_eq=np.ones(pair[-1] + 1), bounds=bounds, method="highs",
+    )  # fmt: skip
+    if found.status != 0:
+        raise NetworkError(
+            f"between leaves that send there is a path that works; the linear program says: "
+            f"{found.message} Restore a link, or leave these flows out."
+        )
+    return found.x[:n], float(found.fun) * scale
+
+
+def _scipy() -> tuple[Any, Any]:
+    try:
+        sparse = importlib.import_module("scipy.sparse")
+        return sparse, importlib.import_module("scipy.optimize").linprog
+    except ImportError:
+        raise NetworkError(
+            "the best shares are found by scipy's linear programs; scipy is not installed. Run "
+            "'pip install gradwire[network]', or use a scheme that needs none, as 'wrap'."
+        ) from None

@@ -1,0 +1,15 @@
+"""All-to-all, all pairs at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.network.flows import Flows
+from gradwire.network.patterns.parts import checked, parts, steps
+
+
+def all_to_all(ranks: int, bytes: int) -> Flows:
+    """bytes: what each rank has, a part for every rank."""
+    checked(ranks, bytes)
+    source, target = np.divmod(np.arange(ranks * ranks), ranks)
+    return steps([(source, target, parts(bytes, ranks)[target])])

@@ -1,0 +1,17 @@
+"""All-to-all, a partner after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.network.flows import Flows
+from gradwire.network.patterns.parts import checked, parts, steps
+
+
+def pairwise(ranks: int, bytes: int) -> Flows:
+    """In step k everyone sends to the rank k + 1 after it; bytes: what each rank has."""
+    checked(ranks, bytes)
+    rank, sizes = np.arange(ranks), parts(bytes, ranks)
+    return steps(
+        (rank, (rank + far) % ranks, sizes[(rank + far) % ranks]) for far in range(1, ranks)
+    )

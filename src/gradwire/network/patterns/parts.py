@@ -1,0 +1,36 @@
+"""What patterns share: bytes in parts, and rows of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.network.fabric import count
+from gradwire.network.flows import Flows
+
+Numbers = NDArray[np.int64]
+
+
+def checked(ranks: int, bytes: int) -> None:
+    """NetworkError unless there are ranks, and bytes."""
+    count("ranks", ranks)
+    count("bytes", bytes)
+
+
+def parts(bytes: int, ranks: int) -> Numbers:
+    """As even as whole bytes can be: the first ones have one more."""
+    least, more = divmod(bytes, ranks)
+    return least + (np.arange(ranks) < more)
+
+
+def steps(rows: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Flows:
+    """Of source, target and bytes of each step; without those of no bytes, or to oneself."""
+    made = list(rows)
+    if not made:
+        return Flows.of([])
+    source, target, bytes = (np.concatenate(column) for column in zip(*made))
+    step = np.repeat(np.arange(len(made)), [len(row[0]) for row in made])
+    kept = (bytes > 0) & (source != target)
+    return Flows(source[kept], target[kept], bytes[kept], step[kept])

@@ -1,0 +1,15 @@
+"""From one rank to all others, at once: scatter, broadcast."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.network.flows import Flows
+from gradwire.network.patterns.parts import checked, steps
+
+
+def scatter(ranks: int, bytes: int) -> Flows:
+    """bytes: what rank 0 sends to each."""
+    checked(ranks, bytes)
+    rank = np.arange(ranks)
+    return steps([(np.zeros_like(rank), rank, np.full(ranks, bytes))])

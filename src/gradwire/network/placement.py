@@ -1,0 +1,83 @@
+"""Which host, and which machine, every rank is on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.errors import NetworkError
+from gradwire.network.flows import Flows
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """host: of each rank, its card on the network. machine: of each rank; ranks of one machine
+    reach each other without the network. None: every host is a machine.
+
+    NetworkError for hosts below 0, or not as many machines as hosts.
+    """
+
+    host: tuple[int, ...]
+    machine: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.host, default=0) < 0:
+            raise NetworkError(
+                f"hosts are numbered from 0; got {min(self.host)}. Name a host of the topology."
+            )
+        if self.machine is not None and len(self.machine) != len(self.host):
+            raise NetworkError(
+                f"every rank has a host and a machine; got {len(self.host)} and "
+                f"{len(self.machine)}. Give one of each for every rank."
+            )
+
+    @staticmethod
+    def in_order(ranks: int, per_machine: int = 1) -> Placement:
+        """Rank r on host r, as many to a machine."""
+        return Placement(tuple(range(ranks)), tuple(r // per_machine for r in range(ranks)))
+
+    @staticmethod
+    def shuffled(ranks: int, seed: int, per_machine: int = 1) -> Placement:
+        """As a scheduler may hand out machines: in any order, ranks of a machine together."""
+        machines = -(-ranks // per_machine)
+        order = np.random.default_rng(seed).permutation(machines).tolist()
+        host = [order[r // per_machine] * per_machine + r % per_machine for r in range(ranks)]
+        return Placement(tuple(host), tuple(h // per_machine for h in host))
+
+    @property
+    def ranks(self) -> int:
+        return len(self.host)
+
+    def of(self, ranks: Sequence[int]) -> Placement:
+        """Of some ranks, which are then 0, 1, …; NetworkError for one that is not there."""
+        unknown = [r for r in ranks if not 0 <= r < self.ranks]
+        if unknown:
+            raise NetworkError(
+                f"ranks are numbered from 0 to {self.ranks - 1}; got {unknown[0]}. Place it first."
+            )
+        machine = None if self.machine is None else tuple(self.machine[r] for r in ranks)
+        return Placement(tuple(self.host[r] for r in ranks), machine)
+
+    def placed(self, flows: Flows) -> Flows:
+        """Flows between ranks as flows between hosts, without those within a machine or a host."""
+        last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
+        if last >= self.ranks:
+            raise NetworkError(
+                f"ranks are numbered from 0 to {self.ranks - 1}; got a flow with rank {last}. "
+                "Place as many ranks as flows name."
+            )
+        host, machine = self._columns
+        far = (machine[flows.src] != machine[flows.dst]) & (host[flows.src] != host[flows.dst])
+        own = flows[far]
+        return Flows(host[own.src], host[own.dst], own.bytes, own.step)
+
+    @cached_property
+    def _columns(self) -> tuple[Numbers, Numbers]:
+        host = np.array(self.host, np.int64)
+        return host, host if self.machine is None else np.array(self.machine, np.int64)

@@ -1,0 +1,55 @@
+"""What hosts' own links carry. A host with ports on several planes uses those of the path."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.network.fabric import EVERY, Fabric
+from gradwire.network.flows import Flows
+from gradwire.network.loads import weights
+
+Numbers = NDArray[np.int64]
+Bytes = NDArray[np.float64]
+
+
+def all_rates(fabric: Fabric) -> Numbers:
+    """Bits per second of every link: those of the fabric, then up by each port of every host,
+    then down."""
+    return np.concatenate([
+        fabric.rates, fabric.host_up.reshape(-1), fabric.host_down.reshape(-1)
+    ])  # fmt: skip
+
+
+def ports(
+    fabric: Fabric, flows: Flows, flow: Numbers, path: Numbers, amount: Bytes
+) -> tuple[Bytes, Bytes]:
+    """Of pieces of flows: bytes that hosts send and receive, [hosts, ports] each. What stays
+    below a leaf is shared by ports as fast as they are."""
+    found = np.zeros((2, *fabric.host_up.shape))
+    source, target = flows.src[flow], flows.dst[flow]
+    share = port_shares(fabric, source, target, path) * amount[:, None]
+    np.add.at(found[0], source, share)
+    np.add.at(found[1], target, share)
+    return found[0], found[1]
+
+
+def port_shares(fabric: Fabric, source: Numbers, target: Numbers, path: Numbers) -> Bytes:
+    """Of each piece, the part by each port."""
+    planes = fabric.host_up.shape[1]
+    if planes == 1:
+        return np.ones((len(path), 1))
+    leaf = fabric.leaf_of
+    found = np.minimum(fabric.host_up[source], fabric.host_down[target]).astype(float)
+    far = fabric.pod_of[leaf[source]] != fabric.pod_of[leaf[target]]
+    pinned = path >= 0
+    uplink = np.where(far, path // max(fabric.cores, 1), path)[pinned]
+    found[pinned] = np.arange(planes) == fabric.plane_of[uplink][:, None]
+    for kind in (False, True):
+        rows = np.flatnonzero((path == EVERY) & (far == kind))
+        if len(rows):
+            own = weights(fabric, leaf[source[rows]], leaf[target[rows]]).astype(float)
+            by_uplink = own.reshape(len(rows), len(fabric.uplinks), -1).sum(2)
+            found[rows] = by_uplink @ (fabric.plane_of[:, None] == np.arange(planes))
+    shares: Bytes = found / found.sum(1, keepdims=True)
+    return shares

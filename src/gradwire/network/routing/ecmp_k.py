@@ -1,0 +1,25 @@
+"""More hashes a flow: several connections, or queue pairs, share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.network.fabric import Fabric, count
+from gradwire.network.flows import Flows
+from gradwire.network.routes import Routes
+from gradwire.network.routing.scheme import Crossing, Scheme
+
+
+@dataclass(frozen=True)
+class EcmpK(Scheme):
+    """Every flow in k equal pieces, each on a path of its own hash."""
+
+    k: int
+    name: ClassVar[str] = "ecmp_k"
+
+    def __post_init__(self) -> None:
+        count("k", self.k)
+
+    def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
+        return Crossing(fabric, flows).hashed(self.k, seed)

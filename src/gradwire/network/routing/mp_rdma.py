@@ -1,0 +1,20 @@
+"""Multipath RDMA by k virtual paths.
+
+As the authors of Ethereal compare with it: a flow in k equal pieces, each hashed. The real one
+(Lu et al. 2018, NSDI) moves packets between its paths by their congestion, which loads do not
+show and packets do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.network.routing.ecmp_k import EcmpK
+
+
+@dataclass(frozen=True)
+class MpRdma(EcmpK):
+    """Every flow in k equal pieces on hashed paths; adaptive in the packet engine only."""
+
+    name: ClassVar[str] = "mp_rdma"

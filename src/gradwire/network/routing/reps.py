@@ -1,0 +1,29 @@
+"""Recycled entropy packet spraying: of hashed paths, those that were not congested again.
+
+Source: Bonato et al. 2024 (arXiv 2407.21625).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.network.fabric import Fabric, count
+from gradwire.network.flows import Flows
+from gradwire.network.routes import Routes
+from gradwire.network.routing.scheme import Crossing, Scheme
+
+
+@dataclass(frozen=True)
+class Reps(Scheme):
+    """Packets over as many hashed paths as there are entropies. Loads are those of the first
+    round, before any is recycled: what REPS balances over time, the packet engine shows."""
+
+    entropies: int = 256
+    name: ClassVar[str] = "reps"
+
+    def __post_init__(self) -> None:
+        count("entropies", self.entropies)
+
+    def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
+        return Crossing(fabric, flows).hashed(self.entropies, seed)

@@ -1,0 +1,74 @@
+"""The face of all schemes: flows, a topology, a scheme's text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from gradwire.errors import NetworkError
+from gradwire.network import routing
+from gradwire.network.fabric import Fabric
+from gradwire.network.flows import Flow, Flows
+from gradwire.network.routes import Routes
+from gradwire.network.routing.scheme import Crossing, Scheme
+from gradwire.notation import Notation
+
+SCHEMES: dict[str, type[Scheme]] = {member.name: member for member in routing.MEMBERS}
+NOTATION = Notation("routing scheme", "a scheme with its parameters", "ecmp_k(8)", NetworkError)
+
+
+def route(
+    flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric,
+    scheme: str | Scheme = "coloured", seed: int = 0,
+) -> Routes:  # fmt: skip
+    """Paths for all flows, step by step: those of one step share the network. Steps that are
+    alike take the same paths.
+
+    scheme: 'coloured', 'min_split', 'wrap', 'lpt', 'ethereal', 'spray', 'adaptive', 'reps',
+    'mp_rdma(4)', 'ecmp_k(8)', 'ecmp'. The same for the same seed. NetworkError for a text that is
+    no scheme, hosts that are not there, hosts between which no path works, and flows that the
+    scheme is not for.
+    """
+    chosen, given = scheme_of(scheme), Flows.of(flows)
+    last = int(max(given.src.max(initial=-1), given.dst.max(initial=-1)))
+    if last >= topology.hosts:
+        raise NetworkError(
+            f"hosts are numbered from 0 to {topology.hosts - 1}; got a flow with host {last}. "
+            "Leave it out, or make the topology larger."
+        )
+    _refuse_disconnected(topology, given)
+    groups = given.steps()
+    if sum(map(len, groups)) < 2:
+        return chosen.route(topology, given, seed)
+    routed = [(steps, chosen.route(topology, given[steps[0]], seed)) for steps in groups]
+    unit = math.lcm(*(part.unit for _, part in routed))
+    return Routes(
+        topology, given,
+        np.concatenate([rows[part.flow] for steps, part in routed for rows in steps]),
+        np.concatenate([part.path for steps, part in routed for _ in steps]),
+        np.concatenate([
+            part.amount * (unit // part.unit) for steps, part in routed for _ in steps
+        ]), unit,
+    )  # fmt: skip
+
+
+def scheme_of(scheme: str | Scheme) -> Scheme:
+    """Of its text: 'ecmp_k(8)', 'spray(order="rotating")'. NetworkError if it is none."""
+    if isinstance(scheme, Scheme):
+        return scheme
+    made: Scheme = NOTATION.member(scheme, NOTATION.read(scheme), SCHEMES, "scheme")
+    return made
+
+
+def _refuse_disconnected(topology: Fabric, flows: Flows) -> None:
+    crossing = Crossing(topology, flows)
+    lost = np.flatnonzero(crossing.usable.counts == 0)
+    if len(lost):
+        flow = flows[crossing.which[lost[:1]]]
+        raise NetworkError(
+            f"between hosts that send there is a path that works; {int(flow.src[0])} and "
+            f"{int(flow.dst[0])} have none, and {len(lost)} of {len(flows)} flows are so. Restore "
+            "a link, or leave these flows out."
+        )

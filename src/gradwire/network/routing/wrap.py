@@ -1,0 +1,124 @@
+"""Flows of any sizes laid end to end, and cut where one path's share ends.
+
+    from leaf a to leaf b      ├─ flow 0 ─┼──── flow 1 ────┼ 2 ┤
+    three paths of one rate    ├───── 0 ─────┼── 1 ──┼─ 2 ─────┤      flow 1 is cut twice
+
+Each pair of leaves loads its paths as spraying does, so every link has what it would have then;
+s paths need s - 1 cuts a pair at most. Source: McNaughton 1959, the wrap-around rule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from gradwire.network.fabric import Fabric, count
+from gradwire.network.flows import Flows
+from gradwire.network.loads import EXACT, weights
+from gradwire.network.routes import Routes
+from gradwire.network.routing.scheme import Crossing, Numbers, Scheme
+
+
+@dataclass(frozen=True)
+class Wrap(Scheme):
+    """As much on every link as by spraying, for any sizes. least: no piece has fewer bytes, but
+    for whole flows; a link may then have twice so much more or less for each pair of leaves."""
+
+    least: int = 0
+    name: ClassVar[str] = "wrap"
+
+    def __post_init__(self) -> None:
+        count("least", self.least, 0)
+
+    def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
+        crossing = Crossing(fabric, flows)
+        ends, _ = fabric.pairs(crossing.source, crossing.target)
+        shares = np.zeros((len(ends[0]), len(fabric.uplinks) * max(fabric.cores, 1)), np.int64)
+        far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
+        for rows in (np.flatnonzero(far), np.flatnonzero(~far)):
+            own = weights(fabric, ends[0][rows], ends[1][rows])
+            shares[rows, : own.shape[1]] = own
+        cut = laid(crossing, shares, self.least, seed)
+        return crossing.cut(cut.one, cut.path, cut.amount, cut.unit)
+
+
+class Cut(NamedTuple):
+    """Pieces: of which one, by which path, how much in 1/unit."""
+
+    one: Numbers
+    path: Numbers
+    amount: Numbers
+    unit: int
+
+
+def laid(crossing: Crossing, shares: Numbers, least: int, seed: int) -> Cut:
+    """Flows on a line for each pair of leaves, by shares of its paths, [pairs, paths]. Hosts with
+    ports on several planes send each flow by all of them, and each plane has its lines."""
+    fabric = crossing.fabric
+    ends, pair = fabric.pairs(crossing.source, crossing.target)
+    first = np.random.default_rng(seed).integers(0, shares.shape[1], len(shares))
+    planes = int(fabric.plane_of.max()) + 1
+    if planes == 1:
+        return wrapped(pair, crossing.sizes, shares, first, least)
+    far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
+    path = np.arange(shares.shape[1])
+    uplink = np.where(far[:, None], path // max(fabric.cores, 1), path % len(fabric.uplinks))
+    own = [np.where(fabric.plane_of[uplink] == plane, shares, 0) for plane in range(planes)]
+    ports = np.stack([part.sum(1) for part in own], axis=1)
+    flows = np.arange(len(pair))
+    whole = wrapped(flows, crossing.sizes, ports[pair], np.zeros_like(flows))
+    found = list[Cut]()
+    for plane in range(planes):
+        here = np.flatnonzero(whole.path == plane)
+        cut = wrapped(
+            pair[whole.one[here]], whole.amount[here], own[plane], first, least * whole.unit
+        )
+        found.append(cut._replace(one=whole.one[here[cut.one]]))
+    finer = math.lcm(*(cut.unit for cut in found))
+    return Cut(
+        np.concatenate([cut.one for cut in found]), np.concatenate([cut.path for cut in found]),
+        np.concatenate([cut.amount * (finer // cut.unit) for cut in found]), whole.unit * finer,
+    )  # fmt: skip
+
+
+def wrapped(line: Numbers, sizes: Numbers, shares: Numbers, first: Numbers, least: int = 0) -> Cut:
+    """Things laid on lines, cut where shares end.
+
+    line: which line each is on; shares [lines, paths]: whole numbers, of each path, not all 0;
+    first: the path with which each line begins; least: the smallest part that is cut off.
+    """
+    paths = shares.shape[1]
+    turned = (first[:, None] + np.arange(paths)) % paths
+    own = np.take_along_axis(shares, turned, 1)
+    order = np.argsort(line, kind="stable")
+    length = np.zeros(len(shares), np.int64)
+    np.add.at(length, line, sizes)
+    total = own.sum(1)
+    kind = np.int64 if (length * total.astype(float)).sum() < EXACT else object
+    size = sizes[order].astype(kind) * total[line[order]]
+    starts = np.cumsum(size) - size  # one line after the other, in 1/total of each
+    begin = np.cumsum(length.astype(kind) * total) - length.astype(kind) * total
+    bounds = begin[:, None] + length[:, None] * (np.cumsum(own, 1) - own).astype(kind)
+    if least:
+        bounds = _snapped(bounds, starts, size, least * total.astype(kind))
+    way = bounds.reshape(-1)
+    cuts = np.unique(np.concatenate([starts, way]))
+    cuts = cuts[cuts < size.sum()]
+    thing = np.searchsorted(starts, cuts, "right") - 1
+    path = turned.reshape(-1)[np.searchsorted(way, cuts, "right") - 1]
+    unit = math.lcm(1, *np.unique(total[line]).tolist())
+    amount = (np.append(cuts[1:], size.sum()) - cuts) * (unit // total[line[order[thing]]])
+    return Cut(order[thing], path, amount, unit)
+
+
+def _snapped(bounds: Any, starts: Any, size: Any, least: Any) -> Any:
+    """Where things may be cut: at their ends, or at whole multiples of the least, so that no
+    part is smaller."""
+    thing = np.searchsorted(starts, bounds, "right") - 1
+    at, whole, step = bounds - starts[thing], size[thing], least[:, None]
+    inside = np.minimum((at + step // 2) // step, np.maximum(whole // step - 1, 0)) * step
+    nearest = np.where(whole - at < np.abs(at - inside), whole, inside)
+    return starts[thing] + nearest

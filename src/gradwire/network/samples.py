@@ -1,0 +1,65 @@
+"""What chance does to loads: how long the fullest link takes, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.network.fabric import Fabric, count
+from gradwire.network.flows import Flow, Flows
+from gradwire.network.native import columns, core, tiers
+from gradwire.network.routing.ecmp import Ecmp
+from gradwire.network.routing.ecmp_k import EcmpK
+from gradwire.network.routing.route import route, scheme_of
+from gradwire.network.routing.scheme import Crossing, Scheme
+
+Seconds = NDArray[np.float64]
+
+
+def samples(
+    flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric,
+    scheme: str | Scheme = "ecmp", number: int = 1000, seed: int = 0,
+) -> Seconds:  # fmt: skip
+    """`fabric_seconds` of `route(flows, topology, scheme, seed + i)` for each i below `number`,
+    [number]. Hashed schemes take 5 ns a flow and seed. NetworkError as of `route`."""
+    chosen, given = scheme_of(scheme), Flows.of(flows)
+    count("number", number)
+    found = np.zeros(number)
+    for steps in given.steps():
+        found += len(steps) * _of_step(given[steps[0]], topology, chosen, number, seed)
+    return found
+
+
+def _of_step(flows: Flows, topology: Fabric, scheme: Scheme, number: int, seed: int) -> Seconds:
+    first = route(flows, topology, scheme, seed).fabric_seconds
+    parts = _parts(scheme)
+    if core() is not None and parts:
+        return _hashed(Crossing(topology, flows), parts, number, seed)
+    rest = (route(flows, topology, scheme, seed + i) for i in range(1, number))
+    return np.array([first, *(routes.fabric_seconds for routes in rest)])
+
+
+def _parts(scheme: Scheme) -> int:
+    """Hashes of each flow, or 0 if it is not a matter of hashes alone."""
+    if isinstance(scheme, Ecmp):
+        return 0 if scheme.polarized else 1
+    return scheme.k if isinstance(scheme, EcmpK) else 0
+
+
+def _hashed(crossing: Crossing, parts: int, number: int, seed: int) -> Seconds:
+    native, usable = core(), crossing.usable
+    assert native is not None
+    table, pair = usable.table, usable.pair
+    source, target, size, counts = columns(
+        crossing.source, crossing.target, crossing.sizes, usable.counts
+    )
+    longest = np.zeros(number)
+    native.slowest_links(
+        (len(size), source.ctypes.data, target.ctypes.data, size.ctypes.data), parts,
+        tiers(crossing.fabric), counts.ctypes.data, 0 if pair is None else pair.ctypes.data,
+        0 if table is None else table.ctypes.data, 0 if table is None else table.shape[1],
+        seed % (1 << 64), number, longest.ctypes.data,
+    )  # fmt: skip
+    return longest * 8 / parts

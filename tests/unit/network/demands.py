@@ -1,0 +1,41 @@
+"""Fabrics and flows that tests of the network share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.network import Fabric, Flows, fat_tree, leaf_spine
+
+FABRICS = (
+    leaf_spine(4, 4, 4), leaf_spine(3, 5, 6), leaf_spine(2, 4, 2, parallel=2),
+    fat_tree(3, 2, 3, 2, 2), fat_tree(2, 3, 4, 3, 2),
+)  # fmt: skip
+SIZE = 720_720
+"""Bytes: many numbers divide it."""
+
+
+def permutation(fabric: Fabric, seed: int, bytes: int = SIZE) -> Flows:
+    """Every host sends to another."""
+    dice = np.random.default_rng(seed)
+    target = dice.permutation(fabric.hosts)
+    hosts = np.arange(fabric.hosts)
+    own = target != hosts
+    return Flows(hosts[own], target[own], bytes)
+
+
+def groups(fabric: Fabric, size: int, seed: int, bytes: int = SIZE) -> Flows:
+    """Hosts in groups at random places, all to all in each."""
+    order = np.random.default_rng(seed).permutation(fabric.hosts)
+    own = order[: len(order) // size * size].reshape(-1, size)
+    pairs = [(a, b) for group in own.tolist() for a in group for b in group if a != b]
+    return Flows(*zip(*pairs), bytes)
+
+
+def unequal(flows: Flows, seed: int) -> Flows:
+    """The same between the same, of any sizes."""
+    sizes = np.random.default_rng(seed).lognormal(10, 1.5, len(flows))
+    return Flows(flows.src, flows.dst, sizes.astype(np.int64) + 1, flows.step)
+
+
+def demands(fabric: Fabric) -> list[Flows]:
+    return [permutation(fabric, 1), groups(fabric, 4, 2), groups(fabric, 3, 3)]

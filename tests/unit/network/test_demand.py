@@ -1,0 +1,92 @@
+"""Flows of moves, as pricing writes them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gradwire.errors import NetworkError
+from gradwire.network import Flows
+from gradwire.network.demand import flows_of
+from gradwire.network.patterns import halving_doubling
+from gradwire.network.placement import Placement
+from gradwire.planner.priced import PricedMove
+from gradwire.planner.pricing import price
+
+
+def move(
+    name: str, bytes: int, group: str = "world", to: tuple[tuple[int, int], ...] = ()
+) -> PricedMove:
+    return PricedMove(name, bytes, 0.0, 0.0, "uint8", group, 4, to)
+
+
+def sent(flows: Flows, hosts: int) -> list[int]:
+    return np.bincount(flows.src, flows.bytes, hosts).astype(int).tolist()
+
+
+@pytest.mark.parametrize("world", [2, 4, 6])
+@pytest.mark.parametrize(
+    "strategy", ["none | allreduce", "topk(0.01)+ef | allgather", "sign+ef | alltoall"]
+)
+def test_hosts_send_what_pricing_says(strategy: str, world: int) -> None:
+    priced = price(strategy, [30_000], world)
+    flows = flows_of([priced.moves], Placement.in_order(world))
+    promised = sum(m.sent for m in priced.moves)
+    assert max(sent(flows, world)) == pytest.approx(promised, rel=0.001, abs=64 * world)
+
+
+@pytest.mark.parametrize("world", [3, 4, 8])
+def test_exchanges_go_where_each_rank_says(world: int) -> None:
+    moves = [price("topk(0.01)+ef | gtopk", [30_000], world, rank=r).moves for r in range(world)]
+    flows = flows_of(moves, Placement.in_order(world))
+    for rank, own in enumerate(moves):
+        exchanged = sum(m.sent for m in own if m.name == "exchange")
+        rest = sum(m.sent for m in own if m.name != "exchange")
+        assert sent(flows, world)[rank] == pytest.approx(exchanged + rest, abs=64 * world)
+
+
+def test_levels_use_machines_and_what_is_across() -> None:
+    """Four machines of two: within a machine nothing is sent, across by equal places."""
+    placement = Placement.in_order(8, 2)
+    moves = price("none | hierarchical(outer='allreduce')", [8000], 8, per_node=2).moves
+    assert {m.group for m in moves} == {"node", "cross"}
+    flows = flows_of([moves], placement)
+    assert {(b - a) % 8 for a, b in zip(flows.src.tolist(), flows.dst.tolist())} == {2}
+    across = sum(m.sent for m in moves if m.group == "cross")
+    assert sent(flows, 8) == pytest.approx([across] * 8, abs=8)
+
+
+def test_one_move_begins_when_the_other_has_ended() -> None:
+    moves = [move("all_gather", 10), move("all_to_all", 40), move("broadcast", 5)]
+    flows = flows_of([moves], Placement.in_order(4))
+    assert sorted(set(flows.step.tolist())) == list(range(3 + 3 + 1))
+    assert flows[flows.step == 6] == Flows([0, 0, 0], [1, 2, 3], 5, 6)
+
+
+def test_another_algorithm_may_carry_a_move() -> None:
+    placement = Placement((3, 1, 0, 2))
+    flows = flows_of([[move("all_reduce", 64)]], placement, {"all_reduce": halving_doubling})
+    assert flows == placement.placed(halving_doubling(4, 64))
+
+
+def test_messages_of_exchanges_are_flows() -> None:
+    placement = Placement((5, 6, 7))
+    rows = [[move("exchange", 0, to=to)] for to in (((1, 9), (2, 0)), (), ((0, 4),))]
+    assert flows_of(rows, placement) == Flows([5, 7], [6, 5], [9, 4])
+
+
+@pytest.mark.parametrize(
+    ("moves", "machine", "said"),
+    [
+        ([[move("exchange", 0)]], None, "got the moves of 1 rank of 4"),
+        ([[move("all_gather", 1)]] * 2, None, "got 2 rows of 1 kinds"),
+        ([[move("gather", 1)]] * 3 + [[]], None, "got 4 rows of 2 kinds"),
+        ([[move("shout", 1)]], None, "got 'shout'"),
+        ([[move("all_gather", 1, "cross")]], (0, 0, 0, 1), r"got \[1, 3\]"),
+    ],
+)
+def test_moves_that_do_not_fit_are_refused(
+    moves: list[list[PricedMove]], machine: tuple[int, ...] | None, said: str
+) -> None:
+    with pytest.raises(NetworkError, match=said):
+        flows_of(moves, Placement((0, 1, 2, 3), machine))

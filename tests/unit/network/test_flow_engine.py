@@ -1,0 +1,190 @@
+"""Fair shares: textbook cases, the twin, and what routes take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from demands import FABRICS, SIZE, demands, groups, permutation, unequal
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.errors import NetworkError
+from gradwire.network import Fabric, Flows, bounds, dual_plane, leaf_spine, route, simulate
+from gradwire.network.engines.flow import transfers_of
+from gradwire.network.engines.maxmin import rates, run
+from gradwire.network.engines.maxmin_twin import rates_twin, run_twin
+from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.native import core
+
+NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
+
+
+def transfers(
+    uses: list[list[int]], rate: list[float], bytes: list[float] | None = None,
+    waits: list[tuple[int, int]] = [], delay: list[float] | None = None,  # noqa: B006
+    many: list[int] | None = None,
+) -> Transfers:  # fmt: skip
+    """waits: (which, for whom)."""
+    n = len(uses)
+    rows = np.repeat(np.arange(n), [len(own) for own in uses])
+    pairs = np.array(sorted((before, after) for after, before in waits), np.int64).reshape(-1, 2)
+    return Transfers(
+        Rows.of(rows, np.array([link for own in uses for link in own], np.int64), n),
+        np.ones(len(rows)), np.array(bytes or [1.0] * n, float), np.array(many or [1] * n, float),
+        Rows.of(pairs[:, 0], pairs[:, 1], n),
+        np.array(delay or [0.0] * n, float), np.array(rate, float),
+    )  # fmt: skip
+
+
+def test_a_parking_lot() -> None:
+    """One flow over k links, and one on each: all have a half."""
+    for k in (1, 2, 7):
+        lot = transfers([list(range(k)), *([i] for i in range(k))], [1.0] * k)
+        assert rates(lot).tolist() == [0.5] * (k + 1)
+
+
+def test_a_triangle() -> None:
+    """Each flow uses two of three links."""
+    assert rates(transfers([[0, 1], [1, 2], [2, 0]], [1.0] * 3)).tolist() == [0.5] * 3
+
+
+def test_what_one_cannot_use_others_get() -> None:
+    """Bertsekas and Gallager's example: shares 1/3, 1/3, 1/3, 2/3 and 1."""
+    five = transfers([[0, 1], [0], [0, 2], [1], [2, 3]], [1.0, 1.0, 4 / 3, 9.0])
+    assert rates(five) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 2 / 3, 1.0])
+
+
+def test_one_transfer_stands_for_many() -> None:
+    one = transfers([[0], [0, 1]], [6.0, 1.5], many=[2, 3])
+    assert rates(one) == pytest.approx([2.25, 0.5])
+
+
+def test_when_one_ends_the_others_go_faster() -> None:
+    times = run(transfers([[0], [0]], [1.0], bytes=[1.0, 2.0]))
+    assert times.end == pytest.approx([2.0, 3.0])
+    assert times.rounds == 2
+
+
+def test_transfers_wait_for_others_and_a_delay() -> None:
+    """0, then 1 after 5 seconds, then 3, which waits for 2 as well; 2 moves nothing."""
+    chain = transfers(
+        [[0], [0], [], [0]], [1.0], [1.0, 2.0, 0.0, 3.0], [(1, 0), (3, 1), (3, 2)],
+        [0.0, 5.0, 20.0, 0.5],
+    )  # fmt: skip
+    times = run(chain)
+    assert times.begin == pytest.approx([0.0, 6.0, 20.0, 20.5])
+    assert times.end == pytest.approx([1.0, 8.0, 20.0, 23.5])
+
+
+def test_what_never_ends_is_told() -> None:
+    with pytest.raises(NetworkError, match="1 of 2 never do, the first is 1"):
+        run(transfers([[0], [1]], [1.0, 0.0]))
+    with pytest.raises(NetworkError, match="2 of 2 never do"):
+        run(transfers([[0], [0]], [1.0], waits=[(0, 1), (1, 0)]))
+    with pytest.raises(NetworkError, match="tolerance is a part"):
+        run(transfers([[0]], [1.0]), 1.0)
+
+
+@st.composite
+def any_transfers(draw: st.DrawFn) -> Transfers:
+    n, links = draw(st.integers(1, 14)), draw(st.integers(1, 6))
+    dice = np.random.default_rng(draw(st.integers(0, 10**6)))
+    uses = [dice.choice(links, dice.integers(1, links + 1), False).tolist() for _ in range(n)]
+    made = transfers(
+        uses, dice.uniform(0.5, 3, links).tolist(),
+        (dice.integers(1, 5, n) * (dice.random(n) > 0.2)).astype(float).tolist(),
+        [(a, int(dice.integers(0, a))) for a in range(1, n) if dice.random() < 0.5],
+        (dice.random(n) * (dice.random(n) < 0.3)).tolist(), dice.integers(1, 4, n).tolist(),
+    )  # fmt: skip
+    made.part[:] = dice.uniform(0.1, 1, len(made.part))
+    return made
+
+
+@NATIVE
+@given(any_transfers(), st.sampled_from([0.0, 0.0, 0.1]))
+def test_the_twin_finds_the_same(given_: Transfers, tolerance: float) -> None:
+    assert rates(given_) == pytest.approx(rates_twin(given_, np.arange(len(given_))))
+    begin, end, _ = run_twin(given_, tolerance)
+    times = run(given_, tolerance)
+    assert times.begin == pytest.approx(begin)
+    assert times.end == pytest.approx(end)
+
+
+@given(any_transfers())
+def test_no_link_is_overfull_and_everyone_has_a_full_one(given_: Transfers) -> None:
+    """The definition: each uses a full link on which nobody is faster."""
+    rate = rates(given_)
+    row = np.repeat(np.arange(len(given_)), np.diff(given_.uses.start))
+    load = np.zeros(len(given_.rate))
+    np.add.at(load, given_.uses.value, given_.part * (rate * given_.many)[row])
+    assert (load <= given_.rate * (1 + 1e-9)).all()
+    is_full = load >= given_.rate * (1 - 1e-9)
+    fastest = np.zeros(len(load))
+    np.maximum.at(fastest, given_.uses.value, rate[row])
+    for one in range(len(given_)):
+        own = given_.uses.of_row(one)
+        assert any(is_full[link] and fastest[link] <= rate[one] * (1 + 1e-9) for link in own)
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("scheme", ["spray", "coloured", "min_split", "ecmp", "ecmp_k(3)"])
+def test_nothing_is_faster_than_the_bound(fabric: Fabric, scheme: str) -> None:
+    for flows in demands(fabric):
+        least = bounds(flows, fabric).seconds
+        took = simulate(route(flows, fabric, scheme), "flow")
+        assert took >= least * (1 - 1e-9)
+        assert took >= simulate(route(flows, fabric, scheme)) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("scheme", ["spray", "coloured", "wrap"])
+def test_plans_that_can_take_the_bound_do(scheme: str) -> None:
+    fabric = leaf_spine(8, 8, 8)
+    for flows in (permutation(fabric, 3), unequal(permutation(fabric, 4), 1)):
+        if scheme == "coloured" and len(set(flows.bytes.tolist())) > 1:
+            continue
+        took = simulate(route(flows, fabric, scheme), "flow")
+        assert took == pytest.approx(bounds(flows, fabric).seconds)
+
+
+def test_by_two_ports_a_flow_is_twice_as_fast() -> None:
+    fabric = dual_plane(2, 2, 2, host_gbps=200)
+    for scheme, factor in (("spray", 1), ("coloured", 2), ("min_split", 1)):
+        took = simulate(route([(0, 2, SIZE)], fabric, scheme), "flow")
+        assert took == pytest.approx(factor * SIZE * 8 / 200e9)
+
+
+def test_the_fullest_link_is_busy_to_the_end() -> None:
+    """So by ECMP, where all start together, flows take what the fullest link does, nearly."""
+    fabric = leaf_spine(8, 8, 8)
+    flows = groups(fabric, 8, 2)
+    for seed in range(3):
+        routes = route(flows, fabric, "ecmp", seed)
+        assert simulate(routes, "flow") == pytest.approx(simulate(routes), rel=0.1)
+
+
+def test_steps_wait_for_all_of_the_step_before() -> None:
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    flows = Flows([0, 1, 0, 3], [2, 3, 1, 0], [10**9, 2 * 10**9, 10**9, 10**9], [0, 0, 3, 9])
+    assert simulate(route(flows, fabric, "spray"), "flow") == pytest.approx(4.0)
+
+
+def test_pieces_that_are_alike_are_one_transfer() -> None:
+    fabric = leaf_spine(2, 2, 1)
+    routes = route(Flows([0] * 5 + [1], [2] * 5 + [3], SIZE), fabric)
+    found = transfers_of(routes)
+    assert sorted(found.many.tolist()) == [1.0, 5.0]
+    assert simulate(routes, "flow") == pytest.approx(6 * SIZE * 8 / 100e9)
+
+
+@pytest.mark.parametrize("tolerance", [0.001, 0.01, 0.05])
+def test_tolerance_is_how_much_too_long_it_takes_at_most(tolerance: float) -> None:
+    fabric = leaf_spine(4, 8, 4)
+    routes = route(unequal(groups(fabric, 6, 1), 7), fabric, "ecmp", 1)
+    exact, rough = (run(transfers_of(routes), t) for t in (0.0, tolerance))
+    assert exact.end.max() <= rough.end.max() * (1 + 1e-9)
+    assert rough.end.max() <= exact.end.max() * (1 + tolerance)
+    assert rough.rounds < exact.rounds
+
+
+def test_nothing_takes_no_time() -> None:
+    assert simulate(route([], leaf_spine(2, 2, 2)), "flow") == 0.0

@@ -1,0 +1,267 @@
+"""Packets: against the twin, theory, and what happens when something is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from demands import FABRICS, groups, permutation
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwire.errors import NetworkError
+from gradwire.network import Fabric, Flows, Link, Routes, dual_plane, leaf_spine, route, simulate
+from gradwire.network.engines.packet import Sent, Transport, send
+from gradwire.network.native import VARIABLE, core
+
+NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
+FAST = Transport(packet_bytes=1000, latency_ns=1.0)
+"""On links of 8 Gbit/s a packet takes a microsecond."""
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[Routes, Transport, dict[Link, float], int]:
+    fabric: Fabric = draw(st.sampled_from([*FABRICS, dual_plane(3, 2, 2)]))
+    if draw(st.booleans()):
+        fabric = fabric.without(Link("leaf0", fabric.links[0].target))
+    seed = draw(st.integers(0, 1000))
+    dice = np.random.default_rng(seed)
+    n = draw(st.integers(1, 12))
+    source = dice.integers(0, fabric.hosts, n)
+    target = (source + dice.integers(1, fabric.hosts, n)) % fabric.hosts
+    flows = Flows(source, target, dice.integers(1, 9000, n), dice.integers(0, 2, n))
+    scheme = draw(st.sampled_from(["ecmp", "wrap", "spray", "spray", "ecmp_k(3)"]))
+    transport = Transport(
+        packet_bytes=draw(st.sampled_from([300, 1000])), window=draw(st.sampled_from([1, 4, 64])),
+        latency_ns=draw(st.sampled_from([1.0, 500.0])), timeout_us=20.0,
+        queue_bytes=draw(st.sampled_from([2000, 10**9])), mark_bytes=1500,
+        spraying=draw(st.sampled_from(["random", "rotating", "recycled"])), entropies=8,
+        slow_down=draw(st.booleans()), repath=draw(st.booleans()),
+        jitter_ns=draw(st.sampled_from([0.0, 50.0])),
+    )  # fmt: skip
+    fails = {fabric.links[1]: 1e-6} if draw(st.booleans()) else {}
+    return route(flows, fabric, scheme, seed), transport, fails, seed
+
+
+@NATIVE
+@given(jobs())
+@settings(deadline=None)
+def test_the_twin_sends_every_packet_alike(
+    job: tuple[Routes, Transport, dict[Link, float], int],
+) -> None:
+    routes, transport, fails, seed = job
+    native = send(routes, transport, fails, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "twin")
+        twin = send(routes, transport, fails, seed)
+    assert native.seconds.tolist() == twin.seconds.tolist()
+    assert native.longest_wait.tolist() == twin.longest_wait.tolist()
+    assert native[3:] == twin[3:]
+
+
+def alone(bytes: int, hops: int, rate: float = 8e9, transport: Transport = FAST) -> float:
+    """Seconds of a message on an idle path: its bytes once, a packet at every other hop."""
+    last = bytes % transport.packet_bytes or transport.packet_bytes
+    most = transport.packet_bytes if bytes > transport.packet_bytes else last
+    return (bytes + (hops - 2) * most + last) * 8 / rate + hops * transport.latency_ns * 1e-9
+
+
+@pytest.mark.parametrize(("target", "hops"), [(1, 2), (2, 4)])
+@pytest.mark.parametrize("bytes", [1, 999, 1000, 20_000])
+def test_a_message_alone_takes_what_its_bytes_take(target: int, hops: int, bytes: int) -> None:
+    routes = route([(0, target, bytes)], leaf_spine(2, 2, 2, host_gbps=8))
+    assert simulate(routes, "packet", transport=FAST) == pytest.approx(alone(bytes, hops))
+
+
+def test_a_small_window_waits_for_what_comes_back() -> None:
+    """One packet at a time: every one there and back."""
+    routes = route([(0, 2, 10_000)], leaf_spine(2, 2, 2, host_gbps=8))
+    one = Transport(packet_bytes=1000, window=1, latency_ns=100.0)
+    there = 4 * (1e-6 + 1e-7)
+    assert simulate(routes, "packet", transport=one) == pytest.approx(10 * there + 9 * 4e-7)
+
+
+@pytest.mark.parametrize("senders", [2, 5, 15])
+def test_many_to_one_take_what_the_one_needs(senders: int) -> None:
+    fabric = leaf_spine(4, 4, 4, host_gbps=8)
+    routes = route(Flows(np.arange(1, senders + 1), 0, 50_000), fabric, "spray")
+    took = simulate(routes, "packet", transport=FAST)
+    ideal = senders * 50_000 * 8 / 8e9
+    assert ideal < took < ideal + 6e-6
+
+
+def test_a_parking_lot_keeps_both_links_busy() -> None:
+    """One spine: the way up of leaf 0 and the way down of leaf 2 have two flows each, and one
+    flow has both. It waits twice, so it gets less than half, and the others end before it."""
+    fabric = leaf_spine(3, 2, 1, host_gbps=8)
+    routes = route(Flows([0, 1, 2], [4, 2, 5], 200_000), fabric)
+    sent = send(routes, replace(FAST, window=16))
+    assert sent.seconds[0] == pytest.approx(4e-4, rel=0.05)
+    assert ((sent.seconds[1:] > 2.8e-4) & (sent.seconds[1:] < 4e-4)).all()
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_a_queue_of_chance_arrivals_waits_as_theory_says(load: float) -> None:
+    """M/D/1: the mean wait is load / (2 (1 - load)) packets. Many hosts, one packet each, to
+    one; a packet's wait is what it takes longer than alone."""
+    dice = np.random.default_rng(5)
+    arrivals = np.cumsum(dice.exponential(1 / load, 40_000))
+    waits, free = [], 0.0
+    for when in arrivals:  # the same queue, by Lindley's recursion
+        waits.append(max(free - when, 0.0))
+        free = max(free, when) + 1
+    hosts = 400
+    fabric = leaf_spine(2, hosts, 1, host_gbps=8).with_rates({})
+    flows = Flows(np.arange(hosts) + hosts, 0, 1000)
+    mean = []
+    for batch in range(20):
+        own = arrivals[batch * hosts : (batch + 1) * hosts] - arrivals[batch * hosts]
+        mean.append(_mean_wait(route(flows, fabric, "spray"), own))
+    expected = load / (2 * (1 - load))
+    assert np.mean(mean) == pytest.approx(expected, rel=0.25)
+    assert np.mean(waits) == pytest.approx(expected, rel=0.15)
+
+
+def _mean_wait(routes: Routes, arrivals: np.ndarray) -> float:
+    """Packets that each waits, at the way down of the spine."""
+    from gradwire.network.engines import packet
+
+    rows, own = packet._connections(routes, FAST, 0)
+    order = np.argsort(arrivals, kind="stable")
+    timed = own._replace(start=np.rint(arrivals[order] * 1e6).astype(np.int64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packet, "_connections", lambda *_: (rows, timed))
+        sent = send(routes, FAST)
+    return float(np.mean(sent.seconds * 1e6 - timed.start / 1e6)) - alone(1000, 4) * 1e6
+
+
+@pytest.mark.parametrize("spraying", ["random", "rotating", "recycled"])
+def test_sprayed_packets_use_all_paths(spraying: str) -> None:
+    fabric = leaf_spine(4, 4, 4, host_gbps=8)
+    flows = permutation(fabric, 3, 400_000)
+    how = replace(FAST, spraying=spraying)  # type: ignore[arg-type]
+    took = simulate(route(flows, fabric, "spray"), "packet", transport=how)
+    hashed = max(
+        simulate(route(flows, fabric, "ecmp", s), "packet", transport=how) for s in range(4)
+    )
+    assert 4e-4 < took < 6e-4 < hashed
+
+
+def test_pinned_paths_without_collisions_need_no_queue() -> None:
+    """One packet waits for one at most."""
+    fabric = leaf_spine(8, 8, 8, host_gbps=8)
+    sent = send(route(permutation(fabric, 3, 300_000), fabric, "coloured"), FAST)
+    assert sent.seconds.max() == pytest.approx(alone(300_000, 4), rel=0.01)
+    assert sent.longest_wait.max() <= 1e-6
+    sprayed = send(route(permutation(fabric, 3, 300_000), fabric, "spray"), FAST)
+    assert sprayed.longest_wait.max() > 5e-6
+
+
+def test_a_full_queue_drops_and_all_arrives_in_the_end() -> None:
+    fabric = leaf_spine(2, 4, 1, host_gbps=8)
+    short = replace(FAST, queue_bytes=4000, timeout_us=30.0)
+    for scheme in ("coloured", "spray"):
+        flows = Flows(np.arange(4), [4, 5, 6, 7], 100_000)
+        sent = send(route(flows, fabric, scheme), short)
+        assert sent.dropped > 0
+        assert np.isfinite(sent.seconds).all()
+        assert sent.seconds.max() >= 4 * 100_000 * 8 / 8e9
+        assert sent.longest_wait.max() <= 4e-6
+
+
+def test_windows_shrink_by_marks() -> None:
+    """Once they have, queues are short and few packets are marked; no link idles for it."""
+    fabric = leaf_spine(2, 8, 2, host_gbps=8)
+    routes = route(Flows(np.arange(8), np.arange(8) + 8, 800_000), fabric)
+    loud, calm = (
+        send(routes, replace(FAST, mark_bytes=10_000, slow_down=calm)) for calm in (False, True)
+    )
+    assert loud.marked > 6000
+    assert 0 < calm.marked < 0.6 * loud.marked
+    assert calm.seconds.max() < 1.05 * loud.seconds.max()
+
+
+def failing(scheme: str, **how: object) -> tuple[Sent, float]:
+    fabric = leaf_spine(2, 4, 4, host_gbps=8)
+    routes = route(Flows(np.arange(4), np.arange(4) + 4, 400_000), fabric, scheme)
+    lost = Link("leaf0", "spine1")
+    transport = replace(FAST, timeout_us=50.0, **how)  # type: ignore[arg-type]
+    return send(routes, transport, {lost: 100e-6}), send(routes, transport).seconds.max()
+
+
+def test_after_a_failure_connections_go_another_way() -> None:
+    sent, before = failing("coloured")
+    assert 0 < sent.dropped <= 64, "no more than a window"
+    assert before + 40e-6 < sent.seconds.max() < 2 * before
+    assert (sent.seconds <= before * 1.001).sum() == 2, "but for one that shares its path now"
+
+
+@pytest.mark.parametrize("spraying", ["random", "rotating", "recycled"])
+def test_sprayed_packets_are_sent_again(spraying: str) -> None:
+    sent, before = failing("spray", spraying=spraying)
+    assert sent.dropped > 0
+    assert before < sent.seconds.max() < np.inf
+
+
+def test_recycled_paths_avoid_what_failed() -> None:
+    recycled, _ = failing("spray", spraying="recycled")
+    random, _ = failing("spray", spraying="random")
+    assert recycled.dropped < random.dropped
+
+
+def test_who_cannot_go_another_way_gives_up() -> None:
+    sent, _ = failing("coloured", repath=False)
+    assert np.isinf(sent.seconds).sum() == 1
+    fabric = leaf_spine(2, 1, 1, host_gbps=8)
+    routes = route([(0, 1, 90_000)], fabric)
+    with pytest.raises(NetworkError, match="1 never do: they were lost time and again"):
+        simulate(routes, "packet", transport=replace(FAST, queue_bytes=10, packet_bytes=1000))
+
+
+def test_steps_wait_for_each_other() -> None:
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    routes = route([(0, 2, 10_000, 0), (2, 0, 10_000, 5)], fabric)
+    assert simulate(routes, "packet", transport=FAST) == pytest.approx(2 * alone(10_000, 4))
+
+
+def test_packets_take_what_fair_shares_take() -> None:
+    """Long flows, small packets: the three engines agree."""
+    fabric = leaf_spine(4, 4, 4, host_gbps=8)
+    routes = route(groups(fabric, 4, 1, 500_000), fabric, "ecmp", 2)
+    packets = simulate(routes, "packet", transport=replace(FAST, window=256))
+    assert packets == pytest.approx(simulate(routes, "flow"), rel=0.1)
+    assert packets >= simulate(routes)
+
+
+def test_pieces_of_parts_of_bytes_are_sent_as_whole_ones() -> None:
+    fabric = leaf_spine(2, 2, 3, host_gbps=8)
+    sent = send(route([(0, 2, 1000)], fabric, "min_split"), FAST)
+    assert len(sent.seconds) == 3
+    assert np.isfinite(sent.seconds).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"window": 0}, "window is a whole number of at least 1"),
+        ({"packet_bytes": 1.5}, "packet_bytes is a whole number"),
+        ({"latency_ns": 0.0}, "latency_ns is above 0"),
+        ({"timeout_us": float("inf")}, "timeout_us is above 0 and finite"),
+        ({"jitter_ns": -1.0}, "jitter_ns is 0 or more"),
+        (
+            {"spraying": "often"},
+            "spraying is one of 'random', 'rotating', 'recycled'; got 'often'",
+        ),
+    ],
+)
+def test_a_transport_that_cannot_be_is_refused(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        Transport(**wrong)  # type: ignore[arg-type]
+
+
+def test_links_that_are_not_there_do_not_fail() -> None:
+    routes = route([(0, 2, 1)], leaf_spine(2, 2, 2))
+    for link, when in ((Link("leaf0", "leaf1"), 0.0), (Link("leaf0", "spine0"), -1.0)):
+        with pytest.raises(NetworkError, match="fails at second 0 or later"):
+            send(routes, fails={link: when})

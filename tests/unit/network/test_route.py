@@ -1,0 +1,107 @@
+"""The face: texts of schemes, steps, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from demands import SIZE, permutation, unequal
+
+from gradwire.errors import NetworkError
+from gradwire.network import Flow, Flows, leaf_spine, route
+from gradwire.network.routing import MEMBERS, EcmpK, Spray
+from gradwire.network.routing.route import SCHEMES, scheme_of
+
+FABRIC = leaf_spine(4, 4, 4)
+
+
+def test_every_scheme_is_known_by_its_name() -> None:
+    assert set(SCHEMES) == {
+        "coloured", "min_split", "optimal", "wrap", "lpt", "ethereal", "spray", "adaptive", "reps",
+        "mp_rdma", "ecmp_k", "ecmp",
+    }  # fmt: skip
+    assert len(SCHEMES) == len(MEMBERS)
+
+
+@pytest.mark.parametrize(
+    "scheme", [EcmpK(8), Spray("rotating", 1500), SCHEMES["wrap"](4096), SCHEMES["ecmp"]()]
+)
+def test_a_scheme_is_read_as_it_prints(scheme: object) -> None:
+    assert scheme_of(str(scheme)) == scheme
+
+
+def test_flows_are_given_as_tuples_too() -> None:
+    one = route([Flow(0, 4, 10), (1, 5, 10)], FABRIC, "ecmp", 3)
+    other = route(Flows([0, 1], [4, 5], 10), FABRIC, "ecmp", 3)
+    assert one.assignments == other.assignments
+
+
+def test_steps_are_routed_one_by_one() -> None:
+    """Two steps of the same flows take the same paths, as if each were alone."""
+    once = permutation(FABRIC, 1)
+    twice = Flows(
+        *(np.tile(c, 2) for c in (once.src, once.dst, once.bytes)),
+        np.arange(len(once) * 2) // len(once),
+    )
+    for scheme in ("coloured", "min_split", "ethereal"):
+        single, double = (route(flows, FABRIC, scheme) for flows in (once, twice))
+        assert double.max_load == 2 * single.max_load
+        assert double.pieces == 2 * single.pieces
+        assert double.fabric_seconds == pytest.approx(2 * single.fabric_seconds)
+
+
+def test_seconds_of_steps_add_up_although_links_differ() -> None:
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    routes = route([(0, 2, 10**9, 0), (1, 3, 10**9, 1)], fabric)
+    assert routes.fabric_seconds == pytest.approx(2.0)
+    assert routes.max_load in (10**9, 2 * 10**9)
+
+
+def test_no_flows_need_no_paths() -> None:
+    for scheme in (
+        "coloured",
+        "min_split",
+        "optimal",
+        "wrap",
+        "lpt",
+        "ethereal",
+        "spray",
+        "adaptive",
+    ):
+        routes = route([], FABRIC, scheme)
+        assert (routes.pieces, routes.max_load, routes.fabric_seconds) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("colored", "'colored' is no scheme .* Use 'coloured'"),
+        ("ecmp_k", "parameters of 'ecmp_k' do not fit: .*'k'.* Use 'ecmp_k\\(k\\)'"),
+        ("ecmp_k(0)", "k is a whole number of at least 1; got 0"),
+        ("spray('sometimes')", "one of 'ideal', 'random', 'rotating'; got 'sometimes'"),
+        ("wrap(least=-1)", "least is a whole number of at least 0; got -1"),
+        ("", "it is a text"),
+        ("ecmp(", "it reads 'a scheme with its parameters'"),
+    ],
+)
+def test_texts_that_are_no_scheme_are_refused(text: str, said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        route([(0, 4, 1)], FABRIC, text)
+
+
+def test_hosts_that_are_not_there_are_refused() -> None:
+    with pytest.raises(NetworkError, match="from 0 to 15; got a flow with host 16"):
+        route([(0, 16, 1)], FABRIC)
+
+
+def test_hosts_without_a_path_are_refused() -> None:
+    apart = FABRIC.without("leaf1")
+    assert route([(0, 8, 1), (4, 5, 1)], apart).pieces == 1, "below the leaf nothing failed"
+    with pytest.raises(NetworkError, match="0 and 4 have none, and 1 of 2 flows are so"):
+        route([(0, 8, 1), (0, 4, 1)], apart)
+
+
+@pytest.mark.parametrize("scheme", ["coloured", "min_split", "ethereal"])
+def test_unequal_flows_are_told_of_schemes_for_any(scheme: str) -> None:
+    flows = unequal(Flows(np.zeros(6, int), np.arange(6) + 4, SIZE), 1)
+    with pytest.raises(NetworkError, match=r"of one size; got .* use 'wrap' .* or 'lpt'"):
+        route(flows, FABRIC, scheme)

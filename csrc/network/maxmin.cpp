@@ -11,18 +11,37 @@ namespace gradwire {
 
 namespace {
 
-constexpr double undecided = -1.0;
 constexpr double rounding = 1e-12;
+constexpr double nothing = 1e-9;  // what is left of a sum of weights, all taken away again
+constexpr std::uint32_t ahead = 16;  // flows: their lines come while others are decided
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+bool all_one(const double* values, std::size_t n) {
+    return std::all_of(values, values + n, [](double value) { return value == 1.0; });
+}
 
 }  // namespace
 
 MaxMin::MaxMin(const FlowSet& set, double tolerance)
-    : set_(set), tolerance_(tolerance), before_(set.n, 0), rate_(set.n, 0.0), left_(set.n),
-      ready_(set.n, 0.0), capacity_(set.links), weight_(set.links, 0.0),
-      first_(set.links + 1, 0), open_(set.links, 0) {
-    std::copy_n(set.bytes, set.n, left_.begin());
+    : set_(set), tolerance_(tolerance),
+      is_plain_(all_one(set.many, set.n) && all_one(set.part, at(set.uses.start[set.n]))),
+      flows_(set.n), used_(set.uses.value, set.uses.value + set.uses.start[set.n]),
+      open_(set.n / 64 + 1, 0), begin_(set.links, 0), end_(set.links, 0), full_(set.links),
+      now_(set.links), before_(set.n, 0), left_(set.bytes, set.bytes + set.n),
+      ready_(set.n, 0.0) {
+    for (std::size_t i = 0; i < set.n; ++i) {
+        const auto first = static_cast<std::uint32_t>(set.uses.start[i]);
+        const auto uses = static_cast<std::uint32_t>(set.uses.start[i + 1]) - first;
+        flows_[i] = {0.0, first, uses, {}};
+        if (uses <= 12) std::copy_n(used_.begin() + first, uses, flows_[i].link);
+    }
+    if (!is_plain_) {
+        weights_.assign(set.part, set.part + used_.size());
+        for (std::size_t i = 0; i < set.n; ++i)
+            for (std::uint32_t u = 0; u < flows_[i].uses; ++u)
+                weights_[flows_[i].first + u] *= set.many[i];
+    }
     for (std::size_t i = 0; i < set.n; ++i)
         for (std::int64_t k = set.next.start[i]; k < set.next.start[i + 1]; ++k)
             ++before_[at(set.next.value[k])];
@@ -32,69 +51,83 @@ void MaxMin::rates(double* rate) {
     active_.resize(set_.n);
     for (std::size_t i = 0; i < set_.n; ++i) active_[i] = static_cast<std::int64_t>(i);
     share();
-    std::copy(rate_.begin(), rate_.end(), rate);
+    for (std::size_t i = 0; i < set_.n; ++i) rate[i] = flows_[i].rate;
 }
 
-void MaxMin::freeze(std::int64_t link, double share) {
-    const auto begin = at(first_[at(link)]);
-    for (std::size_t m = begin; m < begin + at(open_[at(link)]); ++m) {
-        const std::size_t flow = at(members_[m]);
-        if (rate_[flow] != undecided) continue;
-        rate_[flow] = share;
-        for (std::int64_t u = set_.uses.start[flow]; u < set_.uses.start[flow + 1]; ++u) {
-            const std::size_t other = at(set_.uses.value[u]);
-            const double weight = set_.part[u] * set_.many[flow];
-            capacity_[other] = std::max(capacity_[other] - share * weight, 0.0);
-            weight_[other] -= weight;
+// Who uses which link. It stays right while flows only leave: whoever left is decided.
+void MaxMin::rebuild() {
+    for (const std::size_t link : touched_) begin_[link] = end_[link] = 0;
+    touched_.clear();
+    std::size_t uses = 0;
+    for (const std::int64_t active : active_) {
+        const Flow& flow = flows_[at(active)];
+        uses += flow.uses;
+        for (std::uint32_t u = 0; u < flow.uses; ++u) {
+            const std::size_t link = links_of(flow)[u];
+            if (end_[link]++ == 0) {
+                touched_.push_back(link);
+                full_[link] = {set_.rate[link], 0.0};
+            }
+            full_[link].weight += weight(flow, u);
+        }
+    }
+    members_.resize(uses);
+    std::uint32_t place = 0;
+    for (const std::size_t link : touched_) {
+        begin_[link] = place;
+        place += end_[link];
+        end_[link] = begin_[link];
+    }
+    for (const std::int64_t active : active_) {
+        const Flow& flow = flows_[at(active)];
+        for (std::uint32_t u = 0; u < flow.uses; ++u)
+            members_[end_[links_of(flow)[u]]++] = static_cast<std::uint32_t>(active);
+    }
+    is_stale_ = false;
+    gone_ = 0;
+}
+
+void MaxMin::freeze(std::size_t link, double share) {
+    for (std::uint32_t m = begin_[link]; m < end_[link]; ++m) {
+        if (m + ahead < end_[link] && is_open(members_[m + ahead]))
+            __builtin_prefetch(&flows_[members_[m + ahead]], 1);
+        const std::size_t number = members_[m];
+        if (!is_open(number)) continue;
+        open_[number / 64] &= ~(std::uint64_t{1} << number % 64);
+        Flow& flow = flows_[number];
+        flow.rate = share;
+        for (std::uint32_t u = 0; u < flow.uses; ++u) {
+            Link& other = now_[links_of(flow)[u]];
+            const double counts = weight(flow, u);
+            other.left = std::max(other.left - share * counts, 0.0);
+            other.weight -= counts;
         }
     }
 }
 
 void MaxMin::share() {
-    touched_.clear();
-    std::size_t uses = 0;
-    for (const std::int64_t flow : active_) {
-        rate_[at(flow)] = undecided;
-        for (std::int64_t u = set_.uses.start[flow]; u < set_.uses.start[flow + 1]; ++u) {
-            const std::size_t link = at(set_.uses.value[u]);
-            if (open_[link]++ == 0) {
-                touched_.push_back(static_cast<std::int64_t>(link));
-                capacity_[link] = set_.rate[link];
-                weight_[link] = 0.0;
-            }
-            weight_[link] += set_.part[u] * set_.many[flow];
-            ++uses;
-        }
-    }
-    members_.resize(uses);
-    std::int64_t place = 0;
-    for (const std::int64_t link : touched_) {
-        first_[at(link)] = place;
-        place += open_[at(link)];
-        open_[at(link)] = 0;
-    }
+    if (is_stale_ || gone_ > active_.size()) rebuild();
     for (const std::int64_t flow : active_)
-        for (std::int64_t u = set_.uses.start[flow]; u < set_.uses.start[flow + 1]; ++u) {
-            const std::size_t link = at(set_.uses.value[u]);
-            members_[at(first_[link] + open_[link]++)] = flow;
-        }
+        open_[at(flow) / 64] |= std::uint64_t{1} << at(flow) % 64;
     std::vector<Waiting> shares;
     shares.reserve(touched_.size());
-    for (const std::int64_t link : touched_)
-        shares.emplace_back(capacity_[at(link)] / weight_[at(link)], link);
+    for (const std::size_t link : touched_) {
+        now_[link] = full_[link];
+        if (full_[link].weight > nothing)
+            shares.emplace_back(full_[link].left / full_[link].weight, link);
+    }
     Queue queue(std::greater<>{}, std::move(shares));
     while (!queue.empty()) {
-        const auto [old, link] = queue.top();
+        const auto [old, number] = queue.top();
         queue.pop();
-        const double weight = weight_[at(link)];
-        if (weight <= rounding) continue;  // all of its flows are decided
-        const double now = capacity_[at(link)] / weight;
+        const std::size_t link = at(number);
+        if (now_[link].weight <= nothing) continue;  // all of its flows are decided
+        const double now = now_[link].left / now_[link].weight;
         if (now > old * (1 + rounding))
-            queue.emplace(now, link);
+            queue.emplace(now, number);
         else
             freeze(link, now);
     }
-    for (const std::int64_t link : touched_) open_[at(link)] = 0;
 }
 
 void MaxMin::done(std::size_t flow, double now, double* end) {
@@ -113,10 +146,12 @@ void MaxMin::admit(double now, double* begin, double* end) {
         const auto [when, flow] = waiting_.top();
         waiting_.pop();
         begin[flow] = when;
-        if (set_.bytes[flow] > 0.0)
+        if (set_.bytes[flow] > 0.0) {
             active_.push_back(flow);
-        else
+            is_stale_ = true;
+        } else {
             done(at(flow), when, end);
+        }
     }
 }
 
@@ -134,26 +169,32 @@ std::size_t MaxMin::run(double* begin, double* end) {
         if (active_.empty()) continue;
         share();
         ++rounds;
+        const auto ends_at = [&](std::size_t flow) {
+            const double rate = flows_[flow].rate;
+            return rate > 0.0 ? now + left_[flow] / rate : never;
+        };
         double until = never, lasted = 0.0;
         for (const std::int64_t flow : active_) {
-            const double ends = now + left_[at(flow)] / rate_[at(flow)];
+            const double ends = ends_at(at(flow));
             if (ends < until) until = ends, lasted = ends - begin[flow];
         }
-        if (!waiting_.empty() && waiting_.top().first < until) {
-            until = waiting_.top().first;
-        }
+        if (!waiting_.empty()) until = std::min(until, waiting_.top().first);
         until += tolerance_ * lasted;
         if (until == never) break;  // what is left has links of rate 0
         const double limit = until * (1 + rounding);
         std::size_t kept = 0;
-        for (const std::int64_t flow : active_) {
-            const double ends = now + left_[at(flow)] / rate_[at(flow)];
-            if (ends <= limit) {
-                done(at(flow), ends, end);
-            } else {
-                left_[at(flow)] -= rate_[at(flow)] * (until - now);
-                active_[kept++] = flow;
+        for (const std::int64_t active : active_) {
+            const Flow& flow = flows_[at(active)];
+            const double ends = ends_at(at(active));
+            if (ends > limit) {
+                left_[at(active)] -= flow.rate * (until - now);
+                active_[kept++] = active;
+                continue;
             }
+            for (std::uint32_t u = 0; u < flow.uses; ++u)
+                full_[links_of(flow)[u]].weight -= weight(flow, u);
+            ++gone_;
+            done(at(active), ends, end);
         }
         active_.resize(kept);
         now = until;

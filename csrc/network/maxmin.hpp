@@ -41,18 +41,42 @@ class MaxMin {
   private:
     using Waiting = std::pair<double, std::int64_t>;  // seconds or a share, and a flow or a link
     using Queue = std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
+    struct Link {
+        double left, weight;  // bytes per second, and what the flows that share them count for
+    };
+    struct alignas(64) Flow {  // all that is looked at when it is decided, in one cache line
+        double rate;           // bytes per second
+        std::uint32_t first, uses;
+        std::uint32_t link[12];  // if there are no more
+    };
 
+    const std::uint32_t* links_of(const Flow& flow) const {
+        return flow.uses <= 12 ? flow.link : used_.data() + flow.first;
+    }
+    double weight(const Flow& flow, std::uint32_t use) const {
+        return is_plain_ ? 1.0 : weights_[flow.first + use];
+    }
+    bool is_open(std::size_t flow) const { return open_[flow / 64] >> flow % 64 & 1; }
+    void rebuild();
     void share();
-    void freeze(std::int64_t link, double share);
+    void freeze(std::size_t link, double share);
     void done(std::size_t flow, double now, double* end);
     void admit(double now, double* begin, double* end);
 
     const FlowSet& set_;
     double tolerance_;
+    bool is_plain_;                      // every use counts for one
+    bool is_stale_ = true;               // members and weights are of other flows
+    std::size_t gone_ = 0;               // since they were found
+    std::vector<Flow> flows_;
+    std::vector<std::uint32_t> used_;    // links, flow by flow
+    std::vector<double> weights_;        // of each use, unless it is plain
+    std::vector<std::uint64_t> open_;    // flows that are not decided, a bit each
+    std::vector<std::uint32_t> begin_, end_, members_;  // flows of link i: [begin_[i], end_[i])
+    std::vector<std::size_t> touched_;   // links
+    std::vector<Link> full_, now_;       // before anything is shared, and while it is
     std::vector<std::int64_t> active_, before_;  // before_: flows that each still waits for
-    std::vector<double> rate_, left_, ready_;    // of flows: bytes per second, bytes, seconds
-    std::vector<double> capacity_, weight_;      // of links
-    std::vector<std::int64_t> members_, first_, open_, touched_;
+    std::vector<double> left_, ready_;   // of flows: bytes, seconds
     Queue waiting_;
 };
 

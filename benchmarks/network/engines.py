@@ -14,17 +14,23 @@ from typing import Any
 import numpy as np
 from cases import groups, permutation, ring
 
-from gradwire.network import Fabric, Flows, leaf_spine, route, samples
+from gradwire.network import Fabric, Flows, leaf_spine, rail_optimized, route, samples
 from gradwire.network.distribution import fullest_by_hash
 from gradwire.network.engines.flow import transfers_of
 from gradwire.network.engines.maxmin import run
 from gradwire.network.engines.packet import Transport, send
+from gradwire.network.failures import sweep
+from gradwire.network.parallelism import Parallelism, step_seconds
+from gradwire.network.placement import Placement
 from gradwire.report.table import Table
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    kinds = {"packets": packets, "flows": flows, "hashes": hashes, "schemes": schemes}
+    kinds = {
+        "schemes": schemes, "packets": packets, "flows": flows, "steps": steps,
+        "hashes": hashes, "failures": failures,
+    }  # fmt: skip
     parser.add_argument("--only", nargs="*", choices=kinds, default=list(kinds))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -102,6 +108,40 @@ def flows() -> list[dict[str, Any]]:
                 "flows": name, "tolerance": tolerance, "rounds": times.rounds,
                 "seconds": process_time() - began, "completion, ms": float(times.end.max() * 1e3),
             })  # fmt: skip
+    return rows
+
+
+def steps() -> list[dict[str, Any]]:
+    """A training step of 1,024 ranks: TP 8, PP 4, DP 32; 7 billion parameters in 16 bits."""
+    job = Parallelism(
+        dp=32, pp=4, tp=8, gradient_bytes=7_000_000_000 * 2 // 32, activation_bytes=8 << 20,
+        microbatches=16, forward_seconds=0.012, backward_seconds=0.024, buckets=4,
+    )  # fmt: skip
+    topology = rail_optimized(8, 16, 8, 16, host_gbps=100)
+    where, rows = Placement.shuffled(job.ranks, 1, job.tp), []
+    for scheme in ("spray", "ecmp", "ecmp_k(4)", "ethereal", "coloured"):
+        began = process_time()
+        took = step_seconds(job, topology, where, scheme, seed=1)
+        rows.append({
+            "scheme": scheme, "step, ms": took * 1e3, "told in, seconds": process_time() - began
+        })  # fmt: skip
+    return rows
+
+
+def failures() -> list[dict[str, Any]]:
+    """Every cable of 512 leaves and 64 spines, one at a time."""
+    fabric, rows = leaf_spine(512, 64, 64), []
+    for name, traffic in (
+        ("permutation", permutation(fabric, 1)), ("groups of 64", groups(fabric, 64, 1)),
+    ):  # fmt: skip
+        routes = route(traffic, fabric, "coloured")
+        began = process_time()
+        found = sweep(routes)
+        rows.append({
+            "traffic": name, "failures": len(found.what), "seconds": process_time() - began,
+            "before, ms": found.before * 1e3, "median, ms": float(np.median(found.seconds) * 1e3),
+            "worst, ms": float(found.seconds.max() * 1e3),
+        })  # fmt: skip
     return rows
 
 

@@ -1,5 +1,6 @@
 // Which path flows take.
 #include "../network/colour.hpp"
+#include "../network/failures.hpp"
 #include "../network/hashed.hpp"
 #include "../network/least_loaded.hpp"
 #include "../network/maxmin.hpp"
@@ -115,11 +116,25 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t> send_packets_at(
     return {totals.events, totals.dropped, totals.marked};
 }
 
+void sweep_failures_at(const PiecesAt& given, Address path, const TiersAt& tiers,
+                       const std::tuple<std::size_t, Address, Address>& sets, std::uint64_t seed,
+                       Address slowest, Address moved) {
+    const nb::gil_scoped_release release;
+    const auto& [n, source, target, amount] = given;
+    const Pieces pieces{n, at<std::int64_t>(source), at<std::int64_t>(target),
+                        at<std::int64_t>(amount)};
+    const auto& [count, start, links] = sets;
+    sweep_failures(pieces, at<std::int64_t>(path), tiers_at(tiers),
+                   {count, at<std::int64_t>(start), at<std::int64_t>(links)}, seed,
+                   at<double>(slowest), at<std::int64_t>(moved));
+}
+
 }  // namespace
 
 void bind_network(nb::module_& m) {
     m.def("colour_edges", &colour_edges_at);
     m.def("least_loaded", &least_loaded_at);
+    m.def("sweep_failures", &sweep_failures_at);
     m.def("slowest_links", &slowest_links_at);
     m.def("share_links", &share_links_at);
     m.def("fair_rates", &fair_rates_at);

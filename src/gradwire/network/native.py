@@ -45,6 +45,11 @@ class NetworkCore(Protocol):
         self, pieces: Columns, tiers: Tiers, local: bool, seed: int, load: int, path: int, /
     ) -> None: ...
 
+    def sweep_failures(
+        self, pieces: Columns, path: int, tiers: Tiers, sets: tuple[int, int, int], seed: int,
+        slowest: int, moved: int, /,
+    ) -> None: ...  # fmt: skip
+
     def slowest_links(
         self, flows: Columns, parts: int, tiers: Tiers, counts: int, pair: int, paths: int,
         most: int, seed: int, samples: int, longest: int, /,

@@ -72,10 +72,14 @@ class Placement:
                 f"ranks are numbered from 0 to {self.ranks - 1}; got a flow with rank {last}. "
                 "Place as many ranks as flows name."
             )
-        host, machine = self._columns
-        far = (machine[flows.src] != machine[flows.dst]) & (host[flows.src] != host[flows.dst])
-        own = flows[far]
+        host, own = self._columns[0], flows[self.leaves_machine(flows)]
         return Flows(host[own.src], host[own.dst], own.bytes, own.step)
+
+    def leaves_machine(self, flows: Flows) -> NDArray[np.bool_]:
+        """Which flows between ranks need the network."""
+        host, machine = self._columns
+        far: NDArray[np.bool_] = machine[flows.src] != machine[flows.dst]
+        return far & (host[flows.src] != host[flows.dst])
 
     @cached_property
     def _columns(self) -> tuple[Numbers, Numbers]:

@@ -33,7 +33,7 @@ def transfers_of(routes: Routes) -> Transfers:
     is_new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))
     many = np.diff(np.append(np.flatnonzero(is_new), len(order)))
     step, source, target, path, amount = keys[:, is_new]
-    row, link, part = _uses(fabric, source, target, path)
+    row, link, part = uses_of(fabric, source, target, path)
     barriers, after = _barriers(step)
     n = len(step) + barriers
     return Transfers(
@@ -43,10 +43,11 @@ def transfers_of(routes: Routes) -> Transfers:
     )  # fmt: skip
 
 
-def _uses(
+def uses_of(
     fabric: Fabric, source: Numbers, target: Numbers, path: Numbers
 ) -> tuple[Numbers, Numbers, Reals]:
-    """Which transfer uses which link with which part of its rate, transfer by transfer."""
+    """Which transfer between hosts, by its path, uses which link with which part of its rate,
+    transfer by transfer: rows, links, parts."""
     own = np.arange(len(path))
     share = port_shares(fabric, source, target, path)
     ports = share.shape[1]

@@ -1,0 +1,122 @@
+"""What each failure costs: pieces whose path fails go where least is, all others stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.errors import NetworkError
+from gradwire.network.fabric import EVERY, NO_LINK, Fabric, Link
+from gradwire.network.least_loaded import least_loaded
+from gradwire.network.native import columns, core, tiers
+from gradwire.network.routes import Routes
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Failures:
+    """seconds: of the links between switches once the plan has gone around each failure, inf if
+    hosts have no other path; moved: pieces that went. before: seconds where nothing failed."""
+
+    what: Sequence[tuple[Link, ...]]
+    seconds: NDArray[np.float64]
+    moved: Numbers
+    before: float
+
+    @property
+    def worst(self) -> int:
+        """The number of the one that takes longest."""
+        return int(self.seconds.argmax())
+
+
+def cables(fabric: Fabric) -> list[tuple[Link, ...]]:
+    """Every cable between switches: its link up, and its link down."""
+    low = fabric.leaves * len(fabric.uplinks)
+    high = (len(fabric.links) - 2 * low) // 2
+    pairs = [(i, low + i) for i in range(low)]
+    pairs += [(2 * low + i, 2 * low + high + i) for i in range(high)]
+    return [(fabric.links[a], fabric.links[b]) for a, b in pairs]
+
+
+def switches(fabric: Fabric) -> list[tuple[Link, ...]]:
+    """Every switch above leaves: all of its links."""
+    found: dict[str, list[Link]] = {}
+    for link in fabric.links:
+        for name in link[:2]:
+            if not name.startswith("leaf"):
+                found.setdefault(name, []).append(link)
+    return [tuple(own) for own in found.values()]
+
+
+def sweep(
+    routes: Routes, what: Sequence[tuple[Link, ...]] | None = None, seed: int = 0
+) -> Failures:
+    """Each of these sets of links alone, by default every cable. The routes are of one step, and
+    pinned; else NetworkError, as for links that are not there."""
+    fabric = routes.fabric
+    sets = cables(fabric) if what is None else list(what)
+    _check(routes)
+    number = {link: i for i, link in enumerate(fabric.links)}
+    unknown = [link for own in sets for link in own if link not in number]
+    if unknown:
+        raise NetworkError(
+            f"what fails are links of the topology; got {unknown[0]}. A link is for example "
+            f"{fabric.links[0]}."
+        )
+    links = np.array([number[link] for own in sets for link in own], np.int64)
+    start = np.concatenate([[0], np.cumsum([len(own) for own in sets])]).astype(np.int64)
+    native = core()
+    if native is None:
+        after = [_around(routes, links[a:b], seed) for a, b in pairwise(start)]
+        seconds, moved = np.array([s for s, _ in after]), np.array([m for _, m in after], int)
+        return Failures(sets, seconds, moved, routes.fabric_seconds)
+    slowest, moved = np.zeros(len(sets)), np.zeros(len(sets), np.int64)
+    source, target, amount, path = columns(*_between(routes))
+    native.sweep_failures(
+        (len(path), source.ctypes.data, target.ctypes.data, amount.ctypes.data),
+        path.ctypes.data, tiers(fabric), (len(sets), start.ctypes.data, links.ctypes.data),
+        seed % (1 << 64), slowest.ctypes.data, moved.ctypes.data,
+    )  # fmt: skip
+    return Failures(sets, slowest * 8 / routes.unit, moved, routes.fabric_seconds)
+
+
+def _between(routes: Routes) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Source, target, amount and path of pieces between leaves."""
+    own, leaf = routes.path >= 0, routes.fabric.leaf_of
+    flow = routes.flow[own]
+    flows = routes.flows
+    return leaf[flows.src[flow]], leaf[flows.dst[flow]], routes.amount[own], routes.path[own]
+
+
+def _around(routes: Routes, failed: Numbers, seed: int) -> tuple[float, int]:
+    """The same for one set, slowly: seconds, and how many went."""
+    rates = routes.fabric.rates.copy()
+    rates[failed] = 0
+    broken = replace(routes.fabric, rates=rates)
+    source, target, amount, path = _between(routes)
+    hops = broken.hops(source, target, path)
+    moves = np.isin(hops, failed).any(1)
+    load = np.zeros(len(rates))
+    for column in hops[~moves].T:
+        there = column != NO_LINK
+        np.add.at(load, column[there], amount[~moves][there])
+    least_loaded(broken, source[moves], target[moves], amount[moves], seed, load)
+    busy = load > 0
+    with np.errstate(divide="ignore"):
+        longest = float((load[busy] / rates[busy]).max(initial=0.0))
+    return longest * 8 / routes.unit, int(moves.sum())
+
+
+def _check(routes: Routes) -> None:
+    steps = len(np.unique(routes.flows.step))
+    if steps > 1 or (routes.path == EVERY).any():
+        raise NetworkError(
+            "failures are told of one step of pinned pieces; got "
+            f"{f'{steps} steps' if steps > 1 else 'sprayed packets'}. Route one step alone, by "
+            "'coloured' or another scheme that pins."
+        )

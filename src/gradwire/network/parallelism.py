@@ -1,0 +1,283 @@
+"""A training step of many ranks, as transfers that wait for each other: computing, activations
+between stages, gradients around rings.
+
+    stage 0   F F F F ·  ·  B B B B ╌╌► ring of stage 0's replicas
+               ╲ ╲ ╲ ╲    ╱ ╱ ╱ ╱
+    stage 1     F F F F  B B B B ╌╌╌► ring of stage 1's replicas
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.errors import NetworkError
+from gradwire.network.engines.flow import uses_of
+from gradwire.network.engines.maxmin import run
+from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.fabric import BELOW, Fabric, count
+from gradwire.network.flows import Flows
+from gradwire.network.placement import Placement
+from gradwire.network.ports import all_rates
+from gradwire.network.routes import Routes
+from gradwire.network.routing.route import route
+from gradwire.network.routing.scheme import Scheme
+
+Numbers = NDArray[np.int64]
+FORWARD, BACKWARD, RING = range(3)
+"""What flows between ranks: activations, their gradients, the model's gradients."""
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """dp replicas of pp stages of tp ranks. Rank (stage · dp + replica) · tp + t: ranks of a
+    tensor-parallel group follow each other, and belong on one machine, as their own traffic is
+    part of the seconds of computing.
+
+    gradient_bytes: of one rank, in `buckets` parts that are ready one after the other in the last
+    backward pass. activation_bytes: that one rank sends to the next stage for a microbatch.
+    forward_seconds, backward_seconds: of one microbatch on one stage. NetworkError for what
+    cannot be.
+    """
+
+    dp: int
+    pp: int
+    tp: int
+    gradient_bytes: int
+    activation_bytes: int
+    microbatches: int
+    forward_seconds: float
+    backward_seconds: float
+    buckets: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("seconds"):
+                if not 0 <= value < float("inf"):
+                    raise NetworkError(
+                        f"{field.name} is 0 or more; got {value!r}. Use seconds, 0.01 say."
+                    )
+            else:
+                count(field.name, value)
+
+    @property
+    def ranks(self) -> int:
+        return self.dp * self.pp * self.tp
+
+    def rank(self, replica: Numbers, stage: Numbers, t: Numbers) -> Numbers:
+        return (stage * self.dp + replica) * self.tp + t
+
+
+def step_seconds(
+    job: Parallelism, topology: Fabric, placement: Placement | None = None,
+    scheme: str | Scheme = "coloured", *, tolerance: float = 0.01, seed: int = 0,
+) -> float:  # fmt: skip
+    """Until all ranks have computed, and all gradients are around. Connections keep their paths:
+    activations, their gradients and rings are routed once each. placement: by default rank r on
+    host r, tp ranks to a machine. tolerance: as of `engines.maxmin.run`. NetworkError as of
+    `route`."""
+    where = placement or Placement.in_order(job.ranks, job.tp)
+    transfers = transfers_of(job, topology, where, scheme, seed)
+    return float(run(transfers, tolerance).end.max())
+
+
+def transfers_of(
+    job: Parallelism, topology: Fabric, placement: Placement, scheme: str | Scheme, seed: int
+) -> Transfers:
+    """Everything of a step, and what it waits for."""
+    graph = _Graph(job)
+    return graph.as_transfers(topology, _routed(job, topology, placement, scheme, seed))
+
+
+def connections(job: Parallelism) -> Flows:
+    """Between ranks, one flow each; its step says what it is: FORWARD, BACKWARD, RING."""
+    replica, stage, t = _grid(job, job.pp - 1)
+    here, there = job.rank(replica, stage, t), job.rank(replica, stage + 1, t)
+    replica, stage, t = _grid(job, job.pp if job.dp > 1 else 0)
+    own, after = job.rank(replica, stage, t), job.rank((replica + 1) % job.dp, stage, t)
+    part = -(-job.gradient_bytes // (job.buckets * job.dp))
+    sizes = [job.activation_bytes] * 2 * len(here) + [part] * len(own)
+    kinds = np.repeat([FORWARD, BACKWARD, RING], [len(here), len(here), len(own)])
+    return Flows(
+        np.concatenate([here, there, own]), np.concatenate([there, here, after]),
+        np.array(sizes, np.int64), kinds,
+    )  # fmt: skip
+
+
+def _grid(job: Parallelism, stages: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Replica, stage and place in the tensor-parallel group, of so many stages' ranks."""
+    stage, rest = np.divmod(np.arange(stages * job.dp * job.tp), job.dp * job.tp)
+    replica, t = np.divmod(rest, job.tp)
+    return replica, stage, t
+
+
+class _Pieces(NamedTuple):
+    """Of connections, in their order: [start[i] : start[i + 1]] are those of connection i. What
+    stays on its machine is one piece of no bytes."""
+
+    start: Numbers
+    source: Numbers
+    target: Numbers
+    path: Numbers
+    bytes: NDArray[np.float64]
+
+
+def _routed(
+    job: Parallelism, topology: Fabric, placement: Placement, scheme: str | Scheme, seed: int
+) -> _Pieces:
+    flows = connections(job)
+    host = np.array(placement.host)
+    far = placement.leaves_machine(flows)
+    routes: Routes = route(placement.placed(flows), topology, scheme, seed)
+    number = np.flatnonzero(far)[routes.flow]
+    near = np.flatnonzero(~far)
+    order = np.argsort(np.concatenate([number, near]), kind="stable")
+    path = np.concatenate([routes.path, np.full(len(near), BELOW)])[order]
+    amount = np.concatenate([routes.amount / routes.unit, np.zeros(len(near))])[order]
+    own = np.concatenate([number, near])[order]
+    start = np.searchsorted(own, np.arange(len(flows) + 1))
+    return _Pieces(start, host[flows.src[own]], host[flows.dst[own]], path, amount)
+
+
+class _Graph:
+    """What a step does: work of so many seconds, or a message on a connection; and what waits for
+    what. Rows are numbered as they are added."""
+
+    def __init__(self, job: Parallelism) -> None:
+        self.job = job
+        self.seconds = list[NDArray[np.float64]]()
+        self.connection = list[Numbers]()
+        self.before, self.after = list[Numbers](), list[Numbers]()
+        self.rows = 0
+        last = self._compute()
+        if job.dp > 1:
+            self._rings(last)
+
+    def _add(self, connection: Numbers, seconds: float = 0.0) -> Numbers:
+        """A row for each connection; -1: work."""
+        rows = self.rows + np.arange(len(connection))
+        self.rows += len(connection)
+        self.connection.append(connection)
+        self.seconds.append(np.full(len(connection), seconds))
+        return rows
+
+    def _wait(self, before: Numbers, after: Numbers) -> None:
+        self.before.append(before)
+        self.after.append(after)
+
+    def _compute(self) -> list[list[Numbers]]:
+        """Work of every stage and replica, in the order one forward, one backward (Narayanan et
+        al. 2021, figure 4), with messages between stages. The last backward pass of each stage:
+        its parts, [stages][buckets], of each replica."""
+        job, work = self.job, np.full(self.job.dp, -1)
+        sent: dict[tuple[int, int, int], Numbers] = {}  # kind, stage, microbatch: of each replica
+        queues = [_order(job, stage) for stage in range(job.pp)]
+        previous: list[Numbers | None] = [None] * job.pp
+        last: list[list[Numbers]] = [[] for _ in range(job.pp)]
+        while any(queues):
+            for stage, queue in enumerate(queues):
+                while queue and self._is_there(queue[0], stage, sent):
+                    kind, batch = queue.pop(0)
+                    parts = job.buckets if not queue else 1
+                    seconds = job.forward_seconds if kind == FORWARD else job.backward_seconds
+                    for part in range(parts):
+                        rows = self._add(work, seconds / parts)
+                        before = previous[stage]
+                        if before is not None:
+                            self._wait(before, rows)
+                        if part == 0:
+                            self._receive(kind, stage, batch, rows, sent)
+                        previous[stage] = rows
+                        if not queue:
+                            last[stage].append(rows)
+                    self._send(kind, stage, batch, rows, sent)
+        return last
+
+    def _is_there(
+        self, task: tuple[int, int], stage: int, sent: dict[tuple[int, int, int], Numbers]
+    ) -> bool:
+        kind, batch = task
+        first = 0 if kind == FORWARD else self.job.pp - 1
+        return stage == first or (kind, stage, batch) in sent
+
+    def _receive(
+        self, kind: int, stage: int, batch: int, rows: Numbers,
+        sent: dict[tuple[int, int, int], Numbers],
+    ) -> None:  # fmt: skip
+        arrived = sent.get((kind, stage, batch))
+        if arrived is not None:
+            self._wait(arrived, np.repeat(rows, self.job.tp))
+
+    def _send(
+        self, kind: int, stage: int, batch: int, rows: Numbers,
+        sent: dict[tuple[int, int, int], Numbers],
+    ) -> None:  # fmt: skip
+        job, each = self.job, self.job.dp * self.job.tp
+        to = stage + 1 if kind == FORWARD else stage - 1
+        if not 0 <= to < job.pp:
+            return
+        first = kind * (job.pp - 1) * each + min(stage, to) * each
+        message = self._add(first + np.arange(each))
+        self._wait(np.repeat(rows, job.tp), message)
+        sent[kind, to, batch] = message
+
+    def _rings(self, last: list[list[Numbers]]) -> None:
+        """Bucket after bucket: in each step a rank sends on what came in the one before."""
+        job, each = self.job, self.job.dp * self.job.tp
+        first = 2 * (job.pp - 1) * each
+        shift = np.roll(np.arange(each).reshape(job.dp, job.tp), 1, axis=0).reshape(-1)
+        for stage, parts in enumerate(last):
+            own = first + stage * each + np.arange(each)
+            before: Numbers | None = None
+            for ready in parts:
+                for turn in range(2 * (job.dp - 1)):
+                    rows = self._add(own)
+                    if turn == 0:
+                        self._wait(np.repeat(ready, job.tp), rows)
+                    if before is not None:
+                        self._wait(before, rows)
+                        self._wait(before[shift], rows)
+                    before = rows
+
+    def as_transfers(self, fabric: Fabric, pieces: _Pieces) -> Transfers:
+        """Messages become their pieces, each of which waits for all pieces of what is before."""
+        connection = np.concatenate(self.connection)
+        many = np.append(np.diff(pieces.start), 1)[connection]  # the last: of work, -1
+        begin = np.cumsum(many) - many
+        row = np.repeat(np.arange(len(many)), many)
+        piece = pieces.start[connection][row] + np.arange(len(row)) - begin[row]
+        bytes, is_message = np.zeros(len(row)), connection[row] >= 0
+        bytes[is_message] = pieces.bytes[piece[is_message]]
+        moves = np.flatnonzero(bytes > 0)
+        own = piece[moves]
+        used, link, part = uses_of(
+            fabric, pieces.source[own], pieces.target[own], pieces.path[own]
+        )
+        before, after = np.concatenate(self.before), np.concatenate(self.after)
+        pairs = many[before] * many[after]
+        edge = np.repeat(np.arange(len(pairs)), pairs)
+        place = np.arange(len(edge)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        one, other = np.divmod(place, many[after][edge])
+        one, other = begin[before][edge] + one, begin[after][edge] + other
+        order = np.argsort(one, kind="stable")
+        return Transfers(
+            Rows.of(moves[used], link, len(row)), part, bytes, np.ones(len(row)),
+            Rows.of(one[order], other[order], len(row)),
+            np.concatenate(self.seconds)[row], all_rates(fabric) / 8,
+        )  # fmt: skip
+
+
+def _order(job: Parallelism, stage: int) -> list[tuple[int, int]]:
+    """Kind and microbatch: as many forward passes as there are stages after this one, then one
+    forward, one backward."""
+    ahead = min(job.pp - 1 - stage, job.microbatches)
+    order = [(FORWARD, batch) for batch in range(ahead)]
+    for batch in range(job.microbatches):
+        if ahead + batch < job.microbatches:
+            order.append((FORWARD, ahead + batch))
+        order.append((BACKWARD, batch))
+    return order

@@ -1,0 +1,90 @@
+"""What failures cost: the sweep against one by one, and what is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from demands import FABRICS, SIZE, groups, permutation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.errors import NetworkError
+from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
+from gradwire.network.failures import cables, sweep, switches
+from gradwire.network.native import VARIABLE, core
+
+NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
+
+
+@NATIVE
+@given(
+    st.sampled_from(FABRICS), st.integers(0, 99), st.sampled_from(["coloured", "wrap", "ecmp"]),
+    st.booleans(),
+)  # fmt: skip
+def test_the_sweep_is_one_by_one(fabric: Fabric, seed: int, scheme: str, pairs: bool) -> None:
+    routes = route(groups(fabric, 3, seed), fabric, scheme, seed)
+    what = cables(fabric)
+    if pairs:
+        what = [(*a, *b) for a, b in zip(what, what[3:])]
+    fast = sweep(routes, what, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "twin")
+        slow = sweep(routes, what, seed)
+    assert fast.seconds == pytest.approx(slow.seconds)
+    assert fast.moved.tolist() == slow.moved.tolist()
+
+
+def test_every_cable_has_two_ways() -> None:
+    for fabric in FABRICS:
+        found = cables(fabric)
+        assert sorted(link for pair in found for link in pair) == sorted(fabric.links)
+        assert all(a[:2] == b[:2][::-1] and a.number == b.number for a, b in found)
+    assert len(switches(leaf_spine(4, 4, 3))) == 3
+    assert len(switches(fat_tree(2, 2, 2, 2, 3))) == 2 * 2 + 2 * 3
+
+
+def test_a_lost_uplink_costs_its_leaf_a_share() -> None:
+    """4 flows of each leaf on 4 uplinks: one link has two when one uplink is lost."""
+    fabric = leaf_spine(4, 4, 4)
+    hosts = np.arange(16)
+    routes = route(Flows(hosts, (hosts + 4) % 16, SIZE), fabric)
+    found = sweep(routes)
+    assert found.before == pytest.approx(SIZE * 8 / 100e9)
+    assert found.seconds == pytest.approx([2 * found.before] * 16)
+    assert found.moved.tolist() == [2] * 16, "one up, one down"
+
+
+def test_a_lost_spine_is_shared_by_the_others() -> None:
+    fabric = leaf_spine(4, 8, 4, fabric_gbps=100)
+    found = sweep(route(permutation(fabric, 2), fabric), switches(fabric))
+    assert (found.moved > 0).all()
+    assert (found.seconds >= found.before).all()
+    for what, seconds in zip(found.what, found.seconds):
+        broken = fabric.without(*what)
+        assert seconds >= bounds(permutation(fabric, 2), broken).fabric_seconds * (1 - 1e-9)
+
+
+def test_what_has_no_other_path_never_ends() -> None:
+    fabric = leaf_spine(2, 2, 1)
+    found = sweep(route([(0, 2, 10)], fabric))
+    assert np.isinf(found.seconds).all()
+    idle = sweep(route([(0, 1, 10)], fabric))
+    assert idle.seconds.tolist() == [0.0, 0.0]
+    assert idle.moved.tolist() == [0, 0]
+
+
+def test_the_worst_is_told() -> None:
+    fabric = leaf_spine(3, 2, 2, host_gbps=8)
+    routes = route(Flows([0, 1, 2], [2, 3, 4], [100, 100, 10**6]), fabric, "lpt")
+    found = sweep(routes)
+    assert found.seconds[found.worst] == found.seconds.max()
+
+
+def test_what_cannot_be_swept_is_refused() -> None:
+    fabric = leaf_spine(2, 2, 2)
+    with pytest.raises(NetworkError, match="got 2 steps"):
+        sweep(route([(0, 2, 1, 0), (0, 2, 1, 1)], fabric))
+    with pytest.raises(NetworkError, match="got sprayed packets"):
+        sweep(route([(0, 2, 1)], fabric, "spray"))
+    with pytest.raises(NetworkError, match="links of the topology; got"):
+        sweep(route([(0, 2, 1)], fabric), [(Link("leaf0", "spine7"),)])

@@ -25,16 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = [pattern.__name__ for pattern in PATTERNS]
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     plan = actions.add_parser("plan", help="schemes side by side, and what to do")
-    plan.add_argument("--topology", required=True, metavar="TEXT", help="leaf_spine(4, 4, 4), …")
+    where = "leaf_spine(4, 4, 4), …, or a file: .toml, .topo, .txt, .json, .yaml"
+    plan.add_argument("--topology", required=True, metavar="TEXT", help=where)
     plan.add_argument("--traffic", choices=names, default="ring", help="default: ring")
     plan.add_argument("--bytes", type=float, default=25e6, help="of the collective; default: 25e6")
     plan.add_argument("--ranks", type=int, help="default: one on every host")
     machine = "ranks that reach each other without the network; default: 1"
     plan.add_argument("--per-machine", type=int, default=1, metavar="N", help=machine)
-    places, where = ("in-order", "shuffled"), "of machines; default: in-order"
-    plan.add_argument("--placement", choices=places, default="in-order", help=where)
+    places, how = ("in-order", "shuffled"), "of machines; default: in-order"
+    plan.add_argument("--placement", choices=places, default="in-order", help=how)
     plan.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
-    fails = "a switch, or a link as leaf0-spine1; repeatable"
+    fails = "a switch, or a cable as leaf0-spine1; repeatable"
     plan.add_argument("--fail", action="append", default=[], metavar="NAME", help=fails)
     plan.add_argument("--seed", type=int, default=0, help="default: 0")
     plan.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -43,10 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Advise; the exit code. Raises NetworkError."""
     from gradwire.network.advice import ROWS, advise
+    from gradwire.network.importers.toml import both_ways
     from gradwire.network.topologies import topology_of
 
     topology = topology_of(arguments.topology)
-    failed = [_failed(name) for name in arguments.fail]
+    failed = [link for name in arguments.fail for link in both_ways(name)]
     flows = _placement(arguments, topology.hosts).placed(_traffic(arguments, topology.hosts))
     advice = advise(flows, topology.without(*failed), arguments.scheme or ROWS, arguments.seed)
     print(json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice))
@@ -79,13 +81,6 @@ def _placement(arguments: argparse.Namespace, hosts: int) -> Placement:
         everywhere = Placement.shuffled(hosts - hosts % each, arguments.seed, each)
         return everywhere.of(range(min(ranks, everywhere.ranks)))
     return Placement.in_order(ranks, each)
-
-
-def _failed(name: str):  # type: ignore[no-untyped-def]
-    from gradwire.network.fabric import Link
-
-    source, dash, target = name.partition("-")
-    return Link(source, target) if dash else name
 
 
 def _as_text(advice: Advice) -> str:

@@ -79,7 +79,8 @@ class Placement:
         """Which flows between ranks need the network."""
         host, machine = self._columns
         far: NDArray[np.bool_] = machine[flows.src] != machine[flows.dst]
-        return far & (host[flows.src] != host[flows.dst])
+        far &= host[flows.src] != host[flows.dst]
+        return far
 
     @cached_property
     def _columns(self) -> tuple[Numbers, Numbers]:

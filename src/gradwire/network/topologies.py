@@ -1,20 +1,45 @@
-"""Topologies by their text."""
+"""Topologies by their text, or from a file."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
 
 from gradwire.errors import NetworkError
 from gradwire.network.builders import BUILDERS
 from gradwire.network.fabric import Fabric
+from gradwire.network.importers import htsim, infragraph, ns3, toml
 from gradwire.notation import Notation
 
 NOTATION = Notation(
     "topology", "a builder with its numbers", "leaf_spine(4, 4, 4, host_gbps=100)", NetworkError
 )
 _BY_NAME = {builder.__name__: builder for builder in BUILDERS}
+READERS: dict[str, Callable[[str], Fabric]] = {
+    ".toml": toml.topology, ".topo": htsim.topology, ".txt": ns3.topology,
+    ".json": infragraph.topology, ".yaml": infragraph.topology, ".yml": infragraph.topology,
+}  # fmt: skip
+"""By the end of a file's name."""
 
 
 def topology_of(text: str) -> Fabric:
     """Of 'leaf_spine(leaves=4, hosts=4, spines=4)', 'fat_tree(…)', 'rail_optimized(…)' or
-    'dual_plane(…)'. NetworkError if it is none."""
+    'dual_plane(…)'; or of a file: own TOML, htsim's .topo, ns-3's .txt, InfraGraph's .json or
+    .yaml. NetworkError if it is none."""
+    path = Path(text)
+    reader = READERS.get(path.suffix)
+    if reader is None or "(" in text:
+        return built(text)
+    try:
+        return reader(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NetworkError(
+            f"a topology is a builder or a file that can be read; {text}: {error.strerror}. Write "
+            f"'{NOTATION.example}', or correct the name."
+        ) from None
+
+
+def built(text: str) -> Fabric:
+    """By a builder."""
     made: Fabric = NOTATION.member(text, NOTATION.read(text), _BY_NAME, "builder")
     return made

@@ -1,0 +1,1 @@
+"""Topologies that others describe, one format a file."""

@@ -1,0 +1,171 @@
+"""Hosts, switches and cables, as a fabric of two or three tiers.
+
+Switches with hosts are leaves, those above are spines; or, if there are more above them, switches
+of pods, and cores. Cables that are missing somewhere are links of rate 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from gradwire.errors import NetworkError
+from gradwire.network.fabric import Fabric, rate
+
+
+class Cable(NamedTuple):
+    """Between two nodes, of gbps each way."""
+
+    one: str
+    other: str
+    gbps: float
+
+
+def fabric_of(hosts: Sequence[str], cables: Iterable[Cable]) -> Fabric:
+    """Hosts keep their order; switches are numbered as they first come. NetworkError for cables
+    that do not make two or three tiers: hosts to hosts, leaves to leaves, hosts of one leaf whose
+    other leaves differ, pods whose switches have different cores."""
+    graph = _Graph(hosts, list(cables))
+    if not graph.cores:
+        return graph.two_tiers()
+    return graph.three_tiers()
+
+
+class _Graph:
+    def __init__(self, hosts: Sequence[str], cables: list[Cable]) -> None:
+        self.hosts, known = list(hosts), set(hosts)
+        self.rates: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self.above: dict[str, list[str]] = defaultdict(list)
+        order: dict[str, None] = {}
+        for one, other, gbps in cables:
+            bits = rate(f"the cable {one}-{other}", gbps)
+            for a, b in ((one, other), (other, one)):
+                self.rates[a, b].append(bits)
+                self.above[a].append(b)
+                if a not in known:
+                    order[a] = None
+        self.ports = [self._leaves_of(host, known) for host in self.hosts]
+        if not self.hosts:
+            _fail("there are no hosts")
+        leaves = dict.fromkeys(leaf for own in self.ports for leaf in own)
+        self.racks = list(dict.fromkeys(self.ports))
+        shared = Counter(leaf for rack in self.racks for leaf in rack)
+        for leaf, racks in shared.items():
+            if racks > 1:
+                _fail(f"hosts of {leaf} have different other leaves")
+        middle = {n: None for leaf in leaves for n in self.above[leaf] if n not in known}
+        for leaf in leaves:
+            if leaf in middle:
+                _fail(f"the leaf {leaf} has a cable to another leaf")
+        self.middle = [switch for switch in order if switch in middle]
+        cores = {n for switch in self.middle for n in self.above[switch]} - set(leaves)
+        for switch in self.middle:
+            if switch in cores:
+                _fail(f"{switch} is above leaves, and above another switch that is")
+        self.cores = [switch for switch in order if switch in cores]
+
+    def _leaves_of(self, host: str, hosts: set[str]) -> tuple[str, ...]:
+        """One for each port."""
+        own = tuple(dict.fromkeys(self.above[host]))
+        if not own:
+            _fail(f"the host {host} has no cable")
+        if not hosts.isdisjoint(own):
+            _fail(f"the host {host} has a cable to another host")
+        return own
+
+    def two_tiers(self) -> Fabric:
+        planes = max(len(rack) for rack in self.racks)
+        uplinks, plane_of = list[tuple[str, int]](), list[int]()
+        for plane in range(planes):
+            for spine in self.middle:
+                most = max(
+                    len(self.rates[rack[plane], spine]) if plane < len(rack) else 0
+                    for rack in self.racks
+                )
+                uplinks += [(spine, number) for number in range(most)]
+                plane_of += [plane] * most
+        low = [
+            self._rate(rack[plane], spine, number) if plane < len(rack) else 0
+            for rack in self.racks
+            for (spine, number), plane in zip(uplinks, plane_of)
+        ]
+        return self._fabric([0] * len(self.racks), uplinks, plane_of, 0, low, [])
+
+    def three_tiers(self) -> Fabric:
+        leaves = [rack[0] for rack in self.racks]
+        if any(len(rack) > 1 for rack in self.racks):
+            _fail("with cores above, a host has one leaf")
+        pods = self._pods(leaves)
+        shape = [tuple(self._cores_of(switch)) for switch in pods[0]]
+        for pod in pods:
+            if [tuple(self._cores_of(switch)) for switch in pod] != shape:
+                _fail(f"switches of the pod with {pod[0]} have other cores than {pods[0]}")
+        pod_of = [next(p for p, pod in enumerate(pods) if self._reaches(leaf, pod))
+                  for leaf in leaves]  # fmt: skip
+        low = [
+            self._rate(leaf, switch) for leaf, pod in zip(leaves, pod_of) for switch in pods[pod]
+        ]
+        cores = max(map(len, shape))
+        high = [
+            self._rate(switch, own[c]) if c < len(own) else 0
+            for pod in pods
+            for switch, own in zip(pod, shape)
+            for c in range(cores)
+        ]
+        parallel = [pair for pair, rates in self.rates.items() if len(rates) > 1]
+        if parallel:
+            _fail(f"with cores above, there is one cable between {parallel[0][0]} and "
+                  f"{parallel[0][1]}")  # fmt: skip
+        uplinks = [(f"switch{j}", 0) for j in range(len(shape))]
+        return self._fabric(pod_of, uplinks, [0] * len(uplinks), cores, low, high)
+
+    def _pods(self, leaves: Sequence[str]) -> list[list[str]]:
+        """Switches that share leaves; of each pod in the order of their cores."""
+        pods = list[set[str]]()
+        for leaf in leaves:
+            own = {switch for switch in self.above[leaf] if switch in set(self.middle)}
+            joined = [pod for pod in pods if not pod.isdisjoint(own)]
+            pods = [pod for pod in pods if pod not in joined] + [own.union(*joined)]
+        place = {switch: i for i, switch in enumerate(self.middle)}
+        number = {core: i for i, core in enumerate(self.cores)}
+        return [
+            sorted(pod, key=lambda s: ([number[c] for c in self._cores_of(s)], place[s]))
+            for pod in sorted(pods, key=lambda pod: min(place[s] for s in pod))
+        ]
+
+    def _cores_of(self, switch: str) -> list[str]:
+        own = set(self.above[switch])
+        return [core for core in self.cores if core in own]
+
+    def _reaches(self, leaf: str, pod: Sequence[str]) -> bool:
+        return not set(self.above[leaf]).isdisjoint(pod)
+
+    def _rate(self, one: str, other: str, number: int = 0) -> int:
+        found = self.rates.get((one, other), [])
+        return found[number] if number < len(found) else 0
+
+    def _fabric(
+        self, pod_of: list[int], uplinks: list[tuple[str, int]], plane_of: list[int], cores: int,
+        low: list[int], high: list[int],
+    ) -> Fabric:  # fmt: skip
+        rack_of = {rack: i for i, rack in enumerate(self.racks)}
+        planes = max(plane_of, default=0) + 1
+        ports = np.zeros((len(self.hosts), planes), np.int64)
+        for i, (host, own) in enumerate(zip(self.hosts, self.ports)):
+            for plane, leaf in enumerate(own[:planes]):
+                ports[i, plane] = sum(self.rates[host, leaf])
+        return Fabric(
+            np.array([rack_of[own] for own in self.ports], np.int64), np.array(pod_of, np.int64),
+            tuple(uplinks), np.array(plane_of, np.int64), cores, ports, ports,
+            np.array([*low, *low, *high, *high], np.int64),
+        )  # fmt: skip
+
+
+def _fail(found: str) -> NoReturn:
+    raise NetworkError(
+        f"hosts hang below leaves, leaves below spines, or below switches of pods and these below "
+        f"cores; {found}. Correct the cables, or leave out what is no part of the fabric."
+    )

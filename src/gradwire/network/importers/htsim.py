@@ -1,0 +1,150 @@
+"""Topologies and traffic of htsim: `.topo` and `.cm` files.
+
+    Nodes 1024                      Nodes 16
+    Tiers 3                         Connections 2
+    Podsize 64                      7->5 id 1 start 0 size 2000000
+    Tier 0                          15->1 id 2 start 0 size 2000000
+    Downlink_speed_Gbps 100
+    Radix_Down 8
+    Radix_Up 8
+
+Source: csg-htsim, sim/datacenter (fat_tree_topology, connection_matrix).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+from gradwire.errors import NetworkError
+from gradwire.network.builders import fat_tree, leaf_spine
+from gradwire.network.fabric import Fabric
+from gradwire.network.flows import Flows
+
+_KEYS = ("nodes", "tiers", "podsize", "tier", "downlink_speed_gbps", "radix_down", "radix_up",
+         "downlink_latency_ns", "switch_latency_ns", "oversubscribed", "bundle", "queue_down",
+         "queue_up")  # fmt: skip
+_CONNECTION = re.compile(r"(\d+)->(\d+)((?:\s+\w+\s+\S+)*)")
+
+
+def topology(text: str) -> Fabric:
+    """Of a `.topo` file, two or three tiers. Latencies and queues are not a fabric's: what the
+    packet engine is told. NetworkError with the line for what cannot be read."""
+    shape, tiers = _keys(text)
+    count = shape.get("tiers", 0)
+    if count not in (2, 3):
+        raise NetworkError(f"htsim topologies have 2 or 3 tiers; got {count:g}. Correct 'Tiers'.")
+    hosts, up = _need(tiers, 0, "radix_down"), _need(tiers, 0, "radix_up")
+    nodes = _whole("nodes", shape.get("nodes", 0))
+    host_gbps, fabric_gbps = (_rate(tiers, tier) for tier in (0, 1))
+    bundle = int(tiers.get(1, {}).get("bundle", 1))
+    if count == 2:
+        _must_fit("Nodes", nodes, hosts)
+        return leaf_spine(
+            nodes // hosts, hosts, up // bundle, host_gbps=host_gbps, fabric_gbps=fabric_gbps,
+            parallel=bundle,
+        )  # fmt: skip
+    pod = _whole("podsize", shape.get("podsize", 0))
+    _must_fit("Nodes", nodes, pod)
+    _must_fit("Podsize", pod, hosts)
+    return fat_tree(
+        nodes // pod, pod // hosts, hosts, up, _need(tiers, 1, "radix_up"), host_gbps=host_gbps,
+        fabric_gbps=fabric_gbps, core_gbps=_rate(tiers, 2),
+    )  # fmt: skip
+
+
+def flows(text: str) -> Flows:
+    """Of a `.cm` file: connections in its order. What begins by a trigger is in the step after
+    the connection that pulls it. NetworkError with the line for what cannot be read."""
+    rows, pulled_in = list[tuple[int, int, int, int]](), dict[str, int]()
+    for number, line in _lines(text):
+        if "->" not in line:
+            continue
+        match = _CONNECTION.fullmatch(line)
+        facts = dict(zip(*[iter((match[3] if match else "").split())] * 2))
+        if match is None or not facts.get("size", "").isdigit():
+            _fail(number, line, "a connection is '0->1 id 1 start 0 size 2000000'")
+        trigger = facts.get("trigger")
+        if trigger is not None and trigger not in pulled_in:
+            _fail(number, line, "a trigger is pulled by a connection before")
+        step = pulled_in[trigger] + 1 if trigger is not None else 0
+        for name in ("send_done_trigger", "recv_done_trigger"):
+            if name in facts:
+                pulled_in[facts[name]] = max(step, pulled_in.get(facts[name], 0))
+        rows.append((int(match[1]), int(match[2]), int(facts["size"]), step))
+    return Flows.of(rows)
+
+
+def connections(flows: Flows, hosts: int) -> str:
+    """A `.cm` file of flows of one step; NetworkError for more, which it cannot say of groups."""
+    if len(set(flows.step.tolist())) > 1:
+        raise NetworkError(
+            f"a connection matrix is of one step; got {len(set(flows.step.tolist()))}. Write each "
+            "step to its own file."
+        )
+    rows = [
+        f"{flow.src}->{flow.dst} id {i} start 0 size {flow.bytes}"
+        for i, flow in enumerate(flows, 1)
+    ]
+    return "\n".join([f"Nodes {hosts}", f"Connections {len(flows)}", *rows]) + "\n"
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Numbered from 1, without comments and empty ones."""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.partition("#")[0].strip()
+        if line:
+            yield number, line
+
+
+def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
+    """Of the whole, and of each tier."""
+    shape: dict[str, float] = {}
+    tiers: dict[int, dict[str, float]] = {}
+    own = shape
+    for number, line in _lines(text):
+        name, _, value = line.lower().partition(" ")
+        if name not in _KEYS:
+            _fail(number, line, f"a line begins with one of {', '.join(_KEYS)}")
+        try:
+            parsed = float(value)
+        except ValueError:
+            _fail(number, line, f"{name} is a number")
+        if name == "tier":
+            own = tiers.setdefault(int(parsed), {})
+        else:
+            own[name] = parsed
+    return shape, tiers
+
+
+def _need(tiers: Mapping[int, Mapping[str, float]], tier: int, key: str) -> int:
+    if key not in tiers.get(tier, {}):
+        raise NetworkError(f"tier {tier} of an htsim topology says {key}; got none. Add a line.")
+    return _whole(f"{key} of tier {tier}", tiers[tier][key])
+
+
+def _rate(tiers: Mapping[int, Mapping[str, float]], tier: int) -> float:
+    found = tiers.get(tier, {}).get("downlink_speed_gbps")
+    if found is None:
+        raise NetworkError(
+            f"tier {tier} of an htsim topology says downlink_speed_gbps; got none. Add a line."
+        )
+    return found
+
+
+def _whole(name: str, value: float) -> int:
+    if value < 1 or value != int(value):
+        raise NetworkError(f"{name} is a whole number of at least 1; got {value:g}. Correct it.")
+    return int(value)
+
+
+def _must_fit(name: str, whole: int, part: int) -> None:
+    if whole % part:
+        raise NetworkError(
+            f"{name} is a multiple of what is below; got {whole} of {part} each. Correct one."
+        )
+
+
+def _fail(number: int, line: str, rule: str) -> NoReturn:
+    raise NetworkError(f"{rule}; line {number} is {line!r}. Correct it.")

@@ -1,0 +1,373 @@
+"""Topologies and traffic of others: read as they mean, refused with the line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from demands import FABRICS, permutation
+
+from gradwire.errors import NetworkError
+from gradwire.network import Fabric, Flows, Link, dual_plane, fat_tree, leaf_spine, route
+from gradwire.network.importers import htsim, infragraph, ns3, toml
+from gradwire.network.importers.graph import Cable, fabric_of
+from gradwire.network.topologies import topology_of
+
+
+def same(one: Fabric, other: Fabric) -> bool:
+    """Names of switches aside."""
+    columns = ("leaf_of", "pod_of", "plane_of", "host_up", "host_down", "rates")
+    return one.cores == other.cores and all(
+        np.array_equal(getattr(one, c), getattr(other, c)) for c in columns
+    )
+
+
+def cables_of(fabric: Fabric) -> list[Cable]:
+    """Of a fabric with one port a host, as somebody would list them."""
+    found = [
+        Cable(f"h{h}", f"leaf{leaf}", fabric.host_up[h, 0] / 1e9)
+        for h, leaf in enumerate(fabric.leaf_of.tolist())
+    ]
+    half = [len(fabric.up.reshape(-1)), len(fabric.core_up.reshape(-1))]
+    ups = [*range(half[0]), *range(2 * half[0], 2 * half[0] + half[1])]
+    found += [
+        Cable(fabric.links[i].source, fabric.links[i].target, fabric.rates[i] / 1e9)
+        for i in ups
+        if fabric.rates[i]
+    ]
+    return found
+
+
+def hosts_of(fabric: Fabric) -> list[str]:
+    return [f"h{h}" for h in range(fabric.hosts)]
+
+
+# -- graphs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_a_graph_becomes_the_fabric_it_is_of(fabric: Fabric) -> None:
+    cables = cables_of(fabric)
+    assert same(fabric_of(hosts_of(fabric), cables), fabric)
+    shuffled = [cables[i] for i in np.random.default_rng(1).permutation(len(cables))]
+    found = fabric_of(hosts_of(fabric), shuffled)
+    flows = permutation(fabric, 1)
+    assert route(flows, found).max_load == route(flows, fabric).max_load
+
+
+def test_cables_that_are_missing_are_links_of_rate_0() -> None:
+    fabric = leaf_spine(3, 2, 3).without(Link("leaf1", "spine2"), Link("spine2", "leaf1"))
+    assert same(fabric_of(hosts_of(fabric), cables_of(fabric)), fabric)
+
+
+def test_hosts_with_two_leaves_have_planes() -> None:
+    cables = [Cable(f"h{h}", f"tor{h // 2}.{p}", 100) for h in range(4) for p in range(2)]
+    cables += [
+        Cable(f"tor{t}.{p}", f"spine{p}.{j}", 100)
+        for t in range(2) for p in range(2) for j in range(2)
+    ]  # fmt: skip
+    found = fabric_of([f"h{h}" for h in range(4)], cables)
+    reached = {name for name, rates in zip(found.uplinks, found.up.T) if rates.any()}
+    assert len(reached) == 4
+    assert found.host_up.tolist() == [[100 * 10**9] * 2] * 4
+    flows = Flows(np.arange(4), (np.arange(4) + 2) % 4, 1000)
+    like = dual_plane(2, 2, 2, host_gbps=200)
+    assert route(flows, found, "min_split").seconds == route(flows, like, "min_split").seconds
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cables", "said"),
+    [
+        (["a", "b"], [("a", "b")], "the host a has a cable to another host"),
+        (["a"], [("x", "y")], "the host a has no cable"),
+        ([], [("x", "y")], "there are no hosts"),
+        (["a", "b"], [("a", "x"), ("b", "y"), ("x", "y")], "has a cable to another leaf"),
+        (["a", "b"], [("a", "x"), ("a", "y"), ("b", "y")], "have different other leaves"),
+        (["a", "b"], [("a", "x"), ("b", "y"), ("x", "s"), ("y", "t"), ("s", "c"), ("t", "d")],
+         "have other cores"),
+    ],
+)  # fmt: skip
+def test_other_graphs_are_refused(
+    hosts: list[str], cables: list[tuple[str, str]], said: str
+) -> None:
+    with pytest.raises(NetworkError, match=said):
+        fabric_of(hosts, [Cable(*cable, 10) for cable in cables])
+
+
+def test_cables_have_a_rate() -> None:
+    with pytest.raises(NetworkError, match="the cable a-x is above 0"):
+        fabric_of(["a"], [Cable("a", "x", 0)])
+
+
+# -- htsim ---------------------------------------------------------------------------------
+
+TINY = """# two tiers
+Nodes 32
+Tiers 2
+Podsize 32
+
+Tier 0
+Downlink_speed_Gbps 100
+Radix_Down 8
+Radix_Up 2
+Downlink_Latency_ns 1000
+Switch_Latency_ns 0
+Oversubscribed 4
+
+Tier 1
+Downlink_speed_Gbps 100
+Radix_Down 4
+Downlink_Latency_ns 1000
+"""
+TREE = """Nodes 1024
+Tiers 3
+Podsize 64
+Tier 0
+Downlink_speed_Gbps 100
+Radix_Down 8
+Radix_Up 8
+Tier 1
+Downlink_speed_Gbps 200
+Radix_Down 8
+Radix_Up 8
+Tier 2
+Downlink_speed_Gbps 400
+Radix_Down 16
+"""
+
+
+def test_htsim_topologies_are_two_or_three_tiers() -> None:
+    assert same(htsim.topology(TINY), leaf_spine(4, 8, 2, host_gbps=100))
+    expected = fat_tree(16, 8, 8, 8, 8, host_gbps=100, fabric_gbps=200, core_gbps=400)
+    assert same(htsim.topology(TREE), expected)
+    bundled = TINY.replace("Radix_Down 4", "Radix_Down 4\nBundle 2")
+    assert same(htsim.topology(bundled), leaf_spine(4, 8, 1, parallel=2))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Tiers 2", "Tiers 4", "have 2 or 3 tiers; got 4"),
+        ("Radix_Up 2", "Radix_Up two", "radix_up is a number; line 9 is 'Radix_Up two'"),
+        ("Podsize 32", "Pods 32", "a line begins with one of .*; line 4 is 'Pods 32'"),
+        ("Radix_Up 2\n", "", "tier 0 of an htsim topology says radix_up"),
+        ("Nodes 32", "Nodes 33", "Nodes is a multiple of what is below; got 33 of 8 each"),
+        ("Nodes 32", "Nodes 0.5", "nodes is a whole number of at least 1; got 0.5"),
+    ],
+)
+def test_htsim_topologies_that_cannot_be_are_refused(old: str, new: str, said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        htsim.topology(TINY.replace(old, new))
+
+
+def test_connections_are_flows_and_back() -> None:
+    flows = permutation(leaf_spine(4, 4, 4), 3)
+    text = htsim.connections(flows, 16)
+    assert text.startswith(f"Nodes 16\nConnections {len(flows)}\n")
+    assert htsim.flows(text) == flows
+
+
+def test_triggers_make_steps() -> None:
+    text = """Nodes 4
+Connections 4
+Triggers 2
+0->1 id 1 start 0 size 10 send_done_trigger 1
+1->2 id 2 trigger 1 size 20 send_done_trigger 2
+2->3 id 3 trigger 2 size 30
+3->0 id 4 start 5 size 40
+trigger id 1 oneshot
+trigger id 2 oneshot
+"""
+    assert htsim.flows(text) == Flows([0, 1, 2, 3], [1, 2, 3, 0], [10, 20, 30, 40], [0, 1, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("0->x size 3", "a connection is .*; line 2"),
+        ("0->1 id 1 start 0", "a connection is .*; line 2"),
+        ("0->1 id 1 trigger 7 size 3", "a trigger is pulled by a connection before; line 2"),
+    ],
+)
+def test_connections_that_cannot_be_read_are_refused(line: str, said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        htsim.flows(f"Nodes 2\n{line}\n")
+    with pytest.raises(NetworkError, match="is of one step; got 2"):
+        htsim.connections(Flows([0, 1], [1, 0], 5, [0, 1]), 2)
+
+
+# -- ns-3 ----------------------------------------------------------------------------------
+
+PLAIN = """6 3 6
+4 5 6
+
+0 4 100Gbps 0.001ms 0
+1 4 100Gbps 0.001ms 0
+2 5 100Gbps 0.001ms 0
+3 5 0.1Tbps 0.001ms 0
+4 6 400Gbps 0.001ms 0
+5 6 400000Mbps 0.001ms 0
+"""
+
+
+def test_ns3_texts_name_nodes_switches_and_links() -> None:
+    text = PLAIN.replace("6 3 6", "7 3 6")
+    assert same(ns3.topology(text), leaf_spine(2, 2, 1, host_gbps=100, fabric_gbps=400))
+
+
+def test_simai_texts_have_nvswitches_inside_machines() -> None:
+    text = """8 2 2 3 12 H100
+4 5 6 7 8
+0 4 2880Gbps 0.000025ms 0
+1 4 2880Gbps 0.000025ms 0
+2 5 2880Gbps 0.000025ms 0
+3 5 2880Gbps 0.000025ms 0
+0 6 200Gbps 0.0005ms 0
+1 6 200Gbps 0.0005ms 0
+2 7 200Gbps 0.0005ms 0
+3 7 200Gbps 0.0005ms 0
+6 8 400Gbps 0.0005ms 0
+7 8 400Gbps 0.0005ms 0
+6 8 400Gbps 0.0005ms 0
+7 8 400Gbps 0.0005ms 0
+""".replace("8 2 2 3 12", "9 2 2 3 12")
+    expected = leaf_spine(2, 2, 1, host_gbps=200, fabric_gbps=400, parallel=2)
+    assert same(ns3.topology(text), expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("7 3 6", "7 3", "word 3 is a whole number; line 1 is '7 3'"),
+        ("4 5 6\n", "4 5\n", "3 switches are named; line 2 is '4 5'"),
+        ("0 4 100Gbps", "0 4 fast", "word 3 is a rate, .*; line 4"),
+        ("0 4 100Gbps", "0 9 100Gbps", "nodes are numbered from 0 to 6; line 4"),
+        ("7 3 6", "7 3 8", "there are 8 links; got 6"),
+    ],
+)
+def test_ns3_texts_that_cannot_be_are_refused(old: str, new: str, said: str) -> None:
+    text = PLAIN.replace("6 3 6", "7 3 6")
+    with pytest.raises(NetworkError, match=said):
+        ns3.topology(text.replace(old, new, 1))
+    with pytest.raises(NetworkError, match="got 0 lines"):
+        ns3.topology("")
+
+
+# -- InfraGraph ----------------------------------------------------------------------------
+
+
+def document(leaves: int = 4, cards: int = 2, spines: int = 3) -> dict[str, object]:
+    edges: list[dict[str, object]] = [
+        {"ep1": {"instance": f"host[{i}]", "component": "nic"},
+         "ep2": {"instance": f"leafsw[{i}]", "component": "port"},
+         "link": "leaf-link", "scheme": "one2one"}
+        for i in range(leaves)
+    ]  # fmt: skip
+    edges += [
+        {"ep1": {"instance": f"leafsw[{i}]", "component": f"port[{2 + j}]"},
+         "ep2": {"instance": f"spinesw[{j}]", "component": f"port[{i}]"},
+         "link": "spine-link", "scheme": "one2one"}
+        for i in range(leaves) for j in range(spines)
+    ]  # fmt: skip
+    parts = [{"name": "nic", "choice": "nic", "count": cards}, {"name": "npu", "choice": "npu"}]
+    return {
+        "name": "closfabric",
+        "devices": [
+            {"name": "server", "components": parts},
+            {"name": "switch", "components": [{"name": "port", "choice": "port", "count": 16}]},
+        ],
+        "instances": [
+            {"name": "host", "device": "server", "count": leaves},
+            {"name": "leafsw", "device": "switch", "count": leaves},
+            {"name": "spinesw", "device": "switch", "count": spines},
+        ],
+        "links": [
+            {"name": "leaf-link", "physical": {"bandwidth": {"gigabits_per_second": 100}}},
+            {"name": "spine-link", "physical": {"bandwidth": {"gigabits_per_second": 400}}},
+        ],
+        "edges": edges,
+    }
+
+
+def test_an_infragraph_is_cards_and_switches() -> None:
+    expected = leaf_spine(4, 2, 3, host_gbps=100, fabric_gbps=400)
+    assert same(infragraph.topology(json.dumps(document())), expected)
+
+
+def test_an_infragraph_may_be_yaml() -> None:
+    yaml = pytest.importorskip("yaml")
+    text = yaml.safe_dump(document())
+    assert same(infragraph.topology(text), infragraph.topology(json.dumps(document())))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"leafsw[1]"', '"leafs[1]"', "no instance is called 'leafs"),
+        ('"host[3]"', '"host[4]"', r"host\[4\] is beyond the 4 there are"),
+        ('"component": "nic"', '"component": "card"', "has no component 'card'"),
+        ('"link": "leaf-link"', '"link": "cable"', "names a link that is not there"),
+        ('"scheme": "one2one"', '"scheme": "ring"', "has the scheme 'ring'"),
+        ('"instances"', '"nodes"', "the document has no instances"),
+        ('"gigabits_per_second"', '"gigabits"', "the cable .* is above 0"),
+    ],
+)
+def test_infragraphs_that_cannot_be_are_refused(old: str, new: str, said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        infragraph.topology(json.dumps(document()).replace(old, new))
+
+
+# -- TOML, files ---------------------------------------------------------------------------
+
+OWN = """format = 1
+topology = "leaf_spine(4, 4, 4, host_gbps=100)"
+failed = ["spine2", "leaf0-spine1"]
+
+[gbps]
+"leaf1-spine0" = 25
+"""
+
+
+def test_own_files_have_a_builder_and_what_differs() -> None:
+    found = toml.topology(OWN)
+    assert not found.up[:, 2].any()
+    assert not found.down[:, 2].any()
+    assert found.up[0, 1] == found.down[0, 1] == 0
+    assert found.up[1, 0] == found.down[1, 0] == 25 * 10**9
+    second = OWN.replace("spines", "").replace("4, 4, 4,", "2, 2, 2, parallel=2,")
+    own = toml.topology(second.replace('"spine2", ', "").replace("leaf0-spine1", "leaf0-spine1-1"))
+    assert own.up[0].tolist() == [100 * 10**9] * 3 + [0]
+
+
+def test_own_files_may_have_nodes_and_cables() -> None:
+    cables = [["a", "x", 10], ["b", "y", 10], ["x", "s", 40], ["y", "s", 40]]
+    text = f'format = 1\nhosts = ["a", "b"]\ncables = {json.dumps(cables)}\n'
+    assert same(toml.topology(text), leaf_spine(2, 1, 1, host_gbps=10, fabric_gbps=40))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("format = 2", "the format is 2. Write format = 1"),
+        ("format = 1\nspines = 4", "it has 'spines'. There are format, topology"),
+        ("format = 1", "it has neither a topology nor hosts and cables"),
+        ("format = 1\nhosts = []\ncables = [3]", "a cable is 3"),
+        ("format = ", "a topology is a TOML file"),
+        (OWN.replace("spine2", "spine9"), "a link or a switch of the topology; got 'spine9'"),
+        (OWN.replace("leaf1-spine0", "spine0"), "gbps are of cables, and 'spine0' is none"),
+        (OWN.replace("25", "-1"), "gbps of leaf1-spine0 is above 0"),
+    ],
+)
+def test_own_files_that_cannot_be_are_refused(text: str, said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        toml.topology(text)
+
+
+def test_files_are_known_by_their_end(tmp_path: Path) -> None:
+    for name, text in (("a.toml", OWN), ("b.topo", TINY), ("c.json", json.dumps(document()))):
+        (tmp_path / name).write_text(text)
+        assert topology_of(str(tmp_path / name)).hosts in (16, 32, 8)
+    with pytest.raises(NetworkError, match=r"a builder or a file that can be read; .*none.toml"):
+        topology_of(str(tmp_path / "none.toml"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from demands import FABRICS, permutation
 
 from gradwire.errors import NetworkError
@@ -297,7 +298,6 @@ def test_an_infragraph_is_cards_and_switches() -> None:
 
 
 def test_an_infragraph_may_be_yaml() -> None:
-    yaml = pytest.importorskip("yaml")
     text = yaml.safe_dump(document())
     assert same(infragraph.topology(text), infragraph.topology(json.dumps(document())))
 

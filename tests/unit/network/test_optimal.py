@@ -12,8 +12,6 @@ from gradwire.errors import NetworkError
 from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
 from gradwire.network.optimum import best_shares, optimum
 
-pytest.importorskip("scipy")
-
 
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_where_links_are_alike_it_is_the_bound(fabric: Fabric) -> None:

@@ -118,7 +118,7 @@ def _yaml(text: str) -> Any:
         yaml = importlib.import_module("yaml")
     except ImportError:
         _fail("the document is no JSON, and PyYAML is not installed",
-              "Run 'pip install pyyaml', or write it as JSON")  # fmt: skip
+              "Run 'pip install gradwire[network]', or write it as JSON")  # fmt: skip
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

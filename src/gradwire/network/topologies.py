@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from gradwire.errors import NetworkError
 from gradwire.network.builders import BUILDERS
 from gradwire.network.fabric import Fabric
 from gradwire.network.importers import htsim, infragraph, ns3, toml
-from gradwire.notation import Notation
+from gradwire.notation import Notation, name_of
 
 NOTATION = Notation(
     "topology", "a builder with its numbers", "leaf_spine(4, 4, 4, host_gbps=100)", NetworkError
@@ -43,3 +45,24 @@ def built(text: str) -> Fabric:
     """By a builder."""
     made: Fabric = NOTATION.member(text, NOTATION.read(text), _BY_NAME, "builder")
     return made
+
+
+def varied(text: str, name: str, value: str) -> Fabric:
+    """The same builder with another value of one parameter; NetworkError for a file, and for a
+    parameter that it does not have."""
+    node = NOTATION.read(text)
+    builder = _BY_NAME.get(name_of(node) or "")
+    known = list(inspect.signature(builder).parameters) if builder else []
+    if name not in known:
+        raise NetworkError(
+            f"what varies is a parameter of the builder ({', '.join(known) or 'none: a file'}); "
+            f"got {name!r}. Name one of them."
+        )
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    place = known.index(name)
+    new = NOTATION.read(value)
+    if place < len(call.args):
+        call.args[place] = new
+    else:
+        call.keywords = [k for k in call.keywords if k.arg != name] + [ast.keyword(name, new)]
+    return built(ast.unparse(call))

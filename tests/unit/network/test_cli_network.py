@@ -1,15 +1,16 @@
-"""gradwire network plan: the table, the verdict, and what it refuses."""
+"""gradwire network: tables, verdicts, pictures, and what is refused."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from gradwire.cli.main import main
 
-SHUFFLED = ["network", "plan", "--topology", "leaf_spine(8, 8, 8)", "--placement", "shuffled",
-            "--seed", "1"]  # fmt: skip
+JOB = ["--topology", "leaf_spine(8, 8, 8)", "--placement", "shuffled", "--seed", "1"]
+SHUFFLED = ["network", "plan", *JOB]
 
 
 def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,4 +60,67 @@ def test_what_cannot_be_is_refused(
     more: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SHUFFLED, *more]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["static", "flow", "packet"])
+def test_engines_tell_how_long_schemes_take(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--engine", engine, "--bytes", "640000", "--json", "--traffic", "direct"]
+    assert main(["network", "simulate", *JOB, *asked]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["engine"] == engine
+    seconds = {row["scheme"]: row["seconds"] for row in told["rows"]}
+    assert seconds["coloured"] <= 1.05 * seconds["ecmp"]
+    assert min(seconds.values()) >= told["least"] * (1 - 1e-9)
+    assert main(["network", "simulate", *JOB, "--engine", engine, "--scheme", "coloured"]) == 0
+    assert f"engine: {engine}" in capsys.readouterr().out
+
+
+def test_what_if_tells_failures_spines_and_places(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*JOB, "--vary", "spines=4,16", "--places", "3"]
+    assert main(["network", "whatif", *asked, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cables"]["number"] == 64
+    assert told["switches"]["number"] == 8
+    assert told["cables"]["worst"] >= told["cables"]["median"] > 0
+    few, many = (row["seconds"] for row in told["vary"])
+    assert few > told["seconds"] == many
+    assert told["places"]["in_order"] <= told["places"]["least"] <= told["places"]["most"]
+    assert main(["network", "whatif", *asked]) == 0
+    out = capsys.readouterr().out
+    for line in ("as it is", "one of 64 cables fails, median", "spines = 4", "ranks anywhere"):
+        assert line in out
+
+
+def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.cm").write_text("Nodes 4\nConnections 1\n0->40 id 1 start 0 size 1000\n")
+    asked = ["--flows", str(tmp_path / "a.cm"), "--json"]
+    assert main(["network", "simulate", *JOB, *asked, "--scheme", "coloured"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["seconds"] == pytest.approx(8e-8)
+    assert main(["network", "plan", *JOB, "--flows", str(tmp_path / "b.cm")]) == 2
+    assert "flows are in a file that can be read" in capsys.readouterr().err
+
+
+def test_a_heat_map_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "loads.svg"
+    assert main(["network", "heatmap", *JOB, "-o", str(file)]) == 0
+    assert file.read_text().startswith("<svg")
+    assert "coloured: " in capsys.readouterr().out
+    assert main(["network", "heatmap", *JOB, "-o", str(tmp_path / "no" / "x.svg")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        ("spines", "a name and its values; got 'spines'"),
+        ("racks=3", "a parameter of the builder"),
+        ("spines=0", "spines is a whole number of at least 1"),
+    ],
+)
+def test_what_cannot_vary_is_refused(
+    vary: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["network", "whatif", *JOB, "--vary", vary]) == 2
     assert said in capsys.readouterr().err

@@ -1,0 +1,43 @@
+"""gradwire network heatmap: loads of every leaf and uplink, hashed beside planned, as SVG.
+
+gradwire network heatmap --topology "leaf_spine(16, 16, 16)" --placement shuffled -o loads.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from gradwire.cli.network_job import add_job_arguments, job_of
+from gradwire.cli.output import check_output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_job_arguments(parser)
+    default = "side by side; default: ecmp, coloured; repeatable"
+    parser.add_argument("--scheme", action="append", metavar="TEXT", help=default)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="an .svg")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Draw; the exit code. Raises NetworkError."""
+    from gradwire.network.heatmap import heatmap
+    from gradwire.network.routing.route import route
+
+    check_output("a heat map", arguments.output)
+    topology, flows = job_of(arguments)
+    routes = {
+        scheme: route(flows, topology, scheme, arguments.seed)
+        for scheme in arguments.scheme or ("ecmp", "coloured")
+    }
+    arguments.output.write_text(heatmap(routes), encoding="utf-8")
+    fullest = {scheme: float(own.max_load) for scheme, own in routes.items()}
+    if arguments.json:
+        print(json.dumps({"file": str(arguments.output), "fullest_bytes": fullest}, indent=2))
+        return 0
+    print(f"{arguments.output}: bytes on the fullest link")
+    for scheme, load in fullest.items():
+        print(f"  {scheme}: {load:.4g}")
+    return 0

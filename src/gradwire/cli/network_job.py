@@ -1,0 +1,98 @@
+"""What all actions of `gradwire network` are told: a topology, and who sends what where."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, NamedTuple
+
+from gradwire.errors import NetworkError
+
+if TYPE_CHECKING:
+    from gradwire.network.fabric import Fabric
+    from gradwire.network.flows import Flows
+    from gradwire.network.placement import Placement
+
+
+class Job(NamedTuple):
+    """As it was asked for."""
+
+    topology: Fabric
+    flows: Flows
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    from gradwire.network.patterns import PATTERNS
+
+    names = [pattern.__name__ for pattern in PATTERNS]
+    where = "leaf_spine(4, 4, 4), …, or a file: .toml, .topo, .txt, .json, .yaml"
+    parser.add_argument("--topology", required=True, metavar="TEXT", help=where)
+    parser.add_argument("--traffic", choices=names, default="ring", help="default: ring")
+    size = "of the collective; default: 25e6"
+    parser.add_argument("--bytes", type=float, default=25e6, help=size)
+    matrix = "flows of an htsim connection matrix (.cm), instead of traffic"
+    parser.add_argument("--flows", metavar="FILE", help=matrix)
+    parser.add_argument("--ranks", type=int, help="default: one on every host")
+    machine = "ranks that reach each other without the network; default: 1"
+    parser.add_argument("--per-machine", type=int, default=1, metavar="N", help=machine)
+    places, how = ("in-order", "shuffled"), "of machines; default: in-order"
+    parser.add_argument("--placement", choices=places, default="in-order", help=how)
+    fails = "a switch, or a cable as leaf0-spine1; repeatable"
+    parser.add_argument("--fail", action="append", default=[], metavar="NAME", help=fails)
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def job_of(arguments: argparse.Namespace, seed: int | None = None) -> Job:
+    """NetworkError for what cannot be. seed: of the placement, instead of the one asked for."""
+    from gradwire.network.importers.toml import both_ways
+    from gradwire.network.topologies import topology_of
+
+    topology = topology_of(arguments.topology)
+    failed = [link for name in arguments.fail for link in both_ways(name)]
+    own = arguments.seed if seed is None else seed
+    return Job(topology.without(*failed), flows_on(arguments, topology.hosts, own))
+
+
+def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
+    """Between so many hosts."""
+    from gradwire.network.importers import htsim
+
+    if arguments.flows is None:
+        return _placement(arguments, hosts, seed).placed(_traffic(arguments, hosts))
+    try:
+        with open(arguments.flows, encoding="utf-8") as file:
+            return htsim.flows(file.read())
+    except OSError as error:
+        raise NetworkError(
+            f"flows are in a file that can be read; {arguments.flows}: {error.strerror}. Correct "
+            "the name."
+        ) from None
+
+
+def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
+    from gradwire.network.patterns import PATTERNS
+
+    pattern = next(p for p in PATTERNS if p.__name__ == arguments.traffic)
+    ranks = _ranks(arguments, hosts)
+    return pattern(ranks, -(-round(arguments.bytes) // ranks) * ranks)  # in equal parts
+
+
+def _ranks(arguments: argparse.Namespace, hosts: int) -> int:
+    ranks: int = hosts if arguments.ranks is None else arguments.ranks
+    if ranks > hosts:
+        raise NetworkError(
+            f"every rank has a host; got {ranks} ranks for {hosts}. Use a larger topology."
+        )
+    return ranks
+
+
+def _placement(arguments: argparse.Namespace, hosts: int, seed: int) -> Placement:
+    from gradwire.network.fabric import count
+    from gradwire.network.placement import Placement
+
+    each, ranks = count("--per-machine", arguments.per_machine), _ranks(arguments, hosts)
+    if arguments.placement == "shuffled":
+        everywhere = Placement.shuffled(hosts - hosts % each, seed, each)
+        return everywhere.of(range(min(ranks, everywhere.ranks)))
+    return Placement.in_order(ranks, each)

@@ -1,0 +1,51 @@
+"""gradwire network plan: which paths a job's traffic should take, and what that gains.
+
+gradwire network plan --topology "leaf_spine(16, 16, 16)" --traffic ring --placement shuffled
+gradwire network plan --topology "fat_tree(4, 8, 16, 8, 8)" --traffic all_to_all --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from gradwire.cli.network_job import add_job_arguments, job_of
+
+if TYPE_CHECKING:
+    from gradwire.network.advice import Advice
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_job_arguments(parser)
+    parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Advise; the exit code. Raises NetworkError."""
+    from gradwire.network.advice import ROWS, advise
+
+    topology, flows = job_of(arguments)
+    advice = advise(flows, topology, arguments.scheme or ROWS, arguments.seed)
+    print(json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice))
+    return 0
+
+
+def _as_text(advice: Advice) -> str:
+    from gradwire.report.table import Table
+
+    headers = ("scheme", "seconds", "p95", "× least", "cut", "pieces", "of a host")
+    least = advice.bounds.seconds
+    rows = [
+        (row.scheme, f"{row.seconds:.4g}", f"{row.p95:.4g}",
+         f"{row.seconds / least:.2f}" if least else "–", f"{row.cut:,}", f"{row.pieces:,}",
+         f"{row.most_pieces:,}")
+        for row in advice.rows
+    ]  # fmt: skip
+    bound = (
+        f"At least: {least:.4g} s (links between switches {advice.bounds.fabric_seconds:.4g}, "
+        f"hosts' own {advice.bounds.host_seconds:.4g})"
+    )
+    refused = [f"not tried: {name}: {why}" for name, why in advice.refused]
+    return "\n".join([advice.verdict, "", Table(headers, rows).as_text(), "", bound, *refused])

@@ -1,0 +1,80 @@
+"""gradwire network simulate: how long schemes take, by one of the engines.
+
+gradwire network simulate --topology "leaf_spine(16, 16, 16)" --placement shuffled --engine flow
+gradwire network simulate --topology "leaf_spine(4, 4, 4)" --traffic direct --engine packet
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from gradwire.cli.network_job import add_job_arguments, job_of
+from gradwire.errors import NetworkError
+
+_SCHEMES = ("ecmp", "ecmp_k(4)", "ethereal", "spray", "adaptive", "coloured", "min_split")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_job_arguments(parser)
+    parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
+    engines = ("static", "flow", "packet")
+    parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")
+    near = "of the flow engine: ends so near, as a part, are found at once; default: 0.01"
+    parser.add_argument("--tolerance", type=float, default=0.01, help=near)
+    sprays = ("random", "rotating", "recycled")
+    how = "of the packet engine: how sprayed packets choose; default: random"
+    parser.add_argument("--spraying", choices=sprays, default="random", help=how)
+    window = "of the packet engine: packets under way; default: 64"
+    parser.add_argument("--window", type=int, default=64, help=window)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Simulate; the exit code. Raises NetworkError."""
+    from gradwire.network.bounds import bounds
+    from gradwire.network.engines.packet import Transport
+    from gradwire.network.routing.route import route, scheme_of
+    from gradwire.network.simulate import simulate
+
+    topology, flows = job_of(arguments)
+    least = bounds(flows, topology).seconds
+    how = Transport(window=arguments.window, spraying=arguments.spraying)
+    rows, refused = list[dict[str, float | str]](), dict[str, str]()
+    for scheme in arguments.scheme or _SCHEMES:
+        scheme_of(scheme)
+        try:
+            routes = route(flows, topology, scheme, arguments.seed)
+        except NetworkError as error:
+            if arguments.scheme:
+                raise
+            refused[scheme] = str(error)
+            continue
+        seconds = simulate(
+            routes, arguments.engine, tolerance=arguments.tolerance, transport=how,
+            seed=arguments.seed,
+        )  # fmt: skip
+        rows.append({"scheme": scheme, "seconds": seconds})
+    _tell(rows, least, refused, arguments)
+    return 0
+
+
+def _tell(
+    rows: list[dict[str, float | str]], least: float, refused: dict[str, str],
+    arguments: argparse.Namespace,
+) -> None:  # fmt: skip
+    from gradwire.report.table import Table
+
+    if arguments.json:
+        told = {"engine": arguments.engine, "least": least, "rows": rows, "refused": refused}
+        print(json.dumps(told, indent=2))
+        return
+    cells = [
+        (str(row["scheme"]), f"{row['seconds']:.4g}",
+         f"{float(row['seconds']) / least:.2f}" if least else "–")
+        for row in rows
+    ]  # fmt: skip
+    print(Table(("scheme", "seconds", "× least"), cells).as_text())
+    print(f"\nAt least: {least:.4g} s; engine: {arguments.engine}")
+    for scheme, why in refused.items():
+        print(f"not tried: {scheme}: {why}")

@@ -1,0 +1,124 @@
+"""gradwire network whatif: what failures, other spines and other places of ranks cost.
+
+gradwire network whatif --topology "leaf_spine(16, 16, 16)" --traffic ring --placement shuffled
+gradwire network whatif --topology "leaf_spine(8, 8, 8)" --traffic direct --vary spines=4,6,8,12
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from gradwire.cli.network_job import Job, add_job_arguments, flows_on, job_of
+from gradwire.errors import NetworkError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_job_arguments(parser)
+    parser.add_argument("--scheme", default="coloured", metavar="TEXT", help="default: coloured")
+    numbers = "a number of the topology, and its values: spines=4,8; repeatable"
+    parser.add_argument("--vary", action="append", default=[], metavar="NAME=V,…", help=numbers)
+    places = "as many other placements, shuffled; default: 20"
+    parser.add_argument("--places", type=int, default=20, metavar="N", help=places)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Tell; the exit code. Raises NetworkError."""
+    job = job_of(arguments)
+    told = {
+        "scheme": arguments.scheme, "seconds": _seconds(job, arguments),
+        "cables": _failures(job, arguments, "cables"),
+        "switches": _failures(job, arguments, "switches"),
+        "vary": [row for text in arguments.vary for row in _varied(text, arguments)],
+        "places": _places(arguments),
+    }  # fmt: skip
+    print(json.dumps(told, indent=2) if arguments.json else _as_text(told))
+    return 0
+
+
+def _seconds(job: Job, arguments: argparse.Namespace) -> float:
+    from gradwire.network.routing.route import route
+
+    return route(job.flows, job.topology, arguments.scheme, arguments.seed).seconds
+
+
+def _failures(job: Job, arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
+    """Of all steps together."""
+    import numpy as np
+
+    from gradwire.network import failures
+    from gradwire.network.routing.route import route
+
+    what = failures.cables(job.topology) if kind == "cables" else failures.switches(job.topology)
+    total = np.zeros(len(what))
+    for steps in job.flows.steps():
+        flows = job.flows[steps[0]]
+        routes = route(flows, job.topology, arguments.scheme, arguments.seed)
+        total += len(steps) * failures.sweep(routes, what, arguments.seed).seconds
+    worst = int(total.argmax())
+    return {
+        "number": len(what), "median": float(np.median(total)), "worst": float(total[worst]),
+        "which": str(what[worst][0].source if kind == "cables" else _common(what[worst])),
+        "to": what[worst][0].target if kind == "cables" else None,
+        "cut_off": int(np.isinf(total).sum()),
+    }  # fmt: skip
+
+
+def _common(links: tuple[Any, ...]) -> str:
+    """The switch that all have."""
+    names = set(links[0][:2]).intersection(*(link[:2] for link in links))
+    return str(min(names, key=lambda name: name.startswith("leaf")))
+
+
+def _varied(text: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    from gradwire.network.topologies import varied
+
+    name, equals, values = text.partition("=")
+    rows = []
+    for value in values.split(",") if equals else ():
+        topology = varied(arguments.topology, name, value)
+        job = Job(topology, flows_on(arguments, topology.hosts, arguments.seed))
+        rows.append({"name": name, "value": value, "seconds": _seconds(job, arguments)})
+    if not rows:
+        raise NetworkError(f"--vary is a name and its values; got {text!r}. Write spines=4,8.")
+    return rows
+
+
+def _places(arguments: argparse.Namespace) -> dict[str, float] | None:
+    import numpy as np
+
+    if arguments.places < 1 or arguments.flows is not None:
+        return None
+    shuffled = argparse.Namespace(**{**vars(arguments), "placement": "shuffled"})
+    found = [_seconds(job_of(shuffled, seed), arguments) for seed in range(arguments.places)]
+    ordered = argparse.Namespace(**{**vars(arguments), "placement": "in-order"})
+    return {
+        "in_order": _seconds(job_of(ordered), arguments), "median": float(np.median(found)),
+        "least": min(found), "most": max(found),
+    }  # fmt: skip
+
+
+def _as_text(told: dict[str, Any]) -> str:
+    from gradwire.report.table import Table
+
+    now = told["seconds"]
+
+    def row(name: str, seconds: float) -> tuple[str, str, str]:
+        return name, f"{seconds:.4g}", f"{seconds / now:.2f}" if now else "–"
+
+    rows = [row("as it is", now)]
+    for kind in ("cables", "switches"):
+        own = told[kind]
+        which = own["which"] + (f"-{own['to']}" if own["to"] else "")
+        rows.append(row(f"one of {own['number']} {kind} fails, median", own["median"]))
+        rows.append(row(f"the worst: {which}", own["worst"]))
+    rows += [row(f"{v['name']} = {v['value']}", v["seconds"]) for v in told["vary"]]
+    if told["places"]:
+        rows.append(row("ranks in order", told["places"]["in_order"]))
+        rows.append(row("ranks anywhere, median", told["places"]["median"]))
+        rows.append(row("ranks anywhere, most", told["places"]["most"]))
+    table = Table((f"paths by {told['scheme']}", "seconds", "× as it is"), rows).as_text()
+    cut = told["cables"]["cut_off"] + told["switches"]["cut_off"]
+    return table + (f"\n\n{cut} of these failures leave hosts without a path." if cut else "")

@@ -1,16 +1,19 @@
 """gradwire network plan: which paths a job's traffic should take, and what that gains.
 
 gradwire network plan --topology "leaf_spine(16, 16, 16)" --traffic ring --placement shuffled
-gradwire network plan --topology "fat_tree(4, 8, 16, 8, 8)" --traffic all_to_all --json
+gradwire network plan --topology "fat_tree(4, 8, 16, 8, 8)" --traffic all_to_all -o routes.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.network_job import add_job_arguments, job_of
+from gradwire.cli.network_job import Job, add_job_arguments, job_of
+from gradwire.cli.output import check_output
+from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
     from gradwire.network.advice import Advice
@@ -20,16 +23,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_job_arguments(parser)
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
+    file = "write the paths: those recommended, or of the first --scheme"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=file)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Advise; the exit code. Raises NetworkError."""
     from gradwire.network.advice import ROWS, advise
 
-    topology, flows = job_of(arguments)
-    advice = advise(flows, topology, arguments.scheme or ROWS, arguments.seed)
+    if arguments.output:
+        check_output("a file of paths", arguments.output)
+    job = job_of(arguments)
+    advice = advise(job.flows, job.topology, arguments.scheme or ROWS, arguments.seed)
+    if arguments.output:
+        _save(arguments, job, (arguments.scheme or [advice.recommended])[0])
     print(json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice))
     return 0
+
+
+def _save(arguments: argparse.Namespace, job: Job, scheme: str | None) -> None:
+    from gradwire.network.routing.route import route
+    from gradwire.network.saved import to_json
+
+    if scheme is None:
+        raise NetworkError(
+            "paths that are written are pinned; for this job none is worth pinning. Leave out -o, "
+            "or name a --scheme."
+        )
+    routes = route(job.flows, job.topology, scheme, arguments.seed)
+    arguments.output.write_text(to_json(routes), encoding="utf-8")
 
 
 def _as_text(advice: Advice) -> str:

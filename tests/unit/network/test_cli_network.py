@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.cli.main import main
+from gradwire.network.saved import from_json
 
 JOB = ["--topology", "leaf_spine(8, 8, 8)", "--placement", "shuffled", "--seed", "1"]
 SHUFFLED = ["network", "plan", *JOB]
@@ -20,6 +21,17 @@ def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     for row in ("ecmp ", "ecmp_k(8)", "ethereal", 'spray("rotating")', "min_split"):
         assert f"\n{row}" in out
     assert "\nAt least: " in out
+
+
+def test_paths_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "routes.json"
+    assert main([*SHUFFLED, "-o", str(file)]) == 0
+    assert from_json(file.read_text()).splits == 0
+    assert main([*SHUFFLED, "--scheme", "ethereal", "-o", str(file)]) == 0
+    assert from_json(file.read_text()).splits > 0
+    ordered = ["network", "plan", "--topology", "leaf_spine(8, 8, 8)", "-o", str(file)]
+    assert main(ordered) == 2
+    assert "none is worth pinning" in capsys.readouterr().err
 
 
 def test_the_same_as_one_document(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,3 +34,10 @@ def all_to_all(fabric: Fabric, bytes: int = 1 << 20) -> Flows:
     a, b = np.divmod(np.arange(fabric.hosts**2), fabric.hosts)
     own = a != b
     return Flows(a[own], b[own], bytes)
+
+
+def shown(value: object) -> str:
+    """In a table."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -12,7 +12,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
-from cases import groups, permutation, ring
+from cases import groups, permutation, ring, shown
 
 from gradwire.network import Fabric, Flows, leaf_spine, rail_optimized, route, samples
 from gradwire.network.distribution import fullest_by_hash
@@ -160,12 +160,6 @@ def hashes() -> list[dict[str, Any]]:
     rows.append({"what": "the exact distribution", "seconds": process_time() - began,
                  "p50": exact.quantile(0.5), "p95": exact.quantile(0.95)})  # fmt: skip
     return rows
-
-
-def shown(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 if __name__ == "__main__":

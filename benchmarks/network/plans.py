@@ -17,7 +17,7 @@ from time import process_time
 from typing import Any
 
 import numpy as np
-from cases import all_to_all, groups, permutation, ring
+from cases import all_to_all, groups, permutation, ring, shown
 
 from gradwire.network import Fabric, Flows, bounds, leaf_spine, route, samples
 from gradwire.report.table import Table
@@ -82,12 +82,6 @@ def measured(name: str, fabric: Fabric, flows: Flows, scheme: str) -> dict[str, 
         "to_spraying": seconds / least.fabric_seconds, "cut": routes.splits,
         "pieces": routes.pieces, "milliseconds": took * 1e3,
     }  # fmt: skip
-
-
-def shown(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.3g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 if __name__ == "__main__":

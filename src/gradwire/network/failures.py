@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
-from gradwire.network.fabric import EVERY, NO_LINK, Fabric, Link
+from gradwire.network.fabric import EVERY, Fabric, Link
 from gradwire.network.least_loaded import least_loaded
+from gradwire.network.loads import add_loads
 from gradwire.network.native import columns, core, tiers
 from gradwire.network.routes import Routes
 
@@ -102,9 +103,7 @@ def _around(routes: Routes, failed: Numbers, seed: int) -> tuple[float, int]:
     hops = broken.hops(source, target, path)
     moves = np.isin(hops, failed).any(1)
     load = np.zeros(len(rates))
-    for column in hops[~moves].T:
-        there = column != NO_LINK
-        np.add.at(load, column[there], amount[~moves][there])
+    add_loads(load, hops[~moves], amount[~moves])
     least_loaded(broken, source[moves], target[moves], amount[moves], seed, load)
     busy = load > 0
     with np.errstate(divide="ignore"):

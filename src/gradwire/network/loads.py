@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,13 +47,13 @@ def loads(
     load = np.zeros(len(fabric.rates), kind)
     own = ~spread
     hops = fabric.hops(source[own], target[own], path[own])
-    _add(load, hops, amount[own].astype(kind) * finer)
+    add_loads(load, hops, amount[own].astype(kind) * finer)
     for some in shared:
         shape = some.weights.shape
         a, b = (np.repeat(end, shape[1]) for end in (some.source, some.target))
         hops = fabric.hops(a, b, np.tile(np.arange(shape[1]), shape[0]))
         share = some.amount.astype(kind) * (finer // some.weights.sum(1).astype(kind))
-        _add(load, hops, (some.weights.astype(kind) * share[:, None]).reshape(-1))
+        add_loads(load, hops, (some.weights.astype(kind) * share[:, None]).reshape(-1))
     return Loads(load, unit * finer)
 
 
@@ -80,7 +80,8 @@ def _spreads(
             yield Spread(a, b, sums[some], weights(fabric, a, b))
 
 
-def _add(load: NDArray[np.int64], hops: Numbers, amount: NDArray[np.int64]) -> None:
+def add_loads(load: NDArray[Any], hops: Numbers, amount: NDArray[Any]) -> None:
+    """Adds what takes these hops, [pieces, 4] (`Fabric.hops`), to the load of every link."""
     for column in hops.T:
         taken = column != NO_LINK
         np.add.at(load, column[taken], amount[taken])

@@ -17,6 +17,7 @@ from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, NO_LINK, Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.least_loaded import least_loaded
+from gradwire.network.loads import add_loads
 from gradwire.network.routes import Routes
 
 Numbers = NDArray[np.int64]
@@ -128,9 +129,7 @@ class Crossing:
         if not fails.any():
             return path
         load = np.zeros(len(self.fabric.rates))
-        for column in hops[~fails].T:
-            there = column != NO_LINK
-            np.add.at(load, column[there], amount[~fails][there])
+        add_loads(load, hops[~fails], amount[~fails])
         found = path.copy()
         found[fails] = least_loaded(
             self.fabric, source[fails], target[fails], amount[fails], seed, load

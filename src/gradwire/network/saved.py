@@ -61,6 +61,8 @@ def from_json(text: str) -> Routes:
         flow, path = (np.array(data["pieces"][name], np.int64) for name in _PIECES[:2])
         amount = _amounts(data["pieces"]["amount"])
         routes = Routes(fabric, flows, flow, path, amount, int(data["unit"]))
+    except NetworkError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         _fail(f"{type(error).__name__}: {error}")
     _check(routes)

@@ -136,3 +136,36 @@ def test_what_cannot_vary_is_refused(
 ) -> None:
     assert main(["network", "whatif", *JOB, "--vary", vary]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    routes = tmp_path / "routes.json"
+    job = ["--topology", "leaf_spine(2, 2, 2)", "--traffic", "all_to_all", "--bytes", "4000"]
+    assert main(["network", "plan", *job, "--scheme", "coloured", "-o", str(routes)]) == 0
+    capsys.readouterr()
+    ports = {f"{a},{b}": {"0": [61000], "1": [61001]} for a in range(4) for b in range(4)}
+    (tmp_path / "ports.json").write_text(json.dumps(ports))
+    (tmp_path / "hosts.txt").write_text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4")
+    files = ["--ports", str(tmp_path / "ports.json"), "--addresses", str(tmp_path / "hosts.txt")]
+    begins = {
+        "srv6": "# flow from to", "nccl": "# Queue pairs", "htsim": "Nodes 4\nConnections 12\n",
+        "hccl": "10.0.0.1,10.0.0.3=6100",
+    }  # fmt: skip
+    for name, begin in begins.items():
+        more = files if name == "hccl" else []
+        assert main(["network", "export", str(routes), "--format", name, *more]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith(begin)
+        assert main(["network", "export", str(routes), "--format", name, *more, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"format": name, "text": text}
+    (tmp_path / "few.txt").write_text("10.0.0.1")
+    (tmp_path / "bad.json").write_text("[1]")
+    wrong = {
+        "needs --addresses and --ports": [],
+        "got 1 for 4 hosts": [*files[:3], str(tmp_path / "few.txt")],
+        "bad.json is none": ["--ports", str(tmp_path / "bad.json"), *files[2:]],
+        "a text file that is there": ["--ports", str(tmp_path / "no.json"), *files[2:]],
+    }
+    for said, more in wrong.items():
+        assert main(["network", "export", str(routes), "--format", "hccl", *more]) == 2
+        assert said in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""gradwire network export: paths that `network plan -o` wrote, as other tools read them.
+
+gradwire network export routes.json --format srv6
+gradwire network export routes.json --format hccl --addresses hosts.txt --ports ports.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradwire.errors import NetworkError
+
+if TYPE_CHECKING:
+    from gradwire.network.exports.hccl import Ports
+    from gradwire.network.routes import Routes
+
+FORMATS = {
+    "srv6": "segment lists, a line for each piece",
+    "hccl": "MultiQpSrcPort.cfg: source ports for each pair of addresses",
+    "nccl": "environment of NCCL, RCCL and UCCL",
+    "htsim": "a connection matrix, without paths: for other simulators",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("routes", type=Path, help="a routes.json")
+    known = "; ".join(f"{name}: {line}" for name, line in FORMATS.items())
+    parser.add_argument("--format", choices=FORMATS, default="srv6", help=known)
+    address = "hccl: the address of every host, a line each"
+    parser.add_argument("--addresses", type=Path, metavar="FILE", help=address)
+    ports = 'hccl: JSON, source ports by pair and path: {"0,4": {"2": [61000, …], …}, …}'
+    parser.add_argument("--ports", type=Path, metavar="FILE", help=ports)
+    parser.add_argument("--json", action="store_true", help="the text in a JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write to standard output; the exit code. Raises NetworkError."""
+    from gradwire.network.saved import from_json
+
+    text = _exported(from_json(_read(arguments.routes)), arguments)
+    told = json.dumps({"format": arguments.format, "text": text}) + "\n"
+    print(told if arguments.json else text, end="")
+    return 0
+
+
+def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
+    from gradwire.network.exports import hccl, nccl, srv6
+    from gradwire.network.importers import htsim
+
+    if arguments.format == "srv6":
+        return srv6.write(routes)
+    if arguments.format == "nccl":
+        return nccl.write(routes)
+    if arguments.format == "htsim":
+        return htsim.connections(routes.flows, routes.fabric.hosts)
+    if arguments.addresses is None or arguments.ports is None:
+        raise NetworkError(
+            "HCCL pins by source ports, which switches hash: it needs --addresses and --ports. "
+            "Probe which port takes which path, and write both files."
+        )
+    addresses = _read(arguments.addresses).split()
+    if len(addresses) < routes.fabric.hosts:
+        raise NetworkError(
+            f"every host has an address; got {len(addresses)} for {routes.fabric.hosts} hosts. "
+            f"Add the others to {arguments.addresses}."
+        )
+    return hccl.write(routes, addresses, _ports(arguments.ports))
+
+
+def _ports(path: Path) -> Ports:
+    text = _read(path)
+    try:
+        data: Any = json.loads(text)
+        return {
+            (int(pair.split(",")[0]), int(pair.split(",")[1])): {
+                int(own): [int(port) for port in known] for own, known in by_path.items()
+            }
+            for pair, by_path in data.items()
+        }
+    except (ValueError, AttributeError, TypeError, IndexError):
+        raise NetworkError(
+            f"ports are a JSON document of pairs of hosts, paths and ports, {{'0,4': {{'2': "
+            f"[61000]}}}}; {path} is none. Correct it."
+        ) from None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NetworkError(
+            f"what is read is a text file that is there; {path}: {error}. Correct the name."
+        ) from None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.amounts import shrunk
 from gradwire.network.fabric import EVERY, Fabric, Link
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.loads import add_loads
@@ -77,21 +78,24 @@ def sweep(
         seconds, moved = np.array([s for s, _ in after]), np.array([m for _, m in after], int)
         return Failures(sets, seconds, moved, routes.fabric_seconds)
     slowest, moved = np.zeros(len(sets)), np.zeros(len(sets), np.int64)
-    source, target, amount, path = columns(*_between(routes))
+    (source, target, amount, path), unit = _between(routes)
+    source, target, amount, path = columns(source, target, amount, path)
     native.sweep_failures(
         (len(path), source.ctypes.data, target.ctypes.data, amount.ctypes.data),
         path.ctypes.data, tiers(fabric), (len(sets), start.ctypes.data, links.ctypes.data),
         seed % (1 << 64), slowest.ctypes.data, moved.ctypes.data,
     )  # fmt: skip
-    return Failures(sets, slowest * 8 / routes.unit, moved, routes.fabric_seconds)
+    return Failures(sets, slowest * 8 / unit, moved, routes.fabric_seconds)
 
 
-def _between(routes: Routes) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Source, target, amount and path of pieces between leaves."""
+def _between(routes: Routes) -> tuple[tuple[Numbers, Numbers, Numbers, Numbers], float]:
+    """Source, target, amount and path of pieces between leaves, and the unit of amounts."""
     own, leaf = routes.path >= 0, routes.fabric.leaf_of
     flow = routes.flow[own]
     flows = routes.flows
-    return leaf[flows.src[flow]], leaf[flows.dst[flow]], routes.amount[own], routes.path[own]
+    amount, unit = shrunk(routes.amount, routes.unit)
+    ends = leaf[flows.src[flow]], leaf[flows.dst[flow]]
+    return (*ends, amount[own], routes.path[own]), unit
 
 
 def _around(routes: Routes, failed: Numbers, seed: int) -> tuple[float, int]:
@@ -99,7 +103,7 @@ def _around(routes: Routes, failed: Numbers, seed: int) -> tuple[float, int]:
     rates = routes.fabric.rates.copy()
     rates[failed] = 0
     broken = replace(routes.fabric, rates=rates)
-    source, target, amount, path = _between(routes)
+    (source, target, amount, path), unit = _between(routes)
     hops = broken.hops(source, target, path)
     moves = np.isin(hops, failed).any(1)
     load = np.zeros(len(rates))
@@ -108,7 +112,7 @@ def _around(routes: Routes, failed: Numbers, seed: int) -> tuple[float, int]:
     busy = load > 0
     with np.errstate(divide="ignore"):
         longest = float((load[busy] / rates[busy]).max(initial=0.0))
-    return longest * 8 / routes.unit, int(moves.sum())
+    return longest * 8 / unit, int(moves.sum())
 
 
 def _check(routes: Routes) -> None:

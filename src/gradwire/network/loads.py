@@ -43,7 +43,7 @@ def loads(
     """Of pieces between leaves, by a path each, or spread; amounts in 1/unit bytes."""
     shared = list(_spreads(fabric, source[spread], target[spread], amount[spread]))
     finer = math.lcm(1, *{int(w) for s in shared for w in np.unique(s.weights.sum(1))})
-    kind = np.int64 if amount.sum(dtype=np.float64) * finer < EXACT else object
+    kind = np.int64 if int(amount.sum(dtype=np.float64)) * finer < EXACT else object
     load = np.zeros(len(fabric.rates), kind)
     own = ~spread
     hops = fabric.hops(source[own], target[own], path[own])
@@ -69,7 +69,7 @@ def _spreads(
 ) -> Iterator[Spread]:
     """Pair by pair: what flows between the same leaves shares its paths."""
     ends, which = fabric.pairs(source, target)
-    sums = np.zeros(len(ends[0]), np.int64)
+    sums = np.zeros(len(ends[0]), amount.dtype)
     np.add.at(sums, which, amount)
     crosses = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
     for kind in (False, True):

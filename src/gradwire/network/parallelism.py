@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.amounts import as_bytes
 from gradwire.network.engines.flow import uses_of
 from gradwire.network.engines.maxmin import run
 from gradwire.network.engines.transfers import Rows, Transfers
@@ -137,7 +138,7 @@ def _routed(
     near = np.flatnonzero(~far)
     order = np.argsort(np.concatenate([number, near]), kind="stable")
     path = np.concatenate([routes.path, np.full(len(near), BELOW)])[order]
-    amount = np.concatenate([routes.amount / routes.unit, np.zeros(len(near))])[order]
+    amount = np.concatenate([as_bytes(routes.amount, routes.unit), np.zeros(len(near))])[order]
     own = np.concatenate([number, near])[order]
     start = np.searchsorted(own, np.arange(len(flows) + 1))
     return _Pieces(start, host[flows.src[own]], host[flows.dst[own]], path, amount)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.amounts import as_bytes
 from gradwire.network.fabric import BELOW, EVERY, Fabric, Link
 from gradwire.network.flows import Flows
 from gradwire.network.loads import Loads, loads
@@ -80,18 +81,18 @@ class Routes:
         """Until the last link between switches is done, if all are busy from the start, of each
         step, added up."""
         fabric = self.fabric
-        return sum(
-            _longest(own.loads.amount, fabric.rates) / own.loads.unit for own in self._steps
-        )
+        return sum(_longest(as_bytes(*own.loads), fabric.rates) for own in self._steps)
 
     @cached_property
     def seconds(self) -> float:
         """The same, of each step, until the last link of hosts and switches is done."""
         fabric, total = self.fabric, 0.0
         for own in self._steps:
-            sent, received = ports(fabric, own.flows, own.flow, own.path, own.amount / own.unit)
+            sent, received = ports(
+                fabric, own.flows, own.flow, own.path, as_bytes(own.amount, own.unit)
+            )
             total += max(
-                _longest(own.loads.amount, fabric.rates) / own.loads.unit,
+                _longest(as_bytes(*own.loads), fabric.rates),
                 _longest(sent, fabric.host_up), _longest(received, fabric.host_down),
             )  # fmt: skip
         return total
@@ -137,10 +138,10 @@ class Routes:
         return found
 
 
-def _longest(amount: NDArray[Any], rates: Numbers) -> float:
-    """Seconds of what is done last: bytes at bits per second."""
-    busy = amount > 0
-    return float((amount[busy] / rates[busy]).max(initial=0.0)) * 8
+def _longest(bytes: NDArray[np.float64], rates: Numbers) -> float:
+    """Seconds of what is done last, at bits per second."""
+    busy = bytes > 0
+    return float((bytes[busy] / rates[busy]).max(initial=0.0)) * 8
 
 
 def amount(numerator: int, unit: int) -> Amount:

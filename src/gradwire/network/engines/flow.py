@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradwire.network.amounts import as_bytes
 from gradwire.network.engines.maxmin import run
 from gradwire.network.engines.transfers import Numbers, Reals, Rows, Transfers
 from gradwire.network.fabric import EVERY, NO_LINK, Fabric
@@ -23,21 +24,21 @@ def transfers_of(routes: Routes) -> Transfers:
     """Pieces that are alike are one transfer; those of a step wait for all of the step before.
     What is sprayed uses all of its paths at once. Links: those of the fabric, then of hosts' ports
     up, then down."""
-    fabric, flows = routes.fabric, routes.flows
+    fabric, flows, bytes = routes.fabric, routes.flows, as_bytes(routes.amount, routes.unit)
     keys = np.stack([
         flows.step[routes.flow], flows.src[routes.flow], flows.dst[routes.flow], routes.path,
-        routes.amount,
+        np.unique(bytes, return_inverse=True)[1],
     ])  # fmt: skip
     order = np.lexsort(keys[::-1])
-    keys = keys[:, order].astype(np.int64)
+    keys = keys[:, order]
     is_new = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(0))
     many = np.diff(np.append(np.flatnonzero(is_new), len(order)))
-    step, source, target, path, amount = keys[:, is_new]
+    step, source, target, path, _ = keys[:, is_new]
     row, link, part = uses_of(fabric, source, target, path)
     barriers, after = _barriers(step)
     n = len(step) + barriers
     return Transfers(
-        Rows.of(row, link, n), part, np.append(amount / routes.unit, np.zeros(barriers)),
+        Rows.of(row, link, n), part, np.append(bytes[order][is_new], np.zeros(barriers)),
         np.append(many, np.ones(barriers)).astype(float), after, np.zeros(n),
         all_rates(fabric) / 8,
     )  # fmt: skip

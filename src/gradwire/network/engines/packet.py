@@ -174,8 +174,8 @@ def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Numbers, Co
 def _whole_bytes(routes: Routes) -> Numbers:
     """Of pieces: together a flow's bytes, each within one of its part."""
     order = np.argsort(routes.flow, kind="stable")
-    total = np.cumsum(routes.amount[order])
-    ends = total // routes.unit
+    kind = object if routes.unit >= 1 << 62 else routes.amount.dtype
+    ends = (np.cumsum(routes.amount[order].astype(kind)) // routes.unit).astype(np.int64)
     found = np.empty(len(order), np.int64)
     found[order] = np.diff(ends, prepend=0)
     return found

@@ -8,12 +8,14 @@ ports a pair, equal parts. Source: HCCL's documentation of that variable.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from gradwire.errors import NetworkError
+from gradwire.network.amounts import numbers
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
@@ -74,11 +76,11 @@ def read(
                 f"every pair that sends has a line; {flow.src} to {flow.dst} has none. Add it."
             )
         rows += [(i, path, flow.bytes * many, len(own)) for path, many in Counter(own).items()]
-    unit = int(np.lcm.reduce([1, *(parts for *_, parts in rows)]))
+    unit = math.lcm(1, *(parts for *_, parts in rows))
     return Routes(
         fabric, flows, np.array([r[0] for r in rows], np.int64),
         np.array([r[1] for r in rows], np.int64),
-        np.array([r[2] * (unit // r[3]) for r in rows], np.int64), unit,
+        numbers([r[2] * (unit // r[3]) for r in rows]), unit,
     )  # fmt: skip
 
 

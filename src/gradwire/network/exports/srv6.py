@@ -15,6 +15,7 @@ from typing import NoReturn
 import numpy as np
 
 from gradwire.errors import NetworkError
+from gradwire.network.amounts import numbers
 from gradwire.network.fabric import BELOW, EVERY, Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
@@ -66,7 +67,7 @@ def read(text: str, fabric: Fabric, flows: Flows, segment: Callable[[int], str] 
     return Routes(
         fabric, flows, np.array([flow for flow, _, _ in rows], np.int64),
         np.array([path for _, path, _ in rows], np.int64),
-        np.array([int(bytes * unit) for _, _, bytes in rows], np.int64), unit,
+        numbers([int(bytes * unit) for _, _, bytes in rows]), unit,
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gradwire.network.amounts import parts_of, scaled
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
@@ -48,7 +49,7 @@ class Ethereal(Scheme):
         total = flows.bytes[crossing.which][flow]
         if not self.whole_bytes:
             unit = math.lcm(1, *np.unique(pieces).tolist())
-            return crossing.cut(flow, path, total * unit // pieces[flow], unit)
+            return crossing.cut(flow, path, scaled(total, parts_of(unit, pieces[flow])), unit)
         even, is_last = total // pieces[flow], part == pieces[flow] - 1
         bytes = np.where(is_last, total - even * (pieces[flow] - 1), even)
         return crossing.cut(flow[bytes > 0], path[bytes > 0], bytes[bytes > 0], 1)

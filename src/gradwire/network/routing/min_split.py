@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gradwire.network.amounts import scaled
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
@@ -37,6 +38,6 @@ class MinSplit(Scheme):
         crossing = Crossing(fabric, flows)
         crossing.refuse_unequal()
         share = share_out(crossing, exact, seed)
-        amount = crossing.sizes[share.edge] * share.part
+        amount = scaled(crossing.sizes[share.edge], share.part)
         path = crossing.around_failures(share.edge, share.way, amount, seed)
         return crossing.cut(share.edge, path, amount, share.unit)

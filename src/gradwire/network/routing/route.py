@@ -9,6 +9,7 @@ import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.network import routing
+from gradwire.network.amounts import scaled
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.routes import Routes
@@ -49,7 +50,7 @@ def route(
         np.concatenate([rows[part.flow] for steps, part in routed for rows in steps]),
         np.concatenate([part.path for steps, part in routed for _ in steps]),
         np.concatenate([
-            part.amount * (unit // part.unit) for steps, part in routed for _ in steps
+            scaled(part.amount, unit // part.unit) for steps, part in routed for _ in steps
         ]), unit,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.member import Member
+from gradwire.network.amounts import reduced, scaled, shrunk
 from gradwire.network.colouring import Side
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, NO_LINK, Fabric
@@ -105,13 +106,14 @@ class Crossing:
 
     def cut(self, one: Numbers, path: Numbers, amount: Numbers, unit: int) -> Routes:
         """Pieces, in 1/unit bytes, of them; `one` counts from the first that leaves its leaf."""
+        amount, unit = reduced(amount, unit)
         leaf_of = self.fabric.leaf_of
         stays = np.flatnonzero(leaf_of[self.flows.src] == leaf_of[self.flows.dst])
         return Routes(
             self.fabric, self.flows,
             np.concatenate([self.which[one], stays]),
             np.concatenate([path, np.full(len(stays), BELOW, np.int64)]),
-            np.concatenate([amount, self.flows.bytes[stays] * unit]), unit,
+            np.concatenate([amount, scaled(self.flows.bytes[stays], unit)]), unit,
         )  # fmt: skip
 
     def refuse_unequal(self) -> None:
@@ -124,6 +126,7 @@ class Crossing:
     def around_failures(self, one: Numbers, path: Numbers, amount: Numbers, seed: int) -> Numbers:
         """Paths, where those of pieces that fail are others, where least is; the rest stay."""
         source, target = self.source[one], self.target[one]
+        amount = shrunk(amount, 1)[0]
         hops = self.fabric.hops(source, target, path)
         fails = ((hops != NO_LINK) & (self.fabric.rates[hops] == 0)).any(1)
         if not fails.any():

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.amounts import scaled
 from gradwire.network.colouring import Side
 from gradwire.network.fabric import Fabric
 from gradwire.network.routing.scheme import Crossing
@@ -90,14 +91,14 @@ def _refined(share: Share, tier: Tier, method: Method, seed: int) -> Share:
                 left, right = tier.left.some(edge), tier.right.some(edge)
                 if split:
                     own = split(left, right, ways.weight, seed)
-                    own = own._replace(part=own.part * part[own.edge])
+                    own = own._replace(part=scaled(own.part, part[own.edge]))
                 else:
                     own = _wrapped(left, right, part, ways.weight, seed)
                 found.append(own._replace(edge=edge[own.edge], way=ways.number[own.way]))
     finer = math.lcm(1, *(own.unit for own in found))
     return Share(
         np.concatenate([own.edge for own in found]), np.concatenate([own.way for own in found]),
-        np.concatenate([own.part * (finer // own.unit) for own in found]), share.unit * finer,
+        np.concatenate([scaled(own.part, finer // own.unit) for own in found]), share.unit * finer,
     )  # fmt: skip
 
 

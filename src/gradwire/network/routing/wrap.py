@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from gradwire.network.amounts import parts_of, reduced, scaled
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.loads import EXACT, weights
@@ -73,14 +74,17 @@ def laid(crossing: Crossing, shares: Numbers, least: int, seed: int) -> Cut:
     found = list[Cut]()
     for plane in range(planes):
         here = np.flatnonzero(whole.path == plane)
+        if not len(here):
+            continue
         cut = wrapped(
             pair[whole.one[here]], whole.amount[here], own[plane], first, least * whole.unit
         )
         found.append(cut._replace(one=whole.one[here[cut.one]]))
-    finer = math.lcm(*(cut.unit for cut in found))
+    finer = math.lcm(1, *(cut.unit for cut in found))
     return Cut(
         np.concatenate([cut.one for cut in found]), np.concatenate([cut.path for cut in found]),
-        np.concatenate([cut.amount * (finer // cut.unit) for cut in found]), whole.unit * finer,
+        np.concatenate([scaled(cut.amount, finer // cut.unit) for cut in found]),
+        whole.unit * finer,
     )  # fmt: skip
 
 
@@ -97,7 +101,8 @@ def wrapped(line: Numbers, sizes: Numbers, shares: Numbers, first: Numbers, leas
     length = np.zeros(len(shares), np.int64)
     np.add.at(length, line, sizes)
     total = own.sum(1)
-    kind = np.int64 if (length * total.astype(float)).sum() < EXACT else object
+    finest = (length * total.astype(float)).sum() + float(least) * total.max(initial=0)
+    kind = np.int64 if finest < EXACT else object
     size = sizes[order].astype(kind) * total[line[order]]
     starts = np.cumsum(size) - size  # one line after the other, in 1/total of each
     begin = np.cumsum(length.astype(kind) * total) - length.astype(kind) * total
@@ -110,15 +115,16 @@ def wrapped(line: Numbers, sizes: Numbers, shares: Numbers, first: Numbers, leas
     thing = np.searchsorted(starts, cuts, "right") - 1
     path = turned.reshape(-1)[np.searchsorted(way, cuts, "right") - 1]
     unit = math.lcm(1, *np.unique(total[line]).tolist())
-    amount = (np.append(cuts[1:], size.sum()) - cuts) * (unit // total[line[order[thing]]])
-    return Cut(order[thing], path, amount, unit)
+    length = np.append(cuts[1:], size.sum()) - cuts
+    amount = scaled(length, parts_of(unit, total[line[order[thing]]]))
+    return Cut(order[thing], path, *reduced(amount, unit))
 
 
 def _snapped(bounds: Any, starts: Any, size: Any, least: Any) -> Any:
     """Where things may be cut: at their ends, or at whole multiples of the least, so that no
     part is smaller."""
     thing = np.searchsorted(starts, bounds, "right") - 1
-    at, whole, step = bounds - starts[thing], size[thing], least[:, None]
+    at, whole, step = bounds - starts[thing], size[thing], np.maximum(least, 1)[:, None]
     inside = np.minimum((at + step // 2) // step, np.maximum(whole // step - 1, 0)) * step
     nearest = np.where(whole - at < np.abs(at - inside), whole, inside)
     return starts[thing] + nearest

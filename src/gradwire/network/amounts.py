@@ -1,0 +1,58 @@
+"""Amounts in whole parts of a byte: 64-bit numbers where they fit, Python's own where not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Amounts = NDArray[Any]  # of int64, or of Python's numbers
+_FITS = 1 << 62
+
+
+def numbers(values: Sequence[int]) -> Amounts:
+    """Of these."""
+    fits = all(-_FITS < value < _FITS for value in values)
+    return np.array(values, np.int64 if fits else object)
+
+
+def scaled(amount: Amounts, factor: int | Amounts) -> Amounts:
+    """Times a factor, or one each; their sum fits too."""
+    most = int(np.abs(amount).max(initial=0)) * int(np.abs(factor).max(initial=1))
+    if most * max(len(amount), 1) < _FITS:
+        return amount.astype(np.int64) * factor
+    return amount.astype(object) * factor
+
+
+def parts_of(unit: int, divisors: NDArray[np.int64]) -> Amounts:
+    """unit // divisors, which divide it."""
+    values, which = np.unique(divisors, return_inverse=True)
+    return numbers([unit // int(value) for value in values])[which.reshape(-1)]
+
+
+def reduced(amount: Amounts, unit: int) -> tuple[Amounts, int]:
+    """The same, in the largest parts."""
+    if unit == 1 or not len(amount):
+        return amount, unit
+    common = math.gcd(unit, int(np.gcd.reduce(amount)))
+    found = amount // common
+    return (scaled(found, 1) if found.dtype == object else found), unit // common
+
+
+def as_bytes(amount: Amounts, unit: int) -> NDArray[np.float64]:
+    """As near as floating-point numbers are."""
+    if amount.dtype != object and unit < _FITS:
+        return amount / unit
+    return np.array([int(value) / unit for value in amount], np.float64)
+
+
+def shrunk(amount: Amounts, unit: int) -> tuple[NDArray[np.int64], float]:
+    """Nearly the same in 64 bits, with another unit: for what only compares them."""
+    if amount.dtype != object and unit < _FITS:
+        return amount, float(unit)
+    bytes = as_bytes(amount, unit)
+    finer = 2.0 ** math.floor(60 - math.log2(max(float(bytes.sum()), 1.0)))
+    return np.rint(bytes * finer).astype(np.int64), finer

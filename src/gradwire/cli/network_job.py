@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from gradwire.network.placement import Placement
 
 
+_MOST_BYTES = 1e15
+
+
 class Job(NamedTuple):
     """As it was asked for."""
 
@@ -63,10 +66,9 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
     try:
         with open(arguments.flows, encoding="utf-8") as file:
             return htsim.flows(file.read())
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise NetworkError(
-            f"flows are in a file that can be read; {arguments.flows}: {error.strerror}. Correct "
-            "the name."
+            f"flows are in a text file that is there; {error}. Correct the name."
         ) from None
 
 
@@ -75,11 +77,25 @@ def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
 
     pattern = next(p for p in PATTERNS if p.__name__ == arguments.traffic)
     ranks = _ranks(arguments, hosts)
+    if not 1 <= arguments.bytes <= _MOST_BYTES:
+        raise NetworkError(
+            f"--bytes is 1 to {_MOST_BYTES:.0e}; got {arguments.bytes}. Write 25e6, say."
+        )
     return pattern(ranks, -(-round(arguments.bytes) // ranks) * ranks)  # in equal parts
 
 
 def _ranks(arguments: argparse.Namespace, hosts: int) -> int:
-    ranks: int = hosts if arguments.ranks is None else arguments.ranks
+    from gradwire.network.fabric import count
+
+    each = count("--per-machine", arguments.per_machine)
+    if each > hosts:
+        raise NetworkError(
+            f"ranks of a machine have a host each; got --per-machine {each} and {hosts} hosts. "
+            "Use a smaller number, or a larger topology."
+        )
+    ranks = hosts - hosts % each
+    if arguments.ranks is not None:
+        ranks = count("--ranks", arguments.ranks)
     if ranks > hosts:
         raise NetworkError(
             f"every rank has a host; got {ranks} ranks for {hosts}. Use a larger topology."
@@ -88,11 +104,15 @@ def _ranks(arguments: argparse.Namespace, hosts: int) -> int:
 
 
 def _placement(arguments: argparse.Namespace, hosts: int, seed: int) -> Placement:
-    from gradwire.network.fabric import count
     from gradwire.network.placement import Placement
 
-    each, ranks = count("--per-machine", arguments.per_machine), _ranks(arguments, hosts)
+    each, ranks = arguments.per_machine, _ranks(arguments, hosts)
     if arguments.placement == "shuffled":
         everywhere = Placement.shuffled(hosts - hosts % each, seed, each)
-        return everywhere.of(range(min(ranks, everywhere.ranks)))
+        if ranks > everywhere.ranks:
+            raise NetworkError(
+                f"machines of {each} ranks fill {everywhere.ranks} of {hosts} hosts; got {ranks} "
+                "ranks. Use fewer, or another --per-machine."
+            )
+        return everywhere.of(range(ranks))
     return Placement.in_order(ranks, each)

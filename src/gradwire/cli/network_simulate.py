@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     least = bounds(flows, topology).seconds
     how = Transport(window=arguments.window, spraying=arguments.spraying)
     rows, refused = list[dict[str, float | str]](), dict[str, str]()
+    failure: NetworkError | None = None
     for scheme in arguments.scheme or _SCHEMES:
         scheme_of(scheme)
         try:
@@ -48,13 +49,15 @@ def run(arguments: argparse.Namespace) -> int:
         except NetworkError as error:
             if arguments.scheme:
                 raise
-            refused[scheme] = str(error)
+            refused[scheme], failure = str(error), error
             continue
         seconds = simulate(
             routes, arguments.engine, tolerance=arguments.tolerance, transport=how,
             seed=arguments.seed,
         )  # fmt: skip
         rows.append({"scheme": scheme, "seconds": seconds})
+    if failure and not rows:
+        raise failure
     _tell(rows, least, refused, arguments)
     return 0
 

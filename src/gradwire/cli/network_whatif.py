@@ -77,7 +77,7 @@ def _varied(text: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
     name, equals, values = text.partition("=")
     rows = []
-    for value in values.split(",") if equals else ():
+    for value in values.split(",") if equals and values else ():
         topology = varied(arguments.topology, name, value)
         job = Job(topology, flows_on(arguments, topology.hosts, arguments.seed))
         rows.append({"name": name, "value": value, "seconds": _seconds(job, arguments)})

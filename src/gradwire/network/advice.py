@@ -106,9 +106,8 @@ def _row(flows: Flows, topology: Fabric, scheme: str, seed: int) -> Row:
     routes = route(flows, topology, scheme, seed)
     seconds = np.array([routes.seconds])
     if scheme.split("(", maxsplit=1)[0] in _CHANCE:
-        hosts = bounds(flows, topology).host_seconds
         many = _MANY if scheme.startswith("ecmp") else _FEW
-        seconds = np.maximum(samples(flows, topology, scheme, many, seed), hosts)
+        seconds = samples(flows, topology, scheme, many, seed, hosts=True)
     between = routes.path >= 0
     per_host = np.bincount(flows.src[routes.flow[between]], minlength=1)
     return Row(

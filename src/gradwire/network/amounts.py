@@ -21,8 +21,9 @@ def numbers(values: Sequence[int]) -> Amounts:
 
 def scaled(amount: Amounts, factor: int | Amounts) -> Amounts:
     """Times a factor, or one each; their sum fits too."""
-    most = int(np.abs(amount).max(initial=0)) * int(np.abs(factor).max(initial=1))
-    if most * max(len(amount), 1) < _FITS:
+    largest = abs(factor) if isinstance(factor, int) else int(np.abs(factor).max(initial=1))
+    most = int(np.abs(amount).max(initial=0)) * largest
+    if largest < _FITS and most * max(len(amount), 1) < _FITS:
         return amount.astype(np.int64) * factor
     return amount.astype(object) * factor
 

@@ -36,6 +36,7 @@ class Bounds:
 
 def bounds(flows: Flows, topology: Fabric) -> Bounds:
     """Of all flows. Spraying reaches it where links are equal and none failed."""
+    topology.refuse_others(flows)
     steps, step = np.unique(flows.step, return_inverse=True)
     hosts = _longest(len(steps), [
         _seconds(step, flows.src, flows.bytes, topology.host_up.sum(1)),
@@ -67,7 +68,7 @@ def _seconds(step: Numbers, place: Numbers, bytes: Numbers, rates: Numbers) -> N
     """[steps, places]: of all that one place sends, or receives, at its rate. Infinite where
     bytes must pass and nothing does."""
     steps = int(step.max(initial=-1)) + 1
-    sums = np.zeros((steps, len(rates)), np.int64)
+    sums = np.zeros((steps, len(rates)))
     np.add.at(sums, (step, place), bytes)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(sums > 0, 8.0 * sums / rates, 0.0)

@@ -40,7 +40,9 @@ def fullest_by_hash(
 ) -> Distribution:
     """Of flows of one size that start together, in a leaf-spine whose links are alike; else
     NetworkError: `samples` is for those."""
-    crossing = Crossing(topology, Flows.of(flows))
+    given = Flows.of(flows)
+    topology.refuse_others(given)
+    crossing = Crossing(topology, given)
     crossing.refuse_unequal()
     if topology.cores or len(set(topology.rates.tolist())) > 1:
         raise NetworkError(

@@ -18,15 +18,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 
+if TYPE_CHECKING:
+    from gradwire.network.flows import Flows
+
 Numbers = NDArray[np.int64]
 NO_LINK = -1
+_FASTEST = 10**18  # bits per second
 BELOW = -1
 """Instead of a path: it stays below the leaf, and needs no link between switches."""
 EVERY = -2
@@ -160,6 +164,15 @@ class Fabric:
             found[rows] = np.count_nonzero(self.path_rates(a[rows], b[rows]), axis=1)
         return found[which]
 
+    def refuse_others(self, flows: Flows) -> None:
+        """NetworkError for flows of hosts that are not there."""
+        last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
+        if last >= self.hosts:
+            raise NetworkError(
+                f"hosts are numbered from 0 to {self.hosts - 1}; got a flow with host {last}. "
+                "Leave it out, or make the topology larger."
+            )
+
     # -- others like it --------------------------------------------------------------------
 
     def without(self, *failed: Link | str) -> Fabric:
@@ -183,9 +196,9 @@ class Fabric:
         number = {link: i for i, link in enumerate(self.links)}
         rates = self.rates.copy()
         for link, rate in bits_per_second.items():
-            if link not in number or rate < 0:
+            if link not in number or rate < 0 or rate != int(rate):
                 raise NetworkError(
-                    f"a link of the topology has 0 bits per second or more; got {link} with "
+                    f"a link of the topology has whole bits per second; got {link} with "
                     f"{rate}. A link is for example {self.links[0]}."
                 )
             rates[number[link]] = rate
@@ -212,7 +225,12 @@ class Fabric:
 
 def rate(name: str, gbps: float) -> int:
     """Bits per second of a link; NetworkError unless above 0 and finite."""
-    return round(above_zero(name, gbps) * 1e9)
+    bits = round(above_zero(name, gbps) * 1e9)
+    if not 1 <= bits <= _FASTEST:
+        raise NetworkError(
+            f"{name} is 1 bit to 1 Ebit per second; got {gbps} Gbit/s. Write for example 100."
+        )
+    return bits
 
 
 def above_zero(name: str, value: float) -> float:

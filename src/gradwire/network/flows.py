@@ -53,7 +53,13 @@ class Flows:
         """Of single flows, or of tuples of a flow's first three or all four fields."""
         if isinstance(flows, Flows):
             return flows
-        rows = [Flow(*row) for row in flows]
+        try:
+            rows = [Flow(*row) for row in flows]
+        except TypeError:
+            raise NetworkError(
+                "a flow is source, destination, bytes and, where there are several, its step; got "
+                f"{flows!r:.80}. Write (0, 1, 1000)."
+            ) from None
         return Flows(*zip(*rows)) if rows else Flows([], [], [], [])
 
     def __len__(self) -> int:
@@ -91,12 +97,16 @@ class Flows:
 
 
 def _whole(name: str, values: ArrayLike) -> Column:
-    given = np.asarray(values)
-    if given.size == 0:
+    try:
+        given = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        given = np.zeros((0, 0), object)
+    if given.size == 0 and given.ndim == 1:
         given = given.astype(np.int64)
-    if given.dtype.kind not in "iu" or given.ndim > 1:
+    is_beyond = given.dtype == np.uint64 and int(given.max(initial=0)) >= 1 << 63
+    if given.dtype.kind not in "iu" or given.ndim > 1 or is_beyond:
         raise NetworkError(
-            f"{name} of flows are whole numbers in one row; got {given.dtype} of shape "
+            f"{name} of flows are whole numbers below 2^63 in one row; got {given.dtype} of shape "
             f"{given.shape}. Round them, or pass a list of integers."
         )
     return given.astype(np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.fabric import count
 from gradwire.network.flows import Flows
 
 Numbers = NDArray[np.int64]
@@ -45,6 +46,7 @@ class Placement:
     @staticmethod
     def shuffled(ranks: int, seed: int, per_machine: int = 1) -> Placement:
         """As a scheduler may hand out machines: in any order, ranks of a machine together."""
+        count("seed", seed, 0)
         machines = -(-ranks // per_machine)
         order = np.random.default_rng(seed).permutation(machines).tolist()
         host = [order[r // per_machine] * per_machine + r % per_machine for r in range(ranks)]
@@ -66,17 +68,17 @@ class Placement:
 
     def placed(self, flows: Flows) -> Flows:
         """Flows between ranks as flows between hosts, without those within a machine or a host."""
+        host, own = self._columns[0], flows[self.leaves_machine(flows)]
+        return Flows(host[own.src], host[own.dst], own.bytes, own.step)
+
+    def leaves_machine(self, flows: Flows) -> NDArray[np.bool_]:
+        """Which flows between ranks need the network; NetworkError for other ranks."""
         last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
         if last >= self.ranks:
             raise NetworkError(
                 f"ranks are numbered from 0 to {self.ranks - 1}; got a flow with rank {last}. "
                 "Place as many ranks as flows name."
             )
-        host, own = self._columns[0], flows[self.leaves_machine(flows)]
-        return Flows(host[own.src], host[own.dst], own.bytes, own.step)
-
-    def leaves_machine(self, flows: Flows) -> NDArray[np.bool_]:
-        """Which flows between ranks need the network."""
         host, machine = self._columns
         far: NDArray[np.bool_] = machine[flows.src] != machine[flows.dst]
         far &= host[flows.src] != host[flows.dst]

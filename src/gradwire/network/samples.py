@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.bounds import bounds
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.native import columns, core, tiers
@@ -21,14 +22,20 @@ Seconds = NDArray[np.float64]
 def samples(
     flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric,
     scheme: str | Scheme = "ecmp", number: int = 1000, seed: int = 0,
+    hosts: bool = False,
 ) -> Seconds:  # fmt: skip
     """`fabric_seconds` of `route(flows, topology, scheme, seed + i)` for each i below `number`,
-    [number]. Hashed schemes take 5 ns a flow and seed. NetworkError as of `route`."""
+    [number]; hosts: of each step what hosts' own links need, if that is longer. Hashed schemes
+    take 5 ns a flow and seed. NetworkError as of `route`."""
     chosen, given = scheme_of(scheme), Flows.of(flows)
     count("number", number)
+    count("seed", seed, 0)
     found = np.zeros(number)
     for steps in given.steps():
-        found += len(steps) * _of_step(given[steps[0]], topology, chosen, number, seed)
+        own = given[steps[0]]
+        least = bounds(own, topology).host_seconds if hosts else 0.0
+        taken = _of_step(own, topology, chosen, number, seed)
+        found += len(steps) * np.maximum(taken, least)
     return found
 
 

@@ -34,9 +34,9 @@ def topology_of(text: str) -> Fabric:
         return built(text)
     try:
         return reader(path.read_text(encoding="utf-8"))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise NetworkError(
-            f"a topology is a builder or a file that can be read; {text}: {error.strerror}. Write "
+            f"a topology is a builder or a text file that is there; {text}: {error}. Write "
             f"'{NOTATION.example}', or correct the name."
         ) from None
 

@@ -64,7 +64,11 @@ def test_what_fails_is_gone_around(capsys: pytest.CaptureFixture[str]) -> None:
         (["--fail", "spine9"], "a link or a switch of the topology; got 'spine9'"),
         (["--scheme", "fastest"], "'fastest' is no scheme"),
         (["--per-machine", "0"], "--per-machine is a whole number of at least 1; got 0"),
-        (["--bytes", "-1"], "bytes is a whole number of at least 1"),
+        (["--bytes", "-1"], "--bytes is 1 to 1e+15; got -1.0"),
+        (["--bytes", "nan"], "--bytes is 1 to 1e+15; got nan"),
+        (["--ranks", "0"], "--ranks is a whole number of at least 1; got 0"),
+        (["--per-machine", "65"], "got --per-machine 65 and 64 hosts"),
+        (["--seed", "-1"], "seed is a whole number of at least 0; got -1"),
         (["--topology", "torus(4)"], "'torus' is no builder"),
     ],
 )
@@ -112,7 +116,7 @@ def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["network", "simulate", *JOB, *asked, "--scheme", "coloured"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["seconds"] == pytest.approx(8e-8)
     assert main(["network", "plan", *JOB, "--flows", str(tmp_path / "b.cm")]) == 2
-    assert "flows are in a file that can be read" in capsys.readouterr().err
+    assert "flows are in a text file that is there" in capsys.readouterr().err
 
 
 def test_a_heat_map_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,9 +52,12 @@ def test_a_flow_keeps_its_own_columns() -> None:
         (([-1], [1], [5]), "hosts are numbered from 0; flow 0 is -1 -> 1"),
         (([0], [1], [5], [-2]), "steps are numbered from 0"),
         (([0, 1], [1, 2, 3], [5]), "equally long; got 2, 3, 1, 1"),
-        (([0], [1], [1.5]), "bytes of flows are whole numbers in one row; got float64"),
-        (([0], [1], [True]), "bytes of flows are whole numbers in one row; got bool"),
-        (([[0]], [1], [5]), "src of flows are whole numbers in one row"),
+        (
+            ([0], [1], [1.5]),
+            r"bytes of flows are whole numbers below 2\^63 in one row; got float",
+        ),
+        (([0], [1], [True]), r"bytes of flows are whole numbers below 2\^63 in one row; got bool"),
+        (([[0]], [1], [5]), r"src of flows are whole numbers below 2\^63 in one row"),
     ],
 )
 def test_what_no_flow_can_be(columns: tuple[Any, ...], rule: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.network.fabric import Fabric, count, evenly, rate
+from gradwire.network.fabric import Fabric, above_zero, count, evenly, rate
 
 
 def dual_plane(
@@ -19,7 +19,7 @@ def dual_plane(
     shape = {"leaves": leaves, "hosts": hosts, "spines": spines, "planes": planes}
     for name, number in shape.items():
         count(name, number)
-    port = host_gbps / planes
+    port = above_zero("host_gbps", host_gbps) / planes
     return evenly(
         [leaves], hosts,
         [(f"plane{p}.spine{j}", 0) for p in range(planes) for j in range(spines)], 0,

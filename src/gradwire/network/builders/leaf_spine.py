@@ -26,6 +26,7 @@ def leaf_spine(
                 f"{fabric_gbps} and {oversubscription}. Leave one out."
             )
         above_zero("oversubscription", oversubscription)
+        above_zero("host_gbps", host_gbps)
         fabric_gbps = hosts * host_gbps / (oversubscription * cables)
     return evenly(
         [leaves], hosts, [(f"spine{i // parallel}", i % parallel) for i in range(cables)], 0,

@@ -7,8 +7,9 @@
 A connection has at most a window of packets under way. Pinned ones go back to the first that is
 missing when one after it arrives (go-back-N, as RoCE), or when a timer says so; then they may take
 another path. Sprayed ones choose a path for every packet, and send again what a timer says was
-lost. What finds a queue full is dropped, what waits longer than the mark allows is marked; windows
-may shrink by marks as DCTCP's do (Alizadeh et al. 2010).
+lost. What stays below a leaf uses hosts' first ports. What finds a queue full is dropped, what
+waits longer than the mark allows is marked; windows may shrink by marks as DCTCP's do (Alizadeh et
+al. 2010).
 """
 
 from __future__ import annotations
@@ -105,6 +106,7 @@ def send(
     """All pieces of all steps; fails: seconds at which links go down. The same for the same seed.
     NetworkError for links that are not there."""
     how, fabric = transport or Transport(), routes.fabric
+    count("seed", seed, 0)
     rows, connections = _connections(routes, how, seed)
     rates = all_rates(fabric)
     down = np.full(len(rates), _NEVER)

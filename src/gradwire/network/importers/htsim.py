@@ -13,6 +13,7 @@ Source: csg-htsim, sim/datacenter (fat_tree_topology, connection_matrix).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import NoReturn
@@ -25,7 +26,7 @@ from gradwire.network.flows import Flows
 _KEYS = ("nodes", "tiers", "podsize", "tier", "downlink_speed_gbps", "radix_down", "radix_up",
          "downlink_latency_ns", "switch_latency_ns", "oversubscribed", "bundle", "queue_down",
          "queue_up")  # fmt: skip
-_CONNECTION = re.compile(r"(\d+)->(\d+)((?:\s+\w+\s+\S+)*)")
+_CONNECTION = re.compile(r"([0-9]+)->([0-9]+)((?:\s+\w+\s+\S+)*)")
 
 
 def topology(text: str) -> Fabric:
@@ -38,13 +39,18 @@ def topology(text: str) -> Fabric:
     hosts, up = _need(tiers, 0, "radix_down"), _need(tiers, 0, "radix_up")
     nodes = _whole("nodes", shape.get("nodes", 0))
     host_gbps, fabric_gbps = (_rate(tiers, tier) for tier in (0, 1))
-    bundle = int(tiers.get(1, {}).get("bundle", 1))
+    bundle = _whole("bundle of tier 1", tiers.get(1, {}).get("bundle", 1))
     if count == 2:
         _must_fit("Nodes", nodes, hosts)
+        _must_fit("Radix_Up of tier 0", up, bundle)
         return leaf_spine(
             nodes // hosts, hosts, up // bundle, host_gbps=host_gbps, fabric_gbps=fabric_gbps,
             parallel=bundle,
         )  # fmt: skip
+    if bundle > 1:
+        raise NetworkError(
+            f"with three tiers, switches have one cable between them; got Bundle {bundle}. Use 1."
+        )
     pod = _whole("podsize", shape.get("podsize", 0))
     _must_fit("Nodes", nodes, pod)
     _must_fit("Podsize", pod, hosts)
@@ -56,14 +62,15 @@ def topology(text: str) -> Fabric:
 
 def flows(text: str) -> Flows:
     """Of a `.cm` file: connections in its order. What begins by a trigger is in the step after
-    the connection that pulls it. NetworkError with the line for what cannot be read."""
+    the connection that pulls it; all others start together, whatever their `start` says.
+    NetworkError with the line for what cannot be read."""
     rows, pulled_in = list[tuple[int, int, int, int]](), dict[str, int]()
     for number, line in _lines(text):
         if "->" not in line:
             continue
         match = _CONNECTION.fullmatch(line)
         facts = dict(zip(*[iter((match[3] if match else "").split())] * 2))
-        if match is None or not facts.get("size", "").isdigit():
+        if match is None or not re.fullmatch("[0-9]+", facts.get("size", "")):
             _fail(number, line, "a connection is '0->1 id 1 start 0 size 2000000'")
         trigger = facts.get("trigger")
         if trigger is not None and trigger not in pulled_in:
@@ -111,6 +118,8 @@ def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
             parsed = float(value)
         except ValueError:
             _fail(number, line, f"{name} is a number")
+        if not math.isfinite(parsed):
+            _fail(number, line, f"{name} is a number")
         if name == "tier":
             own = tiers.setdefault(int(parsed), {})
         else:
@@ -134,7 +143,7 @@ def _rate(tiers: Mapping[int, Mapping[str, float]], tier: int) -> float:
 
 
 def _whole(name: str, value: float) -> int:
-    if value < 1 or value != int(value):
+    if not 1 <= value < 1 << 31 or value != int(value):
         raise NetworkError(f"{name} is a whole number of at least 1; got {value:g}. Correct it.")
     return int(value)
 

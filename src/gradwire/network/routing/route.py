@@ -10,7 +10,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.network import routing
 from gradwire.network.amounts import scaled
-from gradwire.network.fabric import Fabric
+from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing, Scheme
@@ -33,12 +33,8 @@ def route(
     scheme is not for.
     """
     chosen, given = scheme_of(scheme), Flows.of(flows)
-    last = int(max(given.src.max(initial=-1), given.dst.max(initial=-1)))
-    if last >= topology.hosts:
-        raise NetworkError(
-            f"hosts are numbered from 0 to {topology.hosts - 1}; got a flow with host {last}. "
-            "Leave it out, or make the topology larger."
-        )
+    count("seed", seed, 0)
+    topology.refuse_others(given)
     _refuse_disconnected(topology, given)
     groups = given.steps()
     if sum(map(len, groups)) < 2:

@@ -70,7 +70,7 @@ def laid(crossing: Crossing, shares: Numbers, least: int, seed: int) -> Cut:
     own = [np.where(fabric.plane_of[uplink] == plane, shares, 0) for plane in range(planes)]
     ports = np.stack([part.sum(1) for part in own], axis=1)
     flows = np.arange(len(pair))
-    whole = wrapped(flows, crossing.sizes, ports[pair], np.zeros_like(flows))
+    whole = wrapped(flows, crossing.sizes, ports[pair], np.zeros_like(flows), least)
     found = list[Cut]()
     for plane in range(planes):
         here = np.flatnonzero(whole.path == plane)

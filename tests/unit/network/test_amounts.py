@@ -92,6 +92,18 @@ def test_a_least_piece_where_a_plane_has_no_path() -> None:
     assert {p.bytes for p in routes.assignments if p.flow == 0} == {7}
 
 
+@pytest.mark.parametrize("scheme", ["wrap", "wrap(least=1000)", "optimal"])
+def test_planes_of_many_different_rates_and_none(scheme: str) -> None:
+    fabric = dual_plane(3, 2, 3, planes=3).with_rates({
+        Link("leaf2", "plane2.spine1"): 0, Link("leaf0", "plane2.spine2"): 0,
+        Link("plane0.spine0", "leaf1"): 25 * 10**9, Link("plane2.spine1", "leaf1"): 25 * 10**9,
+    })  # fmt: skip
+    pairs = [(a, b) for a in range(6) for b in range(6) if a != b]
+    sizes = np.random.default_rng(2).integers(1, 100_000, len(pairs))
+    is_sound(Flows(*zip(*pairs), sizes), fabric, scheme)
+    assert route([], fabric, scheme).pieces == route([(0, 1, 5)], fabric, scheme).pieces == 0
+
+
 def test_steps_are_bound_one_by_one() -> None:
     """The first by a host, the second by the fabric: hashes are not faster than the bound."""
     fabric = leaf_spine(2, 4, 4).without("spine0")

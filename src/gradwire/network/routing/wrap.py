@@ -62,7 +62,7 @@ def laid(crossing: Crossing, shares: Numbers, least: int, seed: int) -> Cut:
     ends, pair = fabric.pairs(crossing.source, crossing.target)
     first = np.random.default_rng(seed).integers(0, shares.shape[1], len(shares))
     planes = int(fabric.plane_of.max()) + 1
-    if planes == 1:
+    if planes == 1 or not len(pair):
         return wrapped(pair, crossing.sizes, shares, first, least)
     far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
     path = np.arange(shares.shape[1])
@@ -98,7 +98,7 @@ def wrapped(line: Numbers, sizes: Numbers, shares: Numbers, first: Numbers, leas
     turned = (first[:, None] + np.arange(paths)) % paths
     own = np.take_along_axis(shares, turned, 1)
     order = np.argsort(line, kind="stable")
-    length = np.zeros(len(shares), np.int64)
+    length = np.zeros(len(shares), sizes.dtype)
     np.add.at(length, line, sizes)
     total = own.sum(1)
     finest = (length * total.astype(float)).sum() + float(least) * total.max(initial=0)

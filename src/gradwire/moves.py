@@ -99,12 +99,14 @@ class AllGather(_Collective):
 class AllToAll(_Collective):
     """Every rank sends each rank a part of its own. Arrives as: the parts, in rank order, 1-D.
 
-    sizes: elements for each rank; arriving: elements from each rank. All ranks know both.
+    sizes: elements for each rank; arriving: elements from each rank. Each rank knows its own.
+    alike: every rank's sizes are the same.
     """
 
     sizes: tuple[int, ...]
     arriving: tuple[int, ...]
     rank: int
+    alike: bool = field(default=False, kw_only=True)
     name: ClassVar[str] = "all_to_all"
 
     def bytes_sent(self, n: int) -> float:

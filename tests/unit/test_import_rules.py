@@ -17,6 +17,7 @@ VOCABULARY = (
     "tasks",
     "moves",
     "plan",
+    "pins",
     "buckets",
     "topology",
     "trace",

@@ -1,18 +1,25 @@
 """`gradwire lab`: run a command on an emulated cluster, or measure the cluster's links."""
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from gradwire.lab.availability import available
 from gradwire.lab.cluster import Cluster, LabTimeoutError
 from gradwire.lab.rates import format_rate
 
+if TYPE_CHECKING:
+    from gradwire.network.fabric import Fabric
+
+_HOSTS = 4
 _TIMED_OUT = 124  # as timeout(1) has it
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -24,15 +31,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_cluster_arguments(running)
     running.add_argument("--rate", default="1gbit", help="of every link, each way (%(default)s)")
     running.add_argument("--procs-per-host", type=int, default=1, metavar="N")
+    topology = "leaves and spines instead of one switch: 'leaf_spine(leaves=4, hosts=4, spines=4)'"
+    running.add_argument("--topology", metavar="TEXT", help=topology)
+    seed = "of the leaves' hashes: the same paths again; default: 1"
+    running.add_argument("--hash-seed", type=int, default=1, metavar="N", help=seed)
+    places, how = ("in-order", "shuffled"), "of ranks on hosts; default: in-order"
+    running.add_argument("--placement", choices=places, default="in-order", help=how)
+    running.add_argument("--seed", type=int, default=0, help="of the placement; default: 0")
     running.add_argument("--timeout", type=float, metavar="SECONDS", help="end it after so long")
     running.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …")
     probing = actions.add_parser("probe", help="measure what the links really deliver")
     _add_cluster_arguments(probing)
+    probing.set_defaults(topology=None)
     probing.add_argument("--rate", nargs="+", default=["1gbit"], help="one or more rates")
 
 
 def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", type=int, default=4, metavar="N", help="(%(default)s)")
+    parser.add_argument("--hosts", type=int, metavar="N", help=f"default: {_HOSTS}")
     parser.add_argument(
         "--loopback",
         action="store_true",
@@ -73,11 +88,19 @@ def _ending_on_sigterm() -> Iterator[None]:
 def _run(arguments: argparse.Namespace) -> int:
     command = arguments.command_line
     command = command[1:] if command[:1] == ["--"] else command
+    topology = None
+    if arguments.topology is not None:
+        from gradwire.network.topologies import topology_of
+
+        topology = topology_of(arguments.topology)
     cluster = Cluster(
-        arguments.hosts,
+        _hosts(arguments),
         arguments.rate,
         procs_per_host=arguments.procs_per_host,
         loopback=arguments.loopback,
+        topology=topology,
+        hash_seed=arguments.hash_seed,
+        order=_order(arguments, topology),
     )
     _announce(cluster)
     started = time.monotonic()
@@ -87,19 +110,37 @@ def _run(arguments: argparse.Namespace) -> int:
             on_line=_to_stderr if arguments.json else None,
             timeout_seconds=arguments.timeout,
         )
-    if arguments.json:
-        print(json.dumps(_run_document(cluster, command, code, time.monotonic() - started)))
+        seconds = time.monotonic() - started
+        if arguments.json:
+            print(json.dumps(_run_document(cluster, command, code, seconds)))
     return code
+
+
+def _hosts(arguments: argparse.Namespace) -> int | None:
+    if arguments.hosts is None and arguments.topology is None:
+        return _HOSTS
+    return int(arguments.hosts) if arguments.hosts is not None else None
+
+
+def _order(arguments: argparse.Namespace, topology: Fabric | None) -> Sequence[int] | None:
+    if arguments.placement == "in-order":
+        return None
+    from gradwire.network.placement import Placement
+
+    hosts = topology.hosts if topology else _hosts(arguments) or 0
+    return Placement.shuffled(hosts, arguments.seed).host
 
 
 def _run_document(
     cluster: Cluster, command: list[str], code: int, seconds: float
 ) -> dict[str, object]:
+    links = {} if cluster.loopback else cluster.link_bytes()
     return {
         **_cluster_document(cluster),
         "command": command,
         "exit_code": code,
         "seconds": round(seconds, 3),
+        "links": [{"from": a, "to": b, "bytes": sent} for (a, b, _), sent in links.items()],
     }
 
 
@@ -117,7 +158,7 @@ def _probe(arguments: argparse.Namespace) -> int:
 
     reports = []
     for rate in arguments.rate:
-        cluster = Cluster(arguments.hosts, rate, loopback=arguments.loopback)
+        cluster = Cluster(_hosts(arguments), rate, loopback=arguments.loopback)
         _announce(cluster)
         with cluster:
             reports.append(probe(cluster))
@@ -132,10 +173,12 @@ def _announce(cluster: Cluster) -> None:
     if cluster.loopback:
         _say(f"{cluster.ranks} processes on 127.0.0.1, unshaped: --rate has no effect")
         return
-    _say(
-        f"{cluster.hosts} hosts × {cluster.procs_per_host} on one switch, every link "
-        f"{format_rate(cluster.bits_per_second)}/s each way"
-    )
+    topology, rate = cluster.topology, f"{format_rate(cluster.bits_per_second)}/s each way"
+    if topology is None:
+        where = f"one switch, every link {rate}"
+    else:
+        where = f"{topology.leaves} leaves and {len(topology.uplinks)} spines, hosts' links {rate}"
+    _say(f"{cluster.hosts} hosts × {cluster.procs_per_host} on {where}")
 
 
 def _say(words: str) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS = {
     "srv6": "segment lists, a line for each piece",
+    "pins": "for gradwire.attach(…, planes=…): a rule for each pair of hosts",
     "hccl": "MultiQpSrcPort.cfg: source ports for each pair of addresses",
     "nccl": "environment of NCCL, RCCL and UCCL",
     "htsim": "a connection matrix, without paths: for other simulators",
@@ -48,11 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
-    from gradwire.network.exports import hccl, nccl, srv6
+    from gradwire.network.exports import hccl, nccl, pins, srv6
     from gradwire.network.importers import htsim
 
     if arguments.format == "srv6":
         return srv6.write(routes)
+    if arguments.format == "pins":
+        return pins.write(routes).to_json()
     if arguments.format == "nccl":
         return nccl.write(routes)
     if arguments.format == "htsim":

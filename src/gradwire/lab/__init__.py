@@ -7,13 +7,14 @@ Nothing made here has a name outside the lab, so nothing can be left behind; see
 """
 
 from gradwire.lab.availability import Availability, available
-from gradwire.lab.cluster import Cluster, LabTimeoutError
+from gradwire.lab.cluster import Cluster, Connection, LabTimeoutError
 from gradwire.lab.counters import bytes_sent
 from gradwire.lab.rates import parse_rate
 
 __all__ = [
     "Availability",
     "Cluster",
+    "Connection",
     "LabTimeoutError",
     "available",
     "bytes_sent",

@@ -6,6 +6,8 @@ LOOPBACK_ADDRESS = "127.0.0.1"
 PREFIX_LENGTH = 16
 LARGEST_CLUSTER = 256
 
+_OWN, _FIRST_PLANE = 77, 128
+
 
 def host_name(number: int) -> str:
     """Return what `hostname` says on this host."""
@@ -13,6 +15,20 @@ def host_name(number: int) -> str:
 
 
 def host_address(number: int) -> str:
-    """Return the IPv4 address of host `number`, counted from 0."""
+    """Return the IPv4 address of host `number`, counted from 0, where all are on one switch."""
     high, low = divmod(number + 1, 256)
-    return f"10.77.{high}.{low}"
+    return f"10.{_OWN}.{high}.{low}"
+
+
+def placed_address(leaf: int, place: int, plane: int | None = None) -> str:
+    """Return the address of the host at this place below a leaf: its own, or on a plane."""
+    return f"10.{_network(plane)}.{leaf}.{place + 1}"
+
+
+def leaf_prefix(leaf: int | None, plane: int | None = None) -> str:
+    """Return the addresses of all hosts below a leaf, or (None) of all hosts, as routes do."""
+    return f"10.{_network(plane)}.{'0.0/16' if leaf is None else f'{leaf}.0/24'}"
+
+
+def _network(plane: int | None) -> int:
+    return _OWN if plane is None else _FIRST_PLANE + plane

@@ -45,9 +45,10 @@ def _modes_to_try() -> list[Mode]:
 
 def _refusal(mode: Mode) -> str | None:
     from gradwire.lab.guarded import GuardConnection
+    from gradwire.lab.one_switch import one_switch
 
     try:
-        GuardConnection(mode, hosts=1, bits_per_second=10**9).close()
+        GuardConnection(mode, one_switch(1, 10**9)).close()
     except (LabError, OSError) as error:
         return str(error)
     return None

@@ -1,9 +1,13 @@
 """The emulated cluster, as its users see it."""
 
+from __future__ import annotations
+
 import itertools
+import json
 import socket
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.errors import LabError
 from gradwire.lab.addresses import (
@@ -11,22 +15,41 @@ from gradwire.lab.addresses import (
     LARGEST_CLUSTER,
     LOOPBACK_ADDRESS,
     LOOPBACK_INTERFACE,
-    host_address,
+    host_name,
 )
 from gradwire.lab.availability import Mode, available
 from gradwire.lab.environment import Layout, rank_environment
 from gradwire.lab.guarded import GuardConnection
 from gradwire.lab.job import Job, LabTimeoutError
 from gradwire.lab.lines import LineHandler, print_prefixed
+from gradwire.lab.one_switch import one_switch
 from gradwire.lab.rates import parse_rate
+from gradwire.lab.wiring import Wiring
 
-__all__ = ["Cluster", "LabTimeoutError"]
+if TYPE_CHECKING:
+    from gradwire.network.fabric import Fabric, Link
+
+__all__ = ["Cluster", "Connection", "LabTimeoutError"]
 
 _FIRST_PORT = 29500
+_LARGEST_SEED = 2**32 - 1
+
+
+class Connection(NamedTuple):
+    """Of TCP: hosts by number, and ports."""
+
+    source: int
+    target: int
+    source_port: int
+    target_port: int
 
 
 class Cluster:
     """Hosts on one switch, every link shaped to `rate` in both directions.
+
+    With a `topology` (`gradwire.network.leaf_spine(…)`, or its text) hosts are below leaves, and
+    the kernel routes: a host's own address is hashed over spines, its address on a plane goes by
+    that plane's spine (see `leaf_spine`). `rate` is then that of the fastest host's link.
 
     Processes of one host talk unshaped, over that host's own loopback. With `loopback=True` there
     are no namespaces: the same processes on 127.0.0.1, unshaped.
@@ -36,15 +59,35 @@ class Cluster:
     """
 
     def __init__(
-        self, hosts: int, rate: str, *, procs_per_host: int = 1, loopback: bool = False
-    ) -> None:
-        """Check the numbers; nothing is built yet. Raises `LabError` for wrong ones."""
-        _check_count("hosts", hosts, LARGEST_CLUSTER)
-        _check_count("procs_per_host", procs_per_host, LARGEST_CLUSTER)
-        self.hosts = hosts
-        self.procs_per_host = procs_per_host
+        self, hosts: int | None = None, rate: str = "1gbit", *, procs_per_host: int = 1,
+        loopback: bool = False, topology: Fabric | str | None = None, hash_seed: int = 1,
+        order: Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
+        """Check the numbers; nothing is built yet.
+
+        Args:
+            hosts: how many; a topology says it.
+            rate: of links, such as "200mbit".
+            procs_per_host: ranks to a host.
+            loopback: without namespaces.
+            topology: instead of one switch.
+            hash_seed: of its leaves, 1 or more: the same gives the same paths again.
+            order: the hosts, in the order in which ranks fill them; by number if None.
+                `Placement.shuffled(hosts, seed).host` is one at random.
+
+        Raises:
+            LabError: wrong ones. NetworkError: the text is no topology.
+        """
+        self.topology = _topology(topology, hosts, loopback)
+        asked = self.topology.hosts if self.topology else hosts
+        self.hosts = _count("hosts", asked, LARGEST_CLUSTER)
+        self.procs_per_host = _count("procs_per_host", procs_per_host, LARGEST_CLUSTER)
+        _count("hash_seed", hash_seed, _LARGEST_SEED)
+        self.order = tuple(range(self.hosts) if order is None else order)
+        _check_order(self.order, self.hosts)
         self.loopback = loopback
         self.bits_per_second = parse_rate(rate)
+        self._wiring = self._wire(hash_seed)
         self._ports = itertools.count(_FIRST_PORT)
         self._guard: GuardConnection | None = None
 
@@ -53,14 +96,14 @@ class Cluster:
         """The number of processes a command is started as."""
         return self.hosts * self.procs_per_host
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Cluster:
         """Build the network. Raises `LabError` where that is impossible, with the reason."""
         if self._guard is not None:
             raise LabError(
                 "a cluster is entered once at a time; this one already stands; use it as it is, "
                 "or make a second Cluster"
             )
-        self._guard = GuardConnection(self._mode(), self.hosts, self.bits_per_second)
+        self._guard = GuardConnection(self._mode(), self._wiring)
         return self
 
     def __exit__(
@@ -107,25 +150,94 @@ class Cluster:
         Raises:
             LabError: the command is empty or cannot be started, or the cluster is not entered.
         """
+        guard = self._entered()
+        _check_command(command)
+        layout = self._layout()
+        port = self._next_port()
+        with Job(guard, on_line or print_prefixed) as job:
+            for rank in range(layout.ranks):
+                environment = rank_environment(layout, rank, port, env)
+                job.start(rank, layout.host_of(rank), command, environment)
+            return job.wait(timeout_seconds)
+
+    def link_bytes(self) -> dict[Link, int]:
+        """What each link has carried since the network was built, in bytes, each way.
+
+        Links are named as `Routes.link_bytes()` names them, those of hosts ("host0", "leaf0") too.
+        Headers are counted once per super-packet of up to 64 KiB: about 0.1 % more than payload.
+        For between runs. Raises `LabError` in loopback mode and outside the with block.
+        """
+        from gradwire.network.fabric import Link
+
+        sent = self._entered().look({})["sent"]
+        ends = [way for c in self._wiring.cables for way in ((c.near, c.far), (c.far, c.near))]
+        return {Link(a.machine, b.machine): sent[a.machine][a.interface] for a, b in ends}
+
+    def paths(self, connections: Sequence[Connection]) -> list[int]:
+        """The uplink of its leaf that each connection's packets are hashed to, or -1 below a leaf.
+
+        Asks the kernel of each leaf; nothing is sent. Answers hold for packets from `source` to
+        `target`, both by their own addresses; what comes back has its own path.
+        For between runs. Raises `LabError` without a topology, and outside the with block.
+        """
+        guard = self._entered()
+        if self.topology is None:
+            raise LabError(
+                "paths are chosen where there are several; this cluster has one switch; give it a "
+                'topology, such as "leaf_spine(leaves=4, hosts=4, spines=4)"'
+            )
+        asked: dict[str, dict[int, str]] = {}
+        leaf_of, uplinks = self.topology.leaf_of, [name for name, _ in self.topology.uplinks]
+        for i, one in enumerate(connections):
+            asked.setdefault(f"leaf{leaf_of[one.source]}", {})[i] = self._lookup(one)
+        found = dict[int, int]()
+        for leaf, own in asked.items():
+            answers = guard.look({leaf: list(own.values())})["answers"][leaf].splitlines()
+            for i, answer in zip(own, answers, strict=True):
+                device = json.loads(answer)[0]["dev"]
+                found[i] = uplinks.index(device) if device in uplinks else -1
+        return [found[i] for i in range(len(connections))]
+
+    def address(self, host: int, plane: int | None = None) -> str:
+        """Its own, or the one on a plane. Raises `LabError` for one that is not there."""
+        wiring = self._wiring
+        try:
+            return wiring.addresses[host] if plane is None else wiring.planes[host][plane]
+        except IndexError:
+            raise LabError(
+                f"hosts are numbered from 0 to {self.hosts - 1}, and planes as their topology's "
+                f"uplinks; got host {host}, plane {plane}; choose one that is there"
+            ) from None
+
+    def _lookup(self, one: Connection) -> str:
+        return (
+            f"route get {self.address(one.target)} from {self.address(one.source)} "
+            f"iif {host_name(one.source)} ipproto tcp sport {one.source_port} "
+            f"dport {one.target_port}"
+        )
+
+    def _entered(self) -> GuardConnection:
         if self._guard is None or self._guard.closed:
             raise LabError(
                 "a cluster runs commands between entering and leaving it; this one is not "
                 "entered, or was given up after a second interruption; write: "
                 "with Cluster(...) as cluster: cluster.run(...)"
             )
-        _check_command(command)
-        layout = self._layout()
-        port = self._next_port()
-        with Job(self._guard, on_line or print_prefixed) as job:
-            for rank in range(layout.ranks):
-                environment = rank_environment(layout, rank, port, env)
-                job.start(rank, layout.host_of(rank), command, environment)
-            return job.wait(timeout_seconds)
+        return self._guard
+
+    def _wire(self, hash_seed: int) -> Wiring:
+        if self.topology is None:
+            return one_switch(self.hosts, self.bits_per_second)
+        from gradwire.lab.leaf_spine import leaf_spine
+
+        return leaf_spine(self.topology, self.bits_per_second, hash_seed)
 
     def _layout(self) -> Layout:
-        address = LOOPBACK_ADDRESS if self.loopback else host_address(0)
-        interface = LOOPBACK_INTERFACE if self.loopback else INTERFACE
-        return Layout(self.hosts, self.procs_per_host, address, interface)
+        if self.loopback:
+            addresses = [LOOPBACK_ADDRESS] * self.hosts
+            return Layout(self.order, self.procs_per_host, LOOPBACK_INTERFACE, addresses)
+        wiring = self._wiring
+        return Layout(self.order, self.procs_per_host, INTERFACE, wiring.addresses, wiring.planes)
 
     def _next_port(self) -> int:
         """Return a fresh port: an old one may still be closing."""
@@ -136,11 +248,37 @@ class Cluster:
             return int(probe.getsockname()[1])
 
 
-def _check_count(name: str, value: int, largest: int) -> None:
+def _topology(given: Fabric | str | None, hosts: int | None, loopback: bool) -> Fabric | None:
+    if (given is None) == (hosts is None):
+        raise LabError(
+            "a cluster has a number of hosts, on one switch, or a topology; got "
+            f"{'both' if hosts is not None else 'neither'}; give one of the two"
+        )
+    if given is not None and loopback:
+        raise LabError(
+            "a topology needs namespaces, and loopback has none; leave out one of the two"
+        )
+    if isinstance(given, str):
+        from gradwire.network.topologies import topology_of
+
+        return topology_of(given)
+    return given
+
+
+def _check_order(order: Sequence[int], hosts: int) -> None:
+    if sorted(order) != list(range(hosts)):
+        raise LabError(
+            f"an order names each host from 0 to {hosts - 1} once; got {list(order)!r:.80}; leave "
+            "it out, or shuffle all numbers"
+        )
+
+
+def _count(name: str, value: object, largest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= largest:
         raise LabError(
             f"{name} is a whole number from 1 to {largest}; got {value!r}; choose one in between"
         )
+    return value
 
 
 def _check_command(command: Sequence[str]) -> None:

@@ -16,18 +16,23 @@ def bytes_sent() -> int:
     super-packet of up to 64 KiB, so it exceeds the payload by about 0.1 %. Traffic within a host
     is not counted. In loopback mode this is what the whole machine sent over `lo`.
     """
-    return _bytes_sent(os.environ.get("GRADWIRE_LAB_INTERFACE", INTERFACE))
-
-
-def _bytes_sent(interface: str) -> int:
-    for line in Path("/proc/self/net/dev").read_text().splitlines():
-        name, colon, columns = line.partition(":")
-        if colon and name.strip() == interface:
-            return int(columns.split()[_TRANSMITTED_BYTES_COLUMN])
+    interface, found = os.environ.get("GRADWIRE_LAB_INTERFACE", INTERFACE), interface_bytes()
+    if interface in found:
+        return found[interface]
     raise LabError(
         f"bytes_sent() counts on the lab's interface; this process has no {interface!r}; call it "
         "in a process that `gradwire lab run` or Cluster.run() started"
     )
+
+
+def interface_bytes() -> dict[str, int]:
+    """Return the bytes sent by each interface of the process's own network namespace."""
+    found = {}
+    for line in Path("/proc/self/net/dev").read_text().splitlines():
+        name, colon, columns = line.partition(":")
+        if colon:
+            found[name.strip()] = int(columns.split()[_TRANSMITTED_BYTES_COLUMN])
+    return found
 
 
 def segments_resent() -> int:

@@ -1,7 +1,7 @@
 """The environment variables of one rank."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 # Not set where the caller has set them. Ranks share few cores: one thread each. Lines must arrive
@@ -17,21 +17,23 @@ _DEFAULTS = {
 
 @dataclass(frozen=True)
 class Layout:
-    """Which process is where: ranks are counted host by host."""
+    """Which process is where: ranks fill host after host, in `order`. addresses: of hosts, and
+    planes: theirs on planes, if there are any."""
 
-    hosts: int
+    order: Sequence[int]
     procs_per_host: int
-    master_address: str
     interface: str
+    addresses: Sequence[str]
+    planes: Sequence[Sequence[str]] = ()
 
     @property
     def ranks(self) -> int:
         """The number of processes in all."""
-        return self.hosts * self.procs_per_host
+        return len(self.order) * self.procs_per_host
 
     def host_of(self, rank: int) -> int:
         """Return the host that a rank runs on."""
-        return rank // self.procs_per_host
+        return self.order[rank // self.procs_per_host]
 
 
 def rank_environment(
@@ -41,6 +43,7 @@ def rank_environment(
 
     The lab's own variables win, but for the defaults of threads, buffering and memory.
     """
+    planes = layout.planes[layout.host_of(rank)] if layout.planes else ()
     return {
         **_DEFAULTS,
         **os.environ,
@@ -49,11 +52,13 @@ def rank_environment(
         "WORLD_SIZE": str(layout.ranks),
         "LOCAL_RANK": str(rank % layout.procs_per_host),
         "LOCAL_WORLD_SIZE": str(layout.procs_per_host),
-        "GROUP_RANK": str(layout.host_of(rank)),
-        "GROUP_WORLD_SIZE": str(layout.hosts),
-        "MASTER_ADDR": layout.master_address,
+        "GROUP_RANK": str(rank // layout.procs_per_host),
+        "GROUP_WORLD_SIZE": str(len(layout.order)),
+        "MASTER_ADDR": layout.addresses[layout.host_of(0)],
         "MASTER_PORT": str(master_port),
         "GLOO_SOCKET_IFNAME": layout.interface,
         "GRADWIRE_LAB": "1",
         "GRADWIRE_LAB_INTERFACE": layout.interface,
+        "GRADWIRE_HOST": str(layout.host_of(rank)),
+        **({"GRADWIRE_PLANES": ",".join(planes)} if planes else {}),
     }

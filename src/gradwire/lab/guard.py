@@ -18,8 +18,10 @@ import sys
 from pathlib import Path
 
 from gradwire.errors import LabError
-from gradwire.lab import network, syscalls
+from gradwire.lab import syscalls
+from gradwire.lab.network import Network
 from gradwire.lab.wire import Message, receive, send
+from gradwire.lab.wiring import Wiring
 
 
 def main() -> None:
@@ -27,11 +29,11 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         settings, lab_process = receive(channel)
         try:
-            hosts = _settle(settings)
+            built = _settle(settings)
         except (LabError, OSError) as error:
             send(channel, {"event": "failed", "reason": str(error)})
             return
-        guard = _Guard(channel, hosts, lab_process)
+        guard = _Guard(channel, built, lab_process)
         send(channel, {"event": "ready"})
         try:
             guard.serve()
@@ -39,13 +41,13 @@ def main() -> None:
             guard.kill_all()
 
 
-def _settle(settings: Message) -> list[network.Host]:
-    """Isolate this process as asked, and build the hosts; without namespaces there are none."""
+def _settle(settings: Message) -> Network | None:
+    """Isolate this process as asked, and build the network; without namespaces there is none."""
     if settings["mode"] == "none":
         syscalls.adopt_orphans()
-        return []
+        return None
     _isolate(rootless=settings["mode"] == "rootless")
-    return network.build(settings["hosts"], settings["bits_per_second"])
+    return Network(Wiring.from_json(settings["wiring"]))
 
 
 def _isolate(*, rootless: bool) -> None:
@@ -79,10 +81,10 @@ class _Guard:
     """Starts ranks, signals them, and tells the lab of their ends."""
 
     def __init__(
-        self, channel: socket.socket, hosts: list[network.Host], lab_process: list[int]
+        self, channel: socket.socket, network: Network | None, lab_process: list[int]
     ) -> None:
         self._channel = channel
-        self._hosts = hosts
+        self._network = network
         self._lab_process = lab_process
         self._ranks: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
         self._is_process_one = os.getpid() == 1
@@ -114,10 +116,22 @@ class _Guard:
             self._start(message, descriptors)
         elif message["order"] == "signal":
             self._signal(message["signal"])
+        elif message["order"] == "look":
+            send(self._channel, self._look(message))
         else:
             self.kill_all()
             self._report_ends()
             send(self._channel, {"event": "cleared"})
+
+    def _look(self, message: Message) -> Message:
+        """Counters of all machines, and answers of `ip` on those that are named."""
+        if self._network is None:
+            return {"event": "failed", "reason": "without namespaces there is nothing to look at"}
+        try:
+            answers = {name: self._network.ask(name, own) for name, own in message["ask"].items()}
+            return {"event": "seen", "sent": self._network.bytes_sent(), "answers": answers}
+        except (LabError, OSError) as error:
+            return {"event": "failed", "reason": str(error)}
 
     def _start(self, message: Message, descriptors: list[int]) -> None:
         stdout, stderr = descriptors
@@ -150,8 +164,8 @@ class _Guard:
 
     def _enter(self, host: int) -> None:
         syscalls.die_with_parent()
-        if self._hosts:
-            self._hosts[host].enter()
+        if self._network:
+            self._network.enter(host)
 
     def _report_ends(self) -> None:
         with contextlib.suppress(ChildProcessError):

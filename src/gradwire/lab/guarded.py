@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gradwire.errors import LabError
 from gradwire.lab.wire import Message, connection, receive, send
+from gradwire.lab.wiring import Wiring
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 _START_SECONDS = 60.0
@@ -25,7 +26,7 @@ def with_package_on_path(environment: Mapping[str, str]) -> dict[str, str]:
 class GuardConnection:
     """A running guard. `close()` ends it and everything that lives under it."""
 
-    def __init__(self, mode: str, hosts: int, bits_per_second: int) -> None:
+    def __init__(self, mode: str, wiring: Wiring) -> None:
         """Start a guard in mode root, rootless or none, and wait until its network stands.
 
         Raises `LabError` with the guard's reason when it cannot be built.
@@ -34,7 +35,7 @@ class GuardConnection:
         with far_end:
             self._process = _launch(far_end)
         try:
-            settings = {"mode": mode, "hosts": hosts, "bits_per_second": bits_per_second}
+            settings = {"mode": mode, "wiring": wiring.to_json()}
             with _own_process_file() as files:
                 send(self.channel, settings, files)
             self._await_ready()
@@ -85,6 +86,17 @@ class GuardConnection:
     def clear(self) -> None:
         """Kill whatever the ranks started; the answer comes as the event "cleared"."""
         self._order({"order": "clear"})
+
+    def look(self, ask: Mapping[str, Sequence[str]]) -> Message:
+        """Bytes `sent` by every machine's interfaces, and `answers` of `ip` on those named.
+
+        For when no rank runs. Raises `LabError` without namespaces, and with what `ip` refuses.
+        """
+        self._order({"order": "look", "ask": {name: list(lines) for name, lines in ask.items()}})
+        answer = self.receive()
+        if answer["event"] != "seen":
+            raise LabError(answer["reason"])
+        return answer
 
     def _order(self, message: Message, files: tuple[int, ...] = ()) -> None:
         with contextlib.suppress(BrokenPipeError):  # receive() tells of a dead guard

@@ -1,78 +1,129 @@
-"""Builds the emulated network: a bridge in one namespace, a host in each of the others.
+"""Builds a wiring: a network namespace for each machine, a shaped veth pair for each cable.
 
 Runs inside the guard, which is single-threaded and may therefore walk between namespaces.
 """
+
+from __future__ import annotations
 
 import contextlib
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gradwire.errors import LabError
 from gradwire.lab import syscalls
-from gradwire.lab.addresses import INTERFACE, PREFIX_LENGTH, host_address, host_name
-from gradwire.lab.rates import shape_host, shape_port
+from gradwire.lab.addresses import host_name
+from gradwire.lab.counters import interface_bytes
+from gradwire.lab.wiring import End, Machine, Wiring
 
 _HOSTS_FILE = Path("/etc/hosts")
-_CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+_SETTINGS = Path("/proc/sys/net/ipv4")
 
 
 @dataclass(frozen=True)
-class Host:
-    """Open handles on the namespaces of one emulated host; they live as long as these are open."""
+class Namespaces:
+    """Open handles on those of one machine; they live as long as these are open."""
 
     network_fd: int
     name_fd: int
 
     def enter(self) -> None:
-        """Move the calling process onto this host."""
+        """Move the calling process onto this machine."""
         syscalls.enter(self.network_fd, syscalls.NEW_NETWORK)
         syscalls.enter(self.name_fd, syscalls.NEW_HOST_NAME)
 
 
-def build(hosts: int, bits_per_second: int) -> list[Host]:
-    """Make the bridge in the current network namespace, and `hosts` hosts linked to it."""
-    _name_hosts(hosts)
-    # The bridge only forwards; learning which host is where takes it one packet.
-    _ip(["link add name switch type bridge stp_state 0 forward_delay 0 mcast_snooping 0"])
-    _ip(["link set switch addrgenmode none", "link set switch up"])
-    with _open_namespace("net") as switch_fd:
-        built = [_build_host(number, switch_fd, bits_per_second) for number in range(hosts)]
-    for number in range(hosts):
-        _join_switch(f"port{number}", bits_per_second)
-    return built
+class Network:
+    """All machines of a wiring, built."""
 
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        _name_hosts(wiring.addresses)
+        self._home = Namespaces(_open("net"), _open("uts"))
+        self._machines = {machine.name: self._fresh(machine.name) for machine in wiring.machines}
+        for machine in wiring.machines:
+            with self._on(machine.name):
+                self._set_up(machine)
 
-def _build_host(number: int, switch_fd: int, bits_per_second: int) -> Host:
-    with _open_namespace("uts") as own_name_fd:
+    def enter(self, host: int) -> None:
+        """Move the calling process onto a host."""
+        self._machines[host_name(host)].enter()
+
+    def ask(self, machine: str, lines: Sequence[str]) -> str:
+        """What `ip -json` answers there."""
+        with self._on(machine):
+            return _batch("ip", lines, options=["-json"])
+
+    def bytes_sent(self) -> dict[str, dict[str, int]]:
+        """By every machine's interface since it came up; headers are counted once for each
+        super-packet of up to 64 KiB."""
+        sent = {}
+        for name in self._machines:
+            with self._on(name):
+                sent[name] = interface_bytes()
+        return sent
+
+    @contextlib.contextmanager
+    def _on(self, machine: str) -> Iterator[None]:
+        self._machines[machine].enter()
+        try:
+            yield
+        finally:
+            self._home.enter()
+
+    def _fresh(self, name: str) -> Namespaces:
         syscalls.unshare(syscalls.NEW_NETWORK | syscalls.NEW_HOST_NAME)
-        socket.sethostname(host_name(number))
+        socket.sethostname(name)
+        made = Namespaces(_open("net"), _open("uts"))
+        self._home.enter()
+        return made
+
+    def _set_up(self, machine: Machine) -> None:
+        """Its cables to machines that come later, and its own end of all."""
         _use_reno()
-        _ip(
-            [
-                "link set lo up",
-                f"link add {INTERFACE} type veth "
-                f"peer name port{number} netns /proc/self/fd/{switch_fd}",
-                f"link set {INTERFACE} addrgenmode none",
-                f"addr add {host_address(number)}/{PREFIX_LENGTH} dev {INTERFACE}",
-                f"link set {INTERFACE} up",
-            ],
-            keep_fd=switch_fd,
-        )
-        _tc([f"qdisc add dev {INTERFACE} root {shape_host(bits_per_second).arguments()}"])
-        host = Host(_open("net"), _open("uts"))
-        syscalls.enter(switch_fd, syscalls.NEW_NETWORK)
-        syscalls.enter(own_name_fd, syscalls.NEW_HOST_NAME)
-    return host
+        for name, value in machine.settings.items():
+            _set(name, value)
+        cables = self._wiring.cables
+        ends = [e for c in cables for e in (c.near, c.far) if e.machine == machine.name]
+        far = {
+            c.near.interface: (c.far.interface, self._machines[c.far.machine].network_fd)
+            for c in cables
+            if c.near.machine == machine.name
+        }
+        made = [
+            f"link add {own} type veth peer name {other} netns /proc/self/fd/{fd}"
+            for own, (other, fd) in far.items()
+        ]
+        up = [
+            line
+            for end in ends
+            for line in (
+                f"link set {end.interface} addrgenmode none",
+                f"link set {end.interface} up",
+            )
+        ]
+        lines = ["link set lo up", *made, *up, *machine.lines]
+        _batch("ip", lines, keep_fds=[fd for _, fd in far.values()])
+        _batch("tc", [_shape(end) for end in ends])
 
 
-def _join_switch(port: str, bits_per_second: int) -> None:
-    _ip([f"link set {port} addrgenmode none", f"link set {port} master switch up"])
-    _tc([f"qdisc add dev {port} root {shape_port(bits_per_second).arguments()}"])
+def _shape(end: End) -> str:
+    return f"qdisc add dev {end.interface} root {end.shaping.arguments()}"
+
+
+def _set(name: str, value: str) -> None:
+    try:
+        (_SETTINGS / name).write_text(value)
+    except OSError as error:
+        raise LabError(
+            f"switches that route need net.ipv4.{name} = {value}; it could not be set "
+            f"({error.strerror}). Use a kernel from 6.11 on with a writable /proc/sys, or leave "
+            "out the topology."
+        ) from error
 
 
 def _use_reno() -> None:
@@ -83,20 +134,20 @@ def _use_reno() -> None:
     read-only, the machine's own stays.
     """
     with contextlib.suppress(OSError):
-        _CONGESTION_CONTROL.write_text("reno")
+        (_SETTINGS / "tcp_congestion_control").write_text("reno")
 
 
-def _name_hosts(hosts: int) -> None:
+def _name_hosts(addresses: Sequence[str]) -> None:
     """Let names and addresses of the hosts resolve, which torch tries for its messages."""
     if not _HOSTS_FILE.exists():
         return
-    lines = [line for number in range(hosts) for line in _naming_lines(number)]
+    lines = [line for number, a in enumerate(addresses) for line in _naming_lines(number, a)]
     with contextlib.suppress(OSError):
         syscalls.cover_file(_HOSTS_FILE, _HOSTS_FILE.read_text() + "\n".join(["", *lines, ""]))
 
 
-def _naming_lines(number: int) -> list[str]:
-    address, name = host_address(number), host_name(number)
+def _naming_lines(number: int, address: str) -> list[str]:
+    name = host_name(number)
     # torch listens on IPv6 and so meets the address in its mapped form; asking for the name must
     # still give the plain one, hence two names.
     return [f"{address} {name}", f"::ffff:{address} {name}.mapped"]
@@ -104,23 +155,6 @@ def _naming_lines(number: int) -> list[str]:
 
 def _open(kind: str) -> int:
     return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
-
-
-@contextlib.contextmanager
-def _open_namespace(kind: str) -> Iterator[int]:
-    descriptor = _open(kind)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _ip(commands: list[str], keep_fd: int | None = None) -> None:
-    _batch("ip", commands, () if keep_fd is None else (keep_fd,))
-
-
-def _tc(commands: list[str]) -> None:
-    _batch("tc", commands, ())
 
 
 def find_tool(name: str) -> str:
@@ -134,14 +168,16 @@ def find_tool(name: str) -> str:
     return found
 
 
-def _batch(tool: str, commands: list[str], keep_fds: tuple[int, ...]) -> None:
+def _batch(
+    tool: str, commands: Sequence[str], keep_fds: Sequence[int] = (), options: Sequence[str] = ()
+) -> str:
     """Give all commands to one process of the tool: starting it costs more than the work."""
     done = subprocess.run(
-        [find_tool(tool), "-batch", "-"],
+        [find_tool(tool), *options, "-batch", "-"],
         input="\n".join(commands) + "\n",
         capture_output=True,
         text=True,
-        pass_fds=keep_fds,
+        pass_fds=tuple(keep_fds),
         check=False,
     )
     if done.returncode != 0:
@@ -150,3 +186,4 @@ def _batch(tool: str, commands: list[str], keep_fds: tuple[int, ...]) -> None:
             f"every step of building the network must succeed; {tool!r} said: {words} (asked for: "
             f"{'; '.join(commands)}); check the kernel's veth, bridge and sch_tbf modules"
         )
+    return done.stdout

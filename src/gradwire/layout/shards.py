@@ -51,4 +51,4 @@ class ShardLayout:
 
     def outgoing(self, sent: Tensor, rank: int) -> AllToAll:
         """A rank's first move, of (sum(sizes),) bytes."""
-        return AllToAll(sent, self.sizes, (self.sizes[rank],) * len(self.sizes), rank)
+        return AllToAll(sent, self.sizes, (self.sizes[rank],) * len(self.sizes), rank, alike=True)

@@ -114,7 +114,7 @@ class StageMoves:
             self.plan.bytes_of(leaves, had.contributions) for leaves in self.plan.chunks(had, n)
         )
         own = replace(had, leaves=self.plan.chunks(had, n)[index])
-        move = AllToAll(data, sizes, (sizes[index],) * n, index, group=at.circle.group)
+        move = AllToAll(data, sizes, (sizes[index],) * n, index, alike=True, group=at.circle.group)
         return move, lambda parts: self._added(parts.view(n, -1), own)
 
     # -- reading ---------------------------------------------------------------------------

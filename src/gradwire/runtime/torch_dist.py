@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -148,14 +148,15 @@ class Performer:
     def _reduce_scatter(self, move: ReduceScatter) -> Tensor:
         """Parts to their owners, who add them in rank order: Gloo's own costs an all-reduce."""
         own = (move.sizes[move.rank],) * self.world
-        parts = self._all_to_all(AllToAll(move.data, move.sizes, own, move.rank)).chunk(self.world)
+        arrived = self._all_to_all(AllToAll(move.data, move.sizes, own, move.rank, alike=True))
+        parts = arrived.chunk(self.world)
         total = parts[0]
         for part in parts[1:]:
             total += part
         return total
 
     def _rooted(self, move: Reduce | Gather | Broadcast) -> Tensor:
-        root = dist.get_global_rank(self.group, move.root)
+        root = self._name_of(move.root)
         if isinstance(move, Broadcast):
             dist.broadcast(move.data, root, group=self.group)
             return move.data
@@ -179,27 +180,39 @@ class Performer:
         receives = self._by_distance(arrived, -1)
         sends = self._by_distance(move.sends, 1)
         if self._gloo:
-            self._paced(receives, sends)
+            self._between_pairs(receives, sends)
         elif receives or sends:
             calls = ((dist.irecv, receives), (dist.isend, sends))
             operations = [
-                dist.P2POp(call, data, peer, self.group)
+                dist.P2POp(call, part.data, self._name_of(part.rank), self.group)
                 for call, parts in calls
-                for _, data, peer in parts
+                for part in parts
             ]
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
         return arrived
 
-    def _by_distance(self, parts: Mapping[int, Tensor], way: int) -> list[_Part]:
+    def _by_distance(self, parts: Mapping[int, Tensor], way: int) -> list[Part]:
         """What there is, with its peer, nearest first: to the right (1) or from the left (-1)."""
         return sorted(
-            (_Part(way * (r - self.rank) % self.world, data, dist.get_global_rank(self.group, r))
+            (Part(way * (r - self.rank) % self.world, data, r)
             for r, data in parts.items() if data.numel()),
             key=lambda part: part.distance,
         )  # fmt: skip
 
-    def _paced(self, receives: Sequence[_Part], sends: Sequence[_Part]) -> None:
+    def _send(self, part: Part) -> Any:
+        """Begin to."""
+        return dist.isend(part.data, self._name_of(part.rank), self.group)
+
+    def _receive(self, part: Part) -> Any:
+        """Begin to."""
+        return dist.irecv(part.data, self._name_of(part.rank), self.group)
+
+    def _name_of(self, rank: int) -> int:
+        """In the default group."""
+        return dist.get_global_rank(self.group, rank)
+
+    def _between_pairs(self, receives: Sequence[Part], sends: Sequence[Part]) -> None:
         """All of them. Where everybody has much for everybody, nearest first, a few at a time:
 
             to the right by 1, 2, 3 ──► from the left by 1 is here ──► to the right by 4 ──► …
@@ -208,25 +221,31 @@ class Performer:
         closes all connections where a wait passes its limit. So it can tell others that it is
         alive, and they name those who are not.
         """
-        waits, group = _Waits(), self.group
-        coming = deque((p, waits.begun(dist.irecv, p.data, p.peer, group)) for p in receives)
-        is_paced = self._is_large_and_even(receives) and self._is_large_and_even(sends)
+        waits, ahead = _Waits(), self._ahead(receives, sends)
+        coming = deque((part, waits.begun(self._receive, part)) for part in receives)
         sent = []
         for part in sends:
-            while is_paced and coming and coming[0][0].distance <= part.distance - _AHEAD:
+            while coming and coming[0][0].distance <= part.distance - ahead:
                 waits.finish(coming.popleft()[1])
-            sent.append(waits.begun(dist.isend, part.data, part.peer, group))
+            sent.append(waits.begun(self._send, part))
         for work in (*(work for _, work in coming), *sent):
             waits.finish(work)
         if waits.errors:
             raise waits.errors[0]
 
-    def _is_large_and_even(self, parts: Sequence[_Part]) -> bool:
+    def _ahead(self, receives: Sequence[Part], sends: Sequence[Part]) -> int:
+        """How many sends may be under way before what came from as far is here."""
+        is_paced = self._is_large_and_even(receives) and self._is_large_and_even(sends)
+        return _AHEAD if is_paced else self.world
+
+    def _is_large_and_even(self, parts: Sequence[Part]) -> bool:
         """Something for everybody, and much. Where one has more, others would wait for it."""
-        sizes = [part.data.nbytes for part in parts]
+        sizes = Counter[int]()
+        for part in parts:
+            sizes[part.rank] += part.data.nbytes
         if len(sizes) < self.world - 1 or not sizes:
             return False
-        return PACED_BYTES <= max(sizes) <= _EVEN * sum(sizes) / len(sizes)
+        return PACED_BYTES <= max(sizes.values()) <= _EVEN * sizes.total() / len(sizes)
 
     def _buffer(self, data: Tensor, shape: tuple[int, ...]) -> Tensor:
         """One room for all moves, as large as the largest: lengths may differ every step."""
@@ -234,12 +253,13 @@ class Performer:
         return self._scratch.room("arrived", n, data.dtype, data.device).view(shape)
 
 
-class _Part(NamedTuple):
-    """Bytes of an exchange; the peer's rank in the default group, and how far away it is."""
+class Part(NamedTuple):
+    """Bytes of an exchange; how far away the peer is, its rank, and by which plane (`planes`)."""
 
     distance: int
     data: Tensor
-    peer: int
+    rank: int
+    plane: int | None = None
 
 
 class _Waits:

@@ -15,7 +15,10 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
+from gradwire.groups import Machines
+from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
+from gradwire.runtime.planes import PlanePerformer, agreed_pins, join_planes
 from gradwire.runtime.process_groups import (
     attaching,
     exchange_text,
@@ -119,6 +122,7 @@ def attach(
     bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
     lanes: int | None = None, clip_norm: float | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, wants_machines: bool = False,
+    planes: Pins | str | Path | None = None,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
@@ -139,6 +143,7 @@ def attach(
         timeout_seconds: how long to wait for a silent peer.
         wants_machines: have groups of ranks inside machines for plans that are adopted later,
             though this one needs none. Not made where machines differ in their number of ranks.
+        planes: as of `gradwire.attach`.
 
     Returns:
         The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
@@ -162,6 +167,7 @@ def attach(
         described = describe(parameters, module)
         agreed = _agree(group, device, described, plan, bucket_bytes, buckets, lanes, settings)
         machines = find_machines(agreed, group, device, wants_machines)
+        pinned = None if planes is None else agreed_pins(planes, group, device)
     except Exception:
         Performer(group).close()
         raise
@@ -170,7 +176,7 @@ def attach(
         group,
         *(make_group(process_group, timeout_seconds) for _ in range(lanes_used - 1)),
     ]
-    performers = [Performer(g, make_parts(g, machines, timeout_seconds)) for g in groups]
+    performers = [_performer(g, machines, pinned, timeout_seconds) for g in groups]
     if ddp is None:
         _broadcast(module, group)
     session = Session(
@@ -183,6 +189,17 @@ def attach(
         raise
     _ATTACHED.update(dict.fromkeys(parameters.values(), True))
     return Handle(session, frontend)
+
+
+def _performer(
+    group: dist.ProcessGroup, machines: Machines | None, pinned: tuple[Pins, list[int]] | None,
+    timeout_seconds: float,
+) -> Performer:  # fmt: skip
+    """Of one lane. pinned: and the hosts of ranks. Collective."""
+    parts = make_parts(group, machines, timeout_seconds)
+    if pinned is None:
+        return Performer(group, parts)
+    return PlanePerformer(group, join_planes(*pinned, group, timeout_seconds), parts)
 
 
 def _agree(

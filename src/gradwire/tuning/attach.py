@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.errors import GradwireError, PlanError, UsageError
+from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.choose import check_candidate
 from gradwire.runtime.process_groups import exchange_text
@@ -51,7 +52,7 @@ def attach(
     strategies: Sequence[str] | None = None,
     bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
     lanes: int | None = None, clip_norm: float | None = None, seed: int = 0,
-    timeout_seconds: float = 300.0,
+    timeout_seconds: float = 300.0, planes: Pins | str | Path | None = None,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
@@ -73,6 +74,10 @@ def attach(
             exact, so the exchange then begins after backward.
         seed: of stochastic compressors.
         timeout_seconds: how long to wait for a silent peer.
+        planes: pins of a network plan (`gradwire network export --format pins`), or the path of a
+            file of them, by which messages between pairs of ranks then go; sums, too, go from
+            pair to pair. Each rank says by GRADWIRE_HOST which host of the plan it is on, and by
+            GRADWIRE_PLANES its addresses, one for every path, with commas. Gloo only.
 
     Returns:
         The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
@@ -99,7 +104,7 @@ def attach(
     handle = given.attach(
         module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes,
         clip_norm=clip_norm, seed=seed, timeout_seconds=timeout_seconds,
-        wants_machines=only_profiled or plan == "auto",
+        wants_machines=only_profiled or plan == "auto", planes=planes,
     )  # fmt: skip
     if only_profiled:
         profile_only.profile_and_exit(module, handle)

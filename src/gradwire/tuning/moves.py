@@ -87,7 +87,9 @@ def _moves(device: torch.device) -> Iterator[tuple[str, Make]]:
     yield "broadcast uint8", lambda s, n, r, g: Broadcast(bytes_(s), 0, r, group=g)
     yield (
         "all_to_all uint8",
-        lambda s, n, r, g: AllToAll(bytes_(s), _even(s, n), (_even(s, n)[r],) * n, r, group=g),
+        lambda s, n, r, g: AllToAll(
+            bytes_(s), _even(s, n), (_even(s, n)[r],) * n, r, alike=True, group=g
+        ),
     )
     yield "exchange uint8", lambda s, n, r, g: _swap(bytes_(s), n, r, g)
 

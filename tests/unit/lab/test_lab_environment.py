@@ -5,7 +5,7 @@ import pytest
 from gradwire.lab.addresses import host_address
 from gradwire.lab.environment import Layout, rank_environment
 
-LAYOUT = Layout(hosts=2, procs_per_host=3, master_address="10.77.0.1", interface="eth0")
+LAYOUT = Layout(range(2), 3, "eth0", addresses=["10.77.0.1", "10.77.0.2"])
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +56,16 @@ def test_addresses_are_distinct_and_never_network_or_broadcast():
     assert len(set(addresses)) == 256
     assert addresses[0] == "10.77.0.1"
     assert addresses[255] == "10.77.1.0"
+
+
+def test_ranks_fill_hosts_in_the_order_asked_for():
+    layout = Layout([2, 0, 1], 2, "eth0", ["a", "b", "c"], [["a0", "a1"], ["b0", "b1"], ["c0"]])
+    seen = [rank_environment(layout, rank, 1) for rank in range(6)]
+    assert [own["GRADWIRE_HOST"] for own in seen] == list("220011")
+    assert [own["GROUP_RANK"] for own in seen] == list("001122")
+    assert [own["GRADWIRE_PLANES"] for own in seen[::2]] == ["c0", "a0,a1", "b0,b1"]
+    assert {own["MASTER_ADDR"] for own in seen} == {"c"}
+
+
+def test_without_planes_none_are_named():
+    assert "GRADWIRE_PLANES" not in rank_environment(LAYOUT, 0, 1)

@@ -1,0 +1,244 @@
+"""Moves over several planes: every message goes where a network plan has pinned it.
+
+    rank 0 ── plane 0 ─ 10.128.0.1 ──── spine0 ──── 10.128.2.3 ── rank 5
+           ╲─ plane 1 ─ 10.129.0.1 ──── spine1 ──── 10.129.2.3 ──╱
+
+A host has an address on every plane, and the network carries what goes to such an address by that
+plane. Each plane has a Gloo group of its own, whose sockets are bound to these addresses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+
+from gradwire.errors import PlanError, UsageError
+from gradwire.groups import Group
+from gradwire.moves import AllToAll
+from gradwire.pins import Pins
+from gradwire.runtime.process_groups import attaching, exchange_text
+from gradwire.runtime.torch_dist import Part, Performer
+
+HOST, ADDRESSES = "GRADWIRE_HOST", "GRADWIRE_PLANES"
+"""Variables of a rank: its host's number in the plan's topology; its addresses, with commas."""
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Of one lane. groups: one for each plane. ranks: of a performer's ranks, those in the groups;
+    hosts: of all ranks in the groups."""
+
+    pins: Pins
+    hosts: Sequence[int]
+    groups: Sequence[Any]
+    ranks: Sequence[int]
+
+    def host(self, rank: int) -> int:
+        """Of a performer's rank."""
+        return self.hosts[self.ranks[rank]]
+
+
+def agreed_pins(
+    given: Pins | str | Path, group: dist.ProcessGroup, device: torch.device
+) -> tuple[Pins, list[int]]:
+    """Pins, and the host of every rank. Collective, and so are its errors.
+
+    Raises:
+        PlanError: pins cannot be read, differ between ranks, or are for other hosts, or a rank
+            does not say where it is, or has too few addresses. UsageError: this is not Gloo.
+    """
+    if dist.get_backend(group) != "gloo":
+        raise UsageError(
+            "planes are groups of Gloo, whose sockets can be bound to addresses; got "
+            f"{dist.get_backend(group)}. Leave out planes, or train on CPUs."
+        )
+    pins, problem = None, None
+    try:
+        pins = given if isinstance(given, Pins) else Pins.load(given)
+    except PlanError as error:  # the others must not wait for us
+        problem = error
+    says = ["none" if pins is None else _digest(pins), _host(), _addresses(), str(problem or "")]
+    said = [text.split(";", 3) for text in exchange_text(";".join(says), group, device)]
+    if problem is not None:
+        raise problem
+    assert pins is not None
+    _check(pins, said, dist.get_rank(group))
+    return pins, [int(host) for _, host, *_ in said]
+
+
+def _check(pins: Pins, said: Sequence[Sequence[str]], me: int) -> None:
+    """What ranks said: their pins, hosts and addresses."""
+    for rank, (digest, host, addresses, problem) in enumerate(said):
+        if digest != said[me][0]:
+            raise PlanError(
+                f"every rank pins by the same paths; rank {rank} has others than rank {me}: "
+                f"{problem[:200] or digest}. Give all ranks the same file."
+            )
+        if not host.isdecimal() or int(host) >= pins.hosts:
+            raise PlanError(
+                f"pinned paths need to know where ranks are: every rank has {HOST}, the number of "
+                f"its host, 0 to {pins.hosts - 1}; rank {rank} has {host!r}. Set it on every "
+                "machine, and plan for the topology that the job runs on."
+            )
+        has = len(addresses.split(",")) if addresses else 0
+        if has < pins.paths:
+            raise PlanError(
+                f"every rank has {ADDRESSES}, an address of its host on each of the {pins.paths} "
+                f"planes that the plan uses, with commas; rank {rank} has {has}. Set it on every "
+                "machine."
+            )
+
+
+def _digest(pins: Pins) -> str:
+    return hashlib.sha256(pins.to_json().encode()).hexdigest()[:16]
+
+
+def join_planes(
+    pins: Pins, hosts: Sequence[int], group: dist.ProcessGroup, timeout_seconds: float
+) -> Planes:
+    """A lane's groups. Collective."""
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    store = dist.distributed_c10d._get_process_group_store(group)
+    groups = []
+    with attaching():
+        for plane, address in enumerate(_addresses().split(",")[: pins.paths]):
+            options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+            options._timeout = timedelta(seconds=timeout_seconds)
+            own = PrefixStore(f"gradwire/plane{plane}", store)
+            groups.append(dist.ProcessGroupGloo(own, rank, world, options))
+    return Planes(pins, hosts, groups, range(world))
+
+
+def _host() -> str:
+    return os.environ.get(HOST, "").replace(";", "")
+
+
+def _addresses() -> str:
+    return os.environ.get(ADDRESSES, "").replace(" ", "").replace(";", "")
+
+
+TURN_BYTES = 2 * 2**20
+"""Messages of this size go in the plan's turns, with a barrier between any two; smaller ones all
+at once. 16 hosts, 200 Mbit/s, all to all: of 4 MB 1.14 × ideal in turns and 1.17 at once, of 1 MB
+1.22 to 1.45 and 1.24 (benchmarks/network)."""
+
+
+class PlanePerformer(Performer):
+    """As `Performer`, but all that is between pairs goes as pinned, sums too:
+
+        all-reduce = parts to their owners ──► sums there ──► sums back to all
+
+    Large messages of equal size go in turns, those of one step of the plan at a time: nothing
+    may run late into the next turn, or it meets what it must not; a barrier sees to that.
+    What one rank sends to all through others (reduce, gather, broadcast) takes the hosts' own
+    addresses. CPU tensors, Gloo.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup, planes: Planes,
+        parts: Mapping[Group, dist.ProcessGroup] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(group)
+        self._planes = planes
+        self._parts = {
+            name: PlanePerformer(part, replace(planes, ranks=name.ranks))
+            for name, part in (parts or {}).items()
+        }
+        hosts = [planes.host(rank) for rank in range(self.world)]
+        self._turns = sorted({planes.pins.turn(a, b) for a in hosts for b in hosts if a != b})
+
+    def close(self) -> None:
+        super().close()
+        self._planes = replace(self._planes, groups=())
+
+    def _send(self, part: Part) -> Any:
+        if part.plane is None:
+            return super()._send(part)
+        return self._planes.groups[part.plane].send([part.data], self._planes.ranks[part.rank], 0)
+
+    def _receive(self, part: Part) -> Any:
+        if part.plane is None:
+            return super()._receive(part)
+        return self._planes.groups[part.plane].recv([part.data], self._planes.ranks[part.rank], 0)
+
+    def _by_distance(self, parts: Mapping[int, Tensor], way: int) -> list[Part]:
+        """Cut as the plan says."""
+        found = list[Part]()
+        for part in super()._by_distance(parts, way):
+            cuts = self._planes.pins.parts(*self._ends(part.rank, way), part.data.numel())
+            found += (
+                part._replace(data=part.data[start:end], plane=path) for path, start, end in cuts
+            )
+        return found
+
+    def _ends(self, rank: int, way: int) -> tuple[int, int]:
+        """The hosts of what goes to a rank (1), or comes from it (-1)."""
+        own, other = self._planes.host(self.rank), self._planes.host(rank)
+        return (own, other) if way > 0 else (other, own)
+
+    def _ahead(self, receives: Sequence[Part], sends: Sequence[Part]) -> int:
+        """All: nearest ranks first is no order among paths (1.24 × ideal at once, 1.6 paced)."""
+        return self.world
+
+    def _all_gather(self, data: Tensor) -> Tensor:
+        arrived = self._buffer(data, (self.world, data.numel()))
+        arrived[self.rank] = data
+        self._between_all([data] * self.world, list(arrived), data.nbytes)
+        return arrived
+
+    def _all_to_all(self, move: AllToAll) -> Tensor:
+        arrived = self._buffer(move.data, (sum(move.arriving),))
+        sends, receives = _cut(move.data, move.sizes), _cut(arrived, move.arriving)
+        receives[self.rank].copy_(sends[self.rank])
+        each = min(move.sizes) * move.data.element_size() if move.alike else 0
+        self._between_all(sends, receives, each)
+        return arrived
+
+    def _all_reduce(self, data: Tensor) -> Tensor:
+        if self.world == 1 or self._is_direct(data):
+            return super()._all_reduce(data)
+        each, more = divmod(data.numel(), self.world)
+        parts = _cut(data, [each + (r < more) for r in range(self.world)])
+        own = parts[self.rank]
+        room = self._buffer(own, (self.world, own.numel()))
+        room[self.rank] = own
+        self._between_all(parts, list(room), parts[-1].nbytes)
+        torch.sum(room, 0, out=own) if own.is_floating_point() else own.copy_(room.sum(0))
+        self._between_all([own] * self.world, parts, parts[-1].nbytes)
+        return data
+
+    def _between_all(self, sends: list[Tensor], receives: list[Tensor], least: int) -> None:
+        """To and from each rank; what this rank has for itself stays where it is. least: bytes of
+        the smallest message between any two, as far as all ranks know it; else 0."""
+        others = [r for r in range(self.world) if r != self.rank]
+        going, coming = (
+            {r: own[r].view(torch.uint8) for r in others} for own in (sends, receives)
+        )
+        if least < TURN_BYTES or len(self._turns) == 1:
+            self._between_pairs(self._by_distance(coming, -1), self._by_distance(going, 1))
+            return
+        for number, turn in enumerate(self._turns):
+            if number:
+                dist.barrier(self.group)
+            now_from, now_to = (
+                {r: data for r, data in own.items()
+                 if self._planes.pins.turn(*self._ends(r, way)) == turn}
+                for own, way in ((coming, -1), (going, 1))
+            )  # fmt: skip
+            self._between_pairs(self._by_distance(now_from, -1), self._by_distance(now_to, 1))
+
+
+def _cut(data: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    return [data[a:b] for a, b in pairwise([0, *accumulate(sizes)])]

@@ -1,0 +1,291 @@
+"""Planes on loopback, an address each: the same sums by the paths of a plan, in its turns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, close, fingerprint, gradients, loss_of, raised, small
+from torch import Tensor
+
+from gradwire.errors import GradwireError, PeerError
+from gradwire.groups import Machines
+from gradwire.moves import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    Gather,
+    Move,
+    Reduce,
+    ReduceScatter,
+)
+from gradwire.network import Routes, leaf_spine, route
+from gradwire.network.exports import pins
+from gradwire.network.patterns import all_to_all, pairwise
+from gradwire.runtime import planes
+from gradwire.runtime.planes import PlanePerformer, agreed_pins, join_planes
+from gradwire.runtime.process_groups import make_group, make_parts
+from gradwire.runtime.torch_dist import Performer
+
+PLANES = 3
+CPU = torch.device("cpu")
+PATTERNS = {"all_to_all": all_to_all, "pairwise": pairwise}
+
+
+def planned(world: int, pattern: str = "pairwise", scheme: str = "coloured") -> Routes:
+    """Every host below a leaf of its own: all that is sent has a path."""
+    flows = PATTERNS[pattern](world, world * 1_000_000)
+    return route(flows, leaf_spine(leaves=world, hosts=1, spines=PLANES), scheme)
+
+
+@contextmanager
+def placed(host: int | None = None, addresses: str | None = None) -> Iterator[None]:
+    """As a rank's environment says, by its own number."""
+    own = {
+        planes.HOST: str(dist.get_rank() if host is None else host),
+        planes.ADDRESSES: "127.0.0.2, 127.0.0.3,127.0.0.4" if addresses is None else addresses,
+    }
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name in own:
+            os.environ.pop(name, None)
+
+
+class Recorded:
+    """A plane's group that remembers what was sent to whom."""
+
+    def __init__(self, group: Any) -> None:
+        self._group, self.sent = group, list[tuple[int, int]]()
+
+    def send(self, data: list[Tensor], rank: int, tag: int) -> Any:
+        self.sent.append((rank, data[0].numel()))
+        return self._group.send(data, rank, tag)
+
+    def recv(self, *arguments: Any) -> Any:
+        return self._group.recv(*arguments)
+
+
+@contextmanager
+def performer(routes: Routes, machines: Machines | None = None) -> Iterator[PlanePerformer]:
+    group = make_group(None, 30.0)
+    with placed():
+        joined = join_planes(*agreed_pins(pins.write(routes), group, CPU), group, 30.0)
+    joined = replace(joined, groups=[Recorded(g) for g in joined.groups])
+    made = PlanePerformer(group, joined, make_parts(group, machines, 30.0))
+    yield made
+    made.close()
+
+
+def moves(rank: int, world: int, size: int, dtype: torch.dtype) -> dict[str, Move]:
+    dice = torch.Generator().manual_seed(rank)
+    data = torch.randint(0, 100, (size,), generator=dice).to(dtype)
+    even = tuple(size // world + (r < size % world) for r in range(world))
+    uneven = tuple((rank + r) % 3 * size // (3 * world) for r in range(world))
+    arriving = tuple((rank + r) % 3 * size // (3 * world) for r in range(world))
+    text = data.view(torch.uint8)
+    return {
+        "all_reduce": AllReduce(data.clone()),
+        "all_gather": AllGather(data),
+        "reduce_scatter": ReduceScatter(data, even, rank),
+        "alike": AllToAll(data, even, (even[rank],) * world, rank, alike=True),
+        "uneven": AllToAll(data[: sum(uneven)], uneven, arriving, rank),
+        "exchange": Exchange(
+            {r: text[: 100 * r] for r in range(world) if r != rank},
+            {r: min(100 * rank, len(text)) for r in range(world) if r != rank},
+        ),
+        "reduce": Reduce(data.clone(), 1, rank),
+        "gather": Gather(data, 1, rank),
+        "broadcast": Broadcast(data.clone(), 1, rank),
+    }
+
+
+def same_as_stock(pattern: str, scheme: str, size: int, dtype: torch.dtype, least: int) -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    stock, before = Performer(make_group(None, 30.0)), planes.TURN_BYTES
+    planes.TURN_BYTES = least
+    with performer(planned(world, pattern, scheme)) as pinned:
+        for name in moves(rank, world, size, dtype):
+            if name == "uneven" and size < 9:
+                continue
+            one, two = (moves(rank, world, size, dtype)[name] for _ in range(2))
+            expected, got = stock.perform(one, name), pinned.perform(two, name)
+            if isinstance(expected, dict):
+                assert isinstance(got, dict)
+                assert list(got) == list(expected)
+                assert all(torch.equal(got[r], expected[r]) for r in expected), name
+            elif name != "reduce" or rank == 1:
+                assert isinstance(got, Tensor)
+                assert got.dtype == expected.dtype
+                assert torch.equal(got, expected), name
+    planes.TURN_BYTES = before
+    stock.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("size", [4, 1000, 300_001])
+@pytest.mark.parametrize("least", [0, 1 << 40])
+def test_moves_arrive_as_by_one_network(
+    three: Ranks, dtype: torch.dtype, size: int, least: int
+) -> None:
+    three.run(same_as_stock, "pairwise", "coloured", size, dtype, least)
+
+
+@pytest.mark.parametrize("scheme", ["min_split", "ethereal", "wrap"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_cut_messages_arrive_whole(three: Ranks, pattern: str, scheme: str) -> None:
+    three.run(same_as_stock, pattern, scheme, 300_001, torch.float32, 0)
+
+
+def test_moves_of_two_and_of_four(two: Ranks, four: Ranks) -> None:
+    for ranks in (two, four):
+        ranks.run(same_as_stock, "pairwise", "coloured", 50_000, torch.float32, 0)
+
+
+def by_the_plan(scheme: str) -> None:
+    """Every byte of an all-to-all by the plane that the routes name."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    routes, each = planned(world, "all_to_all", scheme), 1_000_000
+    expected = [dict[int, int]() for _ in range(PLANES)]
+    rows = zip(routes.flow.tolist(), routes.path.tolist(), routes.amount.tolist())
+    for flow, path, amount in rows:
+        if routes.flows.src[flow] == rank:
+            own, to = expected[path], int(routes.flows.dst[flow])
+            own[to] = own.get(to, 0) + amount // routes.unit
+    with performer(routes) as pinned:
+        data = torch.zeros(world * each, dtype=torch.uint8)
+        pinned.perform(AllToAll(data, (each,) * world, (each,) * world, rank), "a test")
+        for plane, group in enumerate(pinned._planes.groups):
+            sent = dict[int, int]()
+            for to, size in group.sent:
+                sent[to] = sent.get(to, 0) + size
+            assert sent.keys() == expected[plane].keys()
+            assert all(abs(sent[to] - expected[plane][to]) <= 1 for to in sent)
+
+
+@pytest.mark.parametrize("scheme", ["coloured", "ethereal", "min_split"])
+def test_every_byte_goes_by_its_plane(four: Ranks, scheme: str) -> None:
+    four.run(by_the_plan, scheme)
+
+
+def hierarchical_moves() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    machines = Machines.even(world, 2)
+    with performer(planned(world), machines) as pinned:
+        for group in machines.groups():
+            if rank not in group.ranks:
+                continue
+            data = torch.full((100_000,), float(rank))
+            total = pinned.perform(AllReduce(data, group=group), "a test")
+            assert isinstance(total, Tensor)
+            assert (total == sum(group.ranks)).all()
+        sent = {to for group in pinned._planes.groups for to, _ in group.sent}
+        assert sent == set(range(world)) - {rank, rank ^ 3}  # inside and across, by world ranks
+
+
+def test_parts_of_the_world_take_their_planes_too(four: Ranks) -> None:
+    four.run(hierarchical_moves)
+
+
+# -- attach -----------------------------------------------------------------------------------
+
+
+def trains_alike(strategy: str, place: str) -> None:
+    routes = planned(dist.get_world_size())
+    given: Any = pins.write(routes)
+    if place:
+        text = given.to_json()
+        given = Path(place) / f"pins-{dist.get_rank()}.json"
+        given.write_text(text)
+    plain, pinned = small(), small()
+    with placed(), attached(plain, strategy) as _, attached(pinned, strategy, planes=given) as _:
+        for step in range(3):
+            for model in (plain, pinned):
+                model.zero_grad()
+                loss_of(model, step).backward()
+            close(gradients(pinned), gradients(plain))
+        same = [None] * dist.get_world_size()
+        dist.all_gather_object(same, fingerprint(gradients(pinned).values()))
+        assert len(set(same)) == 1, "every rank has the same sum, bit by bit"
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["none | allreduce", "none | alltoall", "topk(0.1)+ef | allgather", "topk(0.1)+ef | zen",
+     "powersgd(2)"],
+)  # fmt: skip
+def test_a_model_trains_over_planes(three: Ranks, strategy: str, tmp_path: Path) -> None:
+    three.run(trains_alike, strategy, "")
+    three.run(trains_alike, strategy, str(tmp_path))
+
+
+def refused(case: str) -> str:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    given: Any = pins.write(planned(world))
+    host, addresses = rank, None
+    if case == "no host" and rank == 1:
+        host = -1
+    if case == "another host":
+        host = rank + 1
+    if case == "few addresses" and rank == 1:
+        addresses = "127.0.0.2"
+    if case == "no addresses" and rank == 0:
+        addresses = ""
+    if case == "other routes" and rank == 1:
+        given = pins.write(planned(world, "all_to_all"))
+    if case == "no file":
+        given = "nowhere.json" if rank == 1 else given
+    with placed(host, addresses):
+        return raised(
+            lambda: attached(small(), "none | allreduce", planes=given).__enter__(),
+            GradwireError,
+        )
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("no host", "every rank has GRADWIRE_HOST.*rank 1 has '-1'. Set it on every machine"),
+        ("another host", "number of its host, 0 to 2; rank . has '3'.*plan for the topology"),
+        ("few addresses", "an address of its host on each of the 2 planes.*rank 1 has 1. Set"),
+        ("no addresses", "GRADWIRE_PLANES.*rank 0 has 0. Set it"),
+        ("other routes", "every rank pins by the same paths; rank . has others than rank"),
+        ("no file", "pins are in a text file that is there|every rank pins by the same paths"),
+    ],
+)
+def test_what_is_refused_is_refused_on_every_rank(three: Ranks, case: str, words: str) -> None:
+    import re
+
+    for said in three.run(refused, case):
+        assert re.search(words, said), said
+
+
+def one_dies() -> str:
+    planes.TURN_BYTES = 0
+    group, own = make_group(None, 4.0), pins.write(planned(dist.get_world_size()))
+    with placed():
+        pinned = PlanePerformer(group, join_planes(*agreed_pins(own, group, CPU), group, 4.0))
+    pinned.perform(AllReduce(torch.ones(300_000)), "a test")
+    if dist.get_rank() == 1:
+        os._exit(3)
+    return raised(lambda: pinned.perform(AllReduce(torch.ones(300_000)), "bucket 7"), PeerError)
+
+
+def test_a_dead_rank_is_named_and_nobody_hangs(tmp_path: Path) -> None:
+    with Ranks(3, tmp_path) as ranks:
+        outcomes = ranks.outcomes(one_dies)
+    assert outcomes[1].died
+    for rank in (0, 2):
+        assert "rank 1 died or is stuck" in outcomes[rank].value, outcomes[rank].story
+        assert "bucket 7" in outcomes[rank].value

@@ -20,6 +20,7 @@ from gradwire.network import Fabric, Flows, Link, bounds, leaf_spine, route
 from gradwire.report.table import Table
 
 BYTES, RATE = 20_000_000, 200_000_000
+SEGMENT = 1448  # bytes
 IDEAL = BYTES * 8 / RATE
 Make = Callable[[Cluster, Flows, int], list[Transfer]]
 
@@ -74,6 +75,7 @@ def measured(fabric: Fabric, rounds: int) -> list[dict[str, Any]]:
     seconds: dict[str, list[float]] = {name: [] for name in makes}
     loads: dict[str, list[float]] = {name: [] for name in makes}
     wrong: dict[str, list[float]] = {name: [] for name in makes}
+    resent: dict[str, list[float]] = {name: [] for name in makes}
     sockets, kept = dict.fromkeys(makes, 0), dict.fromkeys(makes, "–")
     with Cluster(topology=fabric, rate=str(RATE), hash_seed=1) as lab:
         for seed in range(rounds):
@@ -85,13 +87,14 @@ def measured(fabric: Fabric, rounds: int) -> list[dict[str, Any]]:
                 seconds[name].append(done.seconds / IDEAL)
                 loads[name].append(max(done.link_bytes[link] for link in fabric.links) / BYTES)
                 wrong[name].append(worst(done, expected))
+                resent[name].append(done.segments_resent * SEGMENT / BYTES)
                 sockets[name] = len(transfers)
                 if seed == 0 and len(transfers) <= 24:
                     kept[name] = followed(lab, fabric, transfers)
     return [
         {"scheme": name, "sockets": sockets[name], "seconds": median(seconds[name]),
          "least": min(seconds[name]), "most": max(seconds[name]), "load": median(loads[name]),
-         "links_off": max(wrong[name]), "as_predicted": kept[name]}
+         "links_off": max(wrong[name]), "resent": median(resent[name]), "as_predicted": kept[name]}
         for name in makes
     ]  # fmt: skip
 
@@ -133,11 +136,11 @@ def followed(lab: Cluster, fabric: Fabric, transfers: list[Transfer]) -> str:
 
 def as_table(rows: list[dict[str, Any]]) -> str:
     headers = ("scheme", "sockets", "seconds / ideal", "min to max", "fullest link / flow",
-               "links off by", "path as predicted")  # fmt: skip
+               "links off by", "sent again / flow", "path as predicted")  # fmt: skip
     cells = [
         (r["scheme"], str(r["sockets"]), f"{r['seconds']:.2f}",
          f"{r['least']:.2f} to {r['most']:.2f}", f"{r['load']:.2f}", f"{r['links_off']:.1%}",
-         r["as_predicted"])
+         f"{r['resent']:.2f}", r["as_predicted"])
         for r in rows
     ]  # fmt: skip
     return Table(headers, cells).as_markdown()

@@ -1,6 +1,7 @@
 """gradwire network export: paths that `network plan -o` wrote, as other tools read them.
 
 gradwire network export routes.json --format srv6
+gradwire network export routes.json --format pins -o pins.json
 gradwire network export routes.json --format hccl --addresses hosts.txt --ports ports.json
 """
 
@@ -11,6 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.cli.output import check_output
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -35,16 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--addresses", type=Path, metavar="FILE", help=address)
     ports = 'hccl: JSON, source ports by pair and path: {"0,4": {"2": [61000, …], …}, …}'
     parser.add_argument("--ports", type=Path, metavar="FILE", help=ports)
+    file = "write it there, instead of to standard output"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=file)
     parser.add_argument("--json", action="store_true", help="the text in a JSON document")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write to standard output; the exit code. Raises NetworkError."""
+    """Write it; the exit code. Raises NetworkError."""
     from gradwire.network.saved import from_json
 
+    if arguments.output:
+        check_output("a file of paths", arguments.output)
     text = _exported(from_json(_read(arguments.routes)), arguments)
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
     told = json.dumps({"format": arguments.format, "text": text}) + "\n"
-    print(told if arguments.json else text, end="")
+    if arguments.json or not arguments.output:
+        print(told if arguments.json else text, end="")
+    else:
+        print(f"{arguments.output}: {arguments.format}, {len(text):,} characters")
     return 0
 
 

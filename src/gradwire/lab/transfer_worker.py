@@ -1,6 +1,7 @@
 """One host's part of `transfer`: opens its connections, waits for the start, sends and receives.
 
-Prints "ready", and then when each transfer's last byte had arrived, by the monotonic clock.
+Prints "ready"; at the end when each transfer's last byte had arrived, by the monotonic clock, and
+how many segments the host sent again.
 """
 
 import json
@@ -10,6 +11,8 @@ import socket
 import sys
 from pathlib import Path
 from time import monotonic, sleep
+
+from gradwire.lab.counters import segments_resent
 
 _CHUNK = memoryview(bytes(1 << 20))
 _PATIENCE_SECONDS = 30.0
@@ -23,9 +26,12 @@ def main() -> None:
     listeners = [(_listening(address, port), size) for address, port, size in tasks["receive"]]
     sending = [(_connected(*own_and_peer), size) for *own_and_peer, size in tasks["send"]]
     receiving = [(listener.accept()[0], size) for listener, size in listeners]
+    before = segments_resent()
     print("ready")
     _await_start(folder / "start")
-    _move(sending, receiving)
+    for arrival in _move(sending, receiving):
+        print("arrived", arrival)
+    print("resent", segments_resent() - before)
 
 
 def _listening(address: str, port: int) -> socket.socket:
@@ -59,7 +65,9 @@ def _await_start(file: Path) -> None:
 
 def _move(
     sending: list[tuple[socket.socket, int]], receiving: list[tuple[socket.socket, int]]
-) -> None:
+) -> list[float]:
+    """When each of those received had arrived."""
+    arrivals = list[float]()
     left = dict(sending + receiving)
     room = bytearray(len(_CHUNK))
     with selectors.DefaultSelector() as selector:
@@ -83,7 +91,8 @@ def _move(
                     raise ConnectionError(f"a sender left {left[this]} bytes out")
                 if left[this] == 0:
                     selector.unregister(this)
-                    this.shutdown(socket.SHUT_WR) if is_sent else print(monotonic())
+                    this.shutdown(socket.SHUT_WR) if is_sent else arrivals.append(monotonic())
+    return arrivals
 
 
 if __name__ == "__main__":

@@ -45,10 +45,12 @@ class Transfer(NamedTuple):
 @dataclass(frozen=True)
 class Transferred:
     """seconds: from the common start to the last byte's arrival, connections being open before.
-    link_bytes: carried meanwhile, headers and acknowledgements included."""
+    link_bytes: carried meanwhile, headers and acknowledgements included. segments_resent: by all
+    hosts, of 1,448 bytes: what queues dropped, the links before them have carried twice."""
 
     seconds: float
     link_bytes: dict[Link, int]
+    segments_resent: int
 
 
 def pinned(routes: Routes) -> list[Transfer]:
@@ -128,7 +130,7 @@ def transfer(cluster: Cluster, transfers: Sequence[Transfer]) -> Transferred:
             "cluster with procs_per_host=1"
         )
     before = cluster.link_bytes()
-    ends = list[float]()
+    ends, resent = list[float](), list[int]()
     with tempfile.TemporaryDirectory(prefix="gradwire-") as folder:
         start = _Start(Path(folder, "start"), cluster.hosts)
         Path(folder, "tasks").write_text(json.dumps(_tasks(cluster, transfers)))
@@ -138,8 +140,10 @@ def transfer(cluster: Cluster, transfers: Sequence[Transfer]) -> Transferred:
                 print(f"[{rank}] {line}", file=sys.stderr)
             elif line == "ready":
                 start.count()
+            elif line.startswith("arrived"):
+                ends.append(float(line.split()[1]))
             else:
-                ends.append(float(line))
+                resent.append(int(line.split()[1]))
 
         code = cluster.run(
             [sys.executable, "-P", "-m", _WORKER, folder],
@@ -153,7 +157,7 @@ def transfer(cluster: Cluster, transfers: Sequence[Transfer]) -> Transferred:
         )
     after = cluster.link_bytes()
     carried = {link: after[link] - before[link] for link in after}
-    return Transferred(max(ends, default=start.at) - start.at, carried)
+    return Transferred(max(ends, default=start.at) - start.at, carried, sum(resent))
 
 
 class _Start:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from gradwire.cli.main import main
+from gradwire.network.exports.pins import write
 from gradwire.network.saved import from_json
+from gradwire.pins import Pins
 
 JOB = ["--topology", "leaf_spine(8, 8, 8)", "--placement", "shuffled", "--seed", "1"]
 SHUFFLED = ["network", "plan", *JOB]
@@ -140,6 +142,18 @@ def test_what_cannot_vary_is_refused(
 ) -> None:
     assert main(["network", "whatif", *JOB, "--vary", vary]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_pins_are_written_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    routes, pins = tmp_path / "routes.json", tmp_path / "pins.json"
+    assert main([*SHUFFLED, "-o", str(routes)]) == 0
+    capsys.readouterr()
+    export = ["network", "export", str(routes), "--format", "pins"]
+    assert main([*export, "-o", str(pins)]) == 0
+    assert capsys.readouterr().out.startswith(f"{pins}: pins, ")
+    assert Pins.load(pins) == write(from_json(routes.read_text()))
+    assert main([*export, "-o", str(tmp_path / "nowhere" / "pins.json")]) == 2
+    assert "Make the folder" in capsys.readouterr().err
 
 
 def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

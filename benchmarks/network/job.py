@@ -1,0 +1,122 @@
+"""A training step between 16 hosts below 4 leaves, ranks at random places: hashed and pinned.
+
+OMP_NUM_THREADS=1 python benchmarks/network/job.py [--places 2] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gradwire.lab import Cluster
+from gradwire.network import Flows, leaf_spine, route, samples
+from gradwire.network.exports import pins
+from gradwire.network.patterns import direct, pairwise, ring
+from gradwire.network.placement import Placement
+from gradwire.report.table import Table
+
+RATE = 200_000_000
+FABRIC = leaf_spine(4, 4, 4, host_gbps=RATE / 1e9)
+SIDE = 3072
+BYTES = 4 * SIDE * SIDE
+PAIRS = "pairs, in turns"
+STOCK = {"none | allreduce": ring, "none | alltoall": direct}
+"""What Gloo does: a ring; all pairs at once, twice."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--places", type=int, default=2, help="of ranks, at random")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    for order in (False, True):
+        seeds = range(1 if order else arguments.places)
+        placements = [
+            Placement.in_order(16) if order else Placement.shuffled(16, s) for s in seeds
+        ]
+        found = [run(placement, seed + 1) for seed, placement in enumerate(placements)]
+        rows += summary("in order" if order else "at random", placements, found)
+    headers = ("ranks", "strategy", "carried by", "paths", "seconds", "× ideal", "predicted ×",
+               "pinned is faster")  # fmt: skip
+    print(Table(headers, [tuple(map(str, row.values())) for row in rows]).as_markdown())
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows) + "\n")
+    return 0
+
+
+def run(placement: Placement, hash_seed: int) -> dict[str, list[float]]:
+    """Seconds of steps by variant, on one cluster."""
+    lines: list[str] = []
+    flows = placement.placed(pairwise(16, BYTES))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "pins.json")
+        file.write_text(pins.write(route(flows, FABRIC, "coloured")).to_json())
+        worker = Path(__file__).with_name("job_worker.py")
+        with Cluster(
+            topology=FABRIC, rate=str(RATE), order=placement.host, hash_seed=hash_seed
+        ) as lab:
+            code = lab.run(
+                [sys.executable, str(worker), str(file), str(SIDE)],
+                env=dict(os.environ), on_line=hear(lines),
+            )  # fmt: skip
+    if code:
+        raise SystemExit(f"a rank ended with {code}")
+    return dict(json.loads(lines[-1]))
+
+
+def hear(lines: list[str]) -> Callable[[int, str, str], None]:
+    def on_line(rank: int, stream: str, line: str) -> None:
+        if stream == "stderr":
+            print(f"[{rank}] {line}", file=sys.stderr)
+        elif rank == 0:
+            lines.append(line)
+
+    return on_line
+
+
+def summary(
+    ranks: str, placements: list[Placement], found: list[dict[str, list[float]]]
+) -> list[dict[str, Any]]:
+    ideal = 2 * 15 / 16 * BYTES * 8 / RATE
+    rows = []
+    for name in found[0]:
+        strategy, carried, paths = name.split(" / ")
+        seconds = median(s for one in found for s in one[name])
+        pinned = median(s for one in found for s in one[f"{strategy} / {PAIRS} / pinned"])
+        scheme = "coloured" if paths == "pinned" else "ecmp"
+        pattern = STOCK[strategy] if carried == "Gloo" else in_turns
+        predicted = median(expected(p.placed(pattern(16, BYTES)), scheme) for p in placements)
+        rows.append({
+            "ranks": ranks, "strategy": strategy, "carried": carried, "paths": paths,
+            "seconds": f"{seconds:.2f}", "to_ideal": f"{seconds / ideal:.2f}",
+            "predicted": f"{predicted / ideal:.2f}", "gain": f"{seconds / pinned:.2f} ×",
+        })  # fmt: skip
+    return rows
+
+
+def in_turns(ranks: int, bytes: int) -> Flows:
+    """There and back."""
+    there = pairwise(ranks, bytes)
+    return Flows(
+        [*there.src, *there.src], [*there.dst, *there.dst], [*there.bytes, *there.bytes],
+        [*there.step, *(there.step + ranks)],
+    )  # fmt: skip
+
+
+def expected(flows: Flows, scheme: str) -> float:
+    """What the planner says, the median of 200 where hashes decide."""
+    if scheme == "coloured":
+        return route(flows, FABRIC, scheme).seconds
+    return float(median(samples(flows, FABRIC, scheme, 200, hosts=True)))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

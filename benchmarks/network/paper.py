@@ -1,0 +1,138 @@
+"""The evaluation of Addanki et al. 2025 ("Ethereal"), packet by packet, with more schemes.
+
+OMP_NUM_THREADS=1 python benchmarks/network/paper.py [--sizes 1 8 64] [--json FILE] [--plot FILE]
+
+256 hosts below 16 leaves, 16 spines, 400 Gbit/s; and 512 hosts in a fat tree of 32 leaves and 32
+switches in 8 pods, 16 cores, 1,600 Gbit/s above hosts. All-reduce by four algorithms, ranks in
+order. Steps follow each other; those that are alike are sent once. Failed: one cable in fifty
+between switches, around which hashes, packets and plans know their way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from cases import shown
+
+from gradwire.errors import NetworkError
+from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
+from gradwire.network.engines.packet import Spraying, Transport, send
+from gradwire.network.patterns import direct, double_tree, halving_doubling, ring
+from gradwire.report.table import Table
+
+TOPOLOGIES = {
+    "leaf-spine": leaf_spine(16, 16, 16, host_gbps=400),
+    "fat tree": fat_tree(8, 4, 16, 4, 4, host_gbps=400, fabric_gbps=1600, core_gbps=1600),
+}
+PATTERNS = (direct, halving_doubling, ring, double_tree)
+HOW = Transport(packet_bytes=9000, slow_down=True, jitter_ns=50)
+SEEDS = 3
+FAILED = 50  # one cable in so many
+
+SCHEMES: dict[str, tuple[str, Spraying]] = {
+    **{name: (name, "random") for name in (
+        "ecmp", "ecmp_k(2)", "ecmp_k(4)", "ecmp_k(8)", "ethereal", "coloured", "min_split",
+        "optimal",
+    )},
+    "spray, random": ("spray", "random"), "spray, rotating": ("spray", "rotating"),
+    "spray, recycled (REPS)": ("spray", "recycled"),
+}  # fmt: skip
+CHANCE = ("ecmp", "spray")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 8, 64], help="MB")
+    parser.add_argument("--topology", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    rows = list(measured(arguments.topology, arguments.sizes))
+    print(Table(tuple(rows[0]), [tuple(map(shown, r.values())) for r in rows]).as_markdown())
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows) + "\n")
+    if arguments.plot:
+        plot(rows, arguments.plot)
+    return 0
+
+
+def measured(topologies: list[str], sizes: list[int]) -> Iterator[dict[str, Any]]:
+    for name in topologies:
+        whole = TOPOLOGIES[name]
+        for failed, fabric in (("none", whole), ("1 in 50", without_some(whole))):
+            for pattern in PATTERNS:
+                for scheme, how in SCHEMES.items():
+                    if (scheme == "optimal") == (failed == "none"):
+                        continue  # where nothing failed min_split is as good; equal paths are gone
+                    times = [completion(fabric, pattern(fabric.hosts, size << 20), *how)
+                             for size in sizes]  # fmt: skip
+                    if None not in times:
+                        yield {
+                            "topology": name, "failed": failed, "algorithm": pattern.__name__,
+                            "scheme": scheme,
+                            **{f"{size} MB": t for size, t in zip(sizes, times)},
+                        }  # fmt: skip
+
+
+def completion(fabric: Fabric, flows: Flows, scheme: str, spraying: Spraying) -> float | None:
+    """Times the bound; None if the scheme is not for these flows."""
+    how, seconds, least = replace(HOW, spraying=spraying), 0.0, 0.0
+    for alike in flows.steps():
+        own = Flows(flows.src[alike[0]], flows.dst[alike[0]], flows.bytes[alike[0]])
+        seeds = range(SEEDS if scheme.startswith(CHANCE) else 1)
+        try:
+            took = [
+                send(route(own, fabric, scheme, seed), how, seed=seed).seconds.max()
+                for seed in seeds
+            ]
+        except NetworkError:
+            return None
+        seconds += float(median(took)) * len(alike)
+        least += bounds(own, fabric).seconds * len(alike)
+    return seconds / least
+
+
+def without_some(fabric: Fabric) -> Fabric:
+    """Cables between switches, both ways; the same for all."""
+    up = [link for link in fabric.links if link.target.startswith(("spine", "core"))]
+    up += [link for link in fabric.links if link.source.startswith("leaf") and link not in set(up)]
+    chosen = np.random.default_rng(1).choice(len(up), len(up) // FAILED, replace=False)
+    cables = [up[i] for i in chosen]
+    return fabric.without(*cables, *(Link(b, a, n) for a, b, n in cables))
+
+
+def plot(rows: list[dict[str, Any]], file: Path) -> None:
+    """A panel for each algorithm and network, a line for each scheme."""
+    from matplotlib.figure import Figure
+
+    panels = sorted({(r["topology"], r["failed"]) for r in rows}, reverse=True)
+    figure = Figure(figsize=(15, 3.4 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), len(PATTERNS), squeeze=False, sharey="row")
+    for row, (topology, failed) in enumerate(panels):
+        for column, pattern in enumerate(PATTERNS):
+            axis = axes[row][column]
+            axis.set_title(f"{topology}, failed: {failed}, {pattern.__name__}", fontsize=9)
+            for r in rows:
+                if (r["topology"], r["failed"], r["algorithm"]) == (
+                    topology, failed, pattern.__name__
+                ):  # fmt: skip
+                    own = [(int(k[:-3]), v) for k, v in r.items() if k.endswith(" MB")]
+                    style = "--" if r["scheme"].startswith(CHANCE) else "-"
+                    axis.plot(*zip(*own), style, marker="o", markersize=3, label=r["scheme"])
+            axis.set_xscale("log", base=2)
+            axis.set_xlabel("MB to reduce")
+            axis.grid(alpha=0.3)
+        axes[row][0].set_ylabel("completion / bound")
+        axes[row][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    figure.savefig(file, dpi=110)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

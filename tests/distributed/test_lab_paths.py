@@ -81,6 +81,7 @@ def test_ports_spread_over_all_spines_and_below_a_leaf_is_no_path(lab):
     assert min(Counter(paths).values()) > 60
     assert lab.paths([Connection(0, 1, 20_000, 80)]) == [-1]
     assert lab.paths([]) == []
+    assert len(lab.paths([Connection(0, 3, port, 80) for port in range(20_000, 22_500)])) == 2500
 
 
 def test_the_same_seed_gives_the_same_paths_and_another_one_others(lab):
@@ -129,13 +130,20 @@ def test_what_cannot_be_asked(lab):
         pinned(route(ACROSS, TOPOLOGY, "spray"))
     with pytest.raises(LabError, match="got host 6, plane None"):
         lab.address(6)
-    with pytest.raises(LabError, match="got host 0, plane 3"):
-        lab.address(0, 3)
+    for plane in (3, -1):
+        with pytest.raises(LabError, match=f"got host 0, plane {plane}"):
+            lab.address(0, plane)
+    with pytest.raises(LabError, match="got host -1"):
+        lab.address(-1)
+    with pytest.raises(LabError, match="got host 9"):
+        lab.paths([Connection(9, 0, 1, 1)])
     with (
         Cluster(2, "1gbit", procs_per_host=2) as flat,
         pytest.raises(LabError, match="this cluster has one switch"),
     ):
         flat.paths([Connection(0, 1, 1, 1)])
+    with pytest.raises(LabError, match="got host 0, plane 0"):
+        Cluster(2, "1gbit").address(0, 0)
     with (
         Cluster(2, "1gbit", loopback=True) as lo,
         pytest.raises(LabError, match="without namespaces there is nothing to look at"),

@@ -33,6 +33,7 @@ __all__ = ["Cluster", "Connection", "LabTimeoutError"]
 
 _FIRST_PORT = 29500
 _LARGEST_SEED = 2**32 - 1
+_LOOKUPS = 1000  # in one message
 
 
 class Connection(NamedTuple):
@@ -189,25 +190,27 @@ class Cluster:
         asked: dict[str, dict[int, str]] = {}
         leaf_of, uplinks = self.topology.leaf_of, [name for name, _ in self.topology.uplinks]
         for i, one in enumerate(connections):
-            asked.setdefault(f"leaf{leaf_of[one.source]}", {})[i] = self._lookup(one)
+            lookup = self._lookup(one)
+            asked.setdefault(f"leaf{leaf_of[one.source]}", {})[i] = lookup
         found = dict[int, int]()
         for leaf, own in asked.items():
-            answers = guard.look({leaf: list(own.values())})["answers"][leaf].splitlines()
-            for i, answer in zip(own, answers, strict=True):
-                device = json.loads(answer)[0]["dev"]
-                found[i] = uplinks.index(device) if device in uplinks else -1
+            rows, lines = list(own), list(own.values())
+            for first in range(0, len(lines), _LOOKUPS):
+                seen = guard.look({leaf: lines[first : first + _LOOKUPS]})["answers"][leaf]
+                for i, answer in zip(rows[first:], seen.splitlines()):
+                    device = json.loads(answer)[0]["dev"]
+                    found[i] = uplinks.index(device) if device in uplinks else -1
         return [found[i] for i in range(len(connections))]
 
     def address(self, host: int, plane: int | None = None) -> str:
         """Its own, or the one on a plane. Raises `LabError` for one that is not there."""
-        wiring = self._wiring
-        try:
-            return wiring.addresses[host] if plane is None else wiring.planes[host][plane]
-        except IndexError:
+        wiring, planes = self._wiring, len(self.topology.uplinks) if self.topology else 0
+        if not 0 <= host < self.hosts or not (plane is None or 0 <= plane < planes):
             raise LabError(
                 f"hosts are numbered from 0 to {self.hosts - 1}, and planes as their topology's "
                 f"uplinks; got host {host}, plane {plane}; choose one that is there"
-            ) from None
+            )
+        return wiring.addresses[host] if plane is None else wiring.planes[host][plane]
 
     def _lookup(self, one: Connection) -> str:
         return (

@@ -33,6 +33,7 @@ Numbers = NDArray[np.int64]
 Spraying = Literal["random", "rotating", "recycled"]
 CHOICES: tuple[str, ...] = ("pinned", *get_args(Spraying))
 _NEVER = -1
+_JITTER = 1
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _given(how: Transport, seed: int) -> tuple[int, int, int, int, int, int, int
 def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Numbers, Connections]:
     """Rows of the routes, and the connection of each, in the engine's order."""
     flows, bytes = routes.flows, _whole_bytes(routes)
-    dice = np.random.default_rng(seed)
+    dice = np.random.default_rng([seed, _JITTER])  # not the numbers that a scheme drew
     start = np.rint(dice.random(len(bytes)) * how.jitter_ns * 1e3).astype(np.int64)
     rows = np.flatnonzero(bytes > 0)
     steps = np.unique(flows.step[routes.flow], return_inverse=True)[1]

@@ -240,6 +240,10 @@ def refused(case: str) -> str:
         host = rank + 1
     if case == "few addresses" and rank == 1:
         addresses = "127.0.0.2"
+    if case == "others' addresses" and rank == 1:
+        addresses = "127.0.0.2,192.0.2.1,127.0.0.3"
+    if case == "no pins":
+        given = planned(world)
     if case == "no addresses" and rank == 0:
         addresses = ""
     if case == "other routes" and rank == 1:
@@ -261,7 +265,9 @@ def refused(case: str) -> str:
         ("few addresses", "an address of its host on each of the 2 planes.*rank 1 has 1. Set"),
         ("no addresses", "GRADWIRE_PLANES.*rank 0 has 0. Set it"),
         ("other routes", "every rank pins by the same paths; rank . has others than rank"),
-        ("no file", "pins are in a text file that is there|every rank pins by the same paths"),
+        ("no file", "pins are in a text file that is there|rank 1 has not: pins are in a text"),
+        ("others' addresses", "'192.0.2.1' is none|rank 1 has not: GRADWIRE_PLANES names addr"),
+        ("no pins", "planes are pins, or the path of a file of them; got Routes. Write routes"),
     ],
 )
 def test_what_is_refused_is_refused_on_every_rank(three: Ranks, case: str, words: str) -> None:

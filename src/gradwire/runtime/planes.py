@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -41,7 +42,7 @@ class Planes:
 
     pins: Pins
     hosts: Sequence[int]
-    groups: Sequence[Any]
+    groups: list[Any]
     ranks: Sequence[int]
 
     def host(self, rank: int) -> int:
@@ -56,19 +57,27 @@ def agreed_pins(
 
     Raises:
         PlanError: pins cannot be read, differ between ranks, or are for other hosts, or a rank
-            does not say where it is, or has too few addresses. UsageError: this is not Gloo.
+            does not say where it is, or has too few addresses, or others' (on all ranks).
+        UsageError: this is not Gloo, or these are no pins.
     """
     if dist.get_backend(group) != "gloo":
         raise UsageError(
             "planes are groups of Gloo, whose sockets can be bound to addresses; got "
             f"{dist.get_backend(group)}. Leave out planes, or train on CPUs."
         )
+    if not isinstance(given, Pins | str | Path):
+        raise UsageError(
+            f"planes are pins, or the path of a file of them; got {type(given).__name__}. Write "
+            "routes as pins by gradwire.network.exports.pins."
+        )
     pins, problem = None, None
     try:
         pins = given if isinstance(given, Pins) else Pins.load(given)
+        _check_own(_addresses()[: pins.paths])
     except PlanError as error:  # the others must not wait for us
         problem = error
-    says = ["none" if pins is None else _digest(pins), _host(), _addresses(), str(problem or "")]
+    digest = "none" if pins is None or problem else _digest(pins)
+    says = [digest, _host(), str(len(_addresses())), str(problem or "")]
     said = [text.split(";", 3) for text in exchange_text(";".join(says), group, device)]
     if problem is not None:
         raise problem
@@ -80,10 +89,12 @@ def agreed_pins(
 def _check(pins: Pins, said: Sequence[Sequence[str]], me: int) -> None:
     """What ranks said: their pins, hosts and addresses."""
     for rank, (digest, host, addresses, problem) in enumerate(said):
+        if problem:
+            raise PlanError(f"every rank must have its pins; rank {rank} has not: {problem}")
         if digest != said[me][0]:
             raise PlanError(
                 f"every rank pins by the same paths; rank {rank} has others than rank {me}: "
-                f"{problem[:200] or digest}. Give all ranks the same file."
+                f"{digest}. Give all ranks the same file."
             )
         if not host.isdecimal() or int(host) >= pins.hosts:
             raise PlanError(
@@ -91,13 +102,24 @@ def _check(pins: Pins, said: Sequence[Sequence[str]], me: int) -> None:
                 f"its host, 0 to {pins.hosts - 1}; rank {rank} has {host!r}. Set it on every "
                 "machine, and plan for the topology that the job runs on."
             )
-        has = len(addresses.split(",")) if addresses else 0
-        if has < pins.paths:
+        if int(addresses) < pins.paths:
             raise PlanError(
                 f"every rank has {ADDRESSES}, an address of its host on each of the {pins.paths} "
-                f"planes that the plan uses, with commas; rank {rank} has {has}. Set it on every "
-                "machine."
+                f"planes that the plan uses, with commas; rank {rank} has {addresses}. Set it on "
+                "every machine."
             )
+
+
+def _check_own(addresses: Sequence[str]) -> None:
+    """Gloo would find out later, and the other ranks by their timeout."""
+    for address in addresses:
+        try:
+            socket.create_server((address, 0)).close()
+        except OSError as error:
+            raise PlanError(
+                f"{ADDRESSES} names addresses of the rank's own host; {address!r} is none "
+                f"({error.strerror or error}). Correct it."
+            ) from None
 
 
 def _digest(pins: Pins) -> str:
@@ -112,7 +134,7 @@ def join_planes(
     store = dist.distributed_c10d._get_process_group_store(group)
     groups = []
     with attaching():
-        for plane, address in enumerate(_addresses().split(",")[: pins.paths]):
+        for plane, address in enumerate(_addresses()[: pins.paths]):
             options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
             options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
             options._timeout = timedelta(seconds=timeout_seconds)
@@ -125,8 +147,8 @@ def _host() -> str:
     return os.environ.get(HOST, "").replace(";", "")
 
 
-def _addresses() -> str:
-    return os.environ.get(ADDRESSES, "").replace(" ", "").replace(";", "")
+def _addresses() -> list[str]:
+    return [one for text in os.environ.get(ADDRESSES, "").split(",") if (one := text.strip())]
 
 
 TURN_BYTES = 2 * 2**20
@@ -161,7 +183,7 @@ class PlanePerformer(Performer):
 
     def close(self) -> None:
         super().close()
-        self._planes = replace(self._planes, groups=())
+        self._planes.groups.clear()  # of its parts, too
 
     def _send(self, part: Part) -> Any:
         if part.plane is None:

@@ -35,6 +35,9 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bytes", type=float, default=25e6, help=size)
     matrix = "flows of an htsim connection matrix (.cm), instead of traffic"
     parser.add_argument("--flows", metavar="FILE", help=matrix)
+    tokens = "of each rank to each expert, a line a rank, instead of traffic"
+    parser.add_argument("--tokens", metavar="FILE", help=tokens)
+    parser.add_argument("--token-bytes", type=int, default=8192, metavar="N", help="default: 8192")
     parser.add_argument("--ranks", type=int, help="default: one on every host")
     machine = "ranks that reach each other without the network; default: 1"
     parser.add_argument("--per-machine", type=int, default=1, metavar="N", help=machine)
@@ -61,11 +64,15 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
     """Between so many hosts."""
     from gradwire.network.importers import htsim
 
-    if arguments.flows is None:
-        return _placement(arguments, hosts, seed).placed(_traffic(arguments, hosts))
+    if arguments.flows is not None:
+        return htsim.flows(_read(arguments.flows))
+    return _placement(arguments, hosts, seed).placed(_traffic(arguments, hosts))
+
+
+def _read(name: str) -> str:
     try:
-        with open(arguments.flows, encoding="utf-8") as file:
-            return htsim.flows(file.read())
+        with open(name, encoding="utf-8") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise NetworkError(
             f"flows are in a text file that is there; {error}. Correct the name."
@@ -73,8 +80,11 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
 
 
 def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
+    from gradwire.network.importers import tokens
     from gradwire.network.patterns import PATTERNS
 
+    if arguments.tokens is not None:
+        return tokens.flows(_read(arguments.tokens), arguments.token_bytes)
     pattern = next(p for p in PATTERNS if p.__name__ == arguments.traffic)
     ranks = _ranks(arguments, hosts)
     if not 1 <= arguments.bytes <= _MOST_BYTES:

@@ -1,0 +1,50 @@
+"""Tokens of a mixture of experts: a line for each rank, how many go to each expert.
+
+    # rank 0 sends 120 tokens to expert 0, 3 to expert 1, …
+    120 3 40 0
+    7 88 1 64
+
+Experts are shared out over ranks in order, equally many to each. Tokens go to their experts in one
+step, and come back in the next.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradwire.errors import NetworkError
+from gradwire.network.fabric import count
+from gradwire.network.flows import Flows
+from gradwire.network.patterns.parts import steps
+
+_MOST = 1 << 40  # of a rank's tokens to an expert
+
+
+def flows(text: str, token_bytes: int) -> Flows:
+    """Between ranks, of unequal sizes. NetworkError with the line for what cannot be read, and for
+    experts that ranks cannot share out."""
+    count("token_bytes", token_bytes)
+    rows = list[list[int]]()
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#", maxsplit=1)[0].replace(",", " ").split()
+        if not words:
+            continue
+        if not all(word.isdecimal() and int(word) <= _MOST for word in words):
+            _fail(number, line, f"tokens are whole numbers from 0 to {_MOST:,}")
+        if rows and len(words) != len(rows[0]):
+            _fail(number, line, f"every rank has a number for each of {len(rows[0])} experts")
+        rows.append([int(word) for word in words])
+    ranks, experts = len(rows), len(rows[0]) if rows else 0
+    if not rows or experts % ranks:
+        raise NetworkError(
+            f"experts are shared out equally over ranks, which have a line each; got {ranks} "
+            f"lines of {experts} experts. Add the lines, or experts, that are missing."
+        )
+    tokens = np.array(rows, np.int64).reshape(ranks, ranks, -1).sum(2)
+    source, target = (c.reshape(-1) for c in np.divmod(np.arange(ranks * ranks), ranks))
+    sizes = tokens.reshape(-1) * token_bytes
+    return steps([(source, target, sizes), (target, source, sizes)])
+
+
+def _fail(number: int, line: str, rule: str) -> None:
+    raise NetworkError(f"{rule}; line {number} is {line!r}. Correct it.")

@@ -14,6 +14,7 @@ namespace {
 // timers say, and beginnings.
 enum : std::size_t { back2, back4, back6, timers, starts, queues };
 
+constexpr std::int32_t below_leaf = -1;  // less the port: instead of a path
 constexpr std::int64_t tries = 64;  // in vain, one after the other; then a connection gives up
 constexpr double bits_of_a_byte_in_ps = 8e12;
 constexpr double gain = 1.0 / 16;  // of DCTCP's estimate (Alizadeh et al. 2010)
@@ -109,7 +110,7 @@ std::int64_t Packets::link_of(const Packet& packet) const {
     const std::int64_t a = hosts_.leaf_of[source], b = hosts_.leaf_of[target];
     const bool is_first = packet.hop == 0, is_last = packet.hop + 1 == packet.hops;
     if (is_first || is_last) {
-        std::int64_t plane = 0;
+        std::int64_t plane = packet.path < 0 ? below_leaf - packet.path : 0;
         if (packet.path >= 0 && hosts_.ports > 1)
             plane = hosts_.plane_of[tiers_.crosses(a, b) ? packet.path / tiers_.cores
                                                          : packet.path];
@@ -127,7 +128,7 @@ void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t no
     const std::int64_t a = hosts_.leaf_of[all_.source[connection]];
     const std::int64_t b = hosts_.leaf_of[all_.target[connection]];
     const std::uint8_t hops = a == b ? 2 : tiers_.crosses(a, b) ? 6 : 4;
-    const std::int32_t path = a == b ? -1 : next_path(connection);
+    const std::int32_t path = a == b ? sender.path : next_path(connection);
     ++sender.sent;
     ++sender.under_way;
     const Packet packet{0, connection, static_cast<std::int32_t>(number), path,

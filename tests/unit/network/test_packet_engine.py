@@ -287,3 +287,15 @@ def test_starts_do_not_follow_the_order_that_a_scheme_drew() -> None:
     how = Transport(packet_bytes=9000, jitter_ns=50)
     took = send(route(flows, fabric, "ethereal", 0), how, seed=0).seconds.max()
     assert took < 1.3 * bounds(flows, fabric).seconds
+
+
+def test_below_a_leaf_all_ports_are_used() -> None:
+    """Two ports: half as long as by one, as fair shares have it."""
+    fabric = dual_plane(2, 2, 2, host_gbps=100)
+    flows = Flows([0, 1, 0], [1, 0, 2], [4096 * 2000, 4096 * 1000, 4096 * 10])
+    routes = route(flows, fabric, "lpt")
+    sent = send(routes, Transport(queue_bytes=1 << 40, mark_bytes=1 << 40))
+    assert sorted(sent.pieces) == list(range(len(routes.flow)))
+    last = sent.seconds[list(sent.pieces).index(int(np.flatnonzero(routes.flow == 0)[0]))]
+    assert last == pytest.approx(simulate(routes, "flow"), rel=0.02)
+    assert last == pytest.approx(4096 * 2000 * 8 / 200e9, rel=0.02)

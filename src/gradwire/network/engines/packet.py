@@ -7,9 +7,9 @@
 A connection has at most a window of packets under way. Pinned ones go back to the first that is
 missing when one after it arrives (go-back-N, as RoCE), or when a timer says so; then they may take
 another path. Sprayed ones choose a path for every packet, and send again what a timer says was
-lost. What stays below a leaf uses hosts' first ports. What finds a queue full is dropped, what
-waits longer than the mark allows is marked; windows may shrink by marks as DCTCP's do (Alizadeh et
-al. 2010).
+lost. What stays below a leaf has a connection for each port of the hosts. What finds a queue full
+is dropped, what waits longer than the mark allows is marked; windows may shrink by marks, as those
+of DCTCP do (Alizadeh et al. 2010).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.network.engines import packet_twin
-from gradwire.network.fabric import EVERY, Link, above_zero, count
+from gradwire.network.fabric import BELOW, EVERY, Link, above_zero, count
 from gradwire.network.native import columns, core, tiers
-from gradwire.network.ports import all_rates
+from gradwire.network.ports import all_rates, port_shares
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing
 
@@ -125,10 +125,10 @@ def send(
     else:
         end, wait = np.zeros(len(rows), np.int64), np.zeros(len(rates), np.int64)
         table = connections.table
-        own = columns(*connections[:-1])
+        given = columns(*connections[:-1])
         leaf_of, plane_of, rates, down = columns(fabric.leaf_of, fabric.plane_of, rates, down)
         source, target, bytes, path, choice, start, step, counts, pair = (
-            c.ctypes.data for c in own
+            c.ctypes.data for c in given
         )
         totals = native.send_packets(
             (len(rows), source, target, bytes, path, choice, start, step, counts, pair,
@@ -138,8 +138,11 @@ def send(
              rates.ctypes.data, down.ctypes.data),
             _given(how, seed), end.ctypes.data, wait.ctypes.data,
         )  # fmt: skip
-    seconds = np.where(end == _NEVER, np.inf, end / 1e12)
-    return Sent(seconds, rows, wait / 1e12, *totals)
+    own, first, place = np.unique(rows, return_index=True, return_inverse=True)
+    seconds = np.zeros(len(own))
+    np.maximum.at(seconds, place, np.where(end == _NEVER, np.inf, end / 1e12))
+    order = np.argsort(first)
+    return Sent(seconds[order], own[order], wait / 1e12, *totals)
 
 
 def _given(how: Transport, seed: int) -> tuple[int, int, int, int, int, int, int, bool, bool, int]:
@@ -151,27 +154,51 @@ def _given(how: Transport, seed: int) -> tuple[int, int, int, int, int, int, int
 
 
 def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Numbers, Connections]:
-    """Rows of the routes, and the connection of each, in the engine's order."""
-    flows, bytes = routes.flows, _whole_bytes(routes)
+    """Rows of the routes, and the connections of each, in the engine's order."""
+    flows = routes.flows
+    row, bytes, path = _by_port(routes)
     dice = np.random.default_rng([seed, _JITTER])  # not the numbers that a scheme drew
     start = np.rint(dice.random(len(bytes)) * how.jitter_ns * 1e3).astype(np.int64)
-    rows = np.flatnonzero(bytes > 0)
-    steps = np.unique(flows.step[routes.flow], return_inverse=True)[1]
-    rows = rows[np.lexsort((start[rows], steps[rows]))]
+    steps = np.unique(flows.step[routes.flow[row]], return_inverse=True)[1]
+    one = np.flatnonzero(bytes > 0)
+    one = one[np.lexsort((row[one], start[one], steps[one]))]
+    rows = row[one]
     crossing = Crossing(routes.fabric, flows)
     usable, place = crossing.usable, np.zeros(len(flows), np.int64)
     place[crossing.which] = np.arange(len(crossing.which))
     flow = routes.flow[rows]
-    far = routes.path[rows] != -1
+    far = routes.path[rows] != BELOW
     counts, pair = np.ones(len(rows), np.int64), np.zeros(len(rows), np.int64)
     counts[far] = usable.counts[place[flow[far]]]
     if usable.pair is not None:
         pair[far] = usable.pair[place[flow[far]]]
     choice = np.where(routes.path[rows] == EVERY, CHOICES.index(how.spraying), 0)
     return rows, Connections(
-        flows.src[flow], flows.dst[flow], bytes[rows], routes.path[rows], choice, start[rows],
-        np.unique(steps[rows], return_inverse=True)[1], counts, pair, usable.table,
+        flows.src[flow], flows.dst[flow], bytes[one], path[one], choice, start[one],
+        np.unique(steps[one], return_inverse=True)[1], counts, pair, usable.table,
     )  # fmt: skip
+
+
+def _by_port(routes: Routes) -> tuple[Numbers, Numbers, Numbers]:
+    """Row, bytes and path of every connection. What stays below a leaf is shared by ports as fast
+    as they are; instead of a path it has BELOW - port."""
+    row, bytes = np.arange(len(routes.flow)), _whole_bytes(routes)
+    path, planes = routes.path.astype(np.int64), routes.fabric.host_up.shape[1]
+    below = np.flatnonzero(path == BELOW)
+    if planes == 1 or not len(below):
+        return row, bytes, path
+    flow = routes.flow[below]
+    ends = routes.flows.src[flow], routes.flows.dst[flow]
+    shares = np.cumsum(port_shares(routes.fabric, *ends, path[below]), 1)
+    shares[:, -1] = 1.0
+    parts = np.diff(np.floor(shares * bytes[below, None]).astype(np.int64), prepend=0)
+    kept = np.flatnonzero(path != BELOW)
+    by_port = np.tile(BELOW - np.arange(planes), len(below))
+    return (
+        np.concatenate([row[kept], np.repeat(below, planes)]),
+        np.concatenate([bytes[kept], parts.reshape(-1)]),
+        np.concatenate([path[kept], by_port]),
+    )
 
 
 def _whole_bytes(routes: Routes) -> Numbers:

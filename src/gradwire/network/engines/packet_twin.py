@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.network.dice import draws, pick
-from gradwire.network.fabric import Fabric
+from gradwire.network.fabric import BELOW, Fabric
 
 if TYPE_CHECKING:
     from gradwire.network.engines.packet import Connections, Transport
@@ -190,7 +190,7 @@ class _Engine:
         sender = self.senders[one]
         leaf = self.fabric.leaf_of
         stays = leaf[self.all.source[one]] == leaf[self.all.target[one]]
-        path = -1 if stays else self.next_path(one)
+        path = sender.path if stays else self.next_path(one)
         sender.sent += 1
         sender.under_way += 1
         self.enqueue(_Packet(one, number, path, self.links(one, path), 0, False, sender.turn), now)
@@ -227,7 +227,7 @@ class _Engine:
         source, target = int(self.all.source[one]), int(self.all.target[one])
         a, b = int(fabric.leaf_of[source]), int(fabric.leaf_of[target])
         far = fabric.pod_of[a] != fabric.pod_of[b]
-        plane = 0
+        plane = BELOW - path
         if path >= 0:
             plane = int(fabric.plane_of[path // fabric.cores if far else path])
         first = len(fabric.rates) + source * ports + plane

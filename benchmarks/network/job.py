@@ -69,6 +69,7 @@ def run(placement: Placement, hash_seed: int) -> dict[str, list[float]]:
             )  # fmt: skip
     if code:
         raise SystemExit(f"a rank ended with {code}")
+    print(lines[-1], file=sys.stderr)  # progress
     return dict(json.loads(lines[-1]))
 
 

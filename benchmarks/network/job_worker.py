@@ -35,6 +35,7 @@ def main() -> None:
                 seconds.setdefault(f"{strategy} / {variant}", []).append(took)
     if dist.get_rank() == 0:
         print(json.dumps(seconds))
+    dist.destroy_process_group()
 
 
 def step(model: torch.nn.Linear, strategy: str, file: str, addresses: str | None) -> float:

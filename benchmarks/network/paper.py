@@ -114,7 +114,7 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
 
     panels = sorted({(r["topology"], r["failed"]) for r in rows}, reverse=True)
     figure = Figure(figsize=(15, 3.4 * len(panels)), layout="constrained")
-    axes = figure.subplots(len(panels), len(PATTERNS), squeeze=False, sharey="row")
+    axes = figure.subplots(len(panels), len(PATTERNS), squeeze=False)
     for row, (topology, failed) in enumerate(panels):
         for column, pattern in enumerate(PATTERNS):
             axis = axes[row][column]
@@ -125,7 +125,9 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
                 ):  # fmt: skip
                     own = [(int(k[:-3]), v) for k, v in r.items() if k.endswith(" MB")]
                     style = "--" if r["scheme"].startswith(CHANCE) else "-"
-                    axis.plot(*zip(*own), style, marker="o", markersize=3, label=r["scheme"])
+                    colour = f"C{list(SCHEMES).index(r['scheme']) % 10}"
+                    axis.plot(*zip(*own), style, color=colour, marker="o", markersize=3,
+                              label=r["scheme"])  # fmt: skip
             axis.set_xscale("log", base=2)
             axis.set_xlabel("MB to reduce")
             axis.grid(alpha=0.3)

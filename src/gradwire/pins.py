@@ -83,7 +83,7 @@ class Pins:
             if data["format"] != FORMAT:
                 raise ValueError(f"the format is {data['format']!r}")
             rows = [_row(row, data["hosts"]) for row in data["pairs"]]
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise PlanError(
                 f"pins are a JSON document of format {FORMAT}, as gradwire network export "
                 f"--format pins writes it; {type(error).__name__}: {error}. Export them again."

@@ -127,7 +127,7 @@ def _order(arguments: argparse.Namespace, topology: Fabric | None) -> Sequence[i
         return None
     from gradwire.network.placement import Placement
 
-    hosts = topology.hosts if topology else _hosts(arguments) or 0
+    hosts = topology.hosts if topology else max(0, _hosts(arguments) or 0)
     return Placement.shuffled(hosts, arguments.seed).host
 
 

@@ -28,7 +28,7 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.groups import Group
 from gradwire.moves import AllToAll
 from gradwire.pins import Pins
-from gradwire.runtime.process_groups import attaching, exchange_text
+from gradwire.runtime.process_groups import attaching, exchange_text, wait_for_all
 from gradwire.runtime.torch_dist import Part, Performer
 
 HOST, ADDRESSES = "GRADWIRE_HOST", "GRADWIRE_PLANES"
@@ -140,6 +140,7 @@ def join_planes(
             options._timeout = timedelta(seconds=timeout_seconds)
             own = PrefixStore(f"gradwire/plane{plane}", store)
             groups.append(dist.ProcessGroupGloo(own, rank, world, options))
+            wait_for_all(groups[-1])
     return Planes(pins, hosts, groups, range(world))
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -72,7 +73,19 @@ def _make_group(
             backend=dist.get_backend(parent),
             use_local_synchronization=len(everybody) < dist.get_world_size(),
         )
+        if dist.get_rank(parent) in ranks:
+            wait_for_all(group)
     return group
+
+
+def wait_for_all(group: Any) -> None:
+    """Until every rank has connected to all of a new group of Gloo's. Collective.
+
+    A rank that is through may close the group, at a failed attach for example, while others still
+    connect to it: they fail, for a rank that only left. Other backends connect at first use.
+    """
+    if group.name() == "gloo":
+        group.barrier().wait()
 
 
 def find_machines(

@@ -20,7 +20,7 @@ from gradwire.network.engines.flow import transfers_of
 from gradwire.network.engines.maxmin import run
 from gradwire.network.engines.packet import Transport, send
 from gradwire.network.failures import sweep
-from gradwire.network.parallelism import Parallelism, step_seconds
+from gradwire.network.parallelism import Parallelism, workload_of
 from gradwire.network.placement import Placement
 from gradwire.report.table import Table
 
@@ -121,7 +121,7 @@ def steps() -> list[dict[str, Any]]:
     where, rows = Placement.shuffled(job.ranks, 1, job.tp), []
     for scheme in ("spray", "ecmp", "ecmp_k(4)", "ethereal", "coloured"):
         began = process_time()
-        took = step_seconds(job, topology, where, scheme, seed=1)
+        took = workload_of(job).seconds(topology, where, scheme, seed=1)
         rows.append({
             "scheme": scheme, "step, ms": took * 1e3, "told in, seconds": process_time() - began
         })  # fmt: skip

@@ -30,13 +30,18 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     names = [pattern.__name__ for pattern in PATTERNS]
     where = "leaf_spine(4, 4, 4), …, or a file: .toml, .topo, .txt, .json, .yaml"
     parser.add_argument("--topology", required=True, metavar="TEXT", help=where)
-    parser.add_argument("--traffic", choices=names, default="ring", help="default: ring")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--traffic", choices=names, default="ring", help="default: ring")
+    strategy = "how a gradient of --bytes in fp32 would travel, instead of traffic"
+    what.add_argument("--strategy", metavar="TEXT", help=strategy)
+    matrix = "flows of an htsim connection matrix (.cm), instead of traffic"
+    what.add_argument("--flows", metavar="FILE", help=matrix)
+    tokens = "of each rank to each expert, a line a rank, instead of traffic"
+    what.add_argument("--tokens", metavar="FILE", help=tokens)
     size = "of the collective; default: 25e6"
     parser.add_argument("--bytes", type=float, default=25e6, help=size)
-    matrix = "flows of an htsim connection matrix (.cm), instead of traffic"
-    parser.add_argument("--flows", metavar="FILE", help=matrix)
-    tokens = "of each rank to each expert, a line a rank, instead of traffic"
-    parser.add_argument("--tokens", metavar="FILE", help=tokens)
+    density = "of a rank's gradient, for strategies that send what is not zero"
+    parser.add_argument("--density", type=float, metavar="X", help=density)
     parser.add_argument("--token-bytes", type=int, default=8192, metavar="N", help="default: 8192")
     parser.add_argument("--ranks", type=int, help="default: one on every host")
     machine = "ranks that reach each other without the network; default: 1"
@@ -51,13 +56,18 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 
 def job_of(arguments: argparse.Namespace, seed: int | None = None) -> Job:
     """NetworkError for what cannot be. seed: of the placement, instead of the one asked for."""
+    topology = topology_asked(arguments)
+    own = arguments.seed if seed is None else seed
+    return Job(topology, flows_on(arguments, topology.hosts, own))
+
+
+def topology_asked(arguments: argparse.Namespace) -> Fabric:
+    """Without what failed. NetworkError."""
     from gradwire.network.importers.toml import both_ways
     from gradwire.network.topologies import topology_of
 
-    topology = topology_of(arguments.topology)
     failed = [link for name in arguments.fail for link in both_ways(name)]
-    own = arguments.seed if seed is None else seed
-    return Job(topology.without(*failed), flows_on(arguments, topology.hosts, own))
+    return topology_of(arguments.topology).without(*failed)
 
 
 def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
@@ -65,17 +75,39 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
     from gradwire.network.importers import htsim
 
     if arguments.flows is not None:
-        return htsim.flows(_read(arguments.flows))
-    return _placement(arguments, hosts, seed).placed(_traffic(arguments, hosts))
+        return htsim.flows(read(arguments.flows))
+    where = placement_of(arguments, hosts, seed)
+    if arguments.strategy is not None:
+        return _of_strategy(arguments, where)
+    return where.placed(_traffic(arguments, hosts))
 
 
-def _read(name: str) -> str:
+def _of_strategy(arguments: argparse.Namespace, where: Placement) -> Flows:
+    from gradwire.network.demand import flows_of
+    from gradwire.planner.traffic import moves_of
+
+    moves = moves_of(
+        arguments.strategy, [max(1, _bytes(arguments) // 4)], where.ranks,
+        per_node=arguments.per_machine, density=arguments.density,
+    )  # fmt: skip
+    return flows_of(moves, where)
+
+
+def _bytes(arguments: argparse.Namespace) -> int:
+    asked: float = arguments.bytes
+    if not 1 <= asked <= _MOST_BYTES:
+        raise NetworkError(f"--bytes is 1 to {_MOST_BYTES:.0e}; got {asked}. Write 25e6, say.")
+    return round(asked)
+
+
+def read(name: str) -> str:
+    """A file's text. NetworkError if it has none."""
     try:
         with open(name, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise NetworkError(
-            f"flows are in a text file that is there; {error}. Correct the name."
+            f"flows, tokens and jobs are in a text file that is there; {error}. Correct the name."
         ) from None
 
 
@@ -84,14 +116,10 @@ def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
     from gradwire.network.patterns import PATTERNS
 
     if arguments.tokens is not None:
-        return tokens.flows(_read(arguments.tokens), arguments.token_bytes)
+        return tokens.flows(read(arguments.tokens), arguments.token_bytes)
     pattern = next(p for p in PATTERNS if p.__name__ == arguments.traffic)
     ranks = _ranks(arguments, hosts)
-    if not 1 <= arguments.bytes <= _MOST_BYTES:
-        raise NetworkError(
-            f"--bytes is 1 to {_MOST_BYTES:.0e}; got {arguments.bytes}. Write 25e6, say."
-        )
-    return pattern(ranks, -(-round(arguments.bytes) // ranks) * ranks)  # in equal parts
+    return pattern(ranks, -(-_bytes(arguments) // ranks) * ranks)  # in equal parts
 
 
 def _ranks(arguments: argparse.Namespace, hosts: int) -> int:
@@ -113,7 +141,8 @@ def _ranks(arguments: argparse.Namespace, hosts: int) -> int:
     return ranks
 
 
-def _placement(arguments: argparse.Namespace, hosts: int, seed: int) -> Placement:
+def placement_of(arguments: argparse.Namespace, hosts: int, seed: int) -> Placement:
+    """Of the ranks that are asked for. NetworkError for more than there are hosts."""
     from gradwire.network.placement import Placement
 
     each, ranks = arguments.per_machine, _ranks(arguments, hosts)

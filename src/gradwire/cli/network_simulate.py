@@ -2,14 +2,17 @@
 
 gradwire network simulate --topology "leaf_spine(16, 16, 16)" --placement shuffled --engine flow
 gradwire network simulate --topology "leaf_spine(4, 4, 4)" --traffic direct --engine packet
+gradwire network simulate --topology "leaf_spine(4, 4, 4)" --step plan.json --profile profile.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 
-from gradwire.cli.network_job import add_job_arguments, job_of
+from gradwire.cli.network_job import add_job_arguments, job_of, topology_asked
+from gradwire.cli.network_step import workload_of
 from gradwire.errors import NetworkError
 
 _SCHEMES = ("ecmp", "ecmp_k(4)", "ethereal", "spray", "adaptive", "coloured", "min_split")
@@ -19,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_job_arguments(parser)
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
+    what = (
+        "a whole step instead: a plan (.json), a parallel job (.toml), a folder of Chakra traces"
+    )
+    parser.add_argument("--step", metavar="PATH", help=what)
+    parser.add_argument("--profile", metavar="FILE", help="of the job whose plan --step is")
     engines = ("static", "flow", "packet")
     parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")
     near = "of the flow engine: ends so near, as a part, are found at once; default: 0.01"
@@ -32,34 +40,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate; the exit code. Raises NetworkError."""
-    from gradwire.network.bounds import bounds
-    from gradwire.network.engines.packet import Transport
-    from gradwire.network.routing.route import route, scheme_of
-    from gradwire.network.simulate import simulate
+    from gradwire.network.routing.route import scheme_of
 
-    topology, flows = job_of(arguments)
-    least = bounds(flows, topology).seconds
-    how = Transport(window=arguments.window, spraying=arguments.spraying)
+    seconds_by, least = _step(arguments) if arguments.step else _collective(arguments)
     rows, refused = list[dict[str, float | str]](), dict[str, str]()
     failure: NetworkError | None = None
     for scheme in arguments.scheme or _SCHEMES:
         scheme_of(scheme)
         try:
-            routes = route(flows, topology, scheme, arguments.seed)
+            seconds = seconds_by(scheme)
         except NetworkError as error:
             if arguments.scheme:
                 raise
             refused[scheme], failure = str(error), error
             continue
-        seconds = simulate(
-            routes, arguments.engine, tolerance=arguments.tolerance, transport=how,
-            seed=arguments.seed,
-        )  # fmt: skip
         rows.append({"scheme": scheme, "seconds": seconds})
     if failure and not rows:
         raise failure
     _tell(rows, least, refused, arguments)
     return 0
+
+
+def _collective(arguments: argparse.Namespace) -> tuple[Callable[[str], float], float]:
+    """Seconds by a scheme, and at least."""
+    from gradwire.network.bounds import bounds
+    from gradwire.network.engines.packet import Transport
+    from gradwire.network.routing.route import route
+    from gradwire.network.simulate import simulate
+
+    topology, flows = job_of(arguments)
+    how = Transport(window=arguments.window, spraying=arguments.spraying)
+
+    def seconds(scheme: str) -> float:
+        return simulate(
+            route(flows, topology, scheme, arguments.seed), arguments.engine,
+            tolerance=arguments.tolerance, transport=how, seed=arguments.seed,
+        )  # fmt: skip
+
+    return seconds, bounds(flows, topology).seconds
+
+
+def _step(arguments: argparse.Namespace) -> tuple[Callable[[str], float], float]:
+    """Seconds by a scheme, and without a network."""
+    if arguments.engine != "flow":
+        raise NetworkError(
+            f"a step is simulated by fair shares; got --engine {arguments.engine}. Leave it out."
+        )
+    topology = topology_asked(arguments)
+    workload, where = workload_of(arguments, topology)
+
+    def seconds(scheme: str) -> float:
+        return workload.seconds(
+            topology, where, scheme, tolerance=arguments.tolerance, seed=arguments.seed
+        )
+
+    return seconds, workload.work_seconds()
 
 
 def _tell(
@@ -78,6 +113,7 @@ def _tell(
         for row in rows
     ]  # fmt: skip
     print(Table(("scheme", "seconds", "× least"), cells).as_text())
-    print(f"\nAt least: {least:.4g} s; engine: {arguments.engine}")
+    what = "Without a network" if arguments.step else "At least"
+    print(f"\n{what}: {least:.4g} s; engine: {arguments.engine}")
     for scheme, why in refused.items():
         print(f"not tried: {scheme}: {why}")

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from gradwire.errors import NetworkError
-from gradwire.network.flows import Flows
+from gradwire.network.flows import Flows, joined
 from gradwire.network.patterns import (
     gather,
     pairwise,
@@ -47,6 +47,17 @@ def flows_of(
 ) -> Flows:  # fmt: skip
     """Of every rank's moves, between hosts; one move after the other, each in its steps.
 
+    NetworkError as of `flows_between`.
+    """
+    return placement.placed(flows_between(moves, placement, algorithms))
+
+
+def flows_between(
+    moves: Sequence[Sequence[MoveLike]], placement: Placement,
+    algorithms: Mapping[str, Pattern] | None = None,
+) -> Flows:  # fmt: skip
+    """As `flows_of`, between ranks.
+
     moves: of each rank, or one row if all do the same. algorithms: patterns by names of moves,
     instead of `ALGORITHMS`, for example {"all_reduce": halving_doubling}. "node" is the ranks of a
     machine, "cross" those of equal place on every machine. NetworkError for exchanges of which
@@ -60,7 +71,7 @@ def flows_of(
         own = [_shifted(flows, step) for flows in _of_move(turn, placement, known)]
         parts += own
         step = max((int(flows.step.max()) + 1 for flows in own if len(flows)), default=step)
-    return placement.placed(_joined(parts))
+    return joined(parts)
 
 
 def _fitting(
@@ -125,10 +136,3 @@ def _groups(name: str, placement: Placement) -> list[list[int]]:
 
 def _shifted(flows: Flows, step: int) -> Flows:
     return Flows(flows.src, flows.dst, flows.bytes, flows.step + step)
-
-
-def _joined(parts: Sequence[Flows]) -> Flows:
-    columns = [
-        [getattr(flows, name) for flows in parts] for name in ("src", "dst", "bytes", "step")
-    ]
-    return Flows(*(np.concatenate(own) if own else np.zeros(0, np.int64) for own in columns))

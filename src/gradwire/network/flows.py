@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +94,12 @@ class Flows:
     def __repr__(self) -> str:
         hosts = int(max(self.src.max(initial=-1), self.dst.max(initial=-1))) + 1
         return f"Flows({len(self)} among {hosts} hosts, {int(self.bytes.sum())} bytes)"
+
+
+def joined(parts: Sequence[Flows]) -> Flows:
+    """One after the other."""
+    columns = [[getattr(flows, name) for flows in parts] for name in Flow._fields]
+    return Flows(*(np.concatenate(own) if own else np.zeros(0, np.int64) for own in columns))
 
 
 def _whole(name: str, values: ArrayLike) -> Column:

@@ -9,23 +9,14 @@ between stages, gradients around rings.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
-from gradwire.network.amounts import as_bytes
-from gradwire.network.engines.flow import uses_of
-from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.transfers import Rows, Transfers
-from gradwire.network.fabric import BELOW, Fabric, count
+from gradwire.network.fabric import count
 from gradwire.network.flows import Flows
-from gradwire.network.placement import Placement
-from gradwire.network.ports import all_rates
-from gradwire.network.routes import Routes
-from gradwire.network.routing.route import route
-from gradwire.network.routing.scheme import Scheme
+from gradwire.network.workload import Workload
 
 Numbers = NDArray[np.int64]
 FORWARD, BACKWARD, RING = range(3)
@@ -73,25 +64,10 @@ class Parallelism:
         return (stage * self.dp + replica) * self.tp + t
 
 
-def step_seconds(
-    job: Parallelism, topology: Fabric, placement: Placement | None = None,
-    scheme: str | Scheme = "coloured", *, tolerance: float = 0.01, seed: int = 0,
-) -> float:  # fmt: skip
-    """Until all ranks have computed, and all gradients are around. Connections keep their paths:
-    activations, their gradients and rings are routed once each. placement: by default rank r on
-    host r, tp ranks to a machine. tolerance: as of `engines.maxmin.run`. NetworkError as of
-    `route`."""
-    where = placement or Placement.in_order(job.ranks, job.tp)
-    transfers = transfers_of(job, topology, where, scheme, seed)
-    return float(run(transfers, tolerance).end.max())
-
-
-def transfers_of(
-    job: Parallelism, topology: Fabric, placement: Placement, scheme: str | Scheme, seed: int
-) -> Transfers:
-    """Everything of a step, and what it waits for."""
-    graph = _Graph(job)
-    return graph.as_transfers(topology, _routed(job, topology, placement, scheme, seed))
+def workload_of(job: Parallelism) -> Workload:
+    """A step's. Connections keep their paths: activations, their gradients and rings are routed
+    once each."""
+    return _Step(job).workload
 
 
 def connections(job: Parallelism) -> Flows:
@@ -116,65 +92,21 @@ def _grid(job: Parallelism, stages: int) -> tuple[Numbers, Numbers, Numbers]:
     return replica, stage, t
 
 
-class _Pieces(NamedTuple):
-    """Of connections, in their order: [start[i] : start[i + 1]] are those of connection i. What
-    stays on its machine is one piece of no bytes."""
-
-    start: Numbers
-    source: Numbers
-    target: Numbers
-    path: Numbers
-    bytes: NDArray[np.float64]
-
-
-def _routed(
-    job: Parallelism, topology: Fabric, placement: Placement, scheme: str | Scheme, seed: int
-) -> _Pieces:
-    flows = connections(job)
-    host = np.array(placement.host)
-    far = placement.leaves_machine(flows)
-    routes: Routes = route(placement.placed(flows), topology, scheme, seed)
-    number = np.flatnonzero(far)[routes.flow]
-    near = np.flatnonzero(~far)
-    order = np.argsort(np.concatenate([number, near]), kind="stable")
-    path = np.concatenate([routes.path, np.full(len(near), BELOW)])[order]
-    amount = np.concatenate([as_bytes(routes.amount, routes.unit), np.zeros(len(near))])[order]
-    own = np.concatenate([number, near])[order]
-    start = np.searchsorted(own, np.arange(len(flows) + 1))
-    return _Pieces(start, host[flows.src[own]], host[flows.dst[own]], path, amount)
-
-
-class _Graph:
-    """What a step does: work of so many seconds, or a message on a connection; and what waits for
-    what. Rows are numbered as they are added."""
+class _Step:
+    """Work of stages, and messages on `connections`."""
 
     def __init__(self, job: Parallelism) -> None:
-        self.job = job
-        self.seconds = list[NDArray[np.float64]]()
-        self.connection = list[Numbers]()
-        self.before, self.after = list[Numbers](), list[Numbers]()
-        self.rows = 0
+        self.job, self.workload = job, Workload(job.ranks)
+        self.workload.connect(connections(job))
         last = self._compute()
         if job.dp > 1:
             self._rings(last)
-
-    def _add(self, connection: Numbers, seconds: float = 0.0) -> Numbers:
-        """A row for each connection; -1: work."""
-        rows = self.rows + np.arange(len(connection))
-        self.rows += len(connection)
-        self.connection.append(connection)
-        self.seconds.append(np.full(len(connection), seconds))
-        return rows
-
-    def _wait(self, before: Numbers, after: Numbers) -> None:
-        self.before.append(before)
-        self.after.append(after)
 
     def _compute(self) -> list[list[Numbers]]:
         """Work of every stage and replica, in the order one forward, one backward (Narayanan et
         al. 2021, figure 4), with messages between stages. The last backward pass of each stage:
         its parts, [stages][buckets], of each replica."""
-        job, work = self.job, np.full(self.job.dp, -1)
+        job, workload = self.job, self.workload
         sent: dict[tuple[int, int, int], Numbers] = {}  # kind, stage, microbatch: of each replica
         queues = [_order(job, stage) for stage in range(job.pp)]
         previous: list[Numbers | None] = [None] * job.pp
@@ -186,10 +118,10 @@ class _Graph:
                     parts = job.buckets if not queue else 1
                     seconds = job.forward_seconds if kind == FORWARD else job.backward_seconds
                     for part in range(parts):
-                        rows = self._add(work, seconds / parts)
+                        rows = workload.work(seconds / parts, job.dp)
                         before = previous[stage]
                         if before is not None:
-                            self._wait(before, rows)
+                            self.workload.wait(before, rows)
                         if part == 0:
                             self._receive(kind, stage, batch, rows, sent)
                         previous[stage] = rows
@@ -211,7 +143,7 @@ class _Graph:
     ) -> None:  # fmt: skip
         arrived = sent.get((kind, stage, batch))
         if arrived is not None:
-            self._wait(arrived, np.repeat(rows, self.job.tp))
+            self.workload.wait(arrived, np.repeat(rows, self.job.tp))
 
     def _send(
         self, kind: int, stage: int, batch: int, rows: Numbers,
@@ -222,8 +154,8 @@ class _Graph:
         if not 0 <= to < job.pp:
             return
         first = kind * (job.pp - 1) * each + min(stage, to) * each
-        message = self._add(first + np.arange(each))
-        self._wait(np.repeat(rows, job.tp), message)
+        message = self.workload.send(first + np.arange(each))
+        self.workload.wait(np.repeat(rows, job.tp), message)
         sent[kind, to, batch] = message
 
     def _rings(self, last: list[list[Numbers]]) -> None:
@@ -236,40 +168,13 @@ class _Graph:
             before: Numbers | None = None
             for ready in parts:
                 for turn in range(2 * (job.dp - 1)):
-                    rows = self._add(own)
+                    rows = self.workload.send(own)
                     if turn == 0:
-                        self._wait(np.repeat(ready, job.tp), rows)
+                        self.workload.wait(np.repeat(ready, job.tp), rows)
                     if before is not None:
-                        self._wait(before, rows)
-                        self._wait(before[shift], rows)
+                        self.workload.wait(before, rows)
+                        self.workload.wait(before[shift], rows)
                     before = rows
-
-    def as_transfers(self, fabric: Fabric, pieces: _Pieces) -> Transfers:
-        """Messages become their pieces, each of which waits for all pieces of what is before."""
-        connection = np.concatenate(self.connection)
-        many = np.append(np.diff(pieces.start), 1)[connection]  # the last: of work, -1
-        begin = np.cumsum(many) - many
-        row = np.repeat(np.arange(len(many)), many)
-        piece = pieces.start[connection][row] + np.arange(len(row)) - begin[row]
-        bytes, is_message = np.zeros(len(row)), connection[row] >= 0
-        bytes[is_message] = pieces.bytes[piece[is_message]]
-        moves = np.flatnonzero(bytes > 0)
-        own = piece[moves]
-        used, link, part = uses_of(
-            fabric, pieces.source[own], pieces.target[own], pieces.path[own]
-        )
-        before, after = np.concatenate(self.before), np.concatenate(self.after)
-        pairs = many[before] * many[after]
-        edge = np.repeat(np.arange(len(pairs)), pairs)
-        place = np.arange(len(edge)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
-        one, other = np.divmod(place, many[after][edge])
-        one, other = begin[before][edge] + one, begin[after][edge] + other
-        order = np.argsort(one, kind="stable")
-        return Transfers(
-            Rows.of(moves[used], link, len(row)), part, bytes, np.ones(len(row)),
-            Rows.of(one[order], other[order], len(row)),
-            np.concatenate(self.seconds)[row], all_rates(fabric) / 8,
-        )  # fmt: skip
 
 
 def _order(job: Parallelism, stage: int) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["network", "simulate", *JOB, *asked, "--scheme", "coloured"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["seconds"] == pytest.approx(8e-8)
     assert main(["network", "plan", *JOB, "--flows", str(tmp_path / "b.cm")]) == 2
-    assert "flows are in a text file that is there" in capsys.readouterr().err
+    assert "in a text file that is there; " in capsys.readouterr().err
 
 
 def test_a_heat_map_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,8 +183,72 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "needs --addresses and --ports": [],
         "got 1 for 4 hosts": [*files[:3], str(tmp_path / "few.txt")],
         "bad.json is none": ["--ports", str(tmp_path / "bad.json"), *files[2:]],
-        "a text file that is there": ["--ports", str(tmp_path / "no.json"), *files[2:]],
+        "in a text file that is there": ["--ports", str(tmp_path / "no.json"), *files[2:]],
     }
     for said, more in wrong.items():
         assert main(["network", "export", str(routes), "--format", "hccl", *more]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_strategy_is_traffic(capsys: pytest.CaptureFixture[str]) -> None:
+    """A hundredth of the places, and an all-gather of them."""
+    dense, sparse = (
+        told(capsys, [*SHUFFLED, "--strategy", text, "--scheme", "coloured"])["bounds"]
+        for text in ("none | allreduce", "topk(0.01)+ef | allgather")
+    )
+    assert dense == told(capsys, [*SHUFFLED, "--scheme", "coloured"])["bounds"]
+    assert 0 < sparse["fabric_seconds"] < dense["fabric_seconds"]
+    assert main([*SHUFFLED, "--strategy", "topk(0.01)+ef | zen | 5"]) == 2
+
+
+def told(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+JOB_FILE = """dp = 8
+pp = 4
+tp = 2
+gradient_bytes = 400_000_000
+activation_bytes = 8_000_000
+microbatches = 4
+forward_seconds = 0.001
+backward_seconds = 0.002
+"""
+
+
+def test_a_step_of_a_parallel_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(JOB_FILE)
+    asked = ["network", "simulate", *JOB, "--per-machine", "2", "--step", str(file)]
+    found = told(capsys, asked)
+    seconds = {row["scheme"]: row["seconds"] for row in found["rows"]}
+    assert found["least"] == pytest.approx((4 + 3) * 0.003)
+    assert found["least"] < seconds["coloured"] < seconds["ecmp"]
+    assert main(asked) == 0
+    assert "Without a network: 0.021 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--step", "nothing"], "a step is a plan (.json), a parallel job (.toml) or a folder"),
+        (["--step", "job.toml"], "a text file that is there"),
+        (["--step", "plan.json"], "--profile is missing"),
+        (["--step", "x.toml", "--engine", "packet"], "by fair shares; got --engine packet"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused(
+    more: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["network", "simulate", *JOB, *more]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_step_says_how_many_ranks_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(JOB_FILE)
+    assert main(["network", "simulate", *JOB, "--step", str(file), "--ranks", "8"]) == 2
+    assert "how many ranks it has, 64; got --ranks 8" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from network_moves import move
 
 from gradwire.errors import NetworkError
 from gradwire.network import Flows
@@ -12,12 +13,6 @@ from gradwire.network.patterns import halving_doubling
 from gradwire.network.placement import Placement
 from gradwire.planner.priced import PricedMove
 from gradwire.planner.pricing import price
-
-
-def move(
-    name: str, bytes: int, group: str = "world", to: tuple[tuple[int, int], ...] = ()
-) -> PricedMove:
-    return PricedMove(name, bytes, 0.0, 0.0, "uint8", group, 4, to)
 
 
 def sent(flows: Flows, hosts: int) -> list[int]:

@@ -15,8 +15,7 @@ from gradwire.network.parallelism import (
     RING,
     Parallelism,
     connections,
-    step_seconds,
-    transfers_of,
+    workload_of,
 )
 from gradwire.network.placement import Placement
 
@@ -29,7 +28,7 @@ FAST = leaf_spine(4, 4, 4, host_gbps=1e6)
 
 def test_work_alone_takes_its_seconds() -> None:
     one = replace(JOB, dp=1, pp=1, tp=1)
-    assert step_seconds(one, FAST) == pytest.approx(3 * 0.03)
+    assert workload_of(one).seconds(FAST) == pytest.approx(3 * 0.03)
 
 
 @pytest.mark.parametrize("pp", [1, 2, 4, 8])
@@ -38,34 +37,34 @@ def test_a_pipeline_fills_and_drains(pp: int, microbatches: int) -> None:
     """(m + p - 1) (f + b): Narayanan et al. 2021, section 2.2."""
     job = replace(JOB, dp=1, tp=1, pp=pp, microbatches=microbatches)
     expected = (microbatches + pp - 1) * 0.03
-    assert step_seconds(job, FAST) == pytest.approx(expected, rel=1e-4)
+    assert workload_of(job).seconds(FAST) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("dp", [2, 4, 16])
 def test_gradients_go_round(dp: int) -> None:
     """2 (n - 1) / n of the bytes by a host's link, after the last backward pass."""
     job = replace(JOB, dp=dp, pp=1, tp=1, gradient_bytes=16 * 10**6, microbatches=1)
-    took = step_seconds(job, leaf_spine(4, 4, 4, host_gbps=8), tolerance=0.0)
+    took = workload_of(job).seconds(leaf_spine(4, 4, 4, host_gbps=8), tolerance=0.0)
     assert took == pytest.approx(0.03 + 2 * (dp - 1) / dp * 16e6 / 1e9)
 
 
 def test_buckets_begin_before_backward_ends() -> None:
     """Four buckets of 4 ms each, ready every 5 ms: only the last is left."""
     job = replace(JOB, dp=16, pp=1, tp=1, gradient_bytes=16 * 10**6, microbatches=1, buckets=4)
-    took = step_seconds(job, leaf_spine(4, 4, 4, host_gbps=15), tolerance=0.0)
+    took = workload_of(job).seconds(leaf_spine(4, 4, 4, host_gbps=15), tolerance=0.0)
     assert took == pytest.approx(0.03 + 2 * 15 / 16 * 4e6 * 8 / 15e9)
 
 
 def test_activations_hold_up_stages() -> None:
     """One microbatch through two stages and back: a message each way."""
     job = replace(JOB, dp=1, tp=1, microbatches=1)
-    took = step_seconds(job, leaf_spine(2, 1, 1, host_gbps=8), Placement((0, 1)))
+    took = workload_of(job).seconds(leaf_spine(2, 1, 1, host_gbps=8), Placement((0, 1)))
     assert took == pytest.approx(0.06 + 2 * 1e6 / 1e9)
 
 
 def test_who_shares_a_machine_needs_no_network() -> None:
     job = replace(JOB, dp=1, tp=1, microbatches=1)
-    took = step_seconds(job, leaf_spine(2, 1, 1, host_gbps=8), Placement((0, 1), (0, 0)))
+    took = workload_of(job).seconds(leaf_spine(2, 1, 1, host_gbps=8), Placement((0, 1), (0, 0)))
     assert took == pytest.approx(0.06)
 
 
@@ -86,11 +85,11 @@ def test_connections_are_of_stages_and_replicas() -> None:
 @pytest.mark.parametrize("scheme", ["coloured", "spray", "wrap", "ecmp_k(2)"])
 def test_every_piece_of_a_message_arrives_before_what_waits(scheme: str) -> None:
     topology = rail_optimized(2, 4, 2, 2)
-    transfers = transfers_of(JOB, topology, Placement.in_order(16, 2), scheme, 1)
+    transfers = workload_of(JOB).transfers(topology, Placement.in_order(16, 2), scheme, 1)
     moved = transfers.bytes.sum()
     messages = 2 * 3 * 8 * 10**6 + 16 * 6 * 2 * 10**6
     assert moved == pytest.approx(messages)
-    assert step_seconds(JOB, topology, scheme=scheme) >= (3 + 1) * 0.03
+    assert workload_of(JOB).seconds(topology, scheme=scheme) >= (3 + 1) * 0.03
 
 
 def test_pinned_paths_are_faster_than_hashed_ones_at_random_places() -> None:
@@ -99,13 +98,15 @@ def test_pinned_paths_are_faster_than_hashed_ones_at_random_places() -> None:
     )
     topology = leaf_spine(16, 8, 8)
     where = Placement.shuffled(128, 1, 2)
-    pinned, hashed = (step_seconds(job, topology, where, s) for s in ("coloured", "ecmp"))
+    pinned, hashed = (workload_of(job).seconds(topology, where, s) for s in ("coloured", "ecmp"))
     assert hashed > 1.2 * pinned
 
 
 def test_a_tolerance_changes_little() -> None:
     topology = leaf_spine(4, 4, 4)
-    exact, rough = (step_seconds(JOB, topology, scheme="ecmp", tolerance=t) for t in (0.0, 0.02))
+    exact, rough = (
+        workload_of(JOB).seconds(topology, scheme="ecmp", tolerance=t) for t in (0.0, 0.02)
+    )
     assert rough == pytest.approx(exact, rel=0.02)
 
 
@@ -124,4 +125,4 @@ def test_jobs_that_cannot_be_are_refused(wrong: dict[str, float], said: str) -> 
 
 def test_ranks_beyond_the_hosts_are_refused() -> None:
     with pytest.raises(NetworkError, match="a flow with host"):
-        step_seconds(JOB, leaf_spine(2, 2, 2))
+        workload_of(JOB).seconds(leaf_spine(2, 2, 2))

@@ -1,0 +1,69 @@
+"""What `gradwire network simulate --step` names: a plan, a parallel job, or traces."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.cli.network_job import placement_of, read
+from gradwire.errors import NetworkError
+
+if TYPE_CHECKING:
+    from gradwire.network.fabric import Fabric
+    from gradwire.network.placement import Placement
+    from gradwire.network.workload import Workload
+
+
+def workload_of(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
+    """And where its ranks are. NetworkError, PlanError."""
+    from gradwire.network.importers import chakra, parallel
+    from gradwire.network.parallelism import workload_of
+
+    name = Path(arguments.step)
+    if name.suffix == ".json":
+        return _of_plan(arguments, topology)
+    if name.suffix == ".toml":
+        made = workload_of(parallel.job(read(arguments.step)))
+    elif name.is_dir():
+        made = chakra.workload(name)
+    else:
+        raise NetworkError(
+            "a step is a plan (.json), a parallel job (.toml) or a folder of Chakra traces (.et); "
+            f"got {arguments.step}. Correct the name."
+        )
+    return made, _placed(arguments, topology, made.ranks)
+
+
+def _placed(arguments: argparse.Namespace, topology: Fabric, ranks: int) -> Placement:
+    if arguments.ranks not in (None, ranks):
+        raise NetworkError(
+            f"this step says how many ranks it has, {ranks}; got --ranks {arguments.ranks}. Leave "
+            "it out."
+        )
+    own = argparse.Namespace(**{**vars(arguments), "ranks": ranks})
+    return placement_of(own, topology.hosts, arguments.seed)
+
+
+def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
+    """On as many ranks as the topology has hosts, unless --ranks says otherwise."""
+    from gradwire.network.step import workload_of
+    from gradwire.plan import Plan
+    from gradwire.planner.profile import Profile
+    from gradwire.planner.traffic import traffic_of
+    from gradwire.planner.whatif import on
+    from gradwire.topology import Cluster
+
+    if arguments.profile is None:
+        raise NetworkError(
+            "a plan's step needs the times of its job; --profile is missing. Measure one by "
+            "gradwire profile."
+        )
+    where = placement_of(arguments, topology.hosts, arguments.seed)
+    plan, profile = Plan.load(arguments.step), Profile.load(arguments.profile)
+    if where.ranks != profile.world:
+        each = arguments.per_machine
+        rate = float(topology.host_up.sum(1).min())
+        profile = on(profile, Cluster(where.ranks // each, each, cross_bits_per_second=rate))
+    buckets = traffic_of(plan, profile, arguments.per_machine)
+    return workload_of(buckets, where, profile.backward_seconds), where

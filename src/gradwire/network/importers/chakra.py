@@ -1,0 +1,265 @@
+"""Chakra execution traces: a file for each rank, NAME.0.et, NAME.1.et, …, of nodes that compute,
+send, receive or take part in a collective, and wait for each other.
+
+Computing nodes of a rank run one after the other, those on its processor and those on its device
+apart, as on one stream. A collective is that of its number in its group (`pg_name`; without one:
+of all ranks), whose ranks are those that name it. `comm_size`: bytes that a rank brings. Source:
+MLCommons Chakra, et_def.proto; Sridharan et al. 2023.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gradwire.errors import NetworkError
+from gradwire.network.demand import Pattern
+from gradwire.network.flows import Flows
+from gradwire.network.importers.protobuf import fields, messages, numbers, signed
+from gradwire.network.patterns import gather, pairwise, ring, ring_gather, ring_scatter, scatter
+from gradwire.network.workload import Workload
+
+COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
+BARRIER = 9
+PATTERNS: Mapping[int, Pattern] = {
+    0: ring, 1: gather, 2: ring_gather, 3: gather, 4: scatter, 5: scatter, 6: pairwise,
+    7: ring_scatter, 8: ring_scatter,
+}  # fmt: skip
+"""How each type of collective is carried, by its number."""
+
+
+@dataclass
+class Node:
+    """What of a node matters here. says: its attributes that are whole numbers or text."""
+
+    id: int = 0
+    type: int = 0
+    seconds: float = 0.0
+    after: list[int] = field(default_factory=list)
+    says: dict[str, int | str] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        """An attribute; 0 if it is not there."""
+        value = self.says.get(name, 0)
+        return value if isinstance(value, int) else 0
+
+
+class _Call(NamedTuple):
+    """A rank's part in something: the kind and bytes it says, and the rows with which its part
+    begins and ends."""
+
+    rank: int
+    kind: int
+    bytes: int
+    begin: int
+    end: int
+
+
+def workload(folder: str | Path) -> Workload:
+    """Of the traces in a folder. NetworkError with file and node for what cannot be read, or does
+    not fit together."""
+    return _Reader(_traces(Path(folder))).workload
+
+
+def _traces(folder: Path) -> list[list[Node]]:
+    """Of each rank, a node after what it waits for."""
+    names = [(re.search(r"\.(\d+)\.et$", path.name), path) for path in folder.glob("*.et")]
+    by_rank = {int(m[1]): path for m, path in names if m}
+    if not names or sorted(by_rank) != list(range(len(names))):
+        raise NetworkError(
+            "traces are NAME.0.et, NAME.1.et and so on in a folder of their own, one for each "
+            f"rank; {folder} has {', '.join(sorted(p.name for _, p in names)[:5]) or 'none'}. "
+            "Name the folder, and add what is missing."
+        )
+    found = []
+    for rank in range(len(by_rank)):
+        try:
+            found.append(_in_order(list(_nodes(by_rank[rank].read_bytes()))))
+        except (OSError, NetworkError) as error:
+            raise NetworkError(f"{by_rank[rank].name}: {error}") from None
+    return found
+
+
+def _nodes(data: bytes) -> Iterator[Node]:
+    """Of a file, whose first message is about all of it."""
+    for number, message in enumerate(messages(data)):
+        if number:
+            yield _node(message)
+
+
+def _node(message: bytes) -> Node:
+    node = Node()
+    for number, value in fields(message):
+        if number == 10 and isinstance(value, bytes):
+            node.says.update(_attribute(value))
+        elif number in (4, 5):
+            node.after += numbers(value)
+        elif isinstance(value, int):
+            if number == 1:
+                node.id = value
+            elif number == 3:
+                node.type = value
+            elif number == 7:
+                node.seconds = value / 1e6
+    return node
+
+
+def _attribute(message: bytes) -> dict[str, int | str]:
+    """Whole numbers of any width, truth and text; others say nothing of the network."""
+    name = ""
+    found: int | str | None = None
+    for number, value in fields(message):
+        if isinstance(value, bytes):
+            if number == 1:
+                name = value.decode(errors="replace")
+            elif number == 29:
+                found = value.decode(errors="replace")
+        elif number in (7, 9, 11, 13, 19, 21, 23, 25, 27):
+            found = signed(value)
+        elif number in (15, 17):  # zigzag
+            found = value >> 1 ^ -(value & 1)
+    return {} if found is None else {name: found}
+
+
+def _in_order(nodes: list[Node]) -> list[Node]:
+    """Each after what it waits for; as in the file where that leaves a choice."""
+    place = {node.id: i for i, node in enumerate(nodes)}
+    if len(place) < len(nodes):
+        twice = next(id for id, many in Counter(node.id for node in nodes).items() if many > 1)
+        raise NetworkError(f"every node has a number of its own; two have {twice}. Correct it.")
+    then, open = defaultdict[int, list[int]](list), [0] * len(nodes)
+    for i, node in enumerate(nodes):
+        for before in set(node.after):
+            if before not in place:
+                raise NetworkError(
+                    f"a node waits for nodes that are there; {node.id} waits for {before}. Add it."
+                )
+            then[place[before]].append(i)
+            open[i] += 1
+    ready, order = [i for i, many in enumerate(open) if not many], list[Node]()
+    heapq.heapify(ready)
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(nodes[i])
+        for after in then[i]:
+            open[after] -= 1
+            if not open[after]:
+                heapq.heappush(ready, after)
+    if len(order) < len(nodes):
+        stuck = next(node.id for node, many in zip(nodes, open) if many)
+        raise NetworkError(f"nodes do not wait in circles; {stuck} does. Correct its waits.")
+    return order
+
+
+class _Reader:
+    """Traces as a workload: a row for each node, two for those of the network."""
+
+    def __init__(self, traces: list[list[Node]]) -> None:
+        self.workload = Workload(len(traces))
+        self._seconds, self._before, self._after = list[float](), list[int](), list[int]()
+        self._sent = defaultdict[tuple[int, int, int], list[_Call]](list)
+        self._received = defaultdict[tuple[int, int, int], list[_Call]](list)
+        self._calls = defaultdict[str, list[list[_Call]]](list)
+        for rank, nodes in enumerate(traces):
+            self._rank(rank, nodes)
+        self.workload.work(np.array(self._seconds), len(self._seconds))
+        self._wait_for(self._before, self._after)
+        self._messages()
+        for lane, (group, calls) in enumerate(self._calls.items()):
+            members = sorted({call.rank for call in calls[0]})
+            for number, own in enumerate(calls):
+                self._collective(lane, members, own, f"collective {number} of group {group!r}")
+
+    def _rank(self, rank: int, nodes: list[Node]) -> None:
+        end, last, calls = dict[int, int](), dict[int, int](), Counter[str]()
+        for node in nodes:
+            begin = self._row(node.seconds if node.type == COMPUTE else 0.0)
+            end[node.id] = begin if node.type not in (SEND, COLLECTIVE) else self._row(0.0)
+            self._before += [end[before] for before in node.after]
+            self._after += [begin] * len(node.after)
+            own = _Call(
+                rank, node.number("comm_type"), node.number("comm_size"), begin, end[node.id]
+            )
+            if node.type == COMPUTE:
+                stream = node.number("is_cpu_op")
+                if stream in last:
+                    self._before.append(last[stream])
+                    self._after.append(begin)
+                last[stream] = begin
+            elif node.type in (SEND, RECEIVE):
+                is_sent, tag = node.type == SEND, node.number("comm_tag")
+                peer = node.number("comm_dst" if is_sent else "comm_src")
+                ends = (rank, peer, tag) if is_sent else (peer, rank, tag)
+                (self._sent if is_sent else self._received)[ends].append(own)
+            elif node.type == COLLECTIVE:
+                group = str(node.says.get("pg_name", ""))
+                known = self._calls[group]
+                if calls[group] == len(known):
+                    known.append([])
+                known[calls[group]].append(own)
+                calls[group] += 1
+
+    def _row(self, seconds: float) -> int:
+        self._seconds.append(seconds)
+        return len(self._seconds) - 1
+
+    def _wait_for(self, before: Sequence[int], after: Sequence[int]) -> None:
+        self.workload.wait(np.array(before, np.int64), np.array(after, np.int64))
+
+    def _messages(self) -> None:
+        """The first that is sent is the first that is received, of two ranks and a tag."""
+        pairs = list[tuple[_Call, _Call]]()
+        for ends in sorted(self._sent.keys() | self._received.keys()):
+            sent, received = self._sent[ends], self._received[ends]
+            if [call.bytes for call in sent] != [call.bytes for call in received]:
+                one, other, tag = ends
+                raise NetworkError(
+                    "what is sent is received, in the same order and size; rank "
+                    f"{one} sends {len(sent)} messages to {other} with tag {tag}, which "
+                    f"receives {len(received)}. Trace both."
+                )
+            pairs += zip(sent, received)
+        if not pairs:
+            return
+        rows = np.array([(s.rank, r.rank, s.bytes) for s, r in pairs], np.int64)
+        ways, which = np.unique(rows, axis=0, return_inverse=True)
+        sizes = np.unique(ways[:, 2], return_inverse=True)[1]
+        source, target, bytes = ways.T
+        flows = Flows(source, target, bytes, sizes.reshape(-1))
+        connection = self.workload.connect(flows)
+        message = self.workload.send(connection[which.reshape(-1)])
+        self.workload.wait(np.array([s.begin for s, _ in pairs], np.int64), message)
+        for end in ([s.end for s, _ in pairs], [r.end for _, r in pairs]):
+            self.workload.wait(message, np.array(end, np.int64))
+
+    def _collective(self, lane: int, members: list[int], calls: list[_Call], name: str) -> None:
+        kinds = {(call.kind, call.bytes) for call in calls}
+        if sorted(call.rank for call in calls) != members or len(kinds) > 1:
+            raise NetworkError(
+                f"every rank of a group takes part in its collectives, in one order; {name} has "
+                f"{len(calls)} of {len(members)} ranks and {len(kinds)} kinds. Trace all ranks."
+            )
+        kind, bytes = kinds.pop()
+        begin = np.array([call.begin for call in calls], np.int64)
+        end = np.array([call.end for call in calls], np.int64)
+        if kind == BARRIER or not bytes:
+            together = self.workload.work(0.0, 1)
+            self.workload.wait(begin, np.repeat(together, len(begin)))
+            self.workload.wait(np.repeat(together, len(end)), end)
+            return
+        if kind not in PATTERNS:
+            known = ", ".join(map(str, [*PATTERNS, BARRIER]))
+            raise NetworkError(f"comm_type is one of {known}; {name} has {kind}. Correct it.")
+        ranks, gate = np.array(members), np.zeros(self.workload.ranks, np.int64)
+        gate[[call.rank for call in calls]] = begin
+        flows = PATTERNS[kind](len(members), bytes)
+        flows = Flows(ranks[flows.src], ranks[flows.dst], flows.bytes, flows.step)
+        done = self.workload.exchange(gate, flows, lane)
+        self.workload.wait(done[[call.rank for call in calls]], end)

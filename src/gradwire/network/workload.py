@@ -1,0 +1,192 @@
+"""What ranks do in a training step: work, messages between them, and what waits for what.
+
+    work ──► message ──► work ──► message        a row each; an arrow is a wait
+               0 → 3      rank 3    3 → 5
+
+A message is sent on a connection, which keeps its path however many messages it carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gradwire.network.amounts import as_bytes
+from gradwire.network.engines.flow import uses_of
+from gradwire.network.engines.maxmin import run
+from gradwire.network.engines.transfers import Numbers, Reals, Rows, Transfers
+from gradwire.network.fabric import BELOW, Fabric
+from gradwire.network.flows import Flows, joined
+from gradwire.network.placement import Placement
+from gradwire.network.ports import all_rates
+from gradwire.network.routing.route import route
+from gradwire.network.routing.scheme import Scheme
+
+NOBODY = -1
+"""The connection of work."""
+
+
+class Workload:
+    """Of ranks 0 to ranks - 1. Rows are numbered as they are added."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks, self.rows = ranks, 0
+        self._seconds = [np.zeros(0)]
+        self._connection = [np.zeros(0, np.int64)]
+        self._before, self._after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        self._connections = list[Flows]()
+        self._steps = self._connected = 0
+        self._known = dict[tuple[int, bytes, bytes, bytes], Numbers]()
+
+    # -- what there is -----------------------------------------------------------------------
+
+    def connect(self, flows: Flows) -> Numbers:
+        """Connections between ranks, and their numbers. bytes: of a message. Those of one step
+        are used at the same time, and routed together."""
+        own = Flows(flows.src, flows.dst, flows.bytes, flows.step + self._steps)
+        numbers = self._connected + np.arange(len(own))
+        self._connections.append(own)
+        self._connected += len(own)
+        self._steps = int(own.step.max(initial=self._steps - 1)) + 1
+        return numbers
+
+    def work(self, seconds: float | Reals, rows: int) -> Numbers:
+        """So many rows, each of its own seconds or all of the same."""
+        return self._add(np.full(rows, NOBODY), np.broadcast_to(np.float64(seconds), rows))
+
+    def send(self, connection: Numbers) -> Numbers:
+        """A message on each."""
+        return self._add(connection, np.zeros(len(connection)))
+
+    def wait(self, before: Numbers, after: Numbers) -> None:
+        """Row by row: what comes after begins when what is before has ended."""
+        self._before.append(before)
+        self._after.append(after)
+
+    def exchange(self, begin: Numbers, flows: Flows, lane: int = 0) -> Numbers:
+        """A collective, between ranks. A rank's messages of a step begin when all that it sent
+        and got in the step before has arrived.
+
+        begin: of each of all ranks, the row that it waits for. lane: whose connections are used;
+        messages of another size have others. Returns the rows with which each rank's part ends.
+        """
+        gate = begin.copy()
+        for rows, connection in self._by_step(flows, lane):
+            source, target = flows.src[rows], flows.dst[rows]
+            message = self.send(connection)
+            self.wait(gate[source], message)
+            ranks = np.unique(np.concatenate([source, target]))
+            after = self.work(0.0, len(ranks))
+            self.wait(gate[ranks], after)
+            for end in (source, target):
+                self.wait(message, after[np.searchsorted(ranks, end)])
+            gate[ranks] = after
+        return gate
+
+    def _by_step(self, flows: Flows, lane: int) -> Iterator[tuple[Numbers, Numbers]]:
+        """Rows of flows, and their connections."""
+        steps = list[tuple[int, Numbers, Numbers]]()
+        for alike in flows.steps():
+            own = flows[alike[0]]
+            own = Flows(own.src, own.dst, own.bytes)
+            key = lane, own.src.tobytes(), own.dst.tobytes(), own.bytes.tobytes()
+            if key not in self._known:
+                self._known[key] = self.connect(own)
+            steps += [(int(flows.step[rows[0]]), rows, self._known[key]) for rows in alike]
+        for _, rows, connection in sorted(steps, key=lambda step: step[0]):
+            yield rows, connection
+
+    def _add(self, connection: Numbers, seconds: Reals) -> Numbers:
+        rows = self.rows + np.arange(len(connection))
+        self.rows += len(connection)
+        self._connection.append(connection)
+        self._seconds.append(seconds)
+        return rows
+
+    # -- what it takes -----------------------------------------------------------------------
+
+    def seconds(
+        self, topology: Fabric, placement: Placement | None = None,
+        scheme: str | Scheme = "coloured", *, tolerance: float = 0.01, seed: int = 0,
+    ) -> float:  # fmt: skip
+        """Until all is done. placement: by default rank r on host r. tolerance: as of
+        `engines.maxmin.run`. NetworkError as of `route`, and for tasks that wait for each
+        other."""
+        where = placement or Placement.in_order(self.ranks)
+        times = run(self.transfers(topology, where, scheme, seed), tolerance)
+        return float(times.end.max(initial=0.0))
+
+    def work_seconds(self) -> float:
+        """Of the longest chain of work, with messages that take no time. NetworkError for what
+        waits for each other."""
+        rows, none = self.rows, np.zeros(0, np.int64)
+        before, after = np.concatenate(self._before), np.concatenate(self._after)
+        order = np.argsort(before, kind="stable")
+        alone = Transfers(
+            Rows.of(none, none, rows), np.zeros(0), np.zeros(rows), np.ones(rows),
+            Rows.of(before[order], after[order], rows), np.concatenate(self._seconds), np.ones(1),
+        )  # fmt: skip
+        return float(run(alone).end.max(initial=0.0))
+
+    def connections(self) -> Flows:
+        """Between ranks; bytes are of one message. Steps: of those that are routed together."""
+        return joined(self._connections)
+
+    def transfers(
+        self, fabric: Fabric, placement: Placement, scheme: str | Scheme, seed: int
+    ) -> Transfers:
+        """Messages become their pieces, each of which waits for all pieces of what is before."""
+        pieces = self._routed(fabric, placement, scheme, seed)
+        connection = np.concatenate(self._connection)
+        many = np.append(np.diff(pieces.start), 1)[connection]  # the last: of work, NOBODY's
+        begin = np.cumsum(many) - many
+        row = np.repeat(np.arange(len(many)), many)
+        piece = np.append(pieces.start[:-1], 0)[connection][row] + np.arange(len(row)) - begin[row]
+        bytes, is_message = np.zeros(len(row)), connection[row] >= 0
+        bytes[is_message] = pieces.bytes[piece[is_message]]
+        moves = np.flatnonzero(bytes > 0)
+        own = piece[moves]
+        used, link, part = uses_of(
+            fabric, pieces.source[own], pieces.target[own], pieces.path[own]
+        )
+        before, after = np.concatenate(self._before), np.concatenate(self._after)
+        pairs = many[before] * many[after]
+        edge = np.repeat(np.arange(len(pairs)), pairs)
+        place = np.arange(len(edge)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+        one, other = np.divmod(place, many[after][edge])
+        one, other = begin[before][edge] + one, begin[after][edge] + other
+        order = np.argsort(one, kind="stable")
+        return Transfers(
+            Rows.of(moves[used], link, len(row)), part, bytes, np.ones(len(row)),
+            Rows.of(one[order], other[order], len(row)),
+            np.concatenate(self._seconds)[row], all_rates(fabric) / 8,
+        )  # fmt: skip
+
+    def _routed(
+        self, topology: Fabric, placement: Placement, scheme: str | Scheme, seed: int
+    ) -> _Pieces:
+        flows = self.connections()
+        host = np.array(placement.host)
+        far = placement.leaves_machine(flows)
+        routes = route(placement.placed(flows), topology, scheme, seed)
+        number = np.flatnonzero(far)[routes.flow]
+        near = np.flatnonzero(~far)
+        order = np.argsort(np.concatenate([number, near]), kind="stable")
+        path = np.concatenate([routes.path, np.full(len(near), BELOW)])[order]
+        amount = np.concatenate([as_bytes(routes.amount, routes.unit), np.zeros(len(near))])[order]
+        own = np.concatenate([number, near])[order]
+        start = np.searchsorted(own, np.arange(len(flows) + 1))
+        return _Pieces(start, host[flows.src[own]], host[flows.dst[own]], path, amount)
+
+
+class _Pieces(NamedTuple):
+    """Of connections, in their order: [start[i] : start[i + 1]] are those of connection i. What
+    stays on its machine is one piece of no bytes."""
+
+    start: Numbers
+    source: Numbers
+    target: Numbers
+    path: Numbers
+    bytes: Reals

@@ -1,0 +1,78 @@
+"""What a plan puts on the network in a step, bucket by bucket: plain values, for the network
+planner (`gradwire.network.step`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradwire.errors import PlanError
+from gradwire.plan import Plan
+from gradwire.planner.candidates import bucketed, known_as
+from gradwire.planner.links import usual_density
+from gradwire.planner.priced import PricedMove
+from gradwire.planner.pricing import Size, price
+from gradwire.planner.profile import Profile
+from gradwire.planner.stages import Stages
+from gradwire.planner.timeline import Lane
+from gradwire.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class BucketTraffic:
+    """lane: of the conductor. ready_seconds: from the start of backward. before_seconds: encoding,
+    and starting moves; after_seconds: decoding. moves: of each rank, or one row if all do the
+    same."""
+
+    lane: int
+    ready_seconds: float
+    before_seconds: float
+    after_seconds: float
+    moves: Sequence[Sequence[PricedMove]]
+
+
+def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTraffic]:
+    """Of the profile's ranks, per_node to a machine. To plan for others: `planner.whatif.on`.
+
+    Raises:
+        PlanError: a strategy that was not measured or cannot be priced, sparse gradients.
+    """
+    profile.check([p for bucket in plan.buckets for p in bucket.parameters])
+    stages, ready = Stages(profile), {r.parameter.name: r for r in profile.ready}
+    found = []
+    for number, (bucket, strategy) in enumerate(zip(plan.buckets, plan.strategies)):
+        if strategy.collective.takes_rows:
+            raise PlanError(
+                "what sparse gradients send depends on the data, and is not priced; "
+                f"{', '.join(bucket.names[:5])} travel as rows. Leave them out of the plan."
+            )
+        job = stages.job(bucketed(bucket, ready), known_as(profile, strategy))
+        waits = [s.seconds for s in job.stages if s.kind == "encode" or s.lane == Lane.LATENCY]
+        found.append(
+            BucketTraffic(
+                number % plan.lanes, job.ready_seconds, sum(waits),
+                sum(s.seconds for s in job.stages if s.kind == "decode"),
+                moves_of(
+                    strategy, bucket.parameters, profile.world, per_node=per_node,
+                    density=usual_density(profile), dtype=profile.dtype,
+                ),
+            )
+        )  # fmt: skip
+    return found
+
+
+def moves_of(
+    strategy: Strategy | str, sizes: Sequence[Size], world: int, *, per_node: int = 1,
+    density: float | None = None, dtype: str = "float32",
+) -> list[tuple[PricedMove, ...]]:  # fmt: skip
+    """Of one bucket: of each rank where they exchange with one another, else one row. Arguments
+    and errors as of `pricing.price`."""
+    rows = list[tuple[PricedMove, ...]]()
+    for rank in range(world):
+        priced = price(
+            strategy, sizes, world, per_node=per_node, rank=rank, density=density, dtype=dtype
+        )
+        rows.append(priced.moves)
+        if all(move.name != "exchange" for move in priced.moves):
+            break
+    return rows

@@ -1,0 +1,116 @@
+"""Work, messages and waits: closed forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from network_moves import move
+
+from gradwire.errors import NetworkError
+from gradwire.network import Flows, leaf_spine
+from gradwire.network.demand import MoveLike
+from gradwire.network.patterns import ring
+from gradwire.network.placement import Placement
+from gradwire.network.step import workload_of
+from gradwire.network.workload import Workload
+
+FOUR = leaf_spine(2, 2, 2, host_gbps=8)  # 1 byte each nanosecond
+
+
+@dataclass(frozen=True)
+class Bucket:
+    lane: int = 0
+    ready_seconds: float = 0.0
+    before_seconds: float = 0.0
+    after_seconds: float = 0.0
+    moves: tuple[tuple[MoveLike, ...], ...] = ((),)
+
+
+RING = Bucket(moves=((move("all_reduce", 4_000_000),),))  # 6 ms
+
+
+def took(*buckets: Bucket, backward: float = 0.0) -> float:
+    made = workload_of(buckets, Placement.in_order(4), backward)
+    return made.seconds(FOUR, tolerance=0.0)
+
+
+def test_a_collective_waits_for_its_last_rank() -> None:
+    """Rank 2 comes 10 ms late. What it has goes around in 6 more."""
+    late = Workload(4)
+    begin = late.work(np.array([0.0, 0.0, 0.01, 0.0]), 4)
+    end = late.exchange(begin, ring(4, 4_000_000))
+    assert late.seconds(FOUR, tolerance=0.0) == pytest.approx(0.016)
+    assert end.tolist() == list(range(late.rows - 4, late.rows))
+
+
+def test_who_takes_no_part_waits_for_nobody() -> None:
+    pair = Workload(4)
+    begin = pair.work(0.0, 4)
+    end = pair.exchange(begin, Flows([0], [1], [1000]))
+    assert end[2:].tolist() == begin[2:].tolist()
+    assert not set(end[:2].tolist()) & set(begin.tolist())
+
+
+def test_connections_are_kept() -> None:
+    """A ring has one for each rank; the same again uses the same, other lanes have their own."""
+    made = Workload(4)
+    end = made.exchange(made.work(0.0, 4), ring(4, 4000))
+    assert len(made.connections()) == 4
+    made.exchange(end, ring(4, 4000))
+    assert len(made.connections()) == 4
+    made.exchange(end, ring(4, 4000), lane=1)
+    made.exchange(end, ring(4, 8000))
+    assert len(made.connections()) == 12
+
+
+def test_a_bucket_waits_encodes_moves_and_decodes() -> None:
+    one = replace(RING, ready_seconds=0.01, before_seconds=0.002, after_seconds=0.003)
+    assert took(one) == pytest.approx(0.021)
+    assert took(one, backward=0.05) == pytest.approx(0.05)
+
+
+def test_a_lane_takes_one_bucket_after_the_other() -> None:
+    slow = replace(RING, before_seconds=0.004)
+    assert took(slow, slow) == pytest.approx(0.02)
+
+
+def test_two_lanes_work_at_once_and_share_links() -> None:
+    """The second begins 3 ms after the first: 3 alone, 6 with half, 3 alone."""
+    second = replace(RING, lane=1, before_seconds=0.003)
+    assert took(RING, second) == pytest.approx(0.012)
+    assert took(replace(RING, before_seconds=0.1), RING) == pytest.approx(0.112)
+    assert took(replace(RING, before_seconds=0.1), replace(RING, lane=1)) == pytest.approx(0.106)
+
+
+def test_moves_follow_each_other() -> None:
+    """To their owners, 1 MB to each of 3, and on to all."""
+    there_and_back = (move("all_to_all", 4_000_000), move("all_gather", 1_000_000))
+    assert took(Bucket(moves=(there_and_back,))) == pytest.approx(0.006)
+
+
+def test_work_alone() -> None:
+    made = workload_of(
+        [replace(RING, ready_seconds=0.01, after_seconds=0.002)], Placement.in_order(4), 0.005
+    )
+    assert made.work_seconds() == pytest.approx(0.012)
+
+
+def test_a_machine_of_its_own_needs_no_network() -> None:
+    made = workload_of([RING], Placement.in_order(4, 4))
+    assert made.seconds(FOUR, Placement.in_order(4, 4)) == 0.0
+
+
+def test_what_waits_for_itself_is_refused() -> None:
+    made = Workload(2)
+    rows = made.work(1.0, 2)
+    made.wait(rows, rows[::-1])
+    for seconds in (made.work_seconds, lambda: made.seconds(FOUR)):
+        with pytest.raises(NetworkError, match="circles"):
+            seconds()
+
+
+def test_nothing_takes_no_time() -> None:
+    assert Workload(3).seconds(FOUR) == 0.0
+    assert Workload(3).work_seconds() == 0.0

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradwire.cli.network_job import read
 from gradwire.cli.output import check_output
 from gradwire.errors import NetworkError
 
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output:
         check_output("a file of paths", arguments.output)
-    text = _exported(from_json(_read(arguments.routes)), arguments)
+    text = _exported(from_json(read(arguments.routes)), arguments)
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     told = json.dumps({"format": arguments.format, "text": text}) + "\n"
@@ -76,7 +77,7 @@ def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
             "HCCL pins by source ports, which switches hash: it needs --addresses and --ports. "
             "Probe which port takes which path, and write both files."
         )
-    addresses = _read(arguments.addresses).split()
+    addresses = read(arguments.addresses).split()
     if len(addresses) < routes.fabric.hosts:
         raise NetworkError(
             f"every host has an address; got {len(addresses)} for {routes.fabric.hosts} hosts. "
@@ -86,7 +87,7 @@ def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
 
 
 def _ports(path: Path) -> Ports:
-    text = _read(path)
+    text = read(path)
     try:
         data: Any = json.loads(text)
         return {
@@ -99,13 +100,4 @@ def _ports(path: Path) -> Ports:
         raise NetworkError(
             f"ports are a JSON document of pairs of hosts, paths and ports, {{'0,4': {{'2': "
             f"[61000]}}}}; {path} is none. Correct it."
-        ) from None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NetworkError(
-            f"what is read is a text file that is there; {path}: {error}. Correct the name."
         ) from None

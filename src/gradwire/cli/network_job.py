@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.errors import NetworkError
@@ -100,14 +101,14 @@ def _bytes(arguments: argparse.Namespace) -> int:
     return round(asked)
 
 
-def read(name: str) -> str:
+def read(name: str | Path) -> str:
     """A file's text. NetworkError if it has none."""
     try:
         with open(name, encoding="utf-8") as file:
             return file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise NetworkError(
-            f"flows, tokens and jobs are in a text file that is there; {error}. Correct the name."
+            f"what is read is a text file that is there; {error}. Correct the name."
         ) from None
 
 

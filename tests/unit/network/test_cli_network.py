@@ -119,7 +119,7 @@ def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["network", "simulate", *JOB, *asked, "--scheme", "coloured"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["seconds"] == pytest.approx(8e-8)
     assert main(["network", "plan", *JOB, "--flows", str(tmp_path / "b.cm")]) == 2
-    assert "in a text file that is there; " in capsys.readouterr().err
+    assert "a text file that is there; " in capsys.readouterr().err
 
 
 def test_a_heat_map_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,7 +183,7 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "needs --addresses and --ports": [],
         "got 1 for 4 hosts": [*files[:3], str(tmp_path / "few.txt")],
         "bad.json is none": ["--ports", str(tmp_path / "bad.json"), *files[2:]],
-        "in a text file that is there": ["--ports", str(tmp_path / "no.json"), *files[2:]],
+        "a text file that is there": ["--ports", str(tmp_path / "no.json"), *files[2:]],
     }
     for said, more in wrong.items():
         assert main(["network", "export", str(routes), "--format", "hccl", *more]) == 2

@@ -89,8 +89,8 @@ using ConnectionsAt = std::tuple<std::size_t, Address, Address, Address, Address
                                  Address, Address, Address, Address, Address, std::int64_t>;
 using HostsAt = std::tuple<std::int64_t, std::int64_t, Address, Address, Address, Address>;
 using TransportAt = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                               std::int64_t, std::int64_t, std::int64_t, bool, bool,
-                               std::uint64_t>;
+                               std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
+                               bool, std::uint64_t>;
 
 std::tuple<std::int64_t, std::int64_t, std::int64_t> send_packets_at(
     const ConnectionsAt& connections, const TiersAt& tiers, const HostsAt& hosts,
@@ -106,10 +106,10 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t> send_packets_at(
     const auto& [count, ports, leaf_of, plane_of, rates, fails] = hosts;
     const Hosts ends{count, ports, at<std::int64_t>(leaf_of), at<std::int64_t>(plane_of),
                      at<std::int64_t>(rates), at<std::int64_t>(fails)};
-    const auto& [packet, window, latency, timeout, queue, mark, entropies, repath, slow_down,
-                 seed] = transport;
+    const auto& [packet, window, latency, timeout, queue, mark, entropies, exclude, repath,
+                 slow_down, seed] = transport;
     const Transport same{packet, window, latency, timeout, queue, mark,
-                         entropies, repath, slow_down, seed};
+                         entropies, exclude, repath, slow_down, seed};
     const Tiers fabric = tiers_at(tiers);
     const Totals totals = Packets(all, fabric, ends, same)
                               .run(at<std::int64_t>(end), at<std::int64_t>(longest));

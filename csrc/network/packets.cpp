@@ -103,6 +103,32 @@ std::int32_t Packets::next_path(std::int32_t connection) {
     }
 }
 
+// Of a host to a leaf.
+std::uint64_t Packets::way(std::int32_t connection, std::int32_t path) const {
+    const auto host = static_cast<std::uint64_t>(all_.source[connection]);
+    const auto leaf = static_cast<std::uint64_t>(hosts_.leaf_of[all_.target[connection]]);
+    return (host << 24 | leaf) << 20 | static_cast<std::uint64_t>(path);
+}
+
+bool Packets::avoids(std::int32_t connection, std::int32_t path, std::int64_t now) const {
+    const auto found = avoided_.find(way(connection, path));
+    return found != avoided_.end() && now < found->second;
+}
+
+// Any of the others, or the next one after it that is not avoided, if there is one.
+std::int32_t Packets::other_path(std::int32_t connection, std::int64_t now) const {
+    const Sender& sender = senders_[at(connection)];
+    const std::int64_t count = all_.counts[connection];
+    const Dice dice(transport_.seed + static_cast<std::uint64_t>(connection));
+    std::int64_t number = pick(dice(static_cast<std::uint64_t>(sender.sent)), count - 1);
+    if (usable(connection, number) == sender.path) number = count - 1;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::int32_t path = usable(connection, (number + i) % count);
+        if (path != sender.path && !avoids(connection, path, now)) return path;
+    }
+    return usable(connection, number);
+}
+
 // Up, the fabric, down.
 std::int64_t Packets::link_of(const Packet& packet) const {
     const std::int64_t source = all_.source[packet.connection];
@@ -247,13 +273,9 @@ void Packets::pinned_heard(Sender& sender, const Notice& notice) {
     ++sender.turn;
     if (notice.kind == Kind::lost) {
         ++sender.in_vain;
-        const std::int64_t count = all_.counts[notice.connection];
-        if (transport_.repath && notice.path >= 0 && count > 1) {
-            const Dice dice(transport_.seed + static_cast<std::uint64_t>(notice.connection));
-            const std::uint32_t draw = dice(static_cast<std::uint64_t>(sender.sent));
-            const std::int32_t other = usable(notice.connection, pick(draw, count - 1));
-            sender.path = other == sender.path ? usable(notice.connection, count - 1) : other;
-        }
+        if (notice.path >= 0 && transport_.exclude > 0)
+            avoided_[way(notice.connection, notice.path)] = notice.time + transport_.exclude;
+        if (may_repath(notice)) sender.path = other_path(notice.connection, notice.time);
     }
 }
 
@@ -272,7 +294,10 @@ void Packets::sprayed_heard(Sender& sender, const Notice& notice) {
 
 void Packets::heard(const Notice& notice) {
     Sender& sender = senders_[at(notice.connection)];
-    if (notice.kind != Kind::start) {
+    if (notice.kind == Kind::start) {
+        if (may_repath(notice) && avoids(notice.connection, sender.path, notice.time))
+            sender.path = other_path(notice.connection, notice.time);
+    } else {
         if (is_pinned(notice.connection))
             pinned_heard(sender, notice);
         else

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <unordered_map>
 #include <vector>
 
 #include "paths.hpp"
@@ -15,6 +16,7 @@ namespace gradwire {
 struct Transport {
     std::int64_t packet, window, latency, timeout, queue, mark;
     std::int64_t entropies;  // of recycled paths
+    std::int64_t exclude;    // for so long a host avoids a path that timed out
     bool repath;             // a pinned connection that timed out takes another path
     bool slow_down;          // windows shrink by marks
     std::uint64_t seed;
@@ -113,10 +115,19 @@ class Packets {
     void ended(std::int32_t connection, std::int64_t now);
     void tell(std::size_t queue, const Notice& notice);
     std::int32_t next_path(std::int32_t connection);
+    std::int32_t other_path(std::int32_t connection, std::int64_t now) const;
+    std::uint64_t way(std::int32_t connection, std::int32_t path) const;
+    bool avoids(std::int32_t connection, std::int32_t path, std::int64_t now) const;
     std::int32_t usable(std::int32_t connection, std::int64_t number) const;
     std::int64_t link_of(const Packet& packet) const;
     bool is_pinned(std::int32_t connection) const {
         return all_.choice[connection] == static_cast<std::int64_t>(Choice::pinned);
+    }
+
+    bool may_repath(const Notice& notice) const {
+        return transport_.repath && is_pinned(notice.connection) &&
+               senders_[static_cast<std::size_t>(notice.connection)].path >= 0 &&
+               all_.counts[notice.connection] > 1;
     }
 
     const Connections& all_;
@@ -132,6 +143,7 @@ class Packets {
     std::vector<double> per_byte_;    // picoseconds
     std::vector<std::int64_t> open_;  // connections of each step that have not ended
     std::vector<std::size_t> first_;  // connection of each step
+    std::unordered_map<std::uint64_t, std::int64_t> avoided_;  // until when, by way
     Soonest due_;
     std::int64_t* end_ = nullptr;
     std::int64_t* longest_ = nullptr;

@@ -22,7 +22,7 @@ Rows: TypeAlias = tuple[int, int]
 FlowSet: TypeAlias = tuple[int, Rows, int, int, int, Rows, int]
 Connections: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 Hosts: TypeAlias = tuple[int, int, int, int, int, int]
-Transport: TypeAlias = tuple[int, int, int, int, int, int, int, bool, bool, int]
+Transport: TypeAlias = tuple[int, int, int, int, int, int, int, int, bool, bool, int]
 
 
 class NetworkCore(Protocol):

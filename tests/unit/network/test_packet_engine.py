@@ -50,6 +50,7 @@ def jobs(draw: st.DrawFn) -> tuple[Routes, Transport, dict[Link, float], int]:
         spraying=draw(st.sampled_from(["random", "rotating", "recycled"])), entropies=8,
         slow_down=draw(st.booleans()), repath=draw(st.booleans()),
         jitter_ns=draw(st.sampled_from([0.0, 50.0])),
+        exclude_us=draw(st.sampled_from([0.0, 5.0, 1e5])),
     )  # fmt: skip
     fails = {fabric.links[1]: 1e-6} if draw(st.booleans()) else {}
     return route(flows, fabric, scheme, seed), transport, fails, seed
@@ -221,6 +222,38 @@ def test_recycled_paths_avoid_what_failed() -> None:
     assert recycled.dropped < random.dropped
 
 
+@pytest.mark.parametrize(("exclude_us", "windows"), [(0.0, 3), (1.0, 3), (1e5, 1)])
+def test_a_host_remembers_where_a_timer_ran_out(exclude_us: float, windows: int) -> None:
+    """Three messages, one after the other, all pinned to a path that is down from the start."""
+    fabric = leaf_spine(2, 1, 4, host_gbps=8)
+    routes = route([(0, 1, 64_000, step) for step in range(3)], fabric, "coloured")
+    assert len(set(routes.path.tolist())) == 1
+    lost = Link("leaf0", f"spine{routes.path[0]}")
+    how = replace(FAST, timeout_us=50.0, exclude_us=exclude_us)
+    sent = send(routes, how, {lost: 0.0})
+    assert sent.dropped == 64 * windows
+    assert np.isfinite(sent.seconds).all()
+
+
+def test_what_is_avoided_is_so_for_the_host_alone() -> None:
+    """Four hosts, all pinned to the path that is down, to two leaves: each finds out."""
+    fabric = leaf_spine(3, 4, 4, host_gbps=8)
+    flows = Flows(np.arange(8) % 4, [4, 5, 6, 7, 8, 9, 10, 11], 10_000, np.repeat([0, 1], 4))
+    routes = route(flows, fabric, "coloured")
+    routes = replace(routes, path=np.ones_like(routes.path))
+    sent = send(routes, replace(FAST, timeout_us=50.0, exclude_us=1e5),
+                {Link("leaf0", "spine1"): 0.0})  # fmt: skip
+    assert sent.dropped == 8 * 10
+
+
+def test_where_all_paths_are_avoided_one_is_taken() -> None:
+    fabric = leaf_spine(2, 1, 2, host_gbps=8)
+    routes = route([(0, 1, 64_000)], fabric, "coloured")
+    lost = {Link("leaf0", f"spine{i}"): 0.0 for i in range(2)}
+    sent = send(routes, replace(FAST, timeout_us=50.0, exclude_us=1e5), lost)
+    assert sent.dropped == 64 * 64
+
+
 def test_who_cannot_go_another_way_gives_up() -> None:
     sent, _ = failing("coloured", repath=False)
     assert np.isinf(sent.seconds).sum() == 1
@@ -260,6 +293,7 @@ def test_pieces_of_parts_of_bytes_are_sent_as_whole_ones() -> None:
         ({"latency_ns": 0.0}, "latency_ns is above 0"),
         ({"timeout_us": float("inf")}, "timeout_us is above 0 and finite"),
         ({"jitter_ns": -1.0}, "jitter_ns is 0 or more"),
+        ({"exclude_us": -1.0}, "exclude_us is 0 or more"),
         (
             {"spraying": "often"},
             "spraying is one of 'random', 'rotating', 'recycled'; got 'often'",

@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network import native
 from gradwire.network.engines import packet_twin
 from gradwire.network.fabric import BELOW, EVERY, Link, above_zero, count
-from gradwire.network.native import columns, core, tiers
+from gradwire.network.native import columns, tiers
 from gradwire.network.ports import all_rates, port_shares
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing
@@ -45,7 +46,8 @@ class Transport:
     not a host's own. spraying: how packets that are spread over all paths choose: any, the next,
     or one whose packet came back unmarked (REPS). entropies: of those that may be recycled.
     slow_down: windows shrink by marks. repath: a pinned connection whose timer ran out takes
-    another path. jitter_ns: each begins so much later at most.
+    another path. exclude_us: for so long a host's connections to a leaf avoid a path on which a
+    timer ran out; 0: each finds out by itself. jitter_ns: each begins so much later at most.
     """
 
     packet_bytes: int = 4096
@@ -58,6 +60,7 @@ class Transport:
     entropies: int = 256
     slow_down: bool = False
     repath: bool = True
+    exclude_us: float = 0.0
     jitter_ns: float = 0.0
 
     def __post_init__(self) -> None:
@@ -65,8 +68,9 @@ class Transport:
             count(name, getattr(self, name))
         above_zero("latency_ns", self.latency_ns)
         above_zero("timeout_us", self.timeout_us)
-        if not 0 <= self.jitter_ns < float("inf"):
-            raise NetworkError(f"jitter_ns is 0 or more; got {self.jitter_ns}. Use 50.")
+        for name in ("jitter_ns", "exclude_us"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise NetworkError(f"{name} is 0 or more; got {getattr(self, name)}. Use 50.")
         if self.spraying not in get_args(Spraying):
             known = ", ".join(f"'{name}'" for name in get_args(Spraying))
             raise NetworkError(f"spraying is one of {known}; got {self.spraying!r}. Use 'random'.")
@@ -119,8 +123,8 @@ def send(
                 f"is for example {fabric.links[0]}."
             )
         down[number[link]] = round(when * 1e12)
-    native = core()
-    if native is None:
+    fast = native.core()
+    if fast is None:
         end, wait, totals = packet_twin.run(connections, fabric, rates, down, how, seed)
     else:
         end, wait = np.zeros(len(rows), np.int64), np.zeros(len(rates), np.int64)
@@ -130,7 +134,7 @@ def send(
         source, target, bytes, path, choice, start, step, counts, pair = (
             c.ctypes.data for c in given
         )
-        totals = native.send_packets(
+        totals = fast.send_packets(
             (len(rows), source, target, bytes, path, choice, start, step, counts, pair,
              0 if table is None else table.ctypes.data, 0 if table is None else table.shape[1]),
             tiers(fabric),
@@ -145,11 +149,13 @@ def send(
     return Sent(seconds[order], own[order], wait / 1e12, *totals)
 
 
-def _given(how: Transport, seed: int) -> tuple[int, int, int, int, int, int, int, bool, bool, int]:
+def _given(
+    how: Transport, seed: int
+) -> tuple[int, int, int, int, int, int, int, int, bool, bool, int]:
     return (
         how.packet_bytes, how.window, round(how.latency_ns * 1e3), round(how.timeout_us * 1e6),
-        how.queue_bytes, how.mark_bytes, how.entropies, how.repath, how.slow_down,
-        seed % (1 << 64),
+        how.queue_bytes, how.mark_bytes, how.entropies, round(how.exclude_us * 1e6), how.repath,
+        how.slow_down, seed % (1 << 64),
     )  # fmt: skip
 
 

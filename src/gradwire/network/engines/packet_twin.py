@@ -82,6 +82,8 @@ class _Engine:
         self.per_byte = [8e12 / rate if rate else 0.0 for rate in rates.tolist()]
         self.latency = round(how.latency_ns * 1e3)
         self.timeout = round(how.timeout_us * 1e6)
+        self.exclude = round(how.exclude_us * 1e6)
+        self.avoided = dict[tuple[int, int, int], int]()
         self.free = [0] * len(rates)
         self.longest = np.zeros(len(rates), np.int64)
         self.end = np.full(len(connections.source), -1, np.int64)
@@ -119,7 +121,10 @@ class _Engine:
     def heard(self, notice: _Notice, now: int) -> None:
         sender, one = self.senders[notice.connection], notice.connection
         is_pinned = int(self.all.choice[one]) == _PINNED
-        if notice.kind != "start":
+        if notice.kind == "start":
+            if self.may_repath(one) and self.avoids(one, sender.path, now):
+                sender.path = self.other_path(one, now)
+        else:
             (self.pinned_heard if is_pinned else self.sprayed_heard)(sender, notice, now)
         if sender.in_vain < (_TRIES if is_pinned else _TRIES * self.how.window):
             self.send(one, now)
@@ -141,12 +146,10 @@ class _Engine:
         sender.turn += 1
         if notice.kind == "lost":
             sender.in_vain += 1
-            count = int(self.all.counts[notice.connection])
-            if self.how.repath and notice.path >= 0 and count > 1:
-                drawn = self.drawn(notice.connection, sender.sent)
-                other = self.usable(notice.connection, drawn, count - 1)
-                last = self.usable_number(notice.connection, count - 1)
-                sender.path = last if other == sender.path else other
+            if notice.path >= 0:
+                self.avoided[self.way(notice.connection, notice.path)] = now + self.exclude
+            if self.may_repath(notice.connection):
+                sender.path = self.other_path(notice.connection, now)
 
     def sprayed_heard(self, sender: _Sender, notice: _Notice, now: int) -> None:
         sender.under_way -= 1
@@ -208,6 +211,28 @@ class _Engine:
                 return sender.good.popleft()
             return self.usable(one, self.drawn(one, sender.sent % self.how.entropies), count)
         return sender.path
+
+    def may_repath(self, one: int) -> bool:
+        is_pinned = int(self.all.choice[one]) == _PINNED and self.senders[one].path >= 0
+        return self.how.repath and is_pinned and int(self.all.counts[one]) > 1
+
+    def way(self, one: int, path: int) -> tuple[int, int, int]:
+        """Of a host to a leaf."""
+        leaf = int(self.fabric.leaf_of[self.all.target[one]])
+        return int(self.all.source[one]), leaf, path
+
+    def avoids(self, one: int, path: int, now: int) -> bool:
+        return now < self.avoided.get(self.way(one, path), 0)
+
+    def other_path(self, one: int, now: int) -> int:
+        """Any of the others, or the next one after it that is not avoided, if there is one."""
+        sender, count = self.senders[one], int(self.all.counts[one])
+        number = int(pick(np.array([self.drawn(one, sender.sent)]), count - 1)[0])
+        if self.usable_number(one, number) == sender.path:
+            number = count - 1
+        paths = [self.usable_number(one, (number + i) % count) for i in range(count)]
+        free = [p for p in paths if p != sender.path and not self.avoids(one, p, now)]
+        return free[0] if free else paths[0]
 
     def drawn(self, one: int, index: int) -> int:
         return int(draws(self.seed + one, index + 1)[index])

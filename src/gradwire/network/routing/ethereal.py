@@ -6,7 +6,8 @@
                                            ▪   ▪   ▪   ▪       the ninth, in quarters
 
 Source: Addanki et al. 2025 (arXiv 2407.00550v2), theorem 1: every link carries what it would if
-packets were sprayed.
+packets were sprayed. There a host takes what it begins within 100 ns as one batch; here, what it
+sends in one step. Paths that a timer found broken are left for a while by `Transport.exclude_us`.
 """
 
 from __future__ import annotations

@@ -149,9 +149,7 @@ def send(
     return Sent(seconds[order], own[order], wait / 1e12, *totals)
 
 
-def _given(
-    how: Transport, seed: int
-) -> tuple[int, int, int, int, int, int, int, int, bool, bool, int]:
+def _given(how: Transport, seed: int) -> native.Transport:
     return (
         how.packet_bytes, how.window, round(how.latency_ns * 1e3), round(how.timeout_us * 1e6),
         how.queue_bytes, how.mark_bytes, how.entropies, round(how.exclude_us * 1e6), how.repath,

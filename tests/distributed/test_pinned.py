@@ -68,9 +68,11 @@ class Recorded:
 
     def __init__(self, group: Any) -> None:
         self._group, self.sent = group, list[tuple[int, int]]()
+        self.log = list[int | str]()
 
     def send(self, data: list[Tensor], rank: int, tag: int) -> Any:
         self.sent.append((rank, data[0].numel()))
+        self.log.append(rank)
         return self._group.send(data, rank, tag)
 
     def recv(self, *arguments: Any) -> Any:
@@ -177,6 +179,50 @@ def by_the_plan(scheme: str) -> None:
 @pytest.mark.parametrize("scheme", ["coloured", "ethereal", "min_split"])
 def test_every_byte_goes_by_its_plane(four: Ranks, scheme: str) -> None:
     four.run(by_the_plan, scheme)
+
+
+def by_turns(least: int) -> None:
+    """Who is sent to, and where all wait for each other."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    routes, before, barrier = planned(world), planes.TURN_BYTES, dist.barrier
+    turn_of = {
+        int(to): int(turn)
+        for source, to, turn in zip(routes.flows.src, routes.flows.dst, routes.flows.step)
+        if source == rank
+    }
+    turns = sorted(set(turn_of.values()))
+    assert len(turns) == world - 1
+
+    with performer(routes) as pinned:
+        log = list[int | str]()
+        for group in pinned._planes.groups:
+            group.log = log
+        planes.TURN_BYTES = least
+        dist.barrier = lambda group: (log.append("barrier"), barrier(group))
+        try:
+            for name in ("alike", "all_gather", "all_reduce"):
+                log.clear()
+                pinned.perform(moves(rank, world, 30_000, torch.float32)[name], name)
+                assert log == times(turn_of, turns, least > 0) * (2 if name == "all_reduce" else 1)
+        finally:
+            planes.TURN_BYTES, dist.barrier = before, barrier
+
+
+def times(turn_of: dict[int, int], turns: list[int], at_once: bool) -> list[int | str]:
+    """One exchange's log: nearest ranks first, or the plan's turns."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    near = sorted(turn_of, key=lambda to: (to - rank) % world)
+    if at_once:
+        return list(near)
+    found = list[int | str]()
+    for number, turn in enumerate(turns):
+        found += ["barrier"] * (number > 0) + [to for to in near if turn_of[to] == turn]
+    return found
+
+
+@pytest.mark.parametrize("least", [0, 1 << 40])
+def test_large_messages_go_in_turns(four: Ranks, least: int) -> None:
+    four.run(by_turns, least)
 
 
 def hierarchical_moves() -> None:

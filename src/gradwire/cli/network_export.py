@@ -2,6 +2,7 @@
 
 gradwire network export routes.json --format srv6
 gradwire network export routes.json --format pins -o pins.json
+gradwire network export routes.json --format ports --ports ports.json
 gradwire network export routes.json --format hccl --addresses hosts.txt --ports ports.json
 """
 
@@ -17,12 +18,13 @@ from gradwire.cli.output import check_output
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
-    from gradwire.network.exports.hccl import Ports
+    from gradwire.network.exports.ports import Ports
     from gradwire.network.routes import Routes
 
 FORMATS = {
     "srv6": "segment lists, a line for each piece",
     "pins": "for gradwire.attach(…, planes=…): a rule for each pair of hosts",
+    "ports": "the source port of each piece",
     "hccl": "MultiQpSrcPort.cfg: source ports for each pair of addresses",
     "nccl": "environment of NCCL, RCCL and UCCL",
     "htsim": "a connection matrix, without paths: for other simulators",
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, default="srv6", help=known)
     address = "hccl: the address of every host, a line each"
     parser.add_argument("--addresses", type=Path, metavar="FILE", help=address)
-    ports = 'hccl: JSON, source ports by pair and path: {"0,4": {"2": [61000, …], …}, …}'
+    ports = 'ports, hccl: JSON, source ports by pair and path: {"0,4": {"2": [61000, …], …}, …}'
     parser.add_argument("--ports", type=Path, metavar="FILE", help=ports)
     file = "write it there, instead of to standard output"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=file)
@@ -61,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
-    from gradwire.network.exports import hccl, nccl, pins, srv6
+    from gradwire.network.exports import hccl, nccl, pins, ports, srv6
     from gradwire.network.importers import htsim
 
     if arguments.format == "srv6":
@@ -72,11 +74,13 @@ def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
         return nccl.write(routes)
     if arguments.format == "htsim":
         return htsim.connections(routes.flows, routes.fabric.hosts)
-    if arguments.addresses is None or arguments.ports is None:
+    if arguments.ports is None or (arguments.format == "hccl" and arguments.addresses is None):
         raise NetworkError(
-            "HCCL pins by source ports, which switches hash: it needs --addresses and --ports. "
-            "Probe which port takes which path, and write both files."
+            f"{arguments.format} pins by source ports, which switches hash: it needs --ports, and "
+            "hccl --addresses too. Probe which port takes which path, and write what is missing."
         )
+    if arguments.format == "ports":
+        return ports.write(routes, _ports(arguments.ports))
     addresses = read(arguments.addresses).split()
     if len(addresses) < routes.fabric.hosts:
         raise NetworkError(

@@ -168,10 +168,10 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     files = ["--ports", str(tmp_path / "ports.json"), "--addresses", str(tmp_path / "hosts.txt")]
     begins = {
         "srv6": "# flow from to", "nccl": "# Queue pairs", "htsim": "Nodes 4\nConnections 12\n",
-        "hccl": "10.0.0.1,10.0.0.3=6100",
+        "hccl": "10.0.0.1,10.0.0.3=6100", "ports": "# flow from to bytes port\n1 0 2 1000 6100",
     }  # fmt: skip
     for name, begin in begins.items():
-        more = files if name == "hccl" else []
+        more = files if name in ("hccl", "ports") else []
         assert main(["network", "export", str(routes), "--format", name, *more]) == 0
         text = capsys.readouterr().out
         assert text.startswith(begin)
@@ -180,7 +180,7 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (tmp_path / "few.txt").write_text("10.0.0.1")
     (tmp_path / "bad.json").write_text("[1]")
     wrong = {
-        "needs --addresses and --ports": [],
+        "it needs --ports, and hccl --addresses too": [],
         "got 1 for 4 hosts": [*files[:3], str(tmp_path / "few.txt")],
         "bad.json is none": ["--ports", str(tmp_path / "bad.json"), *files[2:]],
         "a text file that is there": ["--ports", str(tmp_path / "no.json"), *files[2:]],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gradwire.errors import NetworkError
 from gradwire.network import Fabric, Flows, leaf_spine, route
 from gradwire.network.exports import hccl, nccl, srv6
+from gradwire.network.exports import ports as source_ports
 
 FABRIC = leaf_spine(4, 4, 3)
 ADDRESSES = [f"10.0.{host // 4}.{host % 4 + 2}" for host in range(16)]
@@ -21,7 +22,7 @@ def ports(fabric: Fabric, each: int = 12) -> dict[tuple[int, int], dict[int, lis
     return {
         (a, b): {
             path: [61_000 + (a + b + path * each + i) % 4000 for i in range(each)]
-            for path in range(len(fabric.uplinks))
+            for path in range(len(fabric.uplinks) * max(fabric.cores, 1))
         }
         for a, b in pairs
     }
@@ -75,6 +76,32 @@ def test_ports_read_back_carry_the_same(scheme: str) -> None:
     assert all(61_000 <= int(port) < 65_000 for port in chosen.split(","))
     again = hccl.read(text, FABRIC, routes.flows, ADDRESSES, known)
     assert again.link_bytes() == routes.link_bytes()
+
+
+@given(st.sampled_from(FABRICS), st.sampled_from(["coloured", "min_split", "wrap", "ethereal"]))
+def test_pieces_bound_to_ports_carry_the_same(fabric: Fabric, scheme: str) -> None:
+    known = ports(fabric, each=40)
+    routes = route(groups(fabric, 4, 3), fabric, scheme, 1)
+    again = source_ports.read(source_ports.write(routes, known), fabric, routes.flows, known)
+    assert again.link_bytes() == routes.link_bytes()
+    assert again.assignments == routes.assignments
+
+
+def test_pieces_of_a_step_have_ports_of_their_own() -> None:
+    known = {(0, 2): {0: [7, 8]}, (2, 0): {0: [9]}}
+    fabric = leaf_spine(2, 2, 1)
+    flows = [(0, 2, 5), (0, 2, 5), (2, 0, 5), (0, 1, 5), (0, 2, 5, 1)]
+    text = source_ports.write(route(flows, fabric), known)
+    assert [line.split()[-1] for line in text.splitlines()[1:]] == ["7", "8", "9", "-", "7"]
+    with pytest.raises(NetworkError, match="0 to 2 needs 3 of path 0, and 2 are known"):
+        source_ports.write(route([(0, 2, 5)] * 3, fabric), known)
+
+
+@pytest.mark.parametrize("line", ["0 0 2 5 9", "0 0 2 5 x", "0 0 2 5/0 7", "0 0 2 5"])
+def test_ports_that_are_not_known_are_told(line: str) -> None:
+    known = {(0, 2): {0: [7, 8]}, (2, 0): {0: [9]}}
+    with pytest.raises(NetworkError, match="numbers and a port of the pair that is known; line 2"):
+        source_ports.read(f"\n{line}", leaf_spine(2, 2, 1), Flows([0], [2], 5), known)
 
 
 def test_ports_beyond_the_limits_or_unknown_are_told() -> None:

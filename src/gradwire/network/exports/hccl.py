@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import numbers
+from gradwire.network.exports.ports import Ports, taken
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
 
 MOST_LINES, MOST_PORTS = 131_072, 32
-Ports = Mapping[tuple[int, int], Mapping[int, Sequence[int]]]
-"""Of pairs of hosts: source ports by the path that the network's hash gives them."""
 
 
 def write(routes: Routes, addresses: Sequence[str], ports: Ports) -> str:
@@ -39,7 +38,7 @@ def write(routes: Routes, addresses: Sequence[str], ports: Ports) -> str:
             )
         chosen = list[int]()
         for path, many in sorted(shares.items()):
-            chosen += _take(ports, src, dst, path, many)
+            chosen += taken(ports, (src, dst), path, many)
         lines.append(f"{addresses[src]},{addresses[dst]}={','.join(map(str, chosen))}")
     if len(lines) > MOST_LINES:
         raise NetworkError(
@@ -97,13 +96,3 @@ def _shares(routes: Routes) -> dict[tuple[int, int], dict[int, int]]:
         part = int(np.gcd.reduce(list(by_path.values())))
         found[pair] = {path: amount // part for path, amount in by_path.items()}
     return found
-
-
-def _take(ports: Ports, src: int, dst: int, path: int, many: int) -> list[int]:
-    known = list(ports.get((src, dst), {}).get(path, ()))
-    if len(known) < many:
-        raise NetworkError(
-            f"a port is known for every path that is used; {src} to {dst} needs {many} of path "
-            f"{path}, and {len(known)} are known. Probe more ports."
-        )
-    return known[:many]

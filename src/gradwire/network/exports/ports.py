@@ -1,0 +1,64 @@
+"""Source ports: what each piece's socket, or queue pair, binds to, so that the network's hash
+gives it its path.
+
+# flow from to bytes port
+0 0 4 8388608 61017
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gradwire.errors import NetworkError
+from gradwire.network.exports import lines
+from gradwire.network.fabric import Fabric
+from gradwire.network.flows import Flows
+from gradwire.network.routes import Piece, Routes
+
+Ports = Mapping[tuple[int, int], Mapping[int, Sequence[int]]]
+"""Of pairs of hosts: source ports by the path that the network's hash gives them."""
+_WHAT = "port"
+
+
+def write(routes: Routes, ports: Ports) -> str:
+    """A line for each piece. Pieces of a pair in one step have ports of their own. NetworkError as
+    of `lines.write`, and for paths that too few ports are known of."""
+    src, dst, step = (
+        column.tolist() for column in (routes.flows.src, routes.flows.dst, routes.flows.step)
+    )
+    used = Counter[tuple[int, int, int, int]]()
+
+    def word(piece: Piece) -> str:
+        pair = src[piece.flow], dst[piece.flow]
+        key = (*pair, piece.path, step[piece.flow])
+        used[key] += 1
+        return str(taken(ports, pair, piece.path, used[key])[-1])
+
+    return lines.write(routes, _WHAT, word)
+
+
+def read(text: str, fabric: Fabric, flows: Flows, ports: Ports) -> Routes:
+    """What was written of these flows. NetworkError as of `lines.read`."""
+    path_of = {
+        (pair, port): path
+        for pair, by_path in ports.items()
+        for path, own in by_path.items()
+        for port in own
+    }
+    return lines.read(
+        text, _WHAT, fabric, flows,
+        lambda flow, word: path_of[(int(flows.src[flow]), int(flows.dst[flow])), int(word)],
+        "a port of the pair that is known",
+    )  # fmt: skip
+
+
+def taken(ports: Ports, pair: tuple[int, int], path: int, many: int) -> list[int]:
+    """So many of the path's ports; NetworkError if fewer are known."""
+    known = list(ports.get(pair, {}).get(path, ()))
+    if len(known) < many:
+        raise NetworkError(
+            f"a port is known for every path that is used; {pair[0]} to {pair[1]} needs {many} of "
+            f"path {path}, and {len(known)} are known. Probe more ports."
+        )
+    return known[:many]

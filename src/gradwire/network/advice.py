@@ -42,18 +42,20 @@ class Row:
 @dataclass(frozen=True)
 class Advice:
     """For one demand on one topology. recommended: a scheme, or None: leave paths to hashes.
-    refused: schemes that are not for these flows, and why."""
+    refused: schemes that are not for these flows, and why. test: how to see on the cluster whether
+    the verdict is right."""
 
     bounds: Bounds
     rows: tuple[Row, ...]
     recommended: str | None
     verdict: str
+    test: str
     refused: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
-            "verdict": self.verdict, "recommended": self.recommended,
+            "verdict": self.verdict, "test": self.test, "recommended": self.recommended,
             "bounds": {**vars(self.bounds), "binding": self.bounds.binding},
             "rows": [vars(row) for row in self.rows],
             "refused": [{"scheme": name, "why": why} for name, why in self.refused],
@@ -74,8 +76,10 @@ def advise(flows: Flows, topology: Fabric, schemes: Sequence[str] = ROWS, seed: 
     if chosen is not None and chosen not in rows:
         rows.append(chosen)
     name = chosen.scheme if chosen else None
-    refused = tuple(tried.refused.items())
-    return Advice(tried.least, tuple(rows), name, _verdict(tried.least, hashed, chosen), refused)
+    return Advice(
+        tried.least, tuple(rows), name, _verdict(tried.least, hashed, chosen),
+        _test(hashed, chosen), tuple(tried.refused.items()),
+    )  # fmt: skip
 
 
 class _Tried:
@@ -149,4 +153,22 @@ def _verdict(least: Bounds, hashed: Row, chosen: Row | None) -> str:
         f"Pin paths by '{chosen.scheme}': {gain:.2f} times as fast as hashes in the median "
         f"({worst:.2f} in the worst 20th), {left} {binds} need at least; {cut}, a host sends "
         f"{chosen.most_pieces} pieces at most."
+    )
+
+
+def _test(hashed: Row, chosen: Row | None) -> str:
+    """Probe jobs, and what they should take."""
+    if not hashed.pieces:
+        return "nothing: there is no path to choose."
+    often = (
+        "run this collective ten times over hashed paths, each time on new connections, as other "
+        f"ports take other paths: the median is near {hashed.seconds:.3g} s, the worst near "
+        f"{hashed.p95:.3g}"
+    )
+    if chosen is None:
+        return f"{often}. If times differ by more, links are not what the topology says."
+    return (
+        f"{often}; then pinned (gradwire network export): {chosen.seconds:.3g} s every time. If "
+        "hashed runs are as fast, something else binds: other links, the hosts, or switches that "
+        "spread packets already."
     )

@@ -23,11 +23,13 @@ def test_an_ordered_ring_is_left_alone() -> None:
     assert advice.bounds.binding == "host"
     assert advice.recommended is None
     assert advice.verdict.startswith("Leave paths to hashes: they take 1.0")
+    assert "links are not what the topology says" in advice.test
 
 
 def test_within_a_leaf_there_is_nothing_to_choose() -> None:
     advice = advise(Placement.in_order(8).placed(ring(8, 6400)), FABRIC)
     assert advice.verdict == "Nothing leaves its leaf: paths change nothing."
+    assert advice.test == "nothing: there is no path to choose."
 
 
 def test_a_ring_at_random_places_is_pinned_whole() -> None:
@@ -38,6 +40,8 @@ def test_a_ring_at_random_places_is_pinned_whole() -> None:
     rows = {row.scheme: row for row in advice.rows}
     assert rows["ecmp"].seconds > 2 * rows["coloured"].seconds
     assert rows["ecmp"].p95 >= rows["ecmp"].seconds
+    for row in ("ecmp", "coloured"):
+        assert f"{rows[row].seconds:.3g} s" in advice.test
     assert rows["ethereal"].pieces == 8 * rows["coloured"].pieces
     assert rows["ethereal"].seconds == pytest.approx(rows["coloured"].seconds)
 

@@ -24,6 +24,7 @@ def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     for row in ("ecmp ", "ecmp_k(8)", "ethereal", 'spray("rotating")', "min_split"):
         assert f"\n{row}" in out
     assert "\nAt least: " in out
+    assert "\nTo test it: run this collective ten times over hashed paths" in out
 
 
 def test_paths_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

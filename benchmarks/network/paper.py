@@ -1,6 +1,7 @@
 """The evaluation of Addanki et al. 2025 ("Ethereal"), packet by packet, with more schemes.
 
-OMP_NUM_THREADS=1 python benchmarks/network/paper.py [--sizes 1 8 64] [--json FILE] [--plot FILE]
+OMP_NUM_THREADS=1 python benchmarks/network/paper.py [--topology …] [--json FILE] [--plot FILE]
+python benchmarks/network/paper.py --read FILE FILE [--json FILE] [--plot FILE]
 
 256 hosts below 16 leaves, 16 spines, 400 Gbit/s; and 512 hosts in a fat tree of 32 leaves and 32
 switches in 8 pods, 16 cores, 1,600 Gbit/s above hosts. All-reduce by four algorithms, ranks in
@@ -51,10 +52,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 8, 64], help="MB")
     parser.add_argument("--topology", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES))
+    parser.add_argument("--read", type=Path, nargs="+", help="rows of earlier runs, instead")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
-    rows = list(measured(arguments.topology, arguments.sizes))
+    if arguments.read:
+        rows = [row for file in arguments.read for row in json.loads(file.read_text())]
+    else:
+        rows = list(measured(arguments.topology, arguments.sizes))
     print(Table(tuple(rows[0]), [tuple(map(shown, r.values())) for r in rows]).as_markdown())
     if arguments.json:
         arguments.json.write_text(json.dumps(rows) + "\n")

@@ -60,6 +60,11 @@ class Parallelism:
     def ranks(self) -> int:
         return self.dp * self.pp * self.tp
 
+    @property
+    def part_bytes(self) -> int:
+        """That goes around a ring at a time."""
+        return -(-self.gradient_bytes // (self.buckets * self.dp))
+
     def rank(self, replica: Numbers, stage: Numbers, t: Numbers) -> Numbers:
         return (stage * self.dp + replica) * self.tp + t
 
@@ -76,8 +81,7 @@ def connections(job: Parallelism) -> Flows:
     here, there = job.rank(replica, stage, t), job.rank(replica, stage + 1, t)
     replica, stage, t = _grid(job, job.pp if job.dp > 1 else 0)
     own, after = job.rank(replica, stage, t), job.rank((replica + 1) % job.dp, stage, t)
-    part = -(-job.gradient_bytes // (job.buckets * job.dp))
-    sizes = [job.activation_bytes] * 2 * len(here) + [part] * len(own)
+    sizes = [job.activation_bytes] * 2 * len(here) + [job.part_bytes] * len(own)
     kinds = np.repeat([FORWARD, BACKWARD, RING], [len(here), len(here), len(own)])
     return Flows(
         np.concatenate([here, there, own]), np.concatenate([there, here, after]),
@@ -154,7 +158,7 @@ class _Step:
         if not 0 <= to < job.pp:
             return
         first = kind * (job.pp - 1) * each + min(stage, to) * each
-        message = self.workload.send(first + np.arange(each))
+        message = self.workload.send(first + np.arange(each), job.activation_bytes)
         self.workload.wait(np.repeat(rows, job.tp), message)
         sent[kind, to, batch] = message
 
@@ -168,7 +172,7 @@ class _Step:
             before: Numbers | None = None
             for ready in parts:
                 for turn in range(2 * (job.dp - 1)):
-                    rows = self.workload.send(own)
+                    rows = self.workload.send(own, job.part_bytes)
                     if turn == 0:
                         self.workload.wait(np.repeat(ready, job.tp), rows)
                     if before is not None:

@@ -34,17 +34,17 @@ class Workload:
     def __init__(self, ranks: int) -> None:
         self.ranks, self.rows = ranks, 0
         self._seconds = [np.zeros(0)]
-        self._connection = [np.zeros(0, np.int64)]
+        self._connection, self._bytes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         self._before, self._after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         self._connections = list[Flows]()
         self._steps = self._connected = 0
-        self._known = dict[tuple[int, bytes, bytes, bytes], Numbers]()
+        self._known = dict[tuple[int, bytes, bytes], Numbers]()
 
     # -- what there is -----------------------------------------------------------------------
 
     def connect(self, flows: Flows) -> Numbers:
-        """Connections between ranks, and their numbers. bytes: of a message. Those of one step
-        are used at the same time, and routed together."""
+        """Connections between ranks, and their numbers. bytes: that they are routed for. Those of
+        one step are used at the same time, and routed together."""
         own = Flows(flows.src, flows.dst, flows.bytes, flows.step + self._steps)
         numbers = self._connected + np.arange(len(own))
         self._connections.append(own)
@@ -54,11 +54,13 @@ class Workload:
 
     def work(self, seconds: float | Reals, rows: int) -> Numbers:
         """So many rows, each of its own seconds or all of the same."""
-        return self._add(np.full(rows, NOBODY), np.broadcast_to(np.float64(seconds), rows))
+        nobody = np.full(rows, NOBODY)
+        return self._add(nobody, np.broadcast_to(np.float64(seconds), rows), np.zeros_like(nobody))
 
-    def send(self, connection: Numbers) -> Numbers:
-        """A message on each."""
-        return self._add(connection, np.zeros(len(connection)))
+    def send(self, connection: Numbers, bytes: int | Numbers) -> Numbers:
+        """A message on each, which is cut as the connection's bytes are."""
+        size = np.broadcast_to(np.int64(bytes), len(connection))
+        return self._add(connection, np.zeros(len(connection)), size)
 
     def wait(self, before: Numbers, after: Numbers) -> None:
         """Row by row: what comes after begins when what is before has ended."""
@@ -69,13 +71,13 @@ class Workload:
         """A collective, between ranks. A rank's messages of a step begin when all that it sent
         and got in the step before has arrived.
 
-        begin: of each of all ranks, the row that it waits for. lane: whose connections are used;
-        messages of another size have others. Returns the rows with which each rank's part ends.
+        begin: of each of all ranks, the row that it waits for. lane: whose connections are used.
+        Returns the rows with which each rank's part ends.
         """
         gate = begin.copy()
         for rows, connection in self._by_step(flows, lane):
             source, target = flows.src[rows], flows.dst[rows]
-            message = self.send(connection)
+            message = self.send(connection, flows.bytes[rows])
             self.wait(gate[source], message)
             ranks = np.unique(np.concatenate([source, target]))
             after = self.work(0.0, len(ranks))
@@ -90,19 +92,19 @@ class Workload:
         steps = list[tuple[int, Numbers, Numbers]]()
         for alike in flows.steps():
             own = flows[alike[0]]
-            own = Flows(own.src, own.dst, own.bytes)
-            key = lane, own.src.tobytes(), own.dst.tobytes(), own.bytes.tobytes()
+            key = lane, own.src.tobytes(), own.dst.tobytes()
             if key not in self._known:
-                self._known[key] = self.connect(own)
+                self._known[key] = self.connect(Flows(own.src, own.dst, own.bytes))
             steps += [(int(flows.step[rows[0]]), rows, self._known[key]) for rows in alike]
         for _, rows, connection in sorted(steps, key=lambda step: step[0]):
             yield rows, connection
 
-    def _add(self, connection: Numbers, seconds: Reals) -> Numbers:
+    def _add(self, connection: Numbers, seconds: Reals, bytes: Numbers) -> Numbers:
         rows = self.rows + np.arange(len(connection))
         self.rows += len(connection)
         self._connection.append(connection)
         self._seconds.append(seconds)
+        self._bytes.append(bytes)
         return rows
 
     # -- what it takes -----------------------------------------------------------------------
@@ -131,7 +133,7 @@ class Workload:
         return float(run(alone).end.max(initial=0.0))
 
     def connections(self) -> Flows:
-        """Between ranks; bytes are of one message. Steps: of those that are routed together."""
+        """Between ranks. Steps: of those that are routed together."""
         return joined(self._connections)
 
     def transfers(
@@ -145,7 +147,8 @@ class Workload:
         row = np.repeat(np.arange(len(many)), many)
         piece = np.append(pieces.start[:-1], 0)[connection][row] + np.arange(len(row)) - begin[row]
         bytes, is_message = np.zeros(len(row)), connection[row] >= 0
-        bytes[is_message] = pieces.bytes[piece[is_message]]
+        size = np.concatenate(self._bytes)[row]
+        bytes[is_message] = size[is_message] * pieces.part[piece[is_message]]
         moves = np.flatnonzero(bytes > 0)
         own = piece[moves]
         used, link, part = uses_of(
@@ -177,16 +180,19 @@ class Workload:
         path = np.concatenate([routes.path, np.full(len(near), BELOW)])[order]
         amount = np.concatenate([as_bytes(routes.amount, routes.unit), np.zeros(len(near))])[order]
         own = np.concatenate([number, near])[order]
+        part = amount / flows.bytes[own]
         start = np.searchsorted(own, np.arange(len(flows) + 1))
-        return _Pieces(start, host[flows.src[own]], host[flows.dst[own]], path, amount)
+        return _Pieces(start, host[flows.src[own]], host[flows.dst[own]], path, part)
 
 
 class _Pieces(NamedTuple):
-    """Of connections, in their order: [start[i] : start[i + 1]] are those of connection i. What
-    stays on its machine is one piece of no bytes."""
+    """Of connections, in their order: [start[i] : start[i + 1]] are those of connection i.
+
+    part: of its bytes. What stays on its machine is one piece of none.
+    """
 
     start: Numbers
     source: Numbers
     target: Numbers
     path: Numbers
-    bytes: Reals
+    part: Reals

@@ -121,6 +121,12 @@ def test_messages_arrive_in_order(tmp_path: Path) -> None:
     assert seconds(tmp_path, trace(*sends), trace(), receiver) == pytest.approx(0.007)
 
 
+def test_a_message_of_no_bytes_is_a_signal(tmp_path: Path) -> None:
+    sender = trace(compute(1, micros=3000), node(2, SEND, 1, comm_dst=1))
+    receiver = trace(node(1, RECEIVE, comm_src=0), compute(2, 1))
+    assert seconds(tmp_path, sender, receiver) == pytest.approx(0.004)
+
+
 def test_who_is_not_received_is_told(tmp_path: Path) -> None:
     send = trace(node(1, SEND, comm_size=5, comm_dst=1))
     with pytest.raises(NetworkError, match="rank 0 sends 1 messages to 1 with tag 0"):

@@ -60,9 +60,20 @@ def test_connections_are_kept() -> None:
     assert len(made.connections()) == 4
     made.exchange(end, ring(4, 4000))
     assert len(made.connections()) == 4
+    made.exchange(end, ring(4, 8001))
+    assert len(made.connections()) == 4
     made.exchange(end, ring(4, 4000), lane=1)
-    made.exchange(end, ring(4, 8000))
-    assert len(made.connections()) == 12
+    assert len(made.connections()) == 8
+
+
+def test_messages_of_a_connection_may_differ() -> None:
+    """1 MB and 3 MB, cut as the connection is."""
+    made = Workload(4)
+    connection = made.connect(Flows([0], [2], [10]))
+    first = made.send(connection, 1_000_000)
+    made.wait(first, made.send(connection, 3_000_000))
+    for scheme in ("coloured", "spray", "ecmp_k(2)"):
+        assert made.seconds(FOUR, scheme=scheme, tolerance=0.0) == pytest.approx(0.004)
 
 
 def test_a_bucket_waits_encodes_moves_and_decodes() -> None:

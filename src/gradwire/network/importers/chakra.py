@@ -216,10 +216,10 @@ class _Reader:
     def _messages(self) -> None:
         """The first that is sent is the first that is received, of two ranks and a tag."""
         pairs = list[tuple[_Call, _Call]]()
-        for ends in sorted(self._sent.keys() | self._received.keys()):
-            sent, received = self._sent[ends], self._received[ends]
+        for key in sorted(self._sent.keys() | self._received.keys()):
+            sent, received = self._sent[key], self._received[key]
             if [call.bytes for call in sent] != [call.bytes for call in received]:
-                one, other, tag = ends
+                one, other, tag = key
                 raise NetworkError(
                     "what is sent is received, in the same order and size; rank "
                     f"{one} sends {len(sent)} messages to {other} with tag {tag}, which "
@@ -228,13 +228,13 @@ class _Reader:
             pairs += zip(sent, received)
         if not pairs:
             return
-        rows = np.array([(s.rank, r.rank, s.bytes) for s, r in pairs], np.int64)
-        ways, which = np.unique(rows, axis=0, return_inverse=True)
-        sizes = np.unique(ways[:, 2], return_inverse=True)[1]
-        source, target, bytes = ways.T
-        flows = Flows(source, target, bytes, sizes.reshape(-1))
-        connection = self.workload.connect(flows)
-        message = self.workload.send(connection[which.reshape(-1)])
+        ends = np.array([(s.rank, r.rank) for s, r in pairs], np.int64)
+        sizes = np.array([s.bytes for s, _ in pairs], np.int64)
+        ways, first, which = np.unique(ends, axis=0, return_index=True, return_inverse=True)
+        kind = np.unique(sizes[first], return_inverse=True)[1].reshape(-1)
+        # Those of one size are routed together; what has none still waits.
+        flows = Flows(ways[:, 0], ways[:, 1], np.maximum(sizes[first], 1), kind)
+        message = self.workload.send(self.workload.connect(flows)[which.reshape(-1)], sizes)
         self.workload.wait(np.array([s.begin for s, _ in pairs], np.int64), message)
         for end in ([s.end for s, _ in pairs], [r.end for _, r in pairs]):
             self.workload.wait(message, np.array(end, np.int64))

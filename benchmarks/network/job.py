@@ -1,6 +1,6 @@
 """A training step between 16 hosts below 4 leaves, ranks at random places: hashed and pinned.
 
-OMP_NUM_THREADS=1 python benchmarks/network/job.py [--places 2] [--json FILE]
+OMP_NUM_THREADS=1 python benchmarks/network/job.py [--places 3] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 from gradwire.lab import Cluster
 from gradwire.network import Flows, leaf_spine, route, samples
 from gradwire.network.exports import pins
-from gradwire.network.patterns import direct, pairwise, ring
+from gradwire.network.flows import joined
+from gradwire.network.patterns import all_to_all, direct, pairwise, ring
 from gradwire.network.placement import Placement
 from gradwire.report.table import Table
 
@@ -26,14 +27,14 @@ RATE = 200_000_000
 FABRIC = leaf_spine(4, 4, 4, host_gbps=RATE / 1e9)
 SIDE = 3072
 BYTES = 4 * SIDE * SIDE
-PAIRS = "pairs, in turns"
+EXPERTS = 4
 STOCK = {"none | allreduce": ring, "none | alltoall": direct}
 """What Gloo does: a ring; all pairs at once, twice."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--places", type=int, default=2, help="of ranks, at random")
+    parser.add_argument("--places", type=int, default=3, help="of ranks, at random")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     rows = []
@@ -44,8 +45,8 @@ def main() -> int:
         ]
         found = [run(placement, seed + 1) for seed, placement in enumerate(placements)]
         rows += summary("in order" if order else "at random", placements, found)
-    headers = ("ranks", "strategy", "carried by", "paths", "seconds", "× ideal", "predicted ×",
-               "pinned is faster")  # fmt: skip
+    headers = ("ranks", "among", "strategy", "carried by", "paths", "seconds", "× ideal",
+               "predicted ×", "pinned is faster")  # fmt: skip
     print(Table(headers, [tuple(map(str, row.values())) for row in rows]).as_markdown())
     if arguments.json:
         arguments.json.write_text(json.dumps(rows) + "\n")
@@ -55,16 +56,19 @@ def main() -> int:
 def run(placement: Placement, hash_seed: int) -> dict[str, list[float]]:
     """Seconds of steps by variant, on one cluster."""
     lines: list[str] = []
-    flows = placement.placed(pairwise(16, BYTES))
+    demands = {"all": pairwise(16, BYTES), "groups": in_groups(all_to_all)}
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "pins.json")
-        file.write_text(pins.write(route(flows, FABRIC, "coloured")).to_json())
+        files = []
+        for name, flows in demands.items():
+            files.append(Path(folder, f"{name}.json"))
+            planned = route(placement.placed(flows), FABRIC, "coloured")
+            files[-1].write_text(pins.write(planned).to_json())
         worker = Path(__file__).with_name("job_worker.py")
         with Cluster(
             topology=FABRIC, rate=str(RATE), order=placement.host, hash_seed=hash_seed
         ) as lab:
             code = lab.run(
-                [sys.executable, str(worker), str(file), str(SIDE)],
+                [sys.executable, str(worker), *map(str, files), str(SIDE)],
                 env=dict(os.environ), on_line=hear(lines),
             )  # fmt: skip
     if code:
@@ -86,30 +90,56 @@ def hear(lines: list[str]) -> Callable[[int, str, str], None]:
 def summary(
     ranks: str, placements: list[Placement], found: list[dict[str, list[float]]]
 ) -> list[dict[str, Any]]:
-    ideal = 2 * 15 / 16 * BYTES * 8 / RATE
     rows = []
     for name in found[0]:
-        strategy, carried, paths = name.split(" / ")
-        seconds = median(s for one in found for s in one[name])
-        pinned = median(s for one in found for s in one[f"{strategy} / {PAIRS} / pinned"])
+        among, strategy, carried, paths = name.split(" / ")
+        members = 16 if among == "all" else EXPERTS
+        ideal = 2 * (members - 1) / members * BYTES * 8 / RATE
+        each = [one[name][0] for one in found]
+        pinned = [
+            seconds[0]
+            for one in found
+            for other, seconds in one.items()
+            if other.startswith(f"{among} / {strategy} / ") and other.endswith("/ pinned")
+        ]
         scheme = "coloured" if paths == "pinned" else "ecmp"
-        pattern = STOCK[strategy] if carried == "Gloo" else in_turns
-        predicted = median(expected(p.placed(pattern(16, BYTES)), scheme) for p in placements)
+        pattern = demand(among, strategy, carried)
+        predicted = median(expected(p.placed(pattern), scheme) for p in placements)
         rows.append({
-            "ranks": ranks, "strategy": strategy, "carried": carried, "paths": paths,
-            "seconds": f"{seconds:.2f}", "to_ideal": f"{seconds / ideal:.2f}",
-            "predicted": f"{predicted / ideal:.2f}", "gain": f"{seconds / pinned:.2f} ×",
+            "ranks": ranks, "among": among if among == "all" else f"groups of {EXPERTS}",
+            "strategy": strategy, "carried": carried, "paths": paths,
+            "seconds": spread(each), "to_ideal": f"{median(each) / ideal:.2f}",
+            "predicted": f"{predicted / ideal:.2f}",
+            "gain": f"{median(a / b for a, b in zip(each, pinned)):.2f} ×",
         })  # fmt: skip
     return rows
 
 
+def spread(seconds: list[float]) -> str:
+    least, most = min(seconds), max(seconds)
+    about = f" ({least:.2f} to {most:.2f})" if most > least else ""
+    return f"{median(seconds):.2f}{about}"
+
+
+def demand(among: str, strategy: str, carried: str) -> Flows:
+    """Between ranks, there and back."""
+    if among == "groups":
+        return in_groups(direct)
+    return STOCK[strategy](16, BYTES) if carried == "Gloo" else in_turns(16, BYTES)
+
+
+def in_groups(pattern: Callable[[int, int], Flows]) -> Flows:
+    """Ranks 0 to 3 among themselves, 4 to 7, …, all at once."""
+    one = pattern(EXPERTS, BYTES)
+    return joined([
+        Flows(one.src + first, one.dst + first, one.bytes, one.step)
+        for first in range(0, 16, EXPERTS)
+    ])  # fmt: skip
+
+
 def in_turns(ranks: int, bytes: int) -> Flows:
-    """There and back."""
     there = pairwise(ranks, bytes)
-    return Flows(
-        [*there.src, *there.src], [*there.dst, *there.dst], [*there.bytes, *there.bytes],
-        [*there.step, *(there.step + ranks)],
-    )  # fmt: skip
+    return joined([there, Flows(there.src, there.dst, there.bytes, there.step + ranks)])
 
 
 def expected(flows: Flows, scheme: str) -> float:

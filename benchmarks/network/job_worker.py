@@ -1,5 +1,5 @@
-"""One rank of `job.py`: steps of one matrix, each variant attached anew in every round, so that
-hashed connections have other ports. Rank 0 prints seconds by variant."""
+"""One rank of `job.py`: steps of one matrix, each variant attached anew, so that hashed
+connections have other ports. Rank 0 prints seconds by variant."""
 
 from __future__ import annotations
 
@@ -13,37 +13,46 @@ import torch.distributed as dist
 
 import gradwire
 
-ROUNDS = 1
 PLANES = os.environ["GRADWIRE_PLANES"]
 OWN = ",".join(["10.77." + PLANES.split(",")[0].split(".", 2)[2]] * len(PLANES.split(",")))
 """The host's own address instead of one for each plane: the same messages, hashed."""
+EXPERTS = 4
+"""Ranks of a group that exchanges among itself."""
 
 
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    file, side = sys.argv[1], int(sys.argv[2])
+    files, side = dict(zip(("all", "groups"), sys.argv[1:3])), int(sys.argv[3])
     model = torch.nn.Linear(side, side, bias=False)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    made = [dist.new_group(range(first, first + EXPERTS)) for first in range(0, world, EXPERTS)]
+    groups = {"all": None, "groups": made[rank // EXPERTS]}
     seconds: dict[str, list[float]] = {}
-    for _ in range(ROUNDS):
-        for strategy in ("none | allreduce", "none | alltoall"):
-            for variant, addresses in (
-                ("Gloo / hashed", None), ("pairs, in turns / hashed", OWN),
-                ("pairs, in turns / pinned", PLANES),
-            ):  # fmt: skip
-                took = step(model, strategy, file, addresses)
-                seconds.setdefault(f"{strategy} / {variant}", []).append(took)
-    if dist.get_rank() == 0:
+    for who, strategy, carried in (
+        ("all", "none | allreduce", "pairs, in turns"),
+        ("all", "none | alltoall", "pairs, in turns"),
+        ("groups", "none | alltoall", "pairs, at once"),
+    ):
+        for variant, addresses in (
+            ("Gloo / hashed", None), (f"{carried} / hashed", OWN), (f"{carried} / pinned", PLANES),
+        ):  # fmt: skip
+            took = step(model, strategy, groups[who], files[who], addresses)
+            seconds.setdefault(f"{who} / {strategy} / {variant}", []).append(took)
+    if rank == 0:
         print(json.dumps(seconds))
     dist.destroy_process_group()
 
 
-def step(model: torch.nn.Linear, strategy: str, file: str, addresses: str | None) -> float:
-    """Of the slowest rank."""
+def step(
+    model: torch.nn.Linear, strategy: str, group: dist.ProcessGroup | None, file: str,
+    addresses: str | None,
+) -> float:  # fmt: skip
+    """Of the slowest rank of all."""
     if addresses:
         os.environ["GRADWIRE_PLANES"] = addresses
     handle = gradwire.attach(
-        model, strategy, bucket_bytes=1 << 30, lanes=1, planes=file if addresses else None
+        model, strategy, group, bucket_bytes=1 << 30, lanes=1, planes=file if addresses else None
     )
     data = torch.ones(1, model.in_features)
     model.zero_grad()

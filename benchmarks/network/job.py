@@ -95,9 +95,9 @@ def summary(
         among, strategy, carried, paths = name.split(" / ")
         members = 16 if among == "all" else EXPERTS
         ideal = 2 * (members - 1) / members * BYTES * 8 / RATE
-        each = [one[name][0] for one in found]
+        each = [median(one[name]) for one in found]
         pinned = [
-            seconds[0]
+            median(seconds)
             for one in found
             for other, seconds in one.items()
             if other.startswith(f"{among} / {strategy} / ") and other.endswith("/ pinned")

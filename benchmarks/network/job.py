@@ -17,6 +17,7 @@ from typing import Any
 
 from gradwire.lab import Cluster
 from gradwire.network import Flows, leaf_spine, route, samples
+from gradwire.network.demand import in_groups
 from gradwire.network.exports import pins
 from gradwire.network.flows import joined
 from gradwire.network.patterns import all_to_all, direct, pairwise, ring
@@ -56,7 +57,7 @@ def main() -> int:
 def run(placement: Placement, hash_seed: int) -> dict[str, list[float]]:
     """Seconds of steps by variant, on one cluster."""
     lines: list[str] = []
-    demands = {"all": pairwise(16, BYTES), "groups": in_groups(all_to_all)}
+    demands = {"all": pairwise(16, BYTES), "groups": in_groups(all_to_all, 16, EXPERTS, BYTES)}
     with tempfile.TemporaryDirectory() as folder:
         files = []
         for name, flows in demands.items():
@@ -124,17 +125,8 @@ def spread(seconds: list[float]) -> str:
 def demand(among: str, strategy: str, carried: str) -> Flows:
     """Between ranks, there and back."""
     if among == "groups":
-        return in_groups(direct)
+        return in_groups(direct, 16, EXPERTS, BYTES)
     return STOCK[strategy](16, BYTES) if carried == "Gloo" else in_turns(16, BYTES)
-
-
-def in_groups(pattern: Callable[[int, int], Flows]) -> Flows:
-    """Ranks 0 to 3 among themselves, 4 to 7, …, all at once."""
-    one = pattern(EXPERTS, BYTES)
-    return joined([
-        Flows(one.src + first, one.dst + first, one.bytes, one.step)
-        for first in range(0, 16, EXPERTS)
-    ])  # fmt: skip
 
 
 def in_turns(ranks: int, bytes: int) -> Flows:

@@ -41,6 +41,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--tokens", metavar="FILE", help=tokens)
     size = "of the collective; default: 25e6"
     parser.add_argument("--bytes", type=float, default=25e6, help=size)
+    groups = "traffic of so many ranks among themselves, all groups at once; default: of all"
+    parser.add_argument("--groups-of", type=int, metavar="N", help=groups)
     density = "of a rank's gradient, for strategies that send what is not zero"
     parser.add_argument("--density", type=float, metavar="X", help=density)
     parser.add_argument("--token-bytes", type=int, default=8192, metavar="N", help="default: 8192")
@@ -113,6 +115,8 @@ def read(name: str | Path) -> str:
 
 
 def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
+    from gradwire.network.demand import in_groups
+    from gradwire.network.fabric import count
     from gradwire.network.importers import tokens
     from gradwire.network.patterns import PATTERNS
 
@@ -120,7 +124,9 @@ def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
         return tokens.flows(read(arguments.tokens), arguments.token_bytes)
     pattern = next(p for p in PATTERNS if p.__name__ == arguments.traffic)
     ranks = _ranks(arguments, hosts)
-    return pattern(ranks, -(-_bytes(arguments) // ranks) * ranks)  # in equal parts
+    each = ranks if arguments.groups_of is None else count("--groups-of", arguments.groups_of)
+    equal = -(-_bytes(arguments) // each) * each
+    return in_groups(pattern, ranks, each, equal)
 
 
 def _ranks(arguments: argparse.Namespace, hosts: int) -> int:

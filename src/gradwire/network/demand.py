@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from gradwire.errors import NetworkError
+from gradwire.network.fabric import count
 from gradwire.network.flows import Flows, joined
 from gradwire.network.patterns import (
     gather,
@@ -72,6 +73,20 @@ def flows_between(
         parts += own
         step = max((int(flows.step.max()) + 1 for flows in own if len(flows)), default=step)
     return joined(parts)
+
+
+def in_groups(pattern: Pattern, ranks: int, each: int, bytes: int) -> Flows:
+    """Ranks 0 to each - 1 among themselves, then the next, all groups at once: experts, replicas
+    of a stage. NetworkError for ranks left over."""
+    if ranks % count("ranks of a group", each):
+        raise NetworkError(
+            f"groups are of {each} ranks each; got {ranks} ranks. Use a multiple of {each}."
+        )
+    one = pattern(each, bytes)
+    return joined([
+        Flows(one.src + first, one.dst + first, one.bytes, one.step)
+        for first in range(0, ranks, each)
+    ])  # fmt: skip
 
 
 def _fitting(

@@ -191,6 +191,15 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert said in capsys.readouterr().err
 
 
+def test_groups_exchange_among_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*SHUFFLED, "--traffic", "all_to_all", "--groups-of", "4", "--scheme", "coloured"]
+    found = told(capsys, asked)
+    assert found["recommended"] == "coloured"
+    assert found["rows"][0]["pieces"] < 64 * 3
+    assert main([*asked[:-3], "3"]) == 2
+    assert "groups are of 3 ranks each; got 64" in capsys.readouterr().err
+
+
 def test_a_strategy_is_traffic(capsys: pytest.CaptureFixture[str]) -> None:
     """A hundredth of the places, and an all-gather of them."""
     dense, sparse = (

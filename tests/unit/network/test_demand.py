@@ -8,8 +8,8 @@ from network_moves import move
 
 from gradwire.errors import NetworkError
 from gradwire.network import Flows
-from gradwire.network.demand import flows_of
-from gradwire.network.patterns import halving_doubling
+from gradwire.network.demand import flows_of, in_groups
+from gradwire.network.patterns import all_to_all, halving_doubling
 from gradwire.network.placement import Placement
 from gradwire.planner.priced import PricedMove
 from gradwire.planner.pricing import price
@@ -28,6 +28,16 @@ def test_hosts_send_what_pricing_says(strategy: str, world: int) -> None:
     flows = flows_of([priced.moves], Placement.in_order(world))
     promised = sum(m.sent for m in priced.moves)
     assert max(sent(flows, world)) == pytest.approx(promised, rel=0.001, abs=64 * world)
+
+
+def test_groups_exchange_at_once() -> None:
+    flows = in_groups(all_to_all, 6, 3, 300)
+    assert len(flows) == 12
+    assert (flows.src // 3 == flows.dst // 3).all()
+    assert set(flows.bytes.tolist()) == {100}
+    assert set(flows.step.tolist()) == {0}
+    with pytest.raises(NetworkError, match="groups are of 4 ranks each; got 6 ranks"):
+        in_groups(all_to_all, 6, 4, 300)
 
 
 @pytest.mark.parametrize("world", [3, 4, 8])

@@ -113,31 +113,41 @@ def without_some(fabric: Fabric) -> Fabric:
     return fabric.without(*cables, *(Link(b, a, n) for a, b, n in cables))
 
 
+LOOKS = {
+    "ecmp": ("tab:red", ":"), "ecmp_k(2)": ("tab:orange", ":"), "ecmp_k(4)": ("goldenrod", ":"),
+    "ecmp_k(8)": ("tab:brown", ":"), "ethereal": ("tab:purple", "-"),
+    "coloured": ("black", "-"), "min_split": ("tab:gray", "-"), "optimal": ("tab:pink", "-"),
+    "spray, random": ("tab:blue", "--"), "spray, rotating": ("tab:cyan", "--"),
+    "spray, recycled (REPS)": ("tab:green", "--"),
+}  # fmt: skip
+"""Dotted: hashes; dashed: packets; whole lines: pinned."""
+
+
 def plot(rows: list[dict[str, Any]], file: Path) -> None:
     """A panel for each algorithm and network, a line for each scheme."""
     from matplotlib.figure import Figure
 
     panels = sorted({(r["topology"], r["failed"]) for r in rows}, reverse=True)
-    figure = Figure(figsize=(15, 3.4 * len(panels)), layout="constrained")
+    figure = Figure(figsize=(15, 3.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), len(PATTERNS), squeeze=False)
     for row, (topology, failed) in enumerate(panels):
-        for column, pattern in enumerate(PATTERNS):
-            axis = axes[row][column]
+        for axis, pattern in zip(axes[row], PATTERNS):
+            shown = (topology, failed, pattern.__name__)
+            own = [r for r in rows if (r["topology"], r["failed"], r["algorithm"]) == shown]
+            sizes = [key for key in own[0] if key.endswith(" MB")] if own else []
+            for r in own:
+                colour, style = LOOKS[r["scheme"]]
+                axis.plot(sizes, [r[key] for key in sizes], style, color=colour, marker="o",
+                          markersize=3, label=r["scheme"])  # fmt: skip
             axis.set_title(f"{topology}, failed: {failed}, {pattern.__name__}", fontsize=9)
-            for r in rows:
-                if (r["topology"], r["failed"], r["algorithm"]) == (
-                    topology, failed, pattern.__name__
-                ):  # fmt: skip
-                    own = [(int(k[:-3]), v) for k, v in r.items() if k.endswith(" MB")]
-                    style = "--" if r["scheme"].startswith(CHANCE) else "-"
-                    colour = f"C{list(SCHEMES).index(r['scheme']) % 10}"
-                    axis.plot(*zip(*own), style, color=colour, marker="o", markersize=3,
-                              label=r["scheme"])  # fmt: skip
-            axis.set_xscale("log", base=2)
-            axis.set_xlabel("MB to reduce")
-            axis.grid(alpha=0.3)
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter("{x:.3g}")
+            axis.tick_params(axis="y", which="both", labelsize=7)
+            axis.grid(alpha=0.3, which="both")
         axes[row][0].set_ylabel("completion / bound")
-        axes[row][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    lines = {line.get_label(): line for axis in axes.reshape(-1) for line in axis.get_lines()}
+    figure.legend(lines.values(), lines.keys(), fontsize=8, loc="outside right upper")
     figure.savefig(file, dpi=110)
 
 

@@ -170,3 +170,13 @@ def test_some_ranks_are_placed_as_the_whole() -> None:
 def test_ranks_that_are_not_there_are_refused(wrong: Callable[[], object], said: str) -> None:
     with pytest.raises(NetworkError, match=said):
         wrong()
+
+
+@pytest.mark.parametrize("pattern", [all_to_all, direct])
+def test_all_pairs_in_an_order_in_which_nobody_meets(pattern: Pattern) -> None:
+    """The k-th of every rank goes to another."""
+    flows = pattern(8, 8000)
+    first = flows[flows.step == 0]
+    for place in range(7):
+        kth = [first.dst[first.src == rank][place] for rank in range(8)]
+        assert sorted(kth) == list(range(8))

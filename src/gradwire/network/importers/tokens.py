@@ -15,7 +15,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.network.fabric import count
 from gradwire.network.flows import Flows
-from gradwire.network.patterns.parts import steps
+from gradwire.network.patterns.parts import all_pairs, steps
 
 _MOST = 1 << 40  # of a rank's tokens to an expert
 
@@ -41,8 +41,8 @@ def flows(text: str, token_bytes: int) -> Flows:
             f"lines of {experts} experts. Add the lines, or experts, that are missing."
         )
     tokens = np.array(rows, np.int64).reshape(ranks, ranks, -1).sum(2)
-    source, target = (c.reshape(-1) for c in np.divmod(np.arange(ranks * ranks), ranks))
-    sizes = tokens.reshape(-1) * token_bytes
+    source, target = all_pairs(ranks)
+    sizes = tokens[source, target] * token_bytes
     return steps([(source, target, sizes), (target, source, sizes)])
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gradwire.network.flows import Flows
-from gradwire.network.patterns.parts import checked, parts, steps
+from gradwire.network.patterns.parts import all_pairs, checked, parts, steps
 
 
 def all_to_all(ranks: int, bytes: int) -> Flows:
     """bytes: what each rank has, a part for every rank."""
     checked(ranks, bytes)
-    source, target = np.divmod(np.arange(ranks * ranks), ranks)
+    source, target = all_pairs(ranks)
     return steps([(source, target, parts(bytes, ranks)[target])])

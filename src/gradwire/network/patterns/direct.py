@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gradwire.network.flows import Flows
-from gradwire.network.patterns.parts import checked, parts, steps
+from gradwire.network.patterns.parts import all_pairs, checked, parts, steps
 
 
 def direct(ranks: int, bytes: int) -> Flows:
     """All pairs at once, twice."""
     checked(ranks, bytes)
-    source, target = (c.reshape(-1) for c in np.divmod(np.arange(ranks * ranks), ranks))
+    source, target = all_pairs(ranks)
     sizes = parts(bytes, ranks)
     return steps([(source, target, sizes[target]), (source, target, sizes[source])])

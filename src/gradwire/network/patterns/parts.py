@@ -25,6 +25,13 @@ def parts(bytes: int, ranks: int) -> Numbers:
     return least + (np.arange(ranks) < more)
 
 
+def all_pairs(ranks: int) -> tuple[Numbers, Numbers]:
+    """Source and target, to the next rank first: who sends in this order meets nobody at a
+    receiver, as everybody would at rank 0."""
+    source, far = np.divmod(np.arange(ranks * ranks), ranks)
+    return source, (source + far) % ranks
+
+
 def steps(rows: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Flows:
     """Of source, target and bytes of each step; without those of no bytes, or to oneself."""
     made = list(rows)

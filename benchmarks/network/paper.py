@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,7 @@ from cases import shown
 
 from gradwire.errors import NetworkError
 from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
+from gradwire.network.demand import Pattern
 from gradwire.network.engines.packet import Spraying, Transport, send
 from gradwire.network.patterns import direct, double_tree, halving_doubling, ring
 from gradwire.report.table import Table
@@ -52,15 +53,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 8, 64], help="MB")
     parser.add_argument("--topology", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES))
+    names = {pattern.__name__: pattern for pattern in PATTERNS}
+    parser.add_argument("--algorithm", nargs="+", choices=names, default=list(names))
+    parser.add_argument("--fixed", action="store_true", help="windows do not shrink by marks")
     parser.add_argument("--read", type=Path, nargs="+", help="rows of earlier runs, instead")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
     if arguments.read:
-        rows = [row for file in arguments.read for row in json.loads(file.read_text())]
+        rows = together(json.loads(file.read_text()) for file in arguments.read)
     else:
-        rows = list(measured(arguments.topology, arguments.sizes))
-    print(Table(tuple(rows[0]), [tuple(map(shown, r.values())) for r in rows]).as_markdown())
+        patterns = [names[name] for name in arguments.algorithm]
+        how = replace(HOW, slow_down=not arguments.fixed)
+        for row in measured(arguments.topology, patterns, arguments.sizes, how):
+            rows.append(row)
+            if arguments.json:  # large sizes take an hour
+                arguments.json.write_text(json.dumps(rows) + "\n")
+    columns = tuple(dict.fromkeys(key for row in rows for key in row))
+    cells = [tuple(shown(row[c]) if c in row else "–" for c in columns) for row in rows]
+    print(Table(columns, cells).as_markdown())
     if arguments.json:
         arguments.json.write_text(json.dumps(rows) + "\n")
     if arguments.plot:
@@ -68,27 +80,40 @@ def main() -> int:
     return 0
 
 
-def measured(topologies: list[str], sizes: list[int]) -> Iterator[dict[str, Any]]:
+def together(runs: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Rows of the same case are one: other sizes."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in (row for run in runs for row in run):
+        case = tuple(value for key, value in row.items() if not key.endswith(" MB"))
+        found.setdefault(case, {}).update(row)
+    return list(found.values())
+
+
+def measured(
+    topologies: list[str], patterns: Sequence[Pattern], sizes: list[int], transport: Transport
+) -> Iterator[dict[str, Any]]:
     for name in topologies:
         whole = TOPOLOGIES[name]
         for failed, fabric in (("none", whole), ("1 in 50", without_some(whole))):
-            for pattern in PATTERNS:
-                for scheme, how in SCHEMES.items():
+            for pattern in patterns:
+                for label, (scheme, spraying) in SCHEMES.items():
                     if scheme == "optimal" and failed == "none":
                         continue  # min_split is as good, and equal paths are there
-                    times = [completion(fabric, pattern(fabric.hosts, size << 20), *how)
+                    how = replace(transport, spraying=spraying)
+                    times = [completion(fabric, pattern(fabric.hosts, size << 20), scheme, how)
                              for size in sizes]  # fmt: skip
                     if None not in times:
                         yield {
                             "topology": name, "failed": failed, "algorithm": pattern.__name__,
-                            "scheme": scheme,
+                            "scheme": label,
+                            "windows": "shrink" if transport.slow_down else "fixed",
                             **{f"{size} MB": t for size, t in zip(sizes, times)},
                         }  # fmt: skip
 
 
-def completion(fabric: Fabric, flows: Flows, scheme: str, spraying: Spraying) -> float | None:
+def completion(fabric: Fabric, flows: Flows, scheme: str, how: Transport) -> float | None:
     """Times the bound; None if the scheme is not for these flows."""
-    how, seconds, least = replace(HOW, spraying=spraying), 0.0, 0.0
+    seconds = least = 0.0
     for alike in flows.steps():
         own = Flows(flows.src[alike[0]], flows.dst[alike[0]], flows.bytes[alike[0]])
         seeds = range(SEEDS if scheme.startswith(CHANCE) else 1)
@@ -127,19 +152,21 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
     """A panel for each algorithm and network, a line for each scheme."""
     from matplotlib.figure import Figure
 
-    panels = sorted({(r["topology"], r["failed"]) for r in rows}, reverse=True)
+    panels = sorted({(r["topology"], r["failed"], r["windows"]) for r in rows}, reverse=True)
     figure = Figure(figsize=(15, 3.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), len(PATTERNS), squeeze=False)
-    for row, (topology, failed) in enumerate(panels):
+    for row, panel in enumerate(panels):
+        topology, failed, windows = panel
         for axis, pattern in zip(axes[row], PATTERNS):
-            shown = (topology, failed, pattern.__name__)
-            own = [r for r in rows if (r["topology"], r["failed"], r["algorithm"]) == shown]
+            own = [r for r in rows if r["algorithm"] == pattern.__name__
+                   and (r["topology"], r["failed"], r["windows"]) == panel]  # fmt: skip
             sizes = [key for key in own[0] if key.endswith(" MB")] if own else []
             for r in own:
                 colour, style = LOOKS[r["scheme"]]
                 axis.plot(sizes, [r[key] for key in sizes], style, color=colour, marker="o",
                           markersize=3, label=r["scheme"])  # fmt: skip
-            axis.set_title(f"{topology}, failed: {failed}, {pattern.__name__}", fontsize=9)
+            more = ", fixed windows" if windows == "fixed" else ""
+            axis.set_title(f"{topology}, failed: {failed}, {pattern.__name__}{more}", fontsize=8)
             axis.set_yscale("log")
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter("{x:.3g}")

@@ -67,9 +67,10 @@ def stress(lanes: int, steps: int) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # a mismatch is found by attach's own limit; a busy machine is none
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_two_thousand_steps_without_a_mismatch(three: Ranks, lanes: int) -> None:
-    assert three.run(stress, lanes, 2000, timeout_seconds=150) == [0, 0, 0]
+    assert three.run(stress, lanes, 2000, timeout_seconds=560) == [0, 0, 0]
 
 
 def more_lanes_than_buckets() -> int:

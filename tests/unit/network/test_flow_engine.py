@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+import simgrid_cases
 from demands import FABRICS, SIZE, demands, groups, permutation, unequal
 from hypothesis import given
 from hypothesis import strategies as st
@@ -188,3 +191,13 @@ def test_tolerance_is_how_much_too_long_it_takes_at_most(tolerance: float) -> No
 
 def test_nothing_takes_no_time() -> None:
     assert simulate(route([], leaf_spine(2, 2, 2)), "flow") == 0.0
+
+
+@pytest.mark.parametrize("case", range(simgrid_cases.CASES))
+def test_flows_end_when_simgrid_says(case: int) -> None:
+    """Ten random cases of hashed flows of unequal size; links are left one after the other."""
+    _, routes = simgrid_cases.made(case)
+    ends = run(transfers_of(routes)).end[: len(routes.flows)]
+    wanted = json.loads(simgrid_cases.FILE.read_text())[case]
+    assert len(set(wanted)) > 8, "a case in which rates change often"
+    assert ends.tolist() == pytest.approx(wanted, rel=1e-6)

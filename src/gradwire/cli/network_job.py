@@ -24,8 +24,8 @@ class Job(NamedTuple):
     flows: Flows
 
 
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare them."""
+def add_job_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Declare them. Returns the group of those that exclude each other: what is sent."""
     from gradwire.network.patterns import PATTERNS
 
     names = [pattern.__name__ for pattern in PATTERNS]
@@ -55,6 +55,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fail", action="append", default=[], metavar="NAME", help=fails)
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    return what
 
 
 def job_of(arguments: argparse.Namespace, seed: int | None = None) -> Job:
@@ -79,6 +80,11 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
 
     if arguments.flows is not None:
         return htsim.flows(read(arguments.flows))
+    if arguments.groups_of and (arguments.strategy or arguments.tokens):
+        raise NetworkError(
+            f"groups are of --traffic; got --groups-of {arguments.groups_of} beside another "
+            "demand. Leave one out."
+        )
     where = placement_of(arguments, hosts, seed)
     if arguments.strategy is not None:
         return _of_strategy(arguments, where)

@@ -70,14 +70,6 @@ def _as_text(advice: Advice) -> str:
         f"hosts' own {advice.bounds.host_seconds:.4g})"
     )
     refused = [f"not tried: {name}: {why}" for name, why in advice.refused]
-    return "\n".join(
-        [
-            advice.verdict,
-            "",
-            Table(headers, rows).as_text(),
-            "",
-            bound,
-            f"To test it: {advice.test}",
-            *refused,
-        ]
-    )
+    test = f"To test it: {advice.test}"
+    table = Table(headers, rows).as_text()
+    return "\n".join([advice.verdict, "", table, "", bound, test, *refused])

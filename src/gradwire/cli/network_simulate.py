@@ -20,12 +20,12 @@ _SCHEMES = ("ecmp", "ecmp_k(4)", "ethereal", "spray", "adaptive", "coloured", "m
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_job_arguments(parser)
+    demand = add_job_arguments(parser)
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
     what = (
         "a whole step instead: a plan (.json), a parallel job (.toml), a folder of Chakra traces"
     )
-    parser.add_argument("--step", metavar="PATH", help=what)
+    demand.add_argument("--step", metavar="PATH", help=what)
     parser.add_argument("--profile", metavar="FILE", help="of the job whose plan --step is")
     engines = ("static", "flow", "packet")
     parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")

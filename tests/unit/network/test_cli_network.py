@@ -198,6 +198,9 @@ def test_groups_exchange_among_themselves(capsys: pytest.CaptureFixture[str]) ->
     assert found["rows"][0]["pieces"] < 64 * 3
     assert main([*asked[:-3], "3"]) == 2
     assert "groups are of 3 ranks each; got 64" in capsys.readouterr().err
+    mixed = [*SHUFFLED, "--strategy", "none | allreduce", "--groups-of", "4"]
+    assert main(mixed) == 2
+    assert "got --groups-of 4 beside another demand" in capsys.readouterr().err
 
 
 def test_a_strategy_is_traffic(capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,9 +222,13 @@ def test_recycled_paths_avoid_what_failed() -> None:
     assert recycled.dropped < random.dropped
 
 
+@pytest.mark.parametrize("engine", ["", "twin"])
 @pytest.mark.parametrize(("exclude_us", "windows"), [(0.0, 3), (1.0, 3), (1e5, 1)])
-def test_a_host_remembers_where_a_timer_ran_out(exclude_us: float, windows: int) -> None:
+def test_a_host_remembers_where_a_timer_ran_out(
+    exclude_us: float, windows: int, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Three messages, one after the other, all pinned to a path that is down from the start."""
+    monkeypatch.setenv(VARIABLE, engine)
     fabric = leaf_spine(2, 1, 4, host_gbps=8)
     routes = route([(0, 1, 64_000, step) for step in range(3)], fabric, "coloured")
     assert len(set(routes.path.tolist())) == 1

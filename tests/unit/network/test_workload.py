@@ -53,6 +53,15 @@ def test_who_takes_no_part_waits_for_nobody() -> None:
     assert not set(end[:2].tolist()) & set(begin.tolist())
 
 
+def test_who_only_receives_may_be_late_too() -> None:
+    """The message is there after 1 ms; rank 2 comes after 5, and goes on after 5."""
+    late = Workload(4)
+    begin = late.work(np.array([0.0, 0.0, 0.005, 0.0]), 4)
+    end = late.exchange(begin, Flows([0], [2], [1_000_000]))
+    late.wait(end[2:3], late.work(0.001, 1))
+    assert late.seconds(FOUR, tolerance=0.0) == pytest.approx(0.006)
+
+
 def test_connections_are_kept() -> None:
     """A ring has one for each rank; the same again uses the same, other lanes have their own."""
     made = Workload(4)

@@ -15,7 +15,8 @@ from gradwire.network import leaf_spine
 from gradwire.network.placement import Placement
 from gradwire.network.step import workload_of
 from gradwire.plan import Plan
-from gradwire.planner.candidates import timeline_of
+from gradwire.planner.candidates import jobs_of, timeline_of
+from gradwire.planner.timeline import LINKS, Lane
 from gradwire.planner.traffic import moves_of, traffic_of
 from gradwire.strategy import Strategy
 
@@ -39,6 +40,19 @@ def test_without_a_network_only_local_work_is_left(strategy: Strategy, lanes: in
         ends[bucket.lane] = began + bucket.before_seconds + bucket.after_seconds
     made = workload_of(buckets, Placement.in_order(4), job.backward_seconds)
     assert made.work_seconds() == pytest.approx(max(*ends, job.backward_seconds))
+
+
+def test_all_but_the_link_is_before_or_after() -> None:
+    """Encoding and starting moves, and decoding: what the planner's stages have beside links."""
+    job, planned = profile(parameters=resnet50()), plan(BF16)
+    jobs = jobs_of(job, planned)
+    for bucket, stages in zip(traffic_of(planned, job), jobs, strict=True):
+        assert stages is not None
+        own = [s for s in stages.stages if s.lane not in LINKS]
+        assert any(s.lane == Lane.LATENCY for s in own)
+        told = bucket.before_seconds, bucket.after_seconds
+        assert sum(told) == pytest.approx(sum(s.seconds for s in own))
+        assert told[1] == pytest.approx(sum(s.seconds for s in own if s.kind == "decode"))
 
 
 def test_the_timeline_is_near() -> None:

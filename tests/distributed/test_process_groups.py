@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import sleep
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 from ranks import Ranks
 
+from gradwire.network import leaf_spine, route
+from gradwire.network.exports.pins import write
+from gradwire.runtime.planes import ADDRESSES, join_planes
 from gradwire.runtime.process_groups import make_group
 from gradwire.runtime.torch_dist import Performer
 
@@ -34,16 +41,35 @@ class Slow(dist.Store):
         self._store.wait(*arguments)
 
 
-def leave_at_once() -> None:
+@contextmanager
+def slow() -> Iterator[None]:
+    """The default group's store, as groups that are made of it see it."""
     stores = dist.distributed_c10d._world.pg_map
     backend, store = stores[dist.group.WORLD]
     stores[dist.group.WORLD] = (backend, Slow(store))
     try:
-        Performer(make_group(None, 20)).close()
+        yield
     finally:
         stores[dist.group.WORLD] = (backend, store)
 
 
-def test_a_group_is_closed_while_others_connect(three: Ranks) -> None:
+def leave_at_once() -> None:
+    with slow():
+        Performer(make_group(None, 20)).close()
+
+
+def leave_planes_at_once() -> None:
+    os.environ[ADDRESSES] = "127.0.0.2"
+    pins = write(route([(0, 1, 1000), (1, 2, 1000), (2, 0, 1000)], leaf_spine(3, 1, 1)))
+    with slow():
+        group = dist.group.WORLD
+        assert group is not None
+        join_planes(pins, range(3), group, 20.0).groups.clear()
+    del os.environ[ADDRESSES]
+    dist.barrier()  # in order: nobody leaves with an error of another's
+
+
+@pytest.mark.parametrize("how", [leave_at_once, leave_planes_at_once])
+def test_a_group_is_closed_while_others_connect(three: Ranks, how: Callable[[], None]) -> None:
     """As attach does when it fails on every rank: the first to know closes its groups."""
-    three.run(leave_at_once)
+    three.run(how)

@@ -15,16 +15,19 @@ _HOME = {
     "Plan": "gradwire.plan",
     "Strategy": "gradwire.strategy",
     "Trace": "gradwire.trace",
+    "Warmup": "gradwire.warmup",
     "attach": "gradwire.tuning.attach",
     "available": "gradwire.registry",
     "ddp_kwargs": "gradwire.training.ddp",
     "lockstep": "gradwire.runtime.lockstep",
+    "optim": "gradwire.optim",
     "sparsity": "gradwire.sparsity",
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - the names are strings
 
 if TYPE_CHECKING:
+    from gradwire import optim as optim
     from gradwire import sparsity as sparsity
     from gradwire.plan import Plan as Plan
     from gradwire.registry import available as available
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from gradwire.training.attach import Handle as Handle
     from gradwire.training.ddp import ddp_kwargs as ddp_kwargs
     from gradwire.tuning.attach import attach as attach
+    from gradwire.warmup import Warmup as Warmup
 
 
 def __getattr__(name: str) -> Any:

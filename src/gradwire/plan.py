@@ -56,6 +56,7 @@ class Plan:
     def make(
         parameters: Sequence[Parameter], strategy: Strategy, *, bucket_bytes: int = BUCKET_BYTES,
         buckets: Iterable[Sequence[str]] | None = None, lanes: int = 1,
+        dense: Iterable[str] = (),
     ) -> Plan:  # fmt: skip
         """One strategy for a whole model.
 
@@ -68,13 +69,16 @@ class Plan:
             bucket_bytes: the cap of a bucket. A larger parameter has a bucket of its own.
             buckets: explicit lists of names; what they leave out is grouped by size.
             lanes: how many buckets may be under way at once.
+            dense: names of parameters that are not compressed, whatever their shape, though
+                with the momentum that the strategy keeps.
         """
         chosen = _explicit(parameters, buckets or ())
         taken = {name for bucket in chosen for name in bucket.names}
         chosen += _tables(parameters, taken)
         taken.update(p.name for p in parameters if p.sparse)
         rest = [p for p in reversed(parameters) if p.name not in taken]
-        small = [] if takes_vectors(strategy) else [p for p in rest if len(p.shape) <= 1]
+        kept, vectors_too = set(dense), takes_vectors(strategy)
+        small = [p for p in rest if p.name in kept or (len(p.shape) <= 1 and not vectors_too)]
         large = [p for p in rest if p not in small]
         compressed = [
             (b, strategy.rows() if b.parameters[0].sparse else strategy)

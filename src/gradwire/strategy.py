@@ -43,10 +43,7 @@ class Compressor(Member):
 
     @abstractmethod
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
-        """Overwrite x with what the sections say.
-
-        key, here and below: that it was encoded with; looked at where ranks share their dice.
-        """
+        """Overwrite x with what the sections say. key: of `encode`, where ranks share dice."""
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         """v, fp32, plus factor times what the sections say, in place."""
@@ -80,11 +77,13 @@ class Feedback(Member):
     """What is remembered because it was not sent. State is a dict of named tensors.
 
     sends_all: it encodes the gradient as it is and remembers nothing of it; only `received` acts.
-    exact_mean: `received` gets the average in fp32, whatever the gradient's dtype.
+    exact_mean: `received` gets the average in fp32, whatever the gradient's dtype. shared: the
+    names of states that are equal on all ranks.
     """
 
     sends_all: ClassVar[bool] = False
     exact_mean: ClassVar[bool] = False
+    shared: ClassVar[tuple[str, ...]] = ()
 
     def recurrence(self) -> Recurrence | None:
         """This feedback as data, for a compressor that can fuse it."""
@@ -116,7 +115,7 @@ class Collective(Member):
 
     needs: the promises of `Claims` without which the sum would be wrong.
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
-    partner: the compressor it is used with, where there can be only one.
+    partner: the compressor it is used with, if there is only one.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     takes_rows: gradients may be COO, rows and ids; so are results then. tasks: a path's own.
     """

@@ -11,7 +11,7 @@ from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.runtime.context import Memory
 from gradwire.runtime.hierarchy import make_context
-from gradwire.runtime.lockstep import Rounds, _drive
+from gradwire.runtime.lockstep import Rounds, drive
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace
 
@@ -67,7 +67,7 @@ class Several:
                 context.begin(flat, [out[n].view(-1) for n in names], info)
                 moves = context.strategy.collective.rounds(context)
                 rounds.append(_damaged(moves, damage) if _hits(damage, context.rank) else moves)
-            _drive(rounds, self.trace)
+            drive(rounds, self.trace)
         for contexts in self.contexts:
             for context in contexts:
                 context.end(skipped=skipped)

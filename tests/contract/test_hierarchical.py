@@ -16,7 +16,7 @@ from gradwire import Strategy, lockstep
 from gradwire.errors import PayloadError, StrategyError, UsageError
 from gradwire.groups import Machines
 from gradwire.runtime.hierarchy import HierarchicalContext
-from gradwire.runtime.lockstep import Rounds, _drive
+from gradwire.runtime.lockstep import Rounds, drive
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,), "e": (9, 5), "f": (64, 3)}
 """Cut by rows and by 64s, smaller than a part, and empty."""
@@ -192,7 +192,7 @@ def test_a_result_may_lie_where_its_gradient_does() -> None:
     flat = [[mine[n].reshape(-1).clone() for n in SHAPES] for mine in gradients]
     for context, mine in zip(again.contexts[0], flat):
         context.begin(mine, mine, laws.StepInfo(0))
-    _drive([c.strategy.collective.rounds(c) for c in again.contexts[0]], again.trace)
+    drive([c.strategy.collective.rounds(c) for c in again.contexts[0]], again.trace)
     for mine, want in zip(flat, wanted):
         assert all(torch.equal(x, want[n].view(-1)) for x, n in zip(mine, SHAPES))
 
@@ -412,7 +412,7 @@ def failures(run: Several, at: int, rank: int, change: Callable[[Any], Any]) -> 
         context.begin(flat, flat, laws.StepInfo(0))
         own = context.strategy.collective.rounds(context)
         rounds.append(heard(damaged(own) if context.rank == rank else own, context.rank))
-    _drive(rounds, run.trace)
+    drive(rounds, run.trace)
     return said
 
 

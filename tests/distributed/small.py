@@ -72,6 +72,13 @@ def local_gradients(model: nn.Module, step: int = 0) -> dict[str, Tensor]:
     return {name.removeprefix("module."): g for name, g in zip(named, found)}
 
 
+def entry(handle: Handle) -> dict[str, Any]:
+    """What is this rank's own in its state."""
+    ranks: Any = handle.state_dict()["ranks"]
+    (own,) = ranks.values()
+    return dict(own)
+
+
 def from_all(x: Tensor) -> list[Tensor]:
     """Every rank's tensor, in rank order. Collective, over the default group."""
     x = x.contiguous()
@@ -109,7 +116,7 @@ def attached(module: nn.Module, plan: Any, **options: Any) -> Iterator[Handle]:
 
 def residuals(handle: Handle) -> dict[str, Tensor]:
     """A copy of all residuals, by parameter name."""
-    state: Any = handle.state_dict()["state"]
+    state = entry(handle)["state"]
     return {n: v["residual"].clone() for n, v in state.items() if "residual" in v}
 
 

@@ -150,14 +150,14 @@ def resumed_amid_a_race() -> None:
         parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
         handle.adopt(Plan.make(parameters, Strategy.parse(strategy)))
         steps_of(model, range(3))
-        waits, saved = handle._session.waiting(), handle.state_dict()
+        waits, saved = handle._session.ledger.waiting(), handle.state_dict()
         handle.detach()
         assert any(x.any() for x in waits.values()), "something waits in residuals"
         for plan, given in (("auto", {"strategies": [strategy]}), (strategy, {})):
             other: Any = gradwire.attach(small(), plan, **given)
             other.load_state_dict(saved)
             assert other.state_dict()["step"] == 3
-            found = other._session.waiting()
+            found = other._session.ledger.waiting()
             assert all(torch.equal(found[name], waits[name]) for name in waits)
             other.detach()
     finally:

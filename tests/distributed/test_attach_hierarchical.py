@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, fingerprint, from_all, gradients, loss_of, small
+from small import attached, entry, fingerprint, from_all, gradients, loss_of, small
 from test_attach_errors import PATIENCE, Story, until_it_breaks
 from test_attach_handle import resources_of
 from test_attach_members import (
@@ -199,14 +199,19 @@ def of_another_part(strategy: str) -> None:
     with attached(model, strategy) as handle:
         train(model, range(2))
         saved: Any = handle.state_dict()
+        own = entry(handle)
         kept = state_of(handle)
     part = [dist.get_rank() % 2, 2]
-    assert saved["part"] == part
+    assert own["part"] == part
     waits = sum(v["residual"].numel() for v in kept.values() if "residual" in v)
     assert waits < sum(p.numel() for p in model.parameters() if p.dim() > 1)
     flat = strategy.partition("|")[0] + "| allgather"
-    for text, state in ((flat, saved), (strategy, {**saved, "part": [1 - part[0], 2]})):
-        with attached(small(), text) as handle, pytest.raises(PlanError, match="residuals belong"):
+    other = {f"{dist.get_rank()}": {**own, "part": [1 - part[0], 2]}}
+    for text, state, says in (
+        (flat, saved, "goes on by the strategies"),
+        (strategy, {**saved, "ranks": other}, "residuals belong"),
+    ):
+        with attached(small(), text) as handle, pytest.raises(PlanError, match=says):
             handle.load_state_dict(state)
 
 

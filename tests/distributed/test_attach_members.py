@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, fingerprint, from_all, gradients, loss_of, small
+from small import attached, entry, fingerprint, from_all, gradients, loss_of, small
 from small import local_gradients as local
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -20,7 +20,7 @@ from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR
 from gradwire.plan import Plan
 from gradwire.runtime.context import Memory
 from gradwire.runtime.hierarchy import make_context
-from gradwire.runtime.lockstep import _drive
+from gradwire.runtime.lockstep import drive
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace
 
@@ -70,7 +70,7 @@ def train(model: nn.Module, steps: range) -> list[dict[str, Tensor]]:
 
 def state_of(handle: Any) -> dict[str, dict[str, Tensor]]:
     """A copy."""
-    state = handle.state_dict()["state"]
+    state = entry(handle)["state"]
     return {n: {key: v.clone() for key, v in values.items()} for n, values in state.items()}
 
 
@@ -103,7 +103,7 @@ class Simulated:
                 flat = [given[n][r].reshape(-1).clone() for n in bucket.names]
                 context.begin(flat, flat, StepInfo(step))
                 results.update(zip(bucket.names, flat))
-            _drive([c.strategy.collective.rounds(c) for c in contexts], Trace(len(contexts)))
+            drive([c.strategy.collective.rounds(c) for c in contexts], Trace(len(contexts)))
         for contexts in self.contexts:
             for context in contexts:
                 context.end(skipped=False)

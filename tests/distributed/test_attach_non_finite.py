@@ -10,6 +10,7 @@ import torch.distributed as dist
 from ranks import Ranks
 from small import (
     attached,
+    entry,
     fingerprint,
     gradients,
     loss_of,
@@ -51,9 +52,7 @@ def non_finite(strategy: str, where: str, value: float) -> None:
             model(slopes(step)).backward()
         before = residuals(handle)
         velocity = {
-            n: v["velocity"].clone()
-            for n, v in handle.state_dict()["state"].items()  # type: ignore[attr-defined]
-            if "velocity" in v
+            n: v["velocity"].clone() for n, v in entry(handle)["state"].items() if "velocity" in v
         }
         given = slopes(4)
         bad = {n: g.clone() for n, g in given.items()}
@@ -72,7 +71,7 @@ def non_finite(strategy: str, where: str, value: float) -> None:
             elif "dgc" not in strategy:  # given back: all of what there was, nothing sent
                 torch.testing.assert_close(after[name], kept + given[name], rtol=1e-5, atol=1e-6)
         for name, kept in velocity.items():
-            now = handle.state_dict()["state"][name]["velocity"]  # type: ignore[index]
+            now = entry(handle)["state"][name]["velocity"]
             if name == where:
                 torch.testing.assert_close(now, kept, rtol=1e-5, atol=1e-6)
             elif name in before:  # u = m·u + g, nothing masked; v = v + u

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, fingerprint, from_all, mean, raised
+from small import attached, entry, fingerprint, from_all, mean, raised
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -88,7 +88,7 @@ def equal_mean(strategy: str, ddp: bool) -> None:
                 assert int(rows[0]) < WORDS
                 assert torch.equal(g.to_dense(), expected[name]), name
         assert handle.stats()["steps"] == 3
-        state: Any = handle.state_dict()["state"]
+        state: Any = entry(handle)["state"]
         assert not any(state[name] for name in expected), "what travels exactly remembers nothing"
 
 

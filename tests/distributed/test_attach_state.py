@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import attached, fingerprint, loss_of, residuals, small
+from small import attached, entry, fingerprint, loss_of, residuals, small
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -73,9 +73,9 @@ def shapes() -> None:
     """State has the parameters' names and shapes, and is the live one."""
     model = small()
     with attached(model, "dgc(0.1) | allgather") as handle:
-        assert handle.state_dict()["state"] == {n: {} for n, _ in model.named_parameters()}
+        assert entry(handle)["state"] == {n: {} for n, _ in model.named_parameters()}
         train(model, range(2))
-        state: Any = handle.state_dict()["state"]
+        state: Any = entry(handle)["state"]
         for name, p in model.named_parameters():
             keys = {"velocity", "residual"} if p.dim() > 1 else {"velocity"}
             assert set(state[name]) == keys
@@ -91,15 +91,22 @@ def misfits() -> None:
     with attached(model, "topk(0.1)+ef | allgather") as handle:
         train(model, range(2))
         good: Any = handle.state_dict()
-        good = {**good, "state": {n: dict(v) for n, v in good["state"].items()}}
+        me = f"{dist.get_rank()}"
+        own = {**entry(handle), "state": {n: dict(v) for n, v in entry(handle)["state"].items()}}
+        good = {**good, "ranks": {me: own}}
+
+        def kept(state: dict[str, Any]) -> dict[str, Any]:
+            return {**good, "ranks": {me: {**own, "state": state}}}
+
         before = {n: x.clone() for n, x in residuals(handle).items()}
         wrong: list[tuple[dict[str, Any], str]] = [
             ({}, "format"),
             ({**good, "format": 99}, "99"),
             ({**good, "step": "2"}, "format"),
-            ({**good, "world": 4}, "4 ranks"),
-            ({**good, "state": {"nobody": {"residual": torch.zeros(3)}}}, "nobody"),
-            ({**good, "state": {"one.weight": {"residual": torch.zeros(13, 44)}}}, "one.weight"),
+            ({**good, "world": 7}, "saved with 7 ranks and loaded with 3"),
+            ({**good, "ranks": {"5": own}}, "each rank loads the state it saved"),
+            (kept({"nobody": {"residual": torch.zeros(3)}}), "nobody"),
+            (kept({"one.weight": {"residual": torch.zeros(13, 44)}}), "one.weight"),
         ]
         for state, part in wrong:
             with pytest.raises(PlanError, match=part):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import STRATEGIES, attached, fingerprint, from_all, gradients, loss_of, small
+from small import STRATEGIES, attached, entry, fingerprint, from_all, gradients, loss_of, small
 from small import local_gradients as local
 from torch.nn.parallel import DistributedDataParallel
 
@@ -90,7 +90,7 @@ def against_lockstep(strategy: str, ddp: bool, lanes: int) -> None:
                 assert p.grad is not None
                 assert torch.equal(wanted[0], p.grad), (step, name)
             optimizer.step()
-        ours = handle.state_dict()["state"]
+        ours = entry(handle)["state"]
         rank = dist.get_rank()
         for name, memory in states.items():
             assert set(memory[rank]) == set(ours[name])  # type: ignore[index]

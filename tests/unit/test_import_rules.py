@@ -17,6 +17,7 @@ VOCABULARY = (
     "tasks",
     "moves",
     "plan",
+    "warmup",
     "pins",
     "buckets",
     "topology",

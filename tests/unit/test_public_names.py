@@ -15,11 +15,13 @@ PUBLIC = [
     "Plan",
     "Strategy",
     "Trace",
+    "Warmup",
     "__version__",
     "attach",
     "available",
     "ddp_kwargs",
     "lockstep",
+    "optim",
     "sparsity",
 ]
 

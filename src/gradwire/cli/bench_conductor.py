@@ -94,7 +94,7 @@ def _plain_loop(session: Any, gradients: dict[str, Any]) -> None:
     from gradwire.strategy import Key, StepInfo
 
     info, performer = StepInfo(session.step), session.conductor.performers[0]
-    for context in session.contexts:
+    for context in session.ledger.contexts:
         (encoder,), (state,), (sections,) = context._encoders, context._states, context._sections
         (name,) = context._names
         encoder.encode(gradients[name], state, sections, info, Key(0, 0, name))

@@ -21,6 +21,7 @@ class EF21(Feedback):
 
     name: ClassVar[str] = "ef21"
     exact_mean: ClassVar[bool] = True
+    shared: ClassVar[tuple[str, ...]] = ("mean",)
 
     def recurrence(self) -> Recurrence:
         return Recurrence(decay=-1.0, sent="joins", state="estimate")

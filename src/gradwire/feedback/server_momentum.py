@@ -23,6 +23,7 @@ class ServerMomentum(Feedback):
     momentum: float = 0.9
     nesterov: bool = False
     sends_all: ClassVar[bool] = True
+    shared: ClassVar[tuple[str, ...]] = ("velocity",)
     name: ClassVar[str] = "server_momentum"
 
     def __post_init__(self) -> None:

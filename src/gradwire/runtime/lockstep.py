@@ -77,7 +77,7 @@ def lockstep(
         contexts.append(_context(strategy, x, rank, world, memory, seed))
         _reshape(memory, contexts[-1], (-1,))
         contexts[-1].begin([_flat(x.detach())], [_flat(results[-1])], StepInfo(step, clip_scale))
-    _drive([strategy.collective.rounds(ctx) for ctx in contexts], trace)
+    drive([strategy.collective.rounds(ctx) for ctx in contexts], trace)
     for ctx, memory in zip(contexts, states):
         ctx.end(skipped=False)
         _reshape(memory, ctx, ctx.kept.parameters[0].shape)
@@ -121,7 +121,7 @@ def _reshape(
         memory[key] = value.view(shape)
 
 
-def _drive(ranks: Sequence[Rounds], trace: Trace) -> None:
+def drive(ranks: Sequence[Rounds], trace: Trace) -> None:
     """Every group performs its moves as soon as all its members ask for one."""
     moves = {rank: _next(rounds, None) for rank, rounds in enumerate(ranks)}
     while any(moves.values()):

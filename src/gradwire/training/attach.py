@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
@@ -29,20 +30,32 @@ from gradwire.runtime.process_groups import (
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
+from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.ddp import DdpFrontend, trainable
+from gradwire.training.exclude import excluded
+from gradwire.training.fsdp import (
+    FsdpFrontend,
+    is_sharded,
+    shard_of,
+    sharded_parameters,
+    shards_of,
+)
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import OptimizerCheck
-from gradwire.training.session import Session, describe
-from gradwire.training.state import load, state_of
+from gradwire.training.session import Session, Settings, describe
+from gradwire.training.state import load, state_of, wanted
+from gradwire.warmup import Warmup, at_density
 
-_ATTACHED: Any = WeakIdKeyDictionary()
-"""The parameters of all attached models."""
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint import StorageReader
 
 
 class Handle:
     """An attached model. Made by `attach`; all ranks hold one."""
 
-    def __init__(self, session: Session, frontend: ModuleFrontend | DdpFrontend) -> None:
+    def __init__(
+        self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend
+    ) -> None:
         self._session, self._frontend = session, frontend
         self._check = OptimizerCheck(session)
 
@@ -84,9 +97,49 @@ class Handle:
         """
         return state_of(self._session)
 
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Resume from this rank's `state_dict`. PlanError if it does not fit. Not collective."""
-        load(self._session, state)
+    def load_state_dict(
+        self, state: Mapping[str, object] | Sequence[Mapping[str, object]], *, strict: bool = True
+    ) -> None:
+        """Resume from this rank's `state_dict`, bit by bit as if there had been no break.
+
+        With another number of ranks, pass a list of all ranks' states: the sum of what waits,
+        divided by the number of ranks as the average divides, is kept. strict: by the strategies
+        that it was saved with; otherwise what waits passes to this plan, as in `adopt`. Not
+        collective, but for all ranks to do.
+
+        Raises:
+            PlanError: it is of another model, plan, or number of ranks; nothing has changed then.
+        """
+        load(self._session, state, strict=strict)
+
+    def load_checkpoint(
+        self, checkpoint: str | Path | StorageReader, key: str = "gradwire"
+    ) -> None:
+        """Resume from a checkpoint of torch.distributed.checkpoint, of any number of ranks.
+
+        Saved as ``dcp.save({"model": …, key: handle.state_dict()}, checkpoint_id=checkpoint)``:
+        each rank writes its own residuals beside its part of the model. Each reads those that it
+        goes on with, as in `load_state_dict`, which says what is raised. Not collective, but for
+        all ranks to do.
+        """
+        from gradwire.training.checkpoint import read  # it takes a second to import
+
+        load(self._session, read(checkpoint, key, partial(wanted, self._session)), strict=True)
+
+    def flush(self) -> None:
+        """Add the average of all that waits in residuals to `.grad`, in one dense all-reduce;
+        nothing waits then. Collective, between two steps; blocks.
+
+        For the optimizer's next step, before an evaluation or a checkpoint that any number of
+        ranks may load: ``optimizer.zero_grad(); handle.flush(); optimizer.step()``. Momentum
+        stays. With a GradScaler it has the loss's scale, as gradients have.
+        """
+        averages = self._session.average_waiting()
+        for name, p in self._session.parameters.items():
+            if name in averages:
+                mean = averages[name].to(p.dtype)
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                shard_of(p.grad).add_(mean)
 
     def adopt(self, plan: Plan) -> None:
         """Go on by another plan, between two steps. Collective.
@@ -103,24 +156,26 @@ class Handle:
         described = [p for bucket in session.plan.buckets for p in bucket.parameters]
         group = session.performers[0].group
         _same_everywhere(
-            group, session.device, lambda: _fitting(plan, described, session), "adopt"
+            group, session.device, "adopt", lambda: _fitting(plan, described, session)
         )
         session.adopt(plan)
 
     def detach(self) -> None:
-        """Stop synchronizing; what waits in residuals is dropped. DDP goes back to its own sum."""
+        """Stop synchronizing; what waits in residuals is dropped. DDP goes back to its own sum,
+        replicas of a sharded model to a dense one."""
         self._check.close()
         self._frontend.close()
         self._session.close()
-        for p in self._session.parameters.values():
-            _ATTACHED.pop(p, None)
+        leave(self._session.parameters)
 
 
 def attach(
     module: nn.Module, plan: str | Strategy | Plan | Path,
     process_group: dist.ProcessGroup | None = None, *,
     bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
-    lanes: int | None = None, clip_norm: float | None = None, seed: int = 0,
+    exclude: Sequence[str | type[nn.Module]] = (), lanes: int | None = None,
+    clip_norm: float | None = None, clip_overlap: bool = False,
+    warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, wants_machines: bool = False,
     planes: Pins | str | Path | None = None,
 ) -> Handle:  # fmt: skip
@@ -128,17 +183,24 @@ def attach(
 
     Args:
         module: a plain module (its parameters and buffers are broadcast from rank 0, as DDP
-            does) or a `DistributedDataParallel` (whose one comm hook is taken).
+            does), a `DistributedDataParallel` (whose one comm hook is taken), or one that
+            fully_shard has sharded inside replicas (docs/fsdp.md).
         plan: a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path of a
             saved plan.
-        process_group: whose ranks average; DDP's own, or the default group.
+        process_group: whose ranks average; DDP's own, or the default group. Of a sharded model
+            the replicate group.
         bucket_bytes: cap of a bucket, in bytes of gradient. Tables with sparse gradients, whose
             size is not known, share one with their neighbours.
         buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
         lanes: buckets under way at once; each is a thread with its own process group. By default
             two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
+        exclude: what is not compressed beside vectors: names of parameters, as "embedding.*",
+            and types of modules, as torch.nn.Embedding.
         clip_norm: clip each rank's gradient so that the average's norm is at most about this;
             exact, so the exchange then begins after backward.
+        clip_overlap: clip by the norm of the step before instead, so that it need not.
+        warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones.
+        scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale.
         seed: of stochastic compressors.
         timeout_seconds: how long to wait for a silent peer.
         wants_machines: have groups of ranks inside machines for plans that are adopted later,
@@ -154,18 +216,32 @@ def attach(
             number of ranks where the plan asks for it (on all ranks).
     """
     _check_ready(module, timeout_seconds, lanes, clip_norm)
+    if clip_overlap and clip_norm is None:
+        raise UsageError(
+            "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
+        )
+    warmup = Warmup(warmup) if isinstance(warmup, int) else warmup
+    settings = Settings(clip_norm, clip_overlap, seed, warmup)
     ddp = module if isinstance(module, DistributedDataParallel) else None
     if ddp is not None and process_group is None:
         process_group = ddp.process_group
-    parameters = trainable(ddp) if ddp else _trainable(module)
+    if ddp is None and is_sharded(module):
+        parameters = sharded_parameters(module, process_group, clip_norm)
+    else:
+        parameters = trainable(ddp) if ddp else _trainable(module)
     device = _device(parameters)
     _check_parameters(parameters)
     group = make_group(process_group, timeout_seconds)
     lanes = lanes or (2 if device.type == "cpu" else 1)
-    settings = f"clip_norm={clip_norm} seed={seed}"
     try:
-        described = describe(parameters, module)
-        agreed = _agree(group, device, described, plan, bucket_bytes, buckets, lanes, settings)
+        described = describe(shards_of(parameters), module)
+        agreed = _same_everywhere(
+            group, device, f"{settings} {scaler is not None}",
+            lambda: _resolve(
+                plan, described, settings, group.size(), bucket_bytes=bucket_bytes,
+                buckets=buckets, lanes=lanes, dense=excluded(module, parameters, exclude),
+            ),
+        )  # fmt: skip
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)
     except Exception:
@@ -179,16 +255,24 @@ def attach(
     performers = [_performer(g, machines, pinned, timeout_seconds) for g in groups]
     if ddp is None:
         _broadcast(module, group)
-    session = Session(
-        parameters, agreed, performers, clip_norm=clip_norm, seed=seed, machines=machines
-    )
+    session = Session(parameters, agreed, performers, settings, machines=machines, scaler=scaler)
     try:
-        frontend = DdpFrontend(session, ddp) if ddp else ModuleFrontend(session)
+        frontend = _frontend(session, module, process_group)
     except UsageError:
         session.close()
         raise
-    _ATTACHED.update(dict.fromkeys(parameters.values(), True))
+    enter(parameters, session)
     return Handle(session, frontend)
+
+
+def _frontend(
+    session: Session, module: nn.Module, process_group: dist.ProcessGroup | None
+) -> ModuleFrontend | DdpFrontend | FsdpFrontend:
+    if isinstance(module, DistributedDataParallel):
+        return DdpFrontend(session, module)
+    if is_sharded(module):
+        return FsdpFrontend(session, module, process_group)
+    return ModuleFrontend(session)
 
 
 def _performer(
@@ -202,19 +286,8 @@ def _performer(
     return PlanePerformer(group, join_planes(*pinned, group, timeout_seconds), parts)
 
 
-def _agree(
-    group: dist.ProcessGroup, device: torch.device, parameters: Sequence[Parameter],
-    asked: str | Strategy | Plan | Path, bucket_bytes: int,
-    buckets: Iterable[Sequence[str]] | None, lanes: int, settings: str,
-) -> Plan:  # fmt: skip
-    """The plan, once every rank has made the same one; otherwise an error on every rank."""
-    return _same_everywhere(
-        group, device, lambda: _resolve(asked, parameters, bucket_bytes, buckets, lanes), settings
-    )
-
-
 def _same_everywhere(
-    group: dist.ProcessGroup, device: torch.device, make: Callable[[], Plan], settings: str
+    group: dist.ProcessGroup, device: torch.device, settings: str, make: Callable[[], Plan]
 ) -> Plan:
     """What `make` makes, if it is the same on every rank, and so are the settings."""
     plan, problem = None, None
@@ -248,19 +321,36 @@ def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> P
             "a plan that sums inside machines is attached as one, so that their groups exist; "
             f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
         )
-    session.can_adopt(plan)
+    session.ledger.check_next(plan)
     return plan
 
 
 def _resolve(
-    asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter],
-    bucket_bytes: int, buckets: Iterable[Sequence[str]] | None, lanes: int,
+    asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter], settings: Settings,
+    world: int, *, dense: Sequence[str], **grouping: Any,
+) -> Plan:  # fmt: skip
+    """The plan that is asked for; grouping: as of `Plan.make`. PlanError where it does not fit."""
+    plan = _asked(asked, parameters, dense, grouping)
+    if settings.warmup is not None:
+        for density in settings.warmup.densities:
+            at_density(plan, density, world)
+    return plan
+
+
+def _asked(
+    asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter], dense: Sequence[str],
+    grouping: Mapping[str, Any],
 ) -> Plan:  # fmt: skip
     if isinstance(asked, str) and "|" not in asked and asked.endswith(".json"):
         asked = Path(asked)
     if isinstance(asked, Path):
         asked = Plan.load(asked)
     if isinstance(asked, Plan):
+        if dense:
+            raise PlanError(
+                "a plan says itself how each parameter travels; exclude was given, too, for "
+                f"{', '.join(dense[:5])}. Leave it out, or attach a strategy."
+            )
         asked.check(parameters)
         return asked
     strategy = Strategy.parse(asked) if isinstance(asked, str) else asked
@@ -269,7 +359,7 @@ def _resolve(
             "a plan is a strategy's text, a Strategy, a Plan or the path of one; got "
             f"{strategy!r}. Use for example 'topk(0.01)+ef | allgather'."
         )
-    return Plan.make(parameters, strategy, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes)
+    return Plan.make(parameters, strategy, dense=dense, **grouping)
 
 
 def _check_ready(
@@ -282,10 +372,10 @@ def _check_ready(
         )
     if not isinstance(module, nn.Module):
         raise UsageError(f"attach takes an nn.Module; got {type(module).__name__}.")
-    if hasattr(module, "set_requires_gradient_sync"):
+    if hasattr(module, "set_requires_gradient_sync") and not is_sharded(module):
         raise UsageError(
-            "attach takes a plain module or DistributedDataParallel; this one is sharded by "
-            "fully_shard. Attach before sharding."
+            "attach takes a plain module, DistributedDataParallel, or one of fully_shard; this "
+            "one is averaged by torch's replicate(). Attach it without that."
         )
     numbers = {"timeout_seconds": timeout_seconds, "lanes": lanes, "clip_norm": clip_norm}
     for name, value in numbers.items():
@@ -299,7 +389,7 @@ def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
     for name, p in parameters.items():
-        if p in _ATTACHED:
+        if is_attached(p):
             raise UsageError(
                 f"a parameter is attached once; '{name}' is already. Call detach() on the first "
                 "handle."
@@ -327,4 +417,4 @@ def _broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
     source = dist.get_process_group_ranks(group)[0]
     with attaching():
         for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(tensor.detach(), src=source, group=group)
+            dist.broadcast(shard_of(tensor).detach(), src=source, group=group)

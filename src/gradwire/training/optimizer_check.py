@@ -6,11 +6,13 @@ optimizer that holds an attached parameter.
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from typing import Any
 
 import torch
+from torch.amp import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradwire.errors import UsageError
@@ -31,6 +33,7 @@ class OptimizerCheck:
         self._own = next(keepers, None)
         self._parameters = {id(p) for p in session.parameters.values()}
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._began: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._warned = False
         _WATCHED.add(self)
         if not _INSTALLED:
@@ -39,14 +42,25 @@ class OptimizerCheck:
     def close(self) -> None:
         _WATCHED.discard(self)
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """The first step decides; later ones cost one look-up."""
+    def before_step(self, optimizer: torch.optim.Optimizer, with_closure: bool = False) -> None:
+        """The first step decides; later ones cost one look-up.
+
+        with_closure: its backward comes inside the step, as in Lightning; then the second does.
+        """
         if optimizer in self._seen:
             return
         groups = [g for g in optimizer.param_groups if self._holds(g)]
         if not groups:
             return
         self._check_momentum(optimizer, groups)
+        self._check_scaler()
+        if with_closure and optimizer not in self._began:
+            self._began.add(optimizer)
+            return
+        if not any(group.get("lr", 1.0) for group in groups):
+            return  # torch.distributed.checkpoint steps like this to make an optimizer's state
+        if all(float(g.get("lr", 1.0)) == 0.0 for g in groups):
+            return  # torch makes optimizers' states by such a step, before training
         self._check_fired()
         self._seen.add(optimizer)
 
@@ -56,7 +70,7 @@ class OptimizerCheck:
     def _check_momentum(
         self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
     ) -> None:
-        if self._own is None:
+        if self._own is None or getattr(optimizer, "asks_the_plan", False):
             return
         for group in groups:
             momentum = group.get("momentum", 0) or (group.get("betas") or (0,))[0]
@@ -64,9 +78,19 @@ class OptimizerCheck:
                 kind = type(optimizer).__name__
                 raise UsageError(
                     f"'{self._own}' keeps the momentum itself, so the optimizer must have "
-                    f"none; {kind} has {momentum}. Use torch.optim.SGD(momentum=0), or keep "
-                    f"{kind} and attach 'topk(0.01)+ef | allgather'."
+                    f"none; {kind} has {momentum}. Use gradwire.optim.SGD(momentum={momentum}), "
+                    f"or keep {kind} and attach 'topk(0.01)+ef | allgather'."
                 )
+
+    def _check_scaler(self) -> None:
+        """What waits is in the unit of the gradients, which a scaler changes."""
+        found = _calling_scaler() if self._session.has_memory else None
+        if found is not None and found is not self._session.scaler:
+            raise UsageError(
+                "residuals follow the scale of the loss, which changes while they wait; a "
+                "GradScaler steps the optimizer, and attach was not told of it. Pass "
+                "gradwire.attach(model, plan, scaler=scaler)."
+            )
 
     def _check_fired(self) -> None:
         if self._session.step == 0 and not self._warned:
@@ -80,6 +104,20 @@ class OptimizerCheck:
             )
 
 
+def _calling_scaler() -> GradScaler | None:
+    """The enabled GradScaler whose `step` called the optimizer's, if one did."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if frame.f_code.co_name in ("step", "_maybe_opt_step"):
+            scaler = frame.f_locals.get("self")
+            if isinstance(scaler, GradScaler) and scaler.is_enabled():
+                return scaler
+    return None
+
+
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    # The hook's args begin with the optimizer itself.
+    with_closure = (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
     for check in list(_WATCHED):
-        check.before_step(optimizer)
+        check.before_step(optimizer, with_closure)

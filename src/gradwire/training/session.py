@@ -6,48 +6,72 @@ are complete goes to the conductor at once, unless clipping must first see them 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradwire import kernels
 from gradwire.buckets import Parameter
-from gradwire.errors import PlanError, UsageError
+from gradwire.errors import UsageError
 from gradwire.groups import Machines
-from gradwire.local import OF_OTHER_SHAPE
+from gradwire.moves import AllReduce
 from gradwire.plan import Plan
 from gradwire.runtime.conductor import Conductor
-from gradwire.runtime.context import Memory
-from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.ledger import Ledger
 from gradwire.runtime.torch_dist import Performer
-from gradwire.strategy import Feedback, StepInfo
+from gradwire.strategy import StepInfo
+from gradwire.training.clipping import LocalClip
 from gradwire.training.stats import Stats
+from gradwire.warmup import Warmup, at_density
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `attach` was asked for beside the plan; the same on every rank."""
+
+    clip_norm: float | None = None
+    clip_overlap: bool = False
+    seed: int = 0
+    warmup: Warmup | None = None
 
 
 class Session:
-    """Plan, state and conductor of one model. Frontends call begin, deliver, flush, wait."""
+    """Plan, memory and conductor of one model. Frontends call begin, deliver, flush, wait."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], plan: Plan,
-        performers: Sequence[Performer], *, clip_norm: float | None, seed: int,
-        machines: Machines | None = None,
+        performers: Sequence[Performer], settings: Settings, *,
+        machines: Machines | None = None, scaler: Any = None,
     ) -> None:  # fmt: skip
-        self.parameters, self.clip_norm, self._seed = dict(parameters), clip_norm, seed
+        self.parameters, self.settings, self.scaler = dict(parameters), settings, scaler
         self.rank, self.world = performers[0].rank, performers[0].world
         self.device = next(iter(parameters.values())).device
-        self.memory: Memory = {}
         self.expects_memory = False  # of a plan that may come later
         self.performers, self.machines = list(performers), machines
-        self.launches_at_end = clip_norm is not None
-        self.step = 0
+        self.clip = LocalClip.of(settings.clip_norm, settings.clip_overlap, self.world)
+        self.launches_at_end = False  # as the recorder wants it
+        self.step, self.loss_scale = 0, 1.0
+        self.shard = ""  # of the model, that this group's ranks keep
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
         self._copied: list[tuple[Tensor, Tensor]] = []
-        self.leftovers: dict[str, Tensor] = {}
-        self._first = plan
-        self._take(plan)
+        self._at_end, self._clip_scale = False, 1.0  # of the step under way
+        self._first, self.whole_plan = plan, plan
+        self._density: float | None = 0.0  # of none
+        first = self.plan_at(0)
+        self.ledger = Ledger(
+            first, self.rank, self.world, machines, lanes=self._lanes(first),
+            device=self.device, seed=settings.seed,
+        )  # fmt: skip
+        self._conduct()
+
+    @property
+    def plan(self) -> Plan:
+        """In force now: `whole_plan`, or what warm-up makes of it."""
+        return self.ledger.plan
 
     @property
     def per_node(self) -> int | None:
@@ -60,26 +84,17 @@ class Session:
     @property
     def has_memory(self) -> bool:
         """Whether something is remembered from step to step, or may soon be."""
-        return self.expects_memory or any(s.feedback is not None for s in self.plan.strategies)
+        plans = (self.plan, self.whole_plan)
+        strategies = (strategy for plan in plans for strategy in plan.strategies)
+        return self.expects_memory or any(s.feedback is not None for s in strategies)
 
-    def _take(self, plan: Plan) -> None:
-        """Contexts, slots and lanes for a plan."""
-        self.plan = plan
-        lanes = self.performers[: min(plan.lanes, len(plan.buckets))]
-        scratch = [kernels.Scratch() for _ in lanes]
-        self.contexts = [
-            make_context(
-                strategy, bucket, self.rank, self.world, self.memory, self.machines,
-                device=self.device, seed=self._seed, scratch=scratch[b % len(lanes)],
-            )
-            for b, (bucket, strategy) in enumerate(zip(plan.buckets, plan.strategies))
-        ]  # fmt: skip
-        self.shapes = {
-            p.name: kept.shape
-            for context in self.contexts
-            for p, kept in zip(context.bucket.parameters, context.kept.parameters)
-        }
-        self.stats = Stats(self.contexts)
+    def _lanes(self, plan: Plan) -> int:
+        return min(plan.lanes, len(plan.buckets), len(self.performers))
+
+    def _conduct(self) -> None:
+        """Slots and lanes for the plan in force."""
+        plan, lanes = self.plan, self.performers[: self._lanes(self.plan)]
+        self.stats = Stats(self.ledger.contexts)
         self._place = {
             name: (b, i)
             for b, bucket in enumerate(plan.buckets)
@@ -87,78 +102,47 @@ class Session:
         }
         self._slots: list[list[Tensor | None]] = [[None] * len(b.names) for b in plan.buckets]
         self._missing = [0] * len(plan.buckets)
-        self.conductor = Conductor(self.contexts, lanes, self._end, self.device)
+        self.conductor = Conductor(self.ledger.contexts, lanes, self._end, self.device)
 
     def adopt(self, plan: Plan) -> None:
-        """Another plan for the same model, between two steps. The same on all ranks.
+        """Another plan for the same model, between two steps. The same on all ranks."""
+        self.whole_plan = plan
+        self._go_by(self.plan_at(self.step))
 
-        What waits in residuals is not lost: it goes into those of the new plan, or else is added
-        to the gradients of the next step that is not skipped. A parameter whose feedback stays
-        keeps its whole state, if ranks look after it whole before and after.
-        """
-        self.leftovers = self.waiting()
+    def _go_by(self, plan: Plan) -> None:
         self.conductor.stop()
-        before = {name: (self.plan.strategy_of(name).feedback, dict(state))
-                  for name, state in self.memory.items()}  # fmt: skip
-        whole = {name for name in self.memory if self.is_whole(name)}
-        self.memory.clear()
-        self._take(plan)
-        for name, (feedback, state) in before.items():
-            if name in whole and self.is_whole(name):
-                self._pass_on(name, feedback, state)
+        self.ledger.adopt(plan, self._lanes(plan))
+        self._conduct()
 
-    def waits(self, leftovers: Mapping[str, Tensor]) -> None:
-        """For the next gradients, beside what waits already."""
-        self.leftovers = _sums(self.leftovers, leftovers)
+    def plan_at(self, step: int) -> Plan:
+        """In force at a step."""
+        warmup = self.settings.warmup
+        density = None if warmup is None else warmup.density(step)
+        return at_density(self.whole_plan, density, self.world)
 
-    def waiting(self) -> dict[str, Tensor]:
-        """All that this rank must still add to gradients: what is in residuals, and leftovers."""
-        found = self.leftovers
-        for context in self.contexts:
-            found = _sums(found, context.leftovers())
-        return found
+    def rank_name(self, rank: int) -> str:
+        """By which a rank of this group is told from all others that save beside it."""
+        return f"{rank}{self.shard}"
 
-    def _pass_on(self, name: str, feedback: Feedback | None, state: Mapping[str, Tensor]) -> None:
-        """To a parameter that a rank looked after whole, and does."""
-        now = self.plan.strategy_of(name).feedback
-        rule = now.recurrence() if now else None
-        if now is not None and now == feedback:
-            self.memory[name].update(
-                {key: v for key, v in state.items() if key not in OF_OTHER_SHAPE}
-            )
-        if rule is not None and rule.sent == "leaves" and name in self.leftovers:
-            self.memory[name]["residual"] = self.leftovers.pop(name)
-            if rule.momentum is not None and "velocity" not in self.memory[name]:
-                self.memory[name]["velocity"] = kernels.zeros(
-                    self.memory[name]["residual"].numel(), self.device
-                )
+    def go_to(self, step: int) -> None:
+        """The next step has this number: seeds, headers and warm-up follow."""
+        self.step = step
+        self._warm_up()
 
-    def is_whole(self, name: str) -> bool:
-        """Whether this rank looks after all of a parameter."""
-        return self.shapes[name] == tuple(self.parameters[name].shape)
+    def _warm_up(self) -> None:
+        warmup = self.settings.warmup
+        density = None if warmup is None else warmup.density(self.step)
+        if density != self._density:
+            self._density, plan = density, self.plan_at(self.step)
+            if plan != self.plan:
+                self._go_by(plan)
 
-    def can_adopt(self, plan: Plan) -> None:
-        """PlanError unless what is remembered can be passed on, and momentum stays where it is."""
-        for name in self.memory:
-            one, other = (p.strategy_of(name) for p in (self.plan, plan))
-            feedback = one.feedback
-            rule = feedback.recurrence() if feedback is not None else None
-            poured = feedback is None or (rule is not None and rule.sent == "leaves")
-            if not poured and feedback != other.feedback:
-                raise PlanError(
-                    f"what '{feedback}' remembers means nothing to another strategy; '{name}' "
-                    f"would change from '{one}' to '{other}'. Use ef or dgc, or detach and attach."
-                )
-        keepers = [
-            any(s.feedback is not None and s.feedback.keeps_momentum() for s in p.strategies)
-            for p in (self.plan, plan)
-        ]
-        if keepers[0] != keepers[1]:
-            raise PlanError(
-                "momentum stays where it is, in the plan or in the optimizer; "
-                f"'{self.plan.main_strategy}' and '{plan.main_strategy}' differ in that. Detach, "
-                "change the optimizer, and attach."
-            )
+    def _follow_scaler(self) -> None:
+        """What is remembered is in the unit of the gradients: the loss's, times its scale."""
+        scale = 1.0 if self.scaler is None else float(self.scaler.get_scale())
+        if scale != self.loss_scale:
+            self.ledger.scale(scale / self.loss_scale)
+            self.loss_scale = scale
 
     # -- one step --------------------------------------------------------------------------
 
@@ -166,6 +150,10 @@ class Session:
         """The first gradient of a step is here."""
         if self.before_step is not None:
             self.before_step()
+        self._warm_up()
+        self._follow_scaler()
+        self._at_end = self.launches_at_end or (self.clip is not None and self.clip.needs_all)
+        self._clip_scale = self.clip.scale_for(self.clip.seen) if self.clip else 1.0
         self.conductor.begin(self.step)
         for b, slots in enumerate(self._slots):
             self._slots[b] = [None] * len(slots)
@@ -186,8 +174,8 @@ class Session:
         dense = gradient.layout == torch.strided
         self._slots[b][i] = self._flat(gradient) if dense else _checked_rows(parameter, gradient)
         self._missing[b] -= 1
-        if self._missing[b] == 0 and not self.launches_at_end:
-            self._launch(b, 1.0)
+        if self._missing[b] == 0 and not self._at_end:
+            self._launch(b)
 
     def _flat(self, gradient: Tensor) -> Tensor:
         if gradient.is_contiguous():
@@ -217,10 +205,28 @@ class Session:
         for name in self._place:
             if not self.delivered(name):
                 self.deliver(name, absent(name))
-        if self.launches_at_end:
-            scale = 1.0 if self.clip_norm is None else self._clip_scale(self.clip_norm)
-            for b in range(len(self._slots)):
-                self._launch(b, scale)
+        if not self._at_end:
+            return
+        if self.clip is not None:
+            self.clip.look(g for slots in self._slots for g in slots if g is not None)
+            self._clip_scale = self.clip.scale_for(self.clip.learn(self.loss_scale))
+        for b in range(len(self._slots)):
+            self._launch(b)
+
+    def average_waiting(self) -> dict[str, Tensor]:
+        """The average of all that waits on any rank, by the name of each dense parameter, in its
+        shape, fp32; nothing waits any more. Collective, between two steps."""
+        waiting, averages = self.ledger.waiting(), dict[str, Tensor]()
+        for bucket in self.plan.buckets:
+            dense = [p for p in bucket.parameters if not p.sparse]
+            own = [waiting.get(p.name, kernels.zeros(p.elements, self.device)) for p in dense]
+            if own:
+                total = torch.cat(own).div_(self.world)
+                total = self.performers[0].perform(AllReduce(total), "flush")
+                parts = torch.split(total, [p.elements for p in dense])
+                averages |= {p.name: x.view(p.shape) for p, x in zip(dense, parts)}
+        self.ledger.forget_waiting()
+        return averages
 
     def wait(self) -> None:
         """Block until every average is in place; raise what went wrong, here or in a lane."""
@@ -233,26 +239,13 @@ class Session:
             if performer not in self.conductor.performers:
                 performer.close()
 
-    def _launch(self, b: int, clip_scale: float) -> None:
+    def _launch(self, b: int) -> None:
         gradients = [g for g in self._slots[b] if g is not None]
-        if self.leftovers:  # of the plan before this one; they were clipped when they came
-            for name, gradient in zip(self.plan.buckets[b].names, gradients):
-                waiting = self.leftovers.get(name)
-                if waiting is not None:
-                    gradient.add_(waiting.view_as(gradient), alpha=1.0 / clip_scale)
-        self.conductor.ready(b, gradients, gradients, StepInfo(self.step, clip_scale))
-
-    def _clip_scale(self, clip_norm: float) -> float:
-        """Local clipping (Lin et al. 2018, section 3.2) for gradients that are averaged.
-
-        The norm of the average of N independent gradients is about 1/√N of theirs, so clipping
-        the average at c means clipping each at √N·c.
-        """
-        gradients = [g for slots in self._slots for g in slots if g is not None]
-        norms = torch.stack([_norm(g) for g in gradients])
-        norm = float(torch.linalg.vector_norm(norms))
-        limit = clip_norm * math.sqrt(self.world)
-        return limit / norm if math.isfinite(norm) and norm > limit else 1.0
+        if self.clip is not None and not self._at_end:
+            self.clip.look(gradients)
+        self.ledger.add_leftovers(b, gradients, self._clip_scale)
+        info = StepInfo(self.step, self._clip_scale)
+        self.conductor.ready(b, gradients, gradients, info)
 
     def _end(self, error: BaseException | None) -> None:
         for original, flat in self._copied:
@@ -260,34 +253,13 @@ class Session:
         self._copied.clear()
         self._slots = [[None] * len(slots) for slots in self._slots]
         self.stats.record(self.conductor.trace)
-        if self.leftovers and error is None:
-            self._settle()
+        if self.clip is not None and not self._at_end:
+            self.clip.learn(self.loss_scale)
+        if error is None:
+            self.ledger.settle()
         self.step += 1
         if self.on_end is not None:
             self.on_end(error)
-
-    def _settle(self) -> None:
-        """Leftovers have arrived, or are in the residuals of what was given back; or they wait
-        for the next step."""
-        skipped = not all(context.finite for context in self.contexts)
-        for context in self.contexts:
-            given_back = context.finite and context.strategy.feedback is not None
-            if not skipped or given_back:
-                for name in context.bucket.names:
-                    self.leftovers.pop(name, None)
-
-
-def _sums(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By name; what is in one only is taken as it is."""
-    both = {name: one[name] + x.view_as(one[name]) for name, x in other.items() if name in one}
-    return {**one, **other, **both}
-
-
-def _norm(gradient: Tensor) -> Tensor:
-    if kernels.is_rows(gradient):
-        gradient = kernels.rows_of(gradient, torch.float32)[1]
-    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32)
-    return norm
 
 
 def _checked_rows(parameter: Parameter, gradient: Tensor) -> Tensor:

@@ -1,16 +1,29 @@
-"""What a session remembers, as a dictionary for torch.save, and taken over from one."""
+"""What a session remembers, as a dictionary for torch.save, and taken over from one.
+
+    {"format", "world", "step", "loss_scale", "plan": {strategy: names},
+     "ranks": {"3": {"part", "state": {name: {key: tensor}}, "leftovers", "gradient_norm"}}}
+
+Each rank saves its own entry of "ranks"; so several ranks' dictionaries can be written into one
+checkpoint, and several may be loaded where the number of ranks has changed (`elastic`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradwire.errors import PlanError
-from gradwire.local import LATER_RESIDUALS, OF_OTHER_SHAPE, OWNERS_RESIDUAL
+from gradwire.buckets import Bucket
+from gradwire.errors import GradwireError, PlanError
+from gradwire.local import OF_OTHER_SHAPE
+from gradwire.plan import Plan
+from gradwire.runtime.ledger import Ledger
+from gradwire.strategy import Strategy
+from gradwire.training.elastic import regroup, sources
 from gradwire.training.session import Session
 
-FORMAT = 1
+FORMAT = 2
 
 
 def state_of(session: Session) -> dict[str, object]:
@@ -19,131 +32,214 @@ def state_of(session: Session) -> dict[str, object]:
 
     But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
     "right_factor", (columns, rank) of a matrix, "threshold", (1,), and the residuals of a path's
-    later compressions, "residual/1" to "residual/3", of what this rank has there. "paths": by
-    name, the strategy that these belong to.
+    later compressions, "residual/1" to "residual/3", of what this rank has there.
     """
+    ledger, plan = session.ledger, dict[str, list[str]]()
+    for bucket, strategy in zip(ledger.plan.buckets, ledger.plan.strategies):
+        plan.setdefault(str(strategy), []).extend(bucket.names)
     state = {
-        name: {key: _shaped(key, value, session.shapes[name]) for key, value in values.items()}
-        for name, values in session.memory.items()
+        name: {key: _shaped(key, value, ledger.shapes[name]) for key, value in values.items()}
+        for name, values in ledger.memory.items()
     }
-    place = {**_place(session), "part": _part(session)}
-    more: dict[str, object] = {"leftovers": dict(session.leftovers)} if session.leftovers else {}
-    later = {name for name, own in session.memory.items() if own.keys() & set(LATER_RESIDUALS)}
-    if later:
-        more["paths"] = {name: str(session.plan.strategy_of(name)) for name in later}
-    return {**place, "state": state, **more}
+    return {**_head(session, plan), **_own(session, state, ledger.leftovers)}
 
 
 def poured_state_of(session: Session) -> dict[str, object]:
     """The same for whatever plan comes next: all that waits is "leftovers", in the parameters'
     sizes, which is added to the next gradients. For plans that can be adopted by each other."""
-    return {**_place(session), "state": {}, "leftovers": session.waiting()}
+    return {**_head(session, {}), **_own(session, {}, session.ledger.waiting())}
 
 
-def load(session: Session, saved: Mapping[str, object]) -> None:
-    """Take over what `state_of` returned; PlanError if it does not fit."""
-    part = _part(session)
-    step, state = _checked(saved, session.rank, session.world, part, session.shapes)
-    _check_paths(saved.get("paths", {}), state, session)
-    leftovers = _checked_leftovers(saved.get("leftovers", {}), session.parameters)
-    for name, mine in session.memory.items():
-        mine.clear()
-        for key, value in state.get(name, {}).items():
-            own = value.detach().to(session.device).clone()
-            mine[key] = own if key in OF_OTHER_SHAPE else own.reshape(-1)
-    session.leftovers = leftovers
-    for context in session.contexts:
-        strategy = context.strategy
-        if strategy.feedback is None and not strategy.collective.own_feedback:
-            session.waits(context.leftovers())  # of another plan: nothing here would send it
-            for name in context.bucket.names:
-                for key in ("residual", OWNERS_RESIDUAL):
-                    session.memory[name].pop(key, None)
-    session.step = step
+def _head(session: Session, plan: Mapping[str, Sequence[str]]) -> dict[str, object]:
+    return {
+        "format": FORMAT, "world": session.world, "step": session.step,
+        "loss_scale": session.loss_scale, "plan": dict(plan),
+    }  # fmt: skip
 
 
-def _place(session: Session) -> dict[str, object]:
-    own = {"rank": session.rank, "world": session.world}
-    return {"format": FORMAT, "step": session.step, **own}
+def _own(
+    session: Session, state: Mapping[str, Any], leftovers: Mapping[str, Tensor]
+) -> dict[str, object]:
+    own: dict[str, object] = {"part": _part(session.ledger), "state": dict(state)}
+    if leftovers:
+        own["leftovers"] = dict(leftovers)
+    if session.clip is not None and session.clip.seen is not None:
+        own["gradient_norm"] = session.clip.seen
+    return {"ranks": {session.rank_name(session.rank): own}}
 
 
-def _part(session: Session) -> list[int]:
-    """Which part of each parameter a rank looks after, of how many."""
-    if session.machines is None or all(map(session.is_whole, session.shapes)):
-        return [0, 1]
-    own = session.machines.node(session.rank).ranks
-    return [own.index(session.rank), session.machines.per_node]
+def load(session: Session, saved: object, *, strict: bool) -> None:
+    """Take over what `state_of` returned; PlanError, and nothing is changed, if it does not fit.
 
-
-def _checked(
-    saved: Mapping[str, object], rank: int, world: int, part: Sequence[int],
-    shapes: Mapping[str, tuple[int, ...]],
-) -> tuple[int, Mapping[str, Mapping[str, Tensor]]]:  # fmt: skip
-    step, state = saved.get("step"), saved.get("state")
-    if (
-        saved.get("format") != FORMAT
-        or not isinstance(state, Mapping)
-        or not isinstance(step, int)
-    ):
+    saved: a state, or states of several ranks. strict: by the strategies it was saved with.
+    """
+    head, ranks = _read(saved)
+    now, last = (session.plan_at(max(step, 0)) for step in (head["step"], head["step"] - 1))
+    changed = _changes(head["plan"], now)
+    if changed and strict and _changes(head["plan"], last):  # warm-up goes on at the next step
         raise PlanError(
-            f"gradwire's state has format {FORMAT}, a step and a state; got format "
-            f"{saved.get('format')!r}. Load what handle.state_dict() returned on this rank."
+            f"a state goes on by the strategies that it was saved with; {changed}. Attach what it "
+            "was saved with and change it by handle.adopt(plan), or load with strict=False, which "
+            "does so."
         )
-    if saved.get("world") != world:
+    ledger = Ledger(
+        _plan_saved(head["plan"], now) if changed else now, session.rank, session.world,
+        session.machines, device=session.device, seed=session.settings.seed,
+    )  # fmt: skip
+    own = _of_this_rank(head, ranks, session, ledger)
+    _fill(ledger, own)
+    if changed:
+        ledger.check_next(now)
+        ledger.adopt(now)
+    session.go_to(head["step"])
+    session.ledger.take_over(ledger)
+    session.loss_scale = head["loss_scale"]
+    if session.clip is not None:
+        session.clip.seen = own.get("gradient_norm", session.clip.seen)
+
+
+def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
+    """What all ranks' states say alike, and what each says. PlanError if they do not."""
+    states = list(saved) if isinstance(saved, list | tuple) and saved else [saved]
+    heads, ranks = list[dict[str, Any]](), dict[str, Mapping[str, Any]]()
+    for state in states:
+        if not _is_state(state):
+            found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+            raise PlanError(
+                f"gradwire's state has format {FORMAT}, a world, a step and ranks; got format "
+                f"{found!r}. Load what handle.state_dict() returned in this version."
+            )
+        heads.append({key: state[key] for key in ("world", "step", "loss_scale", "plan")})
+        ranks |= state["ranks"]
+    for key in heads[0]:
+        different = [head[key] for head in heads if head[key] != heads[0][key]]
+        if different:
+            raise PlanError(
+                f"states of several ranks are of one checkpoint; these differ in their {key}: "
+                f"{heads[0][key]} and {different[0]}. Load those that were saved together."
+            )
+    return heads[0], ranks
+
+
+def _is_state(state: Any) -> bool:
+    return (
+        isinstance(state, Mapping) and state.get("format") == FORMAT
+        and isinstance(state.get("ranks"), Mapping) and isinstance(state.get("plan"), Mapping)
+        and all(isinstance(state.get(key), int) for key in ("world", "step"))
+        and isinstance(state.get("loss_scale"), float)
+    )  # fmt: skip
+
+
+def wanted(session: Session, before: int) -> list[str]:
+    """The entries that this rank goes on with, if there were so many ranks."""
+    found = sources(session.rank, session.world, before) if before else []
+    return [session.rank_name(k) for k in found]
+
+
+def _of_this_rank(
+    head: Mapping[str, Any], ranks: Mapping[str, Mapping[str, Any]], session: Session,
+    ledger: Ledger,
+) -> Mapping[str, Any]:  # fmt: skip
+    """This rank's entry, regrouped if there were more or fewer ranks."""
+    before, now = head["world"], session.world
+    wanted = sources(session.rank, now, before)
+    missing = [session.rank_name(k) for k in wanted if session.rank_name(k) not in ranks]
+    if missing:
+        if before == now:
+            rule = "each rank loads the state it saved"
+        else:
+            rule = f"saved with {before} ranks and loaded with {now}, rank k's goes to k mod {now}"
         raise PlanError(
-            f"residuals belong to the ranks that kept them; saved with {saved.get('world')} "
-            f"ranks, loaded with {world}. Resume with as many ranks, or start without this state."
+            f"{rule}; rank {session.rank_name(session.rank)} needs that of {', '.join(missing)}, "
+            f"and has that of {', '.join(sorted(ranks)) or 'none'}. Save one file per rank; load "
+            "this rank's, or all of them as a list."
         )
-    if saved.get("rank") != rank:
-        raise PlanError(
-            f"each rank loads the state it saved; this is rank {rank}, the state is rank "
-            f"{saved.get('rank')}'s. Save one file per rank and load it on that rank."
-        )
-    if any(state.values()) and saved.get("part", [0, 1]) != part:
+    own = {k: ranks[session.rank_name(k)] for k in wanted}
+    for entry in own.values():
+        _check_entry(entry, ledger)
+    if before == now:
+        return own[session.rank]
+    return regroup(own, head["plan"], ledger.sizes, before, now)
+
+
+def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
+    """PlanError unless parts and shapes are this model's."""
+    state, part = entry.get("state", {}), _part(ledger)
+    if any(state.values()) and entry["part"] != part:
         raise PlanError(
             "residuals belong to the part of each parameter that a rank owns in its machine; "
-            f"saved as part {saved.get('part')} (which, of how many), loaded as {part}. Resume "
-            "with as many ranks per machine, or start without this state."
+            f"saved as part {entry['part']} (which, of how many), loaded as {part}. Resume "
+            "with as many ranks per machine, or call handle.flush() before saving."
         )
+    shapes, sizes = ledger.shapes, ledger.sizes
     for name, values in state.items():
-        shape = tuple(shapes[name]) if name in shapes else None
-        wrong = {
-            key: tuple(v.shape)
-            for key, v in values.items()
-            if tuple(v.shape) != shape and key not in OF_OTHER_SHAPE
-        }
-        if wrong or shape is None:
+        shape = shapes.get(name)
+        found = {k: tuple(v.shape) for k, v in values.items() if k not in OF_OTHER_SHAPE}
+        if shape is None or any(s != shape for s in found.values()):
             raise PlanError(
-                f"saved state has the model's parameters and shapes; '{name}' has {wrong}, the "
+                f"saved state has the model's parameters and shapes; '{name}' has {found}, the "
                 f"model has {shape}. Load the state of this very model."
             )
-    return step, state
-
-
-def _check_paths(
-    saved: object, state: Mapping[str, Mapping[str, Tensor]], session: Session
-) -> None:
-    """Only the path that kept them knows of which elements its later residuals are."""
-    known = saved if isinstance(saved, Mapping) else {}
-    for name in (name for name, values in state.items() if values.keys() & set(LATER_RESIDUALS)):
-        if known.get(name) != (mine := str(session.plan.strategy_of(name))):
-            raise PlanError(
-                "residuals of a path's later compressions belong to that path; "
-                f"'{name}' was saved by '{known.get(name)}', and goes by '{mine}' here. Load it "
-                "with the plan that it was saved with, then change with handle.adopt(plan)."
-            )
-
-
-def _checked_leftovers(left: object, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    sizes = {name: p.numel() for name, p in parameters.items()}
-    if not isinstance(left, Mapping) or any(
-        not isinstance(x, Tensor) or x.numel() != sizes.get(name) for name, x in left.items()
-    ):
+    left = entry.get("leftovers", {})
+    wrong = [name for name, x in left.items() if x.numel() != sizes.get(name)]
+    if wrong:
         raise PlanError(
-            "saved leftovers have the model's parameters and sizes; these have not. Load the "
-            "state of this very model."
+            f"saved leftovers have the model's parameters and sizes; {', '.join(wrong[:5])} have "
+            "not. Load the state of this very model."
         )
-    return {name: x.detach().to(parameters[name].device).clone() for name, x in left.items()}
+
+
+def _changes(saved: Mapping[str, Sequence[str]], now: Plan) -> str:
+    """The first parameter that goes by another strategy than it was saved with, in words."""
+    known = {str(s): s.expand() for s in now.strategies}
+    for text, names in saved.items():
+        strategy = known.get(text) or _strategy(text)
+        for name in names:
+            mine = now.strategy_of(name)
+            if mine.expand() != strategy:
+                return f"'{name}' was saved by '{text}', and goes by '{mine}' here"
+    return ""
+
+
+def _strategy(text: str) -> Strategy:
+    try:
+        return Strategy.parse(text).expand()
+    except GradwireError as error:
+        raise PlanError(
+            f"a state names the strategies that it was saved with; {error}. Load it with the "
+            "version of gradwire that saved it."
+        ) from error
+
+
+def _plan_saved(saved: Mapping[str, Sequence[str]], now: Plan) -> Plan:
+    """A plan of the strategies that a state was saved with, of the parameters of this one."""
+    known = {p.name: p for bucket in now.buckets for p in bucket.parameters}
+    buckets, strategies = list[Bucket](), list[Strategy]()
+    for text, names in saved.items():
+        for kind in dict.fromkeys((known[n].dtype, known[n].sparse) for n in names):
+            of_kind = (known[n] for n in names if (known[n].dtype, known[n].sparse) == kind)
+            buckets.append(Bucket(tuple(of_kind)))
+            strategies.append(Strategy.parse(text))
+    return Plan(tuple(buckets), tuple(strategies))
+
+
+def _fill(ledger: Ledger, entry: Mapping[str, Any]) -> None:
+    """Copies, where the model is."""
+    device = ledger.device
+    for name, values in entry.get("state", {}).items():
+        for key, value in values.items():
+            own = value.detach().to(device, copy=True)
+            ledger.memory[name][key] = own if key in OF_OTHER_SHAPE else own.reshape(-1)
+    left = entry.get("leftovers", {})
+    ledger.leftovers = {n: x.detach().to(device, copy=True).reshape(-1) for n, x in left.items()}
+
+
+def _part(ledger: Ledger) -> list[int]:
+    """Which part of each parameter a rank looks after, of how many."""
+    if ledger.machines is None or all(map(ledger.is_whole, ledger.shapes)):
+        return [0, 1]
+    own = ledger.machines.node(ledger.rank).ranks
+    return [own.index(ledger.rank), ledger.machines.per_node]
 
 
 def _shaped(key: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from torch import nn
+from torch.amp import GradScaler
 
 from gradwire.errors import GradwireError, PlanError, UsageError
 from gradwire.pins import Pins
@@ -16,11 +17,13 @@ from gradwire.runtime.process_groups import exchange_text
 from gradwire.strategy import Strategy
 from gradwire.training import attach as given
 from gradwire.training.attach import Handle
+from gradwire.training.fsdp import is_sharded
 from gradwire.training.session import Session
 from gradwire.training.state import poured_state_of
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
 from gradwire.tuning.profiling import usual_strategies
+from gradwire.warmup import Warmup
 
 
 class TunedHandle(Handle):
@@ -51,7 +54,9 @@ def attach(
     process_group: dist.ProcessGroup | None = None, *,
     strategies: Sequence[str] | None = None,
     bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
-    lanes: int | None = None, clip_norm: float | None = None, seed: int = 0,
+    exclude: Sequence[str | type[nn.Module]] = (), lanes: int | None = None,
+    clip_norm: float | None = None, clip_overlap: bool = False,
+    warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, planes: Pins | str | Path | None = None,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
@@ -70,8 +75,13 @@ def attach(
         buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
         lanes: buckets under way at once; each is a thread with its own process group. By default
             two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
+        exclude: what is not compressed beside vectors: names of parameters, as "embedding.*",
+            and types of modules, as torch.nn.Embedding.
         clip_norm: clip each rank's gradient so that the average's norm is at most about this;
             exact, so the exchange then begins after backward.
+        clip_overlap: clip by the norm of the step before instead, so that it need not.
+        warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones.
+        scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale.
         seed: of stochastic compressors.
         timeout_seconds: how long to wait for a silent peer.
         planes: pins of a network plan (`gradwire network export --format pins`), or the path of a
@@ -91,19 +101,31 @@ def attach(
         raise UsageError(
             'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
         )
-    if plan == "auto" and (buckets is not None or bucket_bytes != BUCKET_BYTES):
+    if plan == "auto" and (buckets is not None or bucket_bytes != BUCKET_BYTES or exclude):
         raise UsageError(
-            'plan="auto" finds the buckets; buckets or bucket_bytes were given. Leave them out, '
-            "or attach a strategy."
+            'plan="auto" finds the buckets; buckets, bucket_bytes or exclude were given. Leave '
+            "them out, or attach a strategy."
+        )
+    if plan == "auto" and warmup is not None:
+        raise UsageError(
+            'plan="auto" compresses only after it has watched and measured; warmup was given, '
+            "too. Leave it out, or attach a strategy."
         )
     only_profiled, first = profile_only.is_asked(), plan
+    if (only_profiled or plan == "auto") and is_sharded(module):
+        raise UsageError(
+            "a plan is found for replicas that are whole; this module is sharded by fully_shard, "
+            "and the ranks of each shard would choose by themselves. Attach a strategy, as "
+            "'topk(0.01)+ef | allgather', or a plan."
+        )
     if only_profiled or plan == "auto":  # buckets for every lane, so that these can be tried
         first = "none | allreduce"
         total = sum(4 * p.numel() for p in module.parameters() if p.requires_grad)
         bucket_bytes = min(bucket_bytes, total // 4 + 1)
     handle = given.attach(
-        module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets, lanes=lanes,
-        clip_norm=clip_norm, seed=seed, timeout_seconds=timeout_seconds,
+        module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets,
+        exclude=exclude, lanes=lanes, clip_norm=clip_norm, clip_overlap=clip_overlap,
+        warmup=warmup, scaler=scaler, seed=seed, timeout_seconds=timeout_seconds,
         wants_machines=only_profiled or plan == "auto", planes=planes,
     )  # fmt: skip
     if only_profiled:

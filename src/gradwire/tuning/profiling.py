@@ -59,7 +59,7 @@ def _measured(
 ) -> Profile:  # fmt: skip
     performer, device = session.performers[0], session.device
     ready, backward, around = _timings(session, recorder)
-    if session.clip_norm is not None:  # exchanges begin when all gradients are there
+    if session.clip is not None and session.clip.waits:  # for the last gradient
         ready = tuple(r._replace(seconds=backward) for r in ready)
     progress("how lanes and backward slow each other")
     contention = measure_contention(session.performers, device, _is_busy(session, recorder))

@@ -1,0 +1,5 @@
+"""Optimizers for gradients that arrive compressed. One file each."""
+
+from gradwire.optim.sgd import SGD
+
+__all__ = ["SGD"]

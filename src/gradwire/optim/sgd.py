@@ -1,0 +1,129 @@
+"""SGD: torch's, whoever keeps the momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradwire.errors import UsageError
+from gradwire.strategy import Feedback
+from gradwire.training.attached import feedback_of
+
+
+class SGD(Optimizer):
+    """`torch.optim.SGD`, also where an attached plan keeps the momentum (`dgc`).
+
+        not attached, or ef:    d = g + λ·w;  b = m·b + d;    w -= lr·b         (torch's)
+        dgc, which sent u:      b = m·b + λ·w;                w -= lr·(u + b)
+
+    λ·w must pass through the momentum, or weight decay is 1/(1 - m) too weak; but it is the same
+    on every rank, so it is not sent: it has a momentum of its own here. Both lines are the same
+    arithmetic when all is sent and nothing is masked. (Lin et al. 2018 do not say; this is what
+    their released code does.)
+
+    Args:
+        params: as of torch's optimizers. Dense gradients.
+        lr: learning rate.
+        momentum, nesterov: as of torch's SGD. Where the plan keeps the momentum they must be
+            those of its feedback: ``dgc(momentum=0.9)`` wants ``momentum=0.9``.
+        weight_decay: λ.
+        momentum_kept: for gradients that come from elsewhere: whether they have their momentum
+            already. By default what is attached says it, parameter by parameter.
+
+    Raises:
+        UsageError: at the first step, if momentum or nesterov differ from the plan's.
+    """
+
+    asks_the_plan = True
+    """Whether it leaves the momentum to a plan that keeps it."""
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.0, *,
+        weight_decay: float = 0.0, nesterov: bool = False, momentum_kept: bool | None = None,
+    ) -> None:  # fmt: skip
+        if lr < 0 or not 0 <= momentum < 1 or weight_decay < 0:
+            raise UsageError(
+                "SGD's lr and weight_decay are at least 0, its momentum is at least 0 and below "
+                f"1; got lr={lr}, momentum={momentum}, weight_decay={weight_decay}."
+            )
+        if nesterov and not momentum:
+            raise UsageError("Nesterov's rule needs a momentum; got momentum=0. Set it.")
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay,
+                    "nesterov": nesterov}  # fmt: skip
+        super().__init__(params, defaults)
+        self._kept = momentum_kept
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step with what `.grad` holds; as of torch's optimizers. Not collective."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            waiting = [p for p in group["params"] if p.grad is not None]
+            kept = {id(p) for p in waiting if self._is_kept(p, group)}
+            for step, own in (
+                (self._step_kept, [p for p in waiting if id(p) in kept]),
+                (self._step_own, [p for p in waiting if id(p) not in kept]),
+            ):
+                if own:
+                    step(own, group)
+        return loss
+
+    def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        """Whether the gradient has its momentum already."""
+        if self._kept is not None:
+            return self._kept
+        feedback = feedback_of(parameter)
+        if feedback is None or not feedback.keeps_momentum():
+            return False
+        _check(feedback, group)
+        return True
+
+    def _step_own(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """torch's operations in torch's order, so its bits."""
+        steps: Any = [p.grad for p in parameters]
+        if group["weight_decay"]:
+            steps = torch._foreach_add(steps, parameters, alpha=group["weight_decay"])
+        if group["momentum"]:
+            steps = self._through_momentum(parameters, steps, "momentum_buffer", group)
+        torch._foreach_add_(parameters, steps, alpha=-group["lr"])
+
+    def _step_kept(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        """The gradient as it is, and weight decay through a momentum of its own."""
+        steps: Any = [p.grad for p in parameters]
+        if group["weight_decay"]:
+            decay: Any = torch._foreach_mul(parameters, group["weight_decay"])
+            if group["momentum"]:
+                decay = self._through_momentum(parameters, decay, "decay_buffer", group)
+            steps = torch._foreach_add(steps, decay)
+        torch._foreach_add_(parameters, steps, alpha=-group["lr"])
+
+    def _through_momentum(
+        self, parameters: list[Tensor], given: list[Tensor], key: str, group: dict[str, Any]
+    ) -> Any:
+        """b = m·b + d; b, or with Nesterov d + m·b."""
+        for p in parameters:
+            if key not in self.state[p]:
+                self.state[p][key] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        buffers = [self.state[p][key] for p in parameters]
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, given)
+        if group["nesterov"]:
+            return torch._foreach_add(given, buffers, alpha=group["momentum"])
+        return buffers
+
+
+def _check(feedback: Feedback, group: dict[str, Any]) -> None:
+    theirs = (getattr(feedback, "momentum", 0.0), getattr(feedback, "nesterov", False))
+    if theirs != (group["momentum"], group["nesterov"]):
+        raise UsageError(
+            "where the plan keeps the momentum, weight decay goes through the same; "
+            f"'{feedback}' has momentum={theirs[0]}, nesterov={theirs[1]}, SGD has momentum="
+            f"{group['momentum']}, nesterov={group['nesterov']}. Make them equal."
+        )

@@ -1,0 +1,194 @@
+"""What one rank remembers under a plan, and how it passes to the next plan: nothing is lost.
+
+plan ──► a context per bucket ──► memory: by parameter name, what waits and what has momentum
+next plan: what waits goes into its residuals, or is added to the next gradients (leftovers)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.errors import PlanError
+from gradwire.groups import Machines
+from gradwire.local import OF_OTHER_SHAPE, OWNERS_RESIDUAL
+from gradwire.plan import Plan
+from gradwire.runtime.context import Memory
+from gradwire.runtime.hierarchy import make_context
+from gradwire.strategy import Feedback, State, Strategy
+
+
+class Ledger:
+    """Contexts and memory of one rank, for all buckets of a plan.
+
+    lanes: how many buckets may be at work at once; those of one lane share their scratch memory.
+    options: of `BucketContext`.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, world: int, machines: Machines | None = None, *,
+        lanes: int = 1, **options: Any,
+    ) -> None:  # fmt: skip
+        self.rank, self.world, self.machines, self._options = rank, world, machines, options
+        self.memory: Memory = {}
+        self.leftovers: dict[str, Tensor] = {}
+        self.device = torch.device(options.get("device", "cpu"))
+        self._take(plan, lanes)
+
+    def _take(self, plan: Plan, lanes: int) -> None:
+        self.plan = plan
+        scratch = [kernels.Scratch() for _ in range(lanes)]
+        self.contexts = [
+            make_context(
+                strategy, bucket, self.rank, self.world, self.memory, self.machines,
+                scratch=scratch[b % lanes], **self._options,
+            )
+            for b, (bucket, strategy) in enumerate(zip(plan.buckets, plan.strategies))
+        ]  # fmt: skip
+        pairs = [
+            pair for c in self.contexts for pair in zip(c.bucket.parameters, c.kept.parameters)
+        ]
+        self.sizes = {p.name: p.elements for p, _ in pairs}
+        self.shapes = {p.name: kept.shape for p, kept in pairs}
+        """Of what this rank looks after: the parameters', or those of its parts of them."""
+        self._whole = {p.name for p, kept in pairs if p.shape == kept.shape}
+
+    def is_whole(self, name: str) -> bool:
+        """Whether this rank looks after all of a parameter."""
+        return name in self._whole
+
+    # -- from plan to plan -----------------------------------------------------------------
+
+    def adopt(self, plan: Plan, lanes: int = 1) -> None:
+        """Another plan for the same parameters, between two steps. The same on all ranks.
+
+        What waits in residuals is not lost: it goes into those of the new plan, or else is added
+        to the gradients of the next step that is not skipped. A parameter whose feedback stays
+        keeps its whole state, if ranks look after it whole before and after; one that travelled
+        dense beside the new feedback keeps its momentum.
+        """
+        self.leftovers = self.waiting()
+        before = {name: (self.plan.strategy_of(name), dict(state))
+                  for name, state in self.memory.items()}  # fmt: skip
+        whole = self._whole
+        self.memory.clear()
+        self._take(plan, lanes)
+        for name, (strategy, state) in before.items():
+            if name in whole and name in self._whole:
+                self._pass_on(name, strategy, state)
+
+    def _pass_on(self, name: str, before: Strategy, state: State) -> None:
+        """To a parameter that a rank looked after whole, and does."""
+        now, mine = self.plan.strategy_of(name), self.memory[name]
+        rule = now.feedback.recurrence() if now.feedback else None
+        if now.feedback is not None and now.feedback == before.feedback:
+            mine.update({key: v for key, v in state.items() if key not in OF_OTHER_SHAPE})
+        elif _grew(before, now):
+            mine.update({key: v.float() for key, v in state.items()})
+        if rule is not None and rule.sent == "leaves":
+            if name in self.leftovers:
+                mine["residual"] = self.leftovers.pop(name)
+            for key in ("residual", "velocity") if rule.momentum is not None else ():
+                if mine and key not in mine:
+                    mine[key] = kernels.zeros(self.sizes[name], self.device)
+
+    def check_next(self, plan: Plan) -> None:
+        """PlanError unless what is remembered can be passed on, and momentum stays where it is."""
+        if _keeps_momentum(self.plan) != _keeps_momentum(plan):
+            raise PlanError(
+                "momentum stays where it is, in the plan or in the optimizer; "
+                f"'{self.plan.main_strategy}' and '{plan.main_strategy}' differ in that. Detach, "
+                "change the optimizer, and attach."
+            )
+        for name in self.memory:
+            before, now = self.plan.strategy_of(name), plan.strategy_of(name)
+            feedback = before.feedback
+            passes = _is_poured(feedback) or feedback == now.feedback or _grew(before, now)
+            if not passes:
+                raise PlanError(
+                    f"what '{feedback}' remembers means nothing to another strategy; '{name}' "
+                    f"would change from '{before}' to '{now}'. Use ef or dgc, or detach and "
+                    "attach."
+                )
+
+    def take_over(self, other: Ledger) -> None:
+        """All that another ledger of the same plan remembers; not copied."""
+        for name, mine in self.memory.items():
+            mine.clear()
+            mine.update(other.memory[name])
+        self.leftovers = other.leftovers
+
+    # -- what waits ------------------------------------------------------------------------
+
+    def waiting(self) -> dict[str, Tensor]:
+        """All that this rank must still add to gradients: what is in residuals, and leftovers.
+        Flat, in the parameters' sizes; copies."""
+        found = self.leftovers
+        for context in self.contexts:
+            found = _sums(found, context.leftovers())
+        return found
+
+    def wait_with(self, leftovers: Mapping[str, Tensor]) -> None:
+        """For the next gradients, beside what waits already."""
+        self.leftovers = _sums(self.leftovers, leftovers)
+
+    def forget_waiting(self) -> None:
+        """Nothing waits any more, as it has been sent otherwise; momentum stays."""
+        self.leftovers = {}
+        for state in self.memory.values():
+            for key in state:
+                if key.startswith("residual") or key == OWNERS_RESIDUAL:
+                    state[key].zero_()
+
+    def scale(self, factor: float) -> None:
+        """All that is remembered, times factor: gradients come in another unit from now on."""
+        for values in (*self.memory.values(), self.leftovers):
+            for tensor in values.values():
+                tensor.mul_(factor)
+
+    # -- one step --------------------------------------------------------------------------
+
+    def add_leftovers(self, bucket: int, gradients: Sequence[Tensor], clip_scale: float) -> None:
+        """To a bucket's gradients, which will be multiplied by clip_scale; what waits was clipped
+        when it came."""
+        if self.leftovers:
+            for name, gradient in zip(self.plan.buckets[bucket].names, gradients):
+                waiting = self.leftovers.get(name)
+                if waiting is not None:
+                    gradient.add_(waiting.view_as(gradient), alpha=1.0 / clip_scale)
+
+    def settle(self) -> None:
+        """After a step: leftovers have arrived, or are in the residuals of what was given back;
+        or they wait for the next one."""
+        skipped = not all(context.finite for context in self.contexts)
+        for context in self.contexts if self.leftovers else ():
+            given_back = context.finite and context.strategy.feedback is not None
+            if not skipped or given_back:
+                for name in context.bucket.names:
+                    self.leftovers.pop(name, None)
+
+
+def _is_poured(feedback: Feedback | None) -> bool:
+    """Whether all that it remembers is a sum that waits, and a momentum that may begin anew."""
+    rule = feedback.recurrence() if feedback is not None else None
+    return feedback is None or (rule is not None and rule.sent == "leaves")
+
+
+def _grew(before: Strategy, now: Strategy) -> bool:
+    """Whether it travelled dense until now, with the dynamics of the feedback that it gets: the
+    momentum is that of all ranks, so each may go on from it."""
+    return before.feedback is not None and now.dense().feedback == before.feedback
+
+
+def _keeps_momentum(plan: Plan) -> bool:
+    return any(s.feedback is not None and s.feedback.keeps_momentum() for s in plan.strategies)
+
+
+def _sums(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By name; what is in one only is taken as it is."""
+    both = {name: one[name] + x.view_as(one[name]) for name, x in other.items() if name in one}
+    return {**one, **other, **both}

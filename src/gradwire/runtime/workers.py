@@ -1,0 +1,75 @@
+"""N ranks of one plan in one process: what a job computes, without its processes.
+
+    gradients of N ranks, by name ──► the plan's buckets, in lockstep ──► averages, by name
+
+For studies of convergence with more workers than processors, and for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.plan import Plan
+from gradwire.runtime.ledger import Ledger
+from gradwire.runtime.lockstep import drive
+from gradwire.strategy import StepInfo
+from gradwire.trace import Trace
+
+
+class Workers:
+    """The ledgers of all ranks, in step.
+
+    options: of `BucketContext`, as seed and device.
+    """
+
+    def __init__(self, plan: Plan, world: int, **options: Any) -> None:
+        self.ledgers = [Ledger(plan, rank, world, **options) for rank in range(world)]
+        self.step, self.trace = 0, Trace(world)
+
+    @property
+    def plan(self) -> Plan:
+        return self.ledgers[0].plan
+
+    def adopt(self, plan: Plan) -> None:
+        """Another plan for the same parameters; as of `Handle.adopt`."""
+        self.ledgers[0].check_next(plan)
+        for ledger in self.ledgers:
+            ledger.adopt(plan)
+
+    @torch.no_grad()
+    def exchange(
+        self, gradients: Sequence[Mapping[str, Tensor]], clip_scales: Sequence[float] = ()
+    ) -> dict[str, Tensor]:
+        """The averages that every rank gets, by name, in the gradients' shapes.
+
+        gradients: one mapping per rank, of all parameters of the plan, dense; a gradient that is
+        contiguous may be changed. clip_scales: what each rank multiplies its gradient by.
+        `trace` tells of this exchange. Raises MoveError where ranks disagree.
+        """
+        scales, self.trace = clip_scales or [1.0] * len(gradients), Trace(len(gradients))
+        averages: dict[str, Tensor] = {}
+        for b, bucket in enumerate(self.plan.buckets):
+            contexts = [ledger.contexts[b] for ledger in self.ledgers]
+            for ledger, context, mine, scale in zip(self.ledgers, contexts, gradients, scales):
+                flat = [mine[name].reshape(-1) for name in bucket.names]
+                ledger.add_leftovers(b, flat, scale)
+                results = [torch.empty_like(x) for x in flat]
+                context.begin(flat, results, StepInfo(self.step, scale))
+            drive([c.strategy.collective.rounds(c) for c in contexts], self.trace)
+            shapes = (p.shape for p in bucket.parameters)
+            found = zip(bucket.names, contexts[0].results, shapes)
+            averages |= {name: x.view(shape) for name, x, shape in found}
+        self._end()
+        return averages
+
+    def _end(self) -> None:
+        for ledger in self.ledgers:
+            skipped = not all(context.finite for context in ledger.contexts)
+            for context in ledger.contexts:
+                context.end(skipped)
+            ledger.settle()
+        self.step += 1

@@ -1,0 +1,79 @@
+"""What ranks remember, out of a checkpoint of torch.distributed.checkpoint.
+
+    dcp.save({"model": …, "gradwire": handle.state_dict()}, checkpoint_id=folder)
+    handle.load_checkpoint(folder)
+
+Each rank's state has its rank in its keys, so dcp writes all of them, each rank its own beside its
+part of the model. It fills in what it is given room for, and a handle that has not taken a step
+has none yet: here the room is made from what the checkpoint says it holds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import FileSystemReader, StorageReader, load
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from gradwire.errors import PlanError
+
+RANKS = "ranks"
+
+
+def read(
+    checkpoint: str | Path | StorageReader, key: str, ranks: Callable[[int], list[str]]
+) -> dict[str, Any]:
+    """The state that was saved under `key`, with the entries of some ranks. Not collective.
+
+    ranks: the names of those that are wanted, given how many there were; what is not there is
+    left out. PlanError if this is no checkpoint, or it holds no such state.
+    """
+    reader = FileSystemReader(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
+    try:
+        metadata = reader.read_metadata()
+    except Exception as error:  # whatever a storage raises
+        raise PlanError(
+            "a checkpoint is what torch.distributed.checkpoint.save wrote, on a path that every "
+            f"rank can read; '{checkpoint}' is none: {error!r}. Give the folder that was its "
+            "checkpoint_id."
+        ) from error
+    paths = {name: path for name, path in (metadata.planner_data or {}).items() if path[0] == key}
+    if not paths:
+        raise PlanError(
+            f"gradwire's state is saved beside the model; '{checkpoint}' has nothing under "
+            f"'{key}'. Save {{'{key}': handle.state_dict()}} with it."
+        )
+    head = {name: path for name, path in paths.items() if path[1] != RANKS}
+    state = _filled(head, metadata.state_dict_metadata, reader, key)
+    wanted = set(ranks(state.get("world", 0)))
+    own = {n: path for n, path in paths.items() if path[1] == RANKS and path[2] in wanted}
+    found = _filled(own, metadata.state_dict_metadata, reader, key)
+    return {"plan": {}, RANKS: {}, **state, **found}
+
+
+def _filled(
+    paths: dict[str, tuple[Any, ...]], kinds: dict[str, Any], reader: StorageReader, key: str
+) -> dict[str, Any]:
+    """Nested as the paths say, read from the storage."""
+    room: dict[str, Any] = {}
+    for name, path in paths.items():
+        at = room
+        for part in path[:-1]:
+            at = at.setdefault(part, {})
+        at[path[-1]] = _room(kinds[name])
+    if room:
+        with warnings.catch_warnings():  # that each rank reads by itself is what is meant
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            load(room, storage_reader=reader, no_dist=True)
+    found: dict[str, Any] = room.get(key, {})
+    return found
+
+
+def _room(kind: Any) -> Any:
+    if isinstance(kind, TensorStorageMetadata):
+        return torch.empty(kind.size, dtype=kind.properties.dtype)
+    return None

@@ -1,0 +1,71 @@
+"""Local clipping: each rank's own gradient, before it is added to what waits.
+
+Clipping after the exchange, as `torch.nn.utils.clip_grad_norm_` does, would clip the sum of many
+steps: what waited is sent all at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+
+
+class LocalClip:
+    """So that the average's norm is at most about `norm` (Lin et al. 2018, section 3.2).
+
+    The norm of the average of N independent gradients is about 1/√N of theirs, so clipping the
+    average at c means clipping each rank's at √N·c. (The paper's N^(-1/2) is for gradients that
+    carry 1/N already.)
+
+    overlap: by the norm of the step before, so that buckets need not wait for the last gradient.
+    The first step waits for all.
+    """
+
+    def __init__(self, norm: float, world: int, *, overlap: bool = False) -> None:
+        self._limit, self._overlap = norm * math.sqrt(world), overlap
+        self.seen: float | None = None
+        """The norm of the last finite gradient of this rank, unscaled; to be saved."""
+        self._squares: list[Tensor] = []
+
+    @staticmethod
+    def of(norm: float | None, overlap: bool, world: int) -> LocalClip | None:
+        return None if norm is None else LocalClip(norm, world, overlap=overlap)
+
+    @property
+    def waits(self) -> bool:
+        """Whether every step's exchange begins after its backward."""
+        return not self._overlap
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether the scale is not known before the last gradient is there."""
+        return self.waits or self.seen is None
+
+    def look(self, gradients: Iterable[Tensor]) -> None:
+        """Some of this step's gradients, before anything overwrites them."""
+        self._squares += [_norm(g).square() for g in gradients]
+
+    def learn(self, loss_scale: float = 1.0) -> float:
+        """The norm of all that was looked at since; inf or NaN is not remembered."""
+        squares, self._squares = self._squares, []
+        norm = math.sqrt(float(torch.stack(squares).double().sum())) / loss_scale
+        if math.isfinite(norm):
+            self.seen = norm
+        return norm
+
+    def scale_for(self, norm: float | None) -> float:
+        """What gradients of that norm are multiplied by."""
+        above = norm is not None and math.isfinite(norm) and norm > self._limit
+        return self._limit / norm if above and norm else 1.0
+
+
+def _norm(gradient: Tensor) -> Tensor:
+    if kernels.is_rows(gradient):
+        gradient = kernels.rows_of(gradient, torch.float32)[1]
+    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+    return norm

@@ -1,0 +1,90 @@
+"""What ranks remember, when there are more or fewer of them.
+
+    4 ranks ──► 2:  rank 0 gets (v0 + v2)/2,  rank 1 gets (v1 + v3)/2
+    2 ranks ──► 4:  ranks 0 and 2 get v0,     ranks 1 and 3 get v1
+    any n ──► m:    rank k's goes to all r with r ≡ k (mod the smaller), weighted
+
+What is kept is the sum of residuals, each divided by the number of ranks as the average divides:
+Σ v/n before is Σ v/m after, so exactly what waited still arrives. What is equal on all ranks stays
+as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import PlanError
+from gradwire.layout.pieces import Pieces
+from gradwire.local import LATER_RESIDUALS, OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD
+from gradwire.strategy import Strategy
+
+
+def sources(rank: int, world: int, before: int) -> list[int]:
+    """Whose state, of `before` ranks, goes to this one of `world`."""
+    return list(range(rank, before, world)) if before >= world else [rank % before]
+
+
+def weight(k: int, before: int, world: int) -> float:
+    """What rank k's state is multiplied by, wherever it goes."""
+    copies = 1 if before >= world else len(range(k, world, before))
+    return world / (before * copies)
+
+
+def regroup(
+    entries: Mapping[int, Mapping[str, Any]], plan: Mapping[str, Sequence[str]],
+    sizes: Mapping[str, int], before: int, world: int,
+) -> dict[str, Any]:  # fmt: skip
+    """One rank's entry, from those of its `sources`.
+
+    plan: strategy texts and the names of their parameters. sizes: of parameters, in elements.
+    PlanError where what is remembered belongs to a grouping that is no more.
+    """
+    shared = {
+        name: _shared(Strategy.parse(text)) for text, names in plan.items() for name in names
+    }
+    state: dict[str, dict[str, Tensor]] = {}
+    leftovers: dict[str, Tensor] = {}
+    for k, entry in entries.items():
+        factor = weight(k, before, world)
+        for name, x in entry.get("leftovers", {}).items():
+            _add(leftovers, name, x, factor)
+        for name, values in entry.get("state", {}).items():
+            own = state.setdefault(name, {})
+            for key, value in values.items():
+                if key in LATER_RESIDUALS or (key == OWNERS_RESIDUAL and entry["part"][1] > 1):
+                    raise PlanError(
+                        f"'{key}' belongs to a grouping of {before} ranks; '{name}' has some, and "
+                        f"there are {world} now. Resume with as many, or call handle.flush() "
+                        "before saving."
+                    )
+                if key == OWNERS_RESIDUAL:
+                    whole = _at_its_place(value, name, sizes[name], k, before)
+                    _add(leftovers, name, whole, factor)
+                elif key in shared[name]:
+                    own.setdefault(key, value)
+                elif key != THRESHOLD:  # it is found again
+                    _add(own, key, value, factor)
+    first = next(iter(entries.values()))
+    return {**first, "state": state, "leftovers": leftovers}
+
+
+def _shared(strategy: Strategy) -> tuple[str, ...]:
+    """What is equal on all ranks."""
+    return (RIGHT_FACTOR, *(strategy.feedback.shared if strategy.feedback else ()))
+
+
+def _add(total: dict[str, Tensor], key: str, x: Tensor, factor: float) -> None:
+    x = x if factor == 1.0 else x * factor
+    total[key] = total[key] + x if key in total else x
+
+
+def _at_its_place(piece: Tensor, name: str, n: int, rank: int, world: int) -> Tensor:
+    """What an owner keeps is of the mean: as part of one rank's gradient it is `world` times."""
+    whole = torch.zeros(n, device=piece.device)
+    begin, end = Pieces.of(name, n, world).of_owner(rank)
+    whole[begin:end] = piece * world
+    return whole

@@ -1,0 +1,49 @@
+"""Which parameters travel dense because the user says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from gradwire.errors import PlanError
+
+
+def excluded(
+    module: nn.Module, names: Iterable[str], exclude: Sequence[str | type[nn.Module]]
+) -> list[str]:
+    """Those of the trainable parameters `names` that an entry of `exclude` means.
+
+    A text is a parameter's name, in which *, ? and [] stand for others as in file names; a type
+    is that of the modules that hold the parameters, subclasses too. PlanError where an entry
+    means none.
+    """
+    known, found = list(names), list[str]()
+    for entry in exclude:
+        own = _named(known, entry) if isinstance(entry, str) else _of_type(module, entry)
+        hits = [name for name in own if name in known]
+        if not hits:
+            shown = entry if isinstance(entry, str) else getattr(entry, "__name__", repr(entry))
+            raise PlanError(
+                "each entry of exclude is the name of trainable parameters (as "
+                "'embedding.*'), or a type of modules that hold some (as torch.nn.LayerNorm); "
+                f"'{shown}' means none. The names are: {', '.join(known[:8])}"
+                f"{' …' if len(known) > 8 else ''}."
+            )
+        found += hits
+    return [name for name in known if name in found]
+
+
+def _named(names: Iterable[str], pattern: str) -> list[str]:
+    return [name for name in names if fnmatchcase(name, pattern)]
+
+
+def _of_type(module: nn.Module, kind: type[nn.Module]) -> list[str]:
+    kinds: tuple[type[nn.Module], ...] = (kind,) if isinstance(kind, type) else ()
+    return [
+        f"{prefix}.{name}" if prefix else name
+        for prefix, child in module.named_modules(remove_duplicate=False)
+        if isinstance(child, kinds)
+        for name, _ in child.named_parameters(recurse=False)
+    ]

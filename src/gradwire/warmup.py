@@ -1,0 +1,97 @@
+"""Warm-up: more of each gradient in the first steps, when gradients change fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from gradwire.errors import PlanError
+from gradwire.plan import Plan
+from gradwire.strategy import Strategy
+
+PAPER = (0.25, 0.0625, 0.015625, 0.004)
+"""Lin et al. 2018, section 3.3: sparsity 75, 93.75, 98.4375, 99.6, then 99.9 percent."""
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """The first `steps` optimizer steps, split evenly among densities; then the plan as it is.
+
+    A density replaces that of `topk`, `dgc`, `randk` where it is larger. Above 1/(2·ranks) lists
+    of places and values are longer than the gradient, so it travels dense instead, with the
+    momentum that it has later; so does, all the while, what has no density.
+
+    Attributes:
+        steps: how long, in exchanges (not in epochs: count the batches of one).
+        densities: fractions of elements, each above 0 and at most 1.
+    """
+
+    steps: int
+    densities: Sequence[float] = PAPER
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "densities", tuple(self.densities))
+        if type(self.steps) is not int or self.steps < len(self.densities):
+            raise PlanError(
+                "warm-up takes a whole number of steps, at least one for each of its "
+                f"{len(self.densities)} densities; got {self.steps!r}. Give the steps of some "
+                "epochs, as Warmup(4 * len(loader))."
+            )
+        if not self.densities or any(
+            type(d) not in (int, float) or not 0 < d <= 1 for d in self.densities
+        ):
+            raise PlanError(
+                "warm-up's densities are fractions of elements, above 0 and at most 1; got "
+                f"{list(self.densities)!r}. Leave them out for the paper's {PAPER}."
+            )
+
+    @staticmethod
+    def exponential(steps: int, levels: int, density: float) -> Warmup:
+        """Evenly in the exponent: c, c², …, with c^(levels + 1) = density, which comes after.
+
+        As in the released code of Lin et al. (which differs from their paper's list).
+        """
+        if not 0 < density <= 1 or levels < 1:
+            raise PlanError(
+                "exponential warm-up goes down in at least one level to a density above 0 and at "
+                f"most 1; got levels={levels!r}, density={density!r}. Use for example "
+                "Warmup.exponential(1000, 4, 0.001)."
+            )
+        base = density ** (1 / (levels + 1))
+        return Warmup(steps, tuple(base ** (level + 1) for level in range(levels)))
+
+    def density(self, step: int) -> float | None:
+        """In force at a step, counted from 0; None once it is over."""
+        if step >= self.steps:
+            return None
+        return self.densities[step * len(self.densities) // self.steps]
+
+
+def at_density(plan: Plan, density: float | None, world: int) -> Plan:
+    """The plan as warm-up has it at a density. None: as it is."""
+    if density is None:
+        return plan
+    found = {s: _at(s, density, world) for s in set(plan.strategies)}
+    strategies = tuple(found[s] for s in plan.strategies)
+    return plan if strategies == plan.strategies else replace(plan, strategies=strategies)
+
+
+def _at(strategy: Strategy, density: float, world: int) -> Strategy:
+    if strategy.collective.takes_rows:  # rows are sparse by nature
+        return strategy
+    compressor: Any = strategy.compressor
+    claims = compressor.claims(1 << 20)
+    if claims.direction:
+        raise PlanError(
+            "warm-up sends gradients, at first all of them; "
+            f"'{strategy}' sends directions, whose learning rate is another one. Leave it out."
+        )
+    if claims.sums and claims.elements is None and not strategy.collective.own_feedback:
+        return strategy  # dense already
+    if not any(f.name == "density" for f in fields(compressor)):
+        return strategy.dense()
+    own = replace(compressor, density=max(density, compressor.density))
+    if not claims.sums and own.density > 1 / (2 * world):
+        return strategy.dense()
+    return Strategy(own, strategy.collective, strategy.feedback)

@@ -1,0 +1,376 @@
+"""What training asks of an attached model: warm-up, clipping, loss scales, flush, exclusions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import (
+    attached,
+    entry,
+    fingerprint,
+    from_all,
+    gradients,
+    local_gradients,
+    loss_of,
+    residuals,
+    small,
+)
+from torch import Tensor, nn
+from torch.amp import GradScaler
+
+import gradwire
+from gradwire import Plan, Strategy, Warmup
+from gradwire.errors import PlanError, UsageError
+
+DGC = "dgc(0.1) | allgather"
+
+
+def train(model: nn.Module, steps: range, lr: float = 0.05) -> None:
+    optimizer = gradwire.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=1e-3)
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+# -- warm-up -------------------------------------------------------------------------------------
+
+
+def warmed_up() -> list[str]:
+    """What the matrices travelled by, step by step."""
+    model, seen = small(), []
+    with attached(model, DGC, warmup=Warmup(4, (0.5, 0.15))) as handle:
+        for step in range(6):
+            train(model, range(step, step + 1))
+            seen.append(str(handle.plan.strategy_of("one.weight")))
+        kept = {key for values in entry(handle)["state"].values() for key in values}
+        assert kept == {"residual", "velocity"}
+    return [*seen, fingerprint(model.parameters())]
+
+
+def test_warm_up_goes_through_its_densities(three: Ranks) -> None:
+    """0.5 is more than 1/6: dense, with the momentum that dgc keeps later."""
+    first, *others = three.run(warmed_up)
+    dense = "none+server_momentum | allreduce"
+    assert first[:-1] == [dense, dense, *["topk(0.15)+dgc | allgather"] * 2, DGC, DGC]
+    assert all(other == first for other in others)
+
+
+def resumed_in_warm_up(stop: int) -> bool:
+    def attach_to(model: nn.Module) -> Any:
+        return attached(model, DGC, warmup=Warmup(6, (0.5, 0.15)))
+
+    whole = small()
+    optimizer = torch.optim.SGD(whole.parameters(), 0.05)
+    with attach_to(whole):
+        for step in range(8):
+            optimizer.zero_grad()
+            loss_of(whole, step).backward()
+            optimizer.step()
+    model = small()
+    saved: Any = None
+    for steps in (range(stop), range(stop, 8)):
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        with attach_to(model) as handle:
+            if saved is not None:
+                handle.load_state_dict(saved)
+            for step in steps:
+                optimizer.zero_grad()
+                loss_of(model, step).backward()
+                optimizer.step()
+            saved = handle.state_dict()
+    return fingerprint(model.parameters()) == fingerprint(whole.parameters())
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4, 6, 7])
+def test_resume_in_the_middle_of_warm_up(three: Ranks, stop: int) -> None:
+    assert three.run(resumed_in_warm_up, stop) == [True] * 3
+
+
+def refused_options(options: dict[str, Any]) -> str:
+    try:
+        gradwire.attach(small(), options.pop("plan", DGC), **options)
+    except (PlanError, UsageError) as error:
+        return str(error)
+    return "attached"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"warmup": 2}, "at least one for each of its 4 densities"),
+        ({"warmup": 400, "plan": "signsgd | vote"}, "sends directions"),
+        ({"warmup": 400, "plan": "auto"}, "Leave it out"),
+        ({"exclude": ["nobody.*"]}, "'nobody.*' means none"),
+        ({"exclude": [nn.Embedding]}, "'Embedding' means none"),
+        ({"exclude": [nn.Linear], "plan": "auto"}, "Leave them out"),
+        ({"clip_overlap": True}, "clip_overlap"),
+    ],
+)
+def test_what_is_refused_is_refused_everywhere(
+    three: Ranks, options: dict[str, Any], says: str
+) -> None:
+    for said in three.run(refused_options, options):
+        assert says in said
+
+
+# -- exclusions ----------------------------------------------------------------------------------
+
+
+def excluded() -> dict[str, str]:
+    model = small()
+    with attached(model, DGC, exclude=["two.*", nn.Conv2d]) as handle:
+        train(model, range(2))
+        return {n: str(handle.plan.strategy_of(n)) for n, _ in model.named_parameters()}
+
+
+def test_exclusions_by_name_and_type_travel_dense(three: Ranks) -> None:
+    found, *_ = three.run(excluded)
+    compressed = {name for name, strategy in found.items() if strategy == DGC}
+    assert compressed == {"one.weight"}
+    assert {found[n] for n in found if n not in compressed} == {"none+server_momentum | allreduce"}
+
+
+def excluded_from_a_plan() -> str:
+    model = small()
+    with attached(model, DGC) as handle:
+        plan = handle.plan
+    return refused_options({"plan": plan, "exclude": ["one.weight"]})
+
+
+def test_a_plan_says_itself_what_is_dense(three: Ranks) -> None:
+    assert all("a plan says itself" in said for said in three.run(excluded_from_a_plan))
+
+
+# -- clipping ------------------------------------------------------------------------------------
+
+
+def norm_of(values: Any) -> float:
+    return math.sqrt(sum(float(x.double().square().sum()) for x in values))
+
+
+def clipped(limit: float) -> None:
+    """Dense averages are of gradients times min(1, √N·c / the norm of the step before)."""
+    model, world, before = small(), dist.get_world_size(), None
+    with attached(model, "none | allreduce", clip_norm=limit, clip_overlap=True) as handle:
+        for step in range(4):
+            local = local_gradients(model, step)
+            norm = norm_of(local.values())
+            known = norm if before is None else before  # the first step waits for all
+            scale = min(1.0, limit * math.sqrt(world) / known)
+            assert (scale < 1) == (limit < 1)
+            model.zero_grad()
+            loss_of(model, step).backward()
+            for name, found in gradients(model).items():
+                wanted = sum(from_all(local[name] * scale)) / world
+                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+            before = norm
+        own: Any = entry(handle)["gradient_norm"]
+        assert own == pytest.approx(before, rel=1e-5)
+
+
+@pytest.mark.parametrize("limit", [1e-3, 1e3])
+def test_clipping_by_the_step_before(three: Ranks, limit: float) -> None:
+    three.run(clipped, limit)
+
+
+def bad_norm() -> tuple[bool, bool]:
+    """inf is not remembered as the norm of the step before."""
+    model = small()
+    with attached(model, DGC, clip_norm=1e-3, clip_overlap=True) as handle:
+        train(model, range(1))
+        before = entry(handle)["gradient_norm"]
+        bad = loss_of(model, 1) * (math.inf if dist.get_rank() == 1 else 1.0)
+        model.zero_grad()
+        bad.backward()
+        return entry(handle)["gradient_norm"] == before, dist.get_rank() == 1
+
+
+def test_a_bad_norm_is_not_remembered(three: Ranks) -> None:
+    assert all(same == is_bad for same, is_bad in three.run(bad_norm))
+
+
+# -- loss scales ---------------------------------------------------------------------------------
+
+
+def with_scaler(strategy: str, bad_step: int) -> tuple[float, float]:
+    """How far from training without, though the scale doubles every second step, and halves at
+    a bad one; and the last scale."""
+
+    def run(scaler: GradScaler | None) -> Tensor:
+        model = small()
+        optimizer = gradwire.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        with attached(model, strategy, scaler=scaler):
+            for step in range(8):
+                is_bad = step == bad_step
+                if is_bad and scaler is None:
+                    continue
+                loss = loss_of(model, step if step < bad_step else step - 1)
+                if is_bad and dist.get_rank() == 1:
+                    loss = loss * math.inf
+                optimizer.zero_grad()
+                if scaler is None:
+                    loss.backward()
+                    optimizer.step()
+                else:
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    scaler = GradScaler("cpu", init_scale=256.0, growth_interval=2)
+    apart = float((run(None) - run(scaler)).abs().max())
+    return apart, float(scaler.get_scale())
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [DGC, "topk(0.1)+ef | allgather", "topk(0.1)+ef | gtopk", "topk(0.2)+ef21 | allgather"],
+)
+def test_residuals_follow_the_loss_scale(three: Ranks, strategy: str) -> None:
+    """Powers of two: the bits are those of training without a scaler."""
+    for apart, scale in three.run(with_scaler, strategy, 99):
+        assert apart == 0.0
+        assert scale == 4096.0
+    for apart, scale in three.run(with_scaler, strategy, 5):  # undone to rounding
+        assert apart < 1e-6
+        assert scale == 1024.0
+
+
+def untold() -> str:
+    model, scaler = small(), GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    with attached(model, "topk(0.1)+ef | allgather"):
+        scaler.scale(loss_of(model)).backward()
+        try:
+            scaler.step(optimizer)
+        except UsageError as error:
+            return str(error)
+    return "stepped"
+
+
+def test_a_scaler_that_attach_was_not_told_of(three: Ranks) -> None:
+    assert all("scaler=scaler" in said for said in three.run(untold))
+
+
+# -- flush ---------------------------------------------------------------------------------------
+
+
+def flushed(strategy: str) -> None:
+    """One all-reduce brings all that waited; nothing waits then, and momentum stays."""
+    model, world = small(), dist.get_world_size()
+    with attached(model, strategy) as handle:
+        train(model, range(3))
+        waiting = handle._session.ledger.waiting()
+        velocity = {n: s["velocity"].clone() for n, s in entry(handle)["state"].items()
+                    if "velocity" in s}  # fmt: skip
+        for p in model.parameters():
+            p.grad = None
+        handle.flush()
+        assert waiting
+        for name, found in gradients(model).items():
+            wanted = torch.zeros_like(found)
+            if name in waiting:
+                wanted = sum(from_all(waiting[name])).view_as(found) / world  # type: ignore[union-attr]
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+        assert not any(float(x.abs().max()) for x in handle._session.ledger.waiting().values())
+        for name, u in velocity.items():
+            assert torch.equal(entry(handle)["state"][name]["velocity"], u)
+        before = gradients(model)
+        handle.flush()  # nothing waits: nothing is added
+        for name, x in gradients(model).items():
+            assert torch.equal(x, before[name])
+        fingerprints = {
+            fingerprint([x]) for x in from_all(torch.cat([g.flatten() for g in before.values()]))
+        }
+        assert len(fingerprints) == 1
+
+
+@pytest.mark.parametrize(
+    "strategy", [DGC, "topk(0.1)+ef | gtopk", "qsgd(4)+ef | alltoall", "powersgd(1)"]
+)
+def test_flush_empties_what_waits(three: Ranks, strategy: str) -> None:
+    three.run(flushed, strategy)
+
+
+# -- another plan than it was saved with ---------------------------------------------------------
+
+
+def other_density(strict: bool) -> str:
+    model = small()
+    with attached(model, "topk(0.1)+ef | allgather") as handle:
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        loss_of(model).backward()
+        optimizer.step()
+        saved: Any = handle.state_dict()
+        kept = {n: x.clone() for n, x in residuals(handle).items()}
+    with attached(small(), "topk(0.2)+ef | allgather") as handle:
+        try:
+            handle.load_state_dict(saved, strict=strict)
+        except PlanError as error:
+            return str(error)
+        for name, x in residuals(handle).items():
+            assert torch.equal(x.view_as(kept[name]), kept[name])
+        return f"step {handle.state_dict()['step']}"
+
+
+def test_another_density_is_refused_or_gone_on_with(three: Ranks) -> None:
+    for said in three.run(other_density, True):
+        assert "saved by 'topk(0.1)+ef | allgather'" in said
+        assert "strict=False" in said
+    assert three.run(other_density, False) == ["step 1"] * 3
+
+
+def own_optimizer(momentum: float) -> str:
+    model = small()
+    optimizer = gradwire.optim.SGD(model.parameters(), 0.05, momentum=momentum)
+    with attached(model, DGC):
+        loss_of(model).backward()
+        try:
+            optimizer.step()
+        except UsageError as error:
+            return str(error)
+    return "stepped"
+
+
+def test_momentum_is_the_plans(three: Ranks) -> None:
+    assert three.run(own_optimizer, 0.9) == ["stepped"] * 3
+    assert all("Make them equal" in said for said in three.run(own_optimizer, 0.5))
+
+
+def mixed() -> bool:
+    """A plan of dgc for one bucket and ef for another: each parameter as its strategy has it."""
+    model, twin = small(), small()
+    with attached(model, DGC) as probe:
+        buckets = probe.plan.buckets
+    whole = Plan(
+        buckets,
+        tuple(
+            Strategy.parse(
+                "dgc(1.0, mask=False) | allgather"
+                if "one.weight" in b.names
+                else "none | allreduce"
+            )
+            for b in buckets
+        ),
+    )
+    ours = gradwire.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=1e-2)
+    theirs = torch.optim.SGD(twin.parameters(), 0.05, momentum=0.9, weight_decay=1e-2)
+    with attached(model, whole), attached(twin, "none | allreduce"):
+        for step in range(5):
+            for net, optimizer in ((model, ours), (twin, theirs)):
+                optimizer.zero_grad()
+                loss_of(net, step).backward()
+                optimizer.step()
+    apart = [float((a - b).detach().abs().max())
+             for a, b in zip(model.parameters(), twin.parameters())]  # fmt: skip
+    return max(apart) < 1e-6
+
+
+def test_each_parameter_has_its_momentum_once(three: Ranks) -> None:
+    assert all(three.run(mixed))

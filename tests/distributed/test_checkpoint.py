@@ -1,0 +1,175 @@
+"""torch.distributed.checkpoint: each rank's residuals beside the model, for any world size."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from ranks import Ranks
+from small import attached, entry, fingerprint, from_all, loss_of, small
+from torch import Tensor, nn
+
+import gradwire
+from gradwire.errors import PlanError
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed:UserWarning")
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+def made(strategy: str, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = small(seed)
+    momentum = 0.9 if "dgc" in strategy else 0.0
+    return model, gradwire.optim.SGD(model.parameters(), 0.05, momentum=momentum)
+
+
+def state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, handle: Any = None
+) -> dict[str, Any]:
+    more = {} if handle is None else {"gradwire": handle.state_dict()}
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), **more}
+
+
+def saved(strategy: str, folder: str, steps: int) -> tuple[str, str]:
+    """Trained so far, saved, trained on: the weights here and there."""
+    model, optimizer = made(strategy)
+    with attached(model, strategy, seed=3) as handle:
+        train(model, optimizer, range(steps))
+        dcp.save(state(model, optimizer, handle), checkpoint_id=folder)
+        here = fingerprint(model.parameters())
+        train(model, optimizer, range(steps, 2 * steps))
+    return here, fingerprint(model.parameters())
+
+
+def resumed(strategy: str, folder: str, steps: int) -> tuple[str, str]:
+    model, optimizer = made(strategy, seed=9)
+    found = state(model, optimizer)
+    dcp.load(found, checkpoint_id=folder)
+    optimizer.load_state_dict(found["optimizer"])
+    here = fingerprint(model.parameters())
+    with attached(model, strategy, seed=3) as handle:
+        handle.load_checkpoint(folder)
+        assert handle.state_dict()["step"] == steps
+        train(model, optimizer, range(steps, 2 * steps))
+    return here, fingerprint(model.parameters())
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "dgc(0.1) | allgather",
+        "topk(0.1)+ef | gtopk",
+        "qsgd(4)+ef | alltoall",
+        "randk(0.1)+ef | allreduce",
+        "terngrad | allgather",
+        "powersgd(2)",
+        "sign | vote",
+        "topk(0.1)+ef | hierarchical('allgather', per_node=2)",
+    ],
+)
+def test_resume_is_the_uninterrupted_run(four: Ranks, strategy: str, tmp_path: Path) -> None:
+    """Stochastic compressors included."""
+    wanted = four.run(saved, strategy, str(tmp_path), 3)
+    assert four.run(resumed, strategy, str(tmp_path), 3) == wanted
+
+
+def waits(strategy: str, folder: str, then: str) -> list[Tensor]:
+    """What the average would deliver of what waits; loaded, saved again, and trained on."""
+    model, optimizer = made(strategy)
+    with attached(model, strategy) as handle:
+        if folder:
+            handle.load_checkpoint(folder)
+        else:
+            train(model, optimizer, range(3))
+        waiting = handle._session.ledger.waiting()
+        found = [sum(from_all(waiting[n])) / dist.get_world_size() for n in sorted(waiting)]
+        dcp.save({"gradwire": handle.state_dict()}, checkpoint_id=then)
+        train(model, optimizer, range(3, 5))
+        assert len({fingerprint([x]) for x in from_all(next(model.parameters()))}) == 1
+    return found  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    ["dgc(0.1) | allgather", "topk(0.1)+ef | gtopk", "qsgd(4)+ef | alltoall", "powersgd(2)"],
+)
+def test_four_two_four_three(
+    four: Ranks, three: Ranks, two: Ranks, strategy: str, tmp_path: Path
+) -> None:
+    """Whatever the number of ranks, what waits is what waited."""
+    folder, wanted = "", None
+    for i, ranks in enumerate((four, two, four, three, two)):
+        then = str(tmp_path / f"{i}")
+        first, *others = ranks.run(waits, strategy, folder, then)
+        wanted = wanted or first
+        for own in (first, *others):
+            for found, want in zip(own, wanted, strict=True):
+                scale = float(want.abs().max()) + 1e-30
+                assert float((found - want).abs().max()) <= 1e-6 * max(1.0, scale)
+        assert any(float(x.abs().max()) > 1e-4 for x in wanted)
+        folder = then
+
+
+def files_loaded(folder: str, strategy: str, names: list[str]) -> str:
+    model, optimizer = made(strategy)
+    with attached(model, strategy) as handle:
+        try:
+            handle.load_state_dict([torch.load(f"{folder}/{n}.pt") for n in names])
+        except PlanError as error:
+            return str(error)
+        train(model, optimizer, range(3, 5))
+        return f"step {handle.state_dict()['step']}"
+
+
+def files_saved(folder: str, strategy: str) -> None:
+    model, optimizer = made(strategy)
+    with attached(model, strategy) as handle:
+        train(model, optimizer, range(3))
+        torch.save(handle.state_dict(), f"{folder}/{dist.get_rank()}.pt")
+
+
+def test_a_file_per_rank_for_fewer_ranks(four: Ranks, two: Ranks, tmp_path: Path) -> None:
+    strategy, folder = "topk(0.1)+ef | allgather", str(tmp_path)
+    four.run(files_saved, folder, strategy)
+    assert two.run(files_loaded, folder, strategy, ["0", "1", "2", "3"]) == ["step 5"] * 2
+    told = two.run(files_loaded, folder, strategy, ["0", "1"])
+    assert "rank 0 needs that of 2, and has that of 0, 1" in told[0]
+    assert "rank 1 needs that of 3" in told[1]
+    torch.save({**torch.load(tmp_path / "3.pt"), "step": 9}, tmp_path / "3.pt")
+    told = two.run(files_loaded, folder, strategy, ["0", "1", "2", "3"])
+    assert all("these differ in their step: 3 and 9" in said for said in told)
+
+
+def loaded(folder: str, key: str = "gradwire") -> str:
+    with attached(small(), "topk(0.1)+ef | allgather") as handle:
+        before = entry(handle)["state"]
+        try:
+            handle.load_checkpoint(folder, key)
+        except PlanError as error:
+            assert entry(handle)["state"] == before
+            return str(error)
+    return "loaded"
+
+
+def test_what_is_no_checkpoint(four: Ranks, tmp_path: Path) -> None:
+    strategy, folder = "topk(0.1)+ef | allgather", tmp_path / "one"
+    for said in four.run(loaded, str(folder)):
+        assert "a checkpoint is what torch.distributed.checkpoint.save wrote" in said
+    four.run(saved, strategy, str(folder), 2)
+    for said in four.run(loaded, str(folder), "compressor"):
+        assert "has nothing under 'compressor'" in said
+    assert four.run(loaded, str(folder)) == ["loaded"] * 4
+    shutil.rmtree(folder)
+    four.run(saved, "topk(0.2)+ef | allgather", str(folder), 2)
+    for said in four.run(loaded, str(folder)):
+        assert "saved by 'topk(0.2)+ef | allgather'" in said

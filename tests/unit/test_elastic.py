@@ -1,0 +1,125 @@
+"""What waits, when there are more or fewer ranks: nothing is lost, nothing is doubled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gradwire.errors import PlanError
+from gradwire.training.elastic import regroup, sources, weight
+
+N = 10
+RANKS = st.integers(1, 9)
+
+
+def entries(world: int, keys: tuple[str, ...], *, equal: bool = False) -> dict[int, Any]:
+    def drawn(rank: int, size: int) -> Tensor:
+        return torch.randn(size, generator=torch.Generator().manual_seed(0 if equal else rank))
+
+    return {
+        rank: {"part": [0, 1], "state": {"w": {key: drawn(rank, N) for key in keys}}}
+        for rank in range(world)
+    }
+
+
+def resized(old: dict[int, Any], plan: dict[str, list[str]], world: int) -> list[Any]:
+    before = len(old)
+    return [
+        regroup({k: old[k] for k in sources(r, world, before)}, plan, {"w": N}, before, world)
+        for r in range(world)
+    ]
+
+
+def mean(of: Any, key: str) -> Tensor:
+    """What the average delivers of it."""
+    values = [entry["state"]["w"][key].double() for entry in of]
+    return torch.stack(values).sum(0) / len(values)
+
+
+@given(RANKS, RANKS)
+def test_every_rank_goes_somewhere_with_its_weight(before: int, world: int) -> None:
+    goes = [k for r in range(world) for k in sources(r, world, before)]
+    assert set(goes) == set(range(before))
+    for k in range(before):
+        assert goes.count(k) * weight(k, before, world) == pytest.approx(world / before)
+
+
+@given(RANKS, RANKS)
+def test_what_the_average_will_deliver_is_kept(before: int, world: int) -> None:
+    old = entries(before, ("residual", "velocity"))
+    new = resized(old, {"dgc(0.1) | allgather": ["w"]}, world)
+    for key in ("residual", "velocity"):
+        torch.testing.assert_close(mean(new, key), mean(old.values(), key), rtol=1e-6, atol=1e-6)
+
+
+def test_four_two_four() -> None:
+    """To half as many and back: Σ v/n is what it was, exactly but for rounding."""
+    plan = {"topk(0.1)+ef | allgather": ["w"]}
+    old = entries(4, ("residual",))
+    two = resized(old, plan, 2)
+    assert torch.equal(
+        two[0]["state"]["w"]["residual"],
+        old[0]["state"]["w"]["residual"] * 0.5 + old[2]["state"]["w"]["residual"] * 0.5,
+    )
+    four = resized(dict(enumerate(two)), plan, 4)
+    torch.testing.assert_close(
+        mean(four, "residual"), mean(old.values(), "residual"), rtol=1e-6, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize(
+    ("strategy", "key"),
+    [
+        ("none+server_momentum(0.9) | allreduce", "velocity"),
+        ("topk(0.1)+ef21 | allgather", "mean"),
+        ("powersgd(4)", "right_factor"),
+    ],
+)
+def test_what_is_equal_on_all_ranks_stays(world: int, strategy: str, key: str) -> None:
+    old = entries(3, (key,), equal=True)
+    for entry in resized(old, {strategy: ["w"]}, world):
+        assert torch.equal(entry["state"]["w"][key], old[0]["state"]["w"][key])
+
+
+@pytest.mark.parametrize("world", [1, 2, 6])
+def test_what_owners_keep_of_the_mean_is_delivered(world: int) -> None:
+    """A piece of the mean each: as leftovers of ranks, the average of which is the whole."""
+    from gradwire.layout.pieces import Pieces
+
+    pieces = Pieces.of("w", N, 3)
+    whole = torch.randn(N)
+    old = {
+        r: {"part": [0, 1], "state": {"w": {"owners_residual": whole[slice(*pieces.of_owner(r))]}}}
+        for r in range(3)
+    }
+    new = resized(old, {"qsgd(4)+ef | alltoall": ["w"]}, world)
+    total = sum(e["leftovers"]["w"] if e["leftovers"] else torch.zeros(N) for e in new) / world
+    torch.testing.assert_close(total, whole)
+
+
+def test_leftovers_are_regrouped_too() -> None:
+    old = {r: {"part": [0, 1], "state": {}, "leftovers": {"w": torch.full((N,), 1.0 + r)}}
+           for r in range(4)}  # fmt: skip
+    new = resized(old, {}, 2)
+    assert [float(e["leftovers"]["w"][0]) for e in new] == [(1 + 3) / 2, (2 + 4) / 2]
+
+
+@pytest.mark.parametrize(("key", "part"), [("residual/1", [0, 1]), ("owners_residual", [0, 2])])
+def test_what_belongs_to_a_grouping_is_refused(key: str, part: list[int]) -> None:
+    old = {r: {"part": part, "state": {"w": {key: torch.zeros(3)}}} for r in range(2)}
+    with pytest.raises(PlanError, match=r"grouping of 2 ranks.*flush"):
+        resized(old, {"int8+ef | alltoall": ["w"]}, 1)
+
+
+def test_a_threshold_is_found_again() -> None:
+    old = entries(2, ("residual",))
+    for entry in old.values():
+        entry["state"]["w"]["threshold"] = torch.ones(1)
+    for entry in resized(old, {"topk(0.1)+ef | oktopk": ["w"]}, 1):
+        assert set(entry["state"]["w"]) == {"residual"}

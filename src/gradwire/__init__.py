@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Handle": "gradwire.training.attach",
+    "LocalSteps": "gradwire.training.local_steps",
     "Plan": "gradwire.plan",
     "Strategy": "gradwire.strategy",
     "Trace": "gradwire.trace",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gradwire.trace import Trace as Trace
     from gradwire.training.attach import Handle as Handle
     from gradwire.training.ddp import ddp_kwargs as ddp_kwargs
+    from gradwire.training.local_steps import LocalSteps as LocalSteps
     from gradwire.tuning.attach import attach as attach
     from gradwire.warmup import Warmup as Warmup
 

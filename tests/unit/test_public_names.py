@@ -12,6 +12,7 @@ import gradwire
 # More may be added; a name that is here stays.
 PUBLIC = [
     "Handle",
+    "LocalSteps",
     "Plan",
     "Strategy",
     "Trace",

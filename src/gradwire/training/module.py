@@ -41,9 +41,20 @@ class ModuleFrontend:
 
     def synchronize(self) -> None:
         """Exchange what `.grad` holds now. Collective."""
+        self.launch()
+        self.land()
+
+    def launch(self) -> None:
+        """Begin to exchange what `.grad` holds now. Collective; returns at once."""
         if not self._active:
             self._begin()
-        self._finish()
+        self._session.flush(self._absent)
+
+    def land(self) -> None:
+        """Wait for what was launched."""
+        self._active = False
+        self._session.wait()
+        self._remember_averages()
 
     def close(self) -> None:
         for hook in self._hooks:
@@ -69,7 +80,7 @@ class ModuleFrontend:
         if not self._active:
             self._begin()
             # Runs once autograd has nothing left to do, in the thread that called backward().
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
         self._session.deliver(name, gradient)
 
     def _is_average(self, name: str, gradient: Tensor) -> bool:
@@ -81,11 +92,8 @@ class ModuleFrontend:
         self._session.begin()
         self._active = True
 
-    def _finish(self) -> None:
-        self._active = False
-        self._session.flush(self._absent)
-        self._session.wait()
-        # All parameters, so that a second backward is refused before it has begun an exchange.
+    def _remember_averages(self) -> None:
+        """All, so that a second backward is refused before it has begun an exchange."""
         if self._session.has_memory:
             self._written = {
                 name: (weakref.ref(p.grad), p.grad._version)

@@ -221,8 +221,9 @@ class Session:
             dense = [p for p in bucket.parameters if not p.sparse]
             own = [waiting.get(p.name, kernels.zeros(p.elements, self.device)) for p in dense]
             if own:
-                total = torch.cat(own).div_(self.world)
-                total = self.performers[0].perform(AllReduce(total), "flush")
+                mine = AllReduce(torch.cat(own).div_(self.world))
+                total = self.performers[0].perform(mine, "flush")
+                assert isinstance(total, Tensor)
                 parts = torch.split(total, [p.elements for p in dense])
                 averages |= {p.name: x.view(p.shape) for p, x in zip(dense, parts)}
         self.ledger.forget_waiting()

@@ -1,0 +1,248 @@
+"""Local steps: each rank trains alone for a while, then all exchange how far they came.
+
+    θ of all ──► `every` steps on each rank ──► Δ = θ - θ here ──► compressed, averaged
+        ▲                                                                │
+        └─────────────── θ - outer step of mean Δ  ◄─────────────────────┘
+
+DiLoCo (Douillard et al. 2023): the mean of Δ is a gradient to an outer SGD with Nesterov momentum.
+Compressors, feedback and collectives are those of gradients: what was not sent of Δ waits. With
+fragments (Streaming DiLoCo, Douillard et al. 2025) parts of the model take turns, so that the wire
+is used evenly; with a delay the exchange goes on while the next steps are taken.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from gradwire.errors import UsageError
+from gradwire.optim.sgd import SGD
+from gradwire.plan import Plan
+from gradwire.strategy import Strategy
+from gradwire.training.attach import Handle, attach, broadcast
+from gradwire.training.attached import is_attached
+from gradwire.training.module import ModuleFrontend
+
+
+class LocalSteps:
+    """Exchanges the model's progress after every so many steps of its optimizer. Collective.
+
+    All ranks step their optimizers equally often; the last step of a round blocks until the
+    exchange is over (with `delay`, until that of `delay` steps ago is).
+
+    Args:
+        model: a plain module, not attached and not in DistributedDataParallel. Rank 0's
+            parameters and buffers are broadcast.
+        optimizer: of its parameters; its steps are counted. Its state stays with the rank.
+        every: steps to a round.
+        plan: how Δ travels: a strategy's text or `Strategy`. With `dgc(momentum=…)` the plan
+            keeps the outer momentum, which must be `outer_momentum`.
+        outer_lr, outer_momentum, nesterov: of the outer SGD (DiLoCo's defaults). 1, 0 and False
+            make it the average of parameters.
+        fragments: into how many parts, of about equal size, the parameters are split; part f is
+            exchanged f·every/fragments steps after part 0.
+        delay: steps between the beginning of an exchange and its use, below every/fragments.
+        keep: with delay, how much of a rank's own progress meanwhile is mixed in: θ = keep·θ here
+            + (1 - keep)·θ of all.
+        process_group, options: as of `gradwire.attach`.
+
+    Raises:
+        UsageError: the model is synchronized otherwise, or numbers do not fit. What `attach` says.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, every: int, plan: str | Strategy, *,
+        outer_lr: float = 0.7, outer_momentum: float = 0.9, nesterov: bool = True,
+        fragments: int = 1, delay: int = 0, keep: float = 0.5,
+        process_group: dist.ProcessGroup | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        _check(model, every, plan, fragments, delay, keep)
+        self.every, self.delay, self.step = every, delay, 0
+        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        parts = _split(named, fragments)
+        outer = {"lr": outer_lr, "momentum": outer_momentum, "nesterov": nesterov}
+        self.fragments = [
+            Fragment(part, plan, process_group, outer, keep if delay else 0.0, options)
+            for part in parts
+        ]
+        broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
+        self._hook: Any = optimizer.register_step_post_hook(lambda *_: self._after_step())
+
+    def _after_step(self) -> None:
+        self.step += 1
+        for f, fragment in enumerate(self.fragments):
+            since = (self.step - f * self.every // len(self.fragments)) % self.every
+            if fragment.under_way and since == self.delay:
+                fragment.land()
+            if since == 0 and self.step >= self.every:
+                fragment.launch()
+                if not self.delay:
+                    fragment.land()
+
+    def synchronize(self) -> None:
+        """Exchange all progress now, as before an evaluation or a checkpoint: all ranks have the
+        same parameters then. Collective; blocks. The rounds go on as they were."""
+        for fragment in self.fragments:
+            if fragment.under_way:
+                fragment.land()
+            fragment.launch()
+            fragment.land(0.0)
+
+    def stats(self) -> list[dict[str, float]]:
+        """`Handle.stats` of each fragment, per exchange."""
+        return [fragment.handle.stats() for fragment in self.fragments]
+
+    def state_dict(self) -> dict[str, object]:
+        """Of this rank, for torch.save or torch.distributed.checkpoint, beside the model and its
+        optimizer. Between rounds of `delay`: UsageError while an exchange is under way."""
+        return {
+            "step": self.step,
+            "fragments": {f"{i}": own.state_dict() for i, own in enumerate(self.fragments)},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+        """Go on from `state_dict`; the model and its optimizer load their own states. With another
+        number of ranks, pass a list of all ranks' states, as to `Handle.load_state_dict`."""
+        states = [state] if isinstance(state, Mapping) else list(state)
+        found = len(states[0]["fragments"])
+        if found != len(self.fragments):
+            raise UsageError(
+                f"a state of local steps has the fragments that it was saved with, {found}; there "
+                f"are {len(self.fragments)} here. Pass fragments={found}."
+            )
+        self.step = states[0]["step"]
+        for i, fragment in enumerate(self.fragments):
+            fragment.load_state_dict([own["fragments"][f"{i}"] for own in states])
+
+    def detach(self) -> None:
+        """No more exchanges; each rank's model stays as it is."""
+        self._hook.remove()
+        for fragment in self.fragments:
+            fragment.handle.detach()
+
+
+class Fragment:
+    """Parameters that are exchanged together: where all ranks were, and the outer optimizer."""
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], plan: str | Strategy,
+        process_group: dist.ProcessGroup | None, outer: Mapping[str, Any], keep: float,
+        options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.parameters, self.keep, self.under_way = dict(parameters), keep, False
+        self.anchors = Anchors(parameters)
+        self.handle: Handle = attach(self.anchors, plan, process_group, **options)
+        self.outer = SGD(self.anchors.parameters(), **outer)
+        frontend, session = self.handle._frontend, self.handle._session
+        assert isinstance(frontend, ModuleFrontend)
+        self._frontend, self._session = frontend, session
+        self.group = session.performers[0].group
+        self._copy_back(0.0)
+
+    @torch.no_grad()
+    def launch(self) -> None:
+        """How far this rank came goes on its way. Returns at once."""
+        for name, anchor in self.anchors.named_parameters():
+            anchor.grad = anchor - self.parameters[name]
+        self._frontend.launch()
+        self.under_way = True
+
+    @torch.no_grad()
+    def land(self, keep: float | None = None) -> None:
+        """Wait for it, step, and go on from there. A round in which any rank's progress is not
+        finite is dropped: all go back to where they were."""
+        self._frontend.land()
+        self.under_way = False
+        if all(context.finite for context in self._session.ledger.contexts):
+            self.outer.step()
+        else:
+            keep = 0.0
+            warnings.warn(
+                "a rank's progress was not finite, so its round is dropped and all go back to "
+                "where they were; its optimizer may keep what is not finite. Lower the learning "
+                "rate, or restart from a checkpoint.",
+                UserWarning,
+                stacklevel=2,
+            )
+        self.outer.zero_grad()
+        self._copy_back(self.keep if keep is None else keep)
+
+    @torch.no_grad()
+    def _copy_back(self, keep: float) -> None:
+        for name, anchor in self.anchors.named_parameters():
+            here = self.parameters[name]
+            here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.under_way:
+            raise UsageError(
+                "a state is saved between exchanges, and one is under way; call synchronize(), or "
+                "save more than `delay` steps after a round."
+            )
+        anchors = {name: a.detach() for name, a in self.anchors.named_parameters()}
+        return {"anchors": anchors, "outer": self.outer.state_dict(),
+                "gradwire": self.handle.state_dict()}  # fmt: skip
+
+    @torch.no_grad()
+    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        self.handle.load_state_dict([own["gradwire"] for own in states])
+        self.outer.load_state_dict(states[0]["outer"])
+        for name, anchor in self.anchors.named_parameters():
+            anchor.copy_(states[0]["anchors"][name])
+
+
+class Anchors(nn.Module):
+    """Where all ranks were after the last exchange: fp32 copies, under the parameters' names."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        super().__init__()
+        self._named = {
+            name: nn.Parameter(p.detach().to(torch.float32, copy=True))
+            for name, p in parameters.items()
+        }
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """All of them, flat."""
+        yield from self._named.items()
+
+
+def _split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.Parameter]]:
+    """In order, into parts of about equal size."""
+    total, parts, begun = sum(p.numel() for p in named.values()), list[dict[str, Any]](), 0
+    for name, p in named.items():
+        if not parts or (begun >= len(parts) * total / count and len(parts) < count):
+            parts.append({})
+        parts[-1][name] = p
+        begun += p.numel()
+    return parts
+
+
+def _check(
+    model: nn.Module, every: int, plan: object, fragments: int, delay: int, keep: float
+) -> None:
+    if isinstance(model, DistributedDataParallel) or any(map(is_attached, model.parameters())):
+        raise UsageError(
+            "local steps are taken by each rank alone; this model's gradients are averaged in "
+            "every step. Pass the plain module, and do not attach it."
+        )
+    if not isinstance(plan, str | Strategy) or isinstance(plan, Plan) or plan == "auto":
+        raise UsageError(
+            f"local steps travel by a strategy; got {plan!r}. Use for example "
+            "'topk(0.01)+ef | allgather'."
+        )
+    names = sum(1 for p in model.parameters() if p.requires_grad)
+    fits = every >= 1 and 1 <= fragments <= min(every, names) and 0 <= keep < 1
+    if not fits or not 0 <= delay < max(1, every // fragments):
+        raise UsageError(
+            "a round has at least one step, a model at most as many fragments as steps to a round "
+            "and as parameters; the delay is at least 0 and below every/fragments, keep at least "
+            f"0 and below 1; got every={every}, fragments={fragments}, delay={delay}, "
+            f"keep={keep}, {names} parameters."
+        )

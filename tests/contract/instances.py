@@ -51,7 +51,14 @@ from gradwire.compressors import (
     TopK,
 )
 from gradwire.errors import StrategyError
-from gradwire.feedback import EF21, ErrorFeedback, Momentum, MomentumCorrection, ServerMomentum
+from gradwire.feedback import (
+    EF21,
+    ErrorFeedback,
+    Momentum,
+    MomentumCorrection,
+    ServerMomentum,
+    SharedMomentum,
+)
 from gradwire.strategy import Collective, Compressor, Feedback
 
 COMPRESSORS: tuple[Compressor, ...] = (
@@ -96,6 +103,7 @@ FEEDBACK: tuple[Feedback, ...] = (
         for mask in (True, False)
     ),
     EF21(),
+    SharedMomentum(0.9),
     Momentum(0.9),
     Momentum(0.0),
     ServerMomentum(0.9),

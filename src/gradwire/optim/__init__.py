@@ -1,5 +1,6 @@
 """Optimizers for gradients that arrive compressed. One file each."""
 
+from gradwire.optim.one_bit_adam import OneBitAdam
 from gradwire.optim.sgd import SGD
 
-__all__ = ["SGD"]
+__all__ = ["SGD", "OneBitAdam"]

@@ -1,0 +1,50 @@
+"""shared_momentum: the momentum of all ranks is what is encoded, as 1-bit Adam does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gradwire.feedback._momentum import check_momentum
+from gradwire.strategy import Feedback, State, StepInfo
+
+
+@dataclass(frozen=True)
+class SharedMomentum(Feedback):
+    """v = v + m·u + (1 - m)·g; send C(v); keep the rest; u = the mean that arrives. Two buffers.
+
+    u is equal on all ranks: what is encoded is mostly common, and what arrives is the momentum,
+    not a gradient. For `gradwire.optim.OneBitAdam`, which divides it by a variance that is frozen.
+    Source: Tang et al. 2021, "1-bit Adam", algorithm 1 (with the server's error as collectives
+    that sum at an owner keep it).
+    """
+
+    momentum: float = 0.9
+    exact_mean: ClassVar[bool] = True
+    shared: ClassVar[tuple[str, ...]] = ("velocity",)
+    name: ClassVar[str] = "shared_momentum"
+
+    def __post_init__(self) -> None:
+        check_momentum(self.name, self.momentum)
+
+    def keeps_momentum(self) -> bool:
+        return self.momentum > 0
+
+    def dense(self) -> str:
+        return str(self)
+
+    def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
+        y = x * (1 - self.momentum)
+        if "velocity" in state:
+            y.add_(state["velocity"], alpha=self.momentum)
+        if "residual" in state:
+            y.add_(state["residual"])
+        return y, {key: state[key] for key in ("velocity",) if key in state}
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        return {**state, "residual": x - sent}
+
+    def received(self, mean: Tensor, state: State) -> State:
+        return {"velocity": mean.clone()}

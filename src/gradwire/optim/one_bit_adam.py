@@ -1,0 +1,115 @@
+"""1-bit Adam: AdamW whose momentum arrives compressed, and whose variance is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradwire.errors import UsageError
+from gradwire.feedback import SharedMomentum
+from gradwire.training.attached import feedback_of
+
+
+class OneBitAdam(Optimizer):
+    """AdamW for a plan with `shared_momentum`: `.grad` holds the momentum of all ranks.
+
+        until freeze_step:   g = (u - β1·u')/(1 - β1);  v = β2·v + (1 - β2)·g²      (AdamW's)
+        after:               v stays
+        always:              w -= lr·(u/(1 - β1^t) / (√v̂ + ε) + λ·w)
+
+    Where the variance is zero nothing is moved: signs of what never had a gradient are noise. The
+    variance must be learned from exact gradients, so the plan travels dense until then:
+
+        handle = gradwire.attach(model, "onebit+shared_momentum(0.9) | alltoall",
+                                 warmup=gradwire.Warmup(1000, [1.0]))
+        optimizer = gradwire.optim.OneBitAdam(model.parameters(), lr=1e-3, freeze_step=1000)
+
+    Args:
+        params, lr, betas, eps, weight_decay: as of `torch.optim.AdamW`. betas[0] must be the
+            momentum of the plan's feedback.
+        freeze_step: the steps in which the variance is learned: those of the warm-up, by the
+            paper 15 to 25 % of all.
+        momentum_kept: for gradients that come from elsewhere: that they are momenta. By default
+            what is attached says it.
+
+    Source: Tang et al. 2021, "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
+    Convergence Speed", algorithm 1.
+
+    Raises:
+        UsageError: at the first step, if a parameter's plan does not share its momentum.
+    """
+
+    asks_the_plan = True
+    """Whether it leaves the momentum to a plan that keeps it."""
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, weight_decay: float = 1e-2, *, freeze_step: int,
+        momentum_kept: bool | None = None,
+    ) -> None:  # fmt: skip
+        if lr < 0 or eps <= 0 or weight_decay < 0 or not all(0 <= b < 1 for b in betas):
+            raise UsageError(
+                "OneBitAdam's lr and weight_decay are at least 0, its eps is above 0, its betas "
+                f"are at least 0 and below 1; got lr={lr}, betas={betas}, eps={eps}, "
+                f"weight_decay={weight_decay}."
+            )
+        if freeze_step < 1:
+            raise UsageError(
+                "the variance is learned in at least one step; got "
+                f"freeze_step={freeze_step}. Give 15 to 25 % of all steps, as the plan's warm-up."
+            )
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+                    "freeze_step": freeze_step}  # fmt: skip
+        super().__init__(params, defaults)
+        self._kept, self._checked = momentum_kept, False
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step with the momentum that `.grad` holds. Not collective."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    if not self._checked and self._kept is None:
+                        _check(p, group["betas"][0])
+                    self._move(p, p.grad, group)
+        self._checked = True
+        return loss
+
+    def _move(self, p: Tensor, u: Tensor, group: dict[str, Any]) -> None:
+        state, (beta1, beta2) = self.state[p], group["betas"]
+        if not state:
+            state["step"] = torch.zeros(())
+            state["momentum"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+            state["variance"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        state["step"] += 1
+        step, variance = int(state["step"]), state["variance"]
+        if step <= group["freeze_step"]:
+            gradient = u.sub(state["momentum"], alpha=beta1).div_(1 - beta1)
+            variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            state["momentum"].copy_(u)
+        elif "momentum" in state:
+            del state["momentum"]  # it is in the plan
+        learned = min(step, group["freeze_step"])
+        size = variance.div(1 - beta2**learned).sqrt_()
+        move = u.div(size.add(group["eps"])).div_(1 - beta1**step)
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        p.add_(move.masked_fill_(size == 0, 0.0), alpha=-group["lr"])
+
+
+def _check(parameter: Tensor, beta: float) -> None:
+    feedback = feedback_of(parameter)
+    if feedback != SharedMomentum(beta):
+        raise UsageError(
+            "OneBitAdam takes the momentum of all ranks instead of a gradient, from a plan with "
+            f"shared_momentum({beta}); a parameter of shape {list(parameter.shape)} has the "
+            f"feedback '{feedback}'. Attach 'onebit+shared_momentum({beta}) | alltoall', or use "
+            "torch.optim.AdamW."
+        )

@@ -1,0 +1,156 @@
+"""1-bit Adam: AdamW while the plan is dense, then momentum over a frozen variance."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradwire import Plan, Strategy, Warmup
+from gradwire.errors import UsageError
+from gradwire.optim import OneBitAdam
+from gradwire.runtime.workers import Workers
+from gradwire.training.session import describe
+from gradwire.warmup import at_density
+
+WORLD, PLAN = 3, "onebit+shared_momentum(0.9) | alltoall"
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 3))
+
+
+def gradients(net: nn.Module, step: int, rank: int) -> dict[str, Tensor]:
+    dice = torch.Generator().manual_seed(WORLD * step + rank)
+    x, y = torch.randn(16, 12, generator=dice), torch.randn(16, 3, generator=dice)
+    named = dict(net.named_parameters())
+    found = torch.autograd.grad((net(x) - y).square().mean(), list(named.values()))
+    return dict(zip(named, found))
+
+
+def trained(
+    plan: str, steps: int, freeze: int, warmup: Warmup | None
+) -> tuple[list[Tensor], float]:
+    """The weights, and the norm of what waits."""
+    net = model()
+    named = dict(net.named_parameters())
+    whole = Plan.make(describe(named), Strategy.parse(plan))
+    optimizer = OneBitAdam(net.parameters(), 0.01, freeze_step=freeze, momentum_kept=True)
+    workers = Workers(whole, WORLD)
+    for step in range(steps):
+        density = None if warmup is None else warmup.density(step)
+        if (now := at_density(whole, density, WORLD)) != workers.plan:
+            workers.adopt(now)
+        for name, u in workers.exchange([gradients(net, step, r) for r in range(WORLD)]).items():
+            named[name].grad = u
+        optimizer.step()
+    waits = sum(float(x.square().sum()) for x in workers.ledgers[0].waiting().values())
+    return [p.detach() for p in net.parameters()], waits
+
+
+def by_hand(steps: int, freeze: int) -> list[Tensor]:
+    """AdamW of the mean gradient, whose variance stops at freeze."""
+    net = model()
+    named = dict(net.named_parameters())
+    m = {n: torch.zeros_like(p) for n, p in named.items()}
+    v = {n: torch.zeros_like(p) for n, p in named.items()}
+    for step in range(1, steps + 1):
+        own = [gradients(net, step - 1, rank) for rank in range(WORLD)]
+        for n, p in named.items():
+            g = sum(x[n] for x in own) / WORLD
+            m[n] = 0.9 * m[n] + 0.1 * g
+            if step <= freeze:
+                v[n] = 0.999 * v[n] + 0.001 * g * g
+            size = (v[n] / (1 - 0.999 ** min(step, freeze))).sqrt() + 1e-8
+            p.data = p.data * (1 - 1e-4) - 0.01 * m[n] / (1 - 0.9**step) / size
+    return [p.detach() for p in net.parameters()]
+
+
+def far(one: list[Tensor], other: list[Tensor]) -> float:
+    return max(float((a - b).abs().max()) for a, b in zip(one, other))
+
+
+def test_while_the_variance_is_learned_it_is_adamw() -> None:
+    found, _ = trained("none+shared_momentum(0.9) | allreduce", 30, 99, None)
+    net = model()
+    theirs = torch.optim.AdamW(net.parameters(), 0.01)
+    for step in range(30):
+        own = [gradients(net, step, rank) for rank in range(WORLD)]
+        for name, p in net.named_parameters():
+            p.grad = sum(x[name] for x in own) / WORLD  # type: ignore[assignment]
+        theirs.step()
+    assert far(found, [p.detach() for p in net.parameters()]) < 1e-4  # g is a difference of u
+
+
+def test_then_the_variance_stays() -> None:
+    found, _ = trained("none+shared_momentum(0.9) | allreduce", 30, 10, None)
+    wanted = by_hand(30, 10)
+    assert far(found, wanted) < 1e-4
+    assert far(found, by_hand(30, 30)) > 10 * far(found, wanted), "the freeze is seen"
+
+
+def test_compressed_after_a_dense_warm_up_it_stays_near() -> None:
+    """The momentum goes on where the dense plan left it."""
+    found, waits = trained(PLAN, 60, 20, Warmup(20, (1.0,)))
+    begin, wanted = [p.detach() for p in model().parameters()], by_hand(60, 20)
+    assert waits > 0
+    moved = sum(float((a - b).square().sum()) for a, b in zip(wanted, begin)) ** 0.5
+    apart = sum(float((a - b).square().sum()) for a, b in zip(wanted, found)) ** 0.5
+    assert apart < 0.5 * moved
+
+
+def test_what_is_encoded_and_kept_is_the_momentum() -> None:
+    """sent + kept = m·u + (1 - m)·g + what was kept, on every rank; u is what arrived."""
+    feedback = Strategy.parse("topk(0.1)+shared_momentum(0.8) | allgather").feedback
+    assert feedback is not None
+    from gradwire.strategy import StepInfo
+
+    g, u, kept = torch.randn(50), torch.randn(50), torch.randn(50)
+    y, midway = feedback.before(g, {"velocity": u, "residual": kept}, StepInfo())
+    torch.testing.assert_close(y, 0.8 * u + 0.2 * g + kept)
+    sent = torch.where(torch.rand(50) < 0.3, y, 0.0)
+    after = feedback.after(y, sent, midway)
+    torch.testing.assert_close(after["residual"] + sent, y)
+    mean = torch.randn(50)
+    assert torch.equal(feedback.received(mean, {})["velocity"], mean)
+
+
+def test_what_never_had_a_gradient_is_not_moved() -> None:
+    """After the freeze signs arrive for all elements; over no variance they would be huge."""
+    p = nn.Parameter(torch.ones(4))
+    optimizer = OneBitAdam([p], 0.1, weight_decay=0.0, freeze_step=1, momentum_kept=True)
+    p.grad = torch.tensor([1.0, 1.0, 0.0, 0.0])
+    optimizer.step()
+    p.grad = torch.tensor([0.1, 0.1, 0.1, -0.1])
+    optimizer.step()
+    assert p.tolist()[2:] == [1.0, 1.0]
+    assert all(x < 1.0 for x in p.tolist()[:2])
+
+
+def test_state_goes_on() -> None:
+    def run(stop: int) -> Tensor:
+        p = nn.Parameter(torch.ones(5))
+        optimizer = OneBitAdam([p], 0.1, freeze_step=3, momentum_kept=True)
+        for step in range(6):
+            if step == stop:
+                saved = copy.deepcopy(optimizer.state_dict())
+                optimizer = OneBitAdam([p], 0.1, freeze_step=3, momentum_kept=True)
+                optimizer.load_state_dict(saved)
+            p.grad = torch.randn(5, generator=torch.Generator().manual_seed(step))
+            optimizer.step()
+        return p.detach()
+
+    assert all(torch.equal(run(stop), run(99)) for stop in (1, 3, 5))
+
+
+def test_other_plans_are_refused() -> None:
+    p = nn.Parameter(torch.ones(5))
+    p.grad = torch.ones(5)
+    with pytest.raises(UsageError, match=r"shared_momentum\(0.9\)"):
+        OneBitAdam([p], 0.1, freeze_step=3).step()
+    for options in ({"freeze_step": 0}, {"freeze_step": 1, "lr": -1.0}):
+        with pytest.raises(UsageError, match="got"):
+            OneBitAdam([p], **options)  # type: ignore[arg-type]

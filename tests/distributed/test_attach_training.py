@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from small import (
 )
 from torch import Tensor, nn
 from torch.amp import GradScaler
+from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import Plan, Strategy, Warmup
@@ -374,3 +376,31 @@ def mixed() -> bool:
 
 def test_each_parameter_has_its_momentum_once(three: Ranks) -> None:
     assert all(three.run(mixed))
+
+
+def autocast(ddp: bool) -> bool:
+    """In bfloat16, accumulated, clipped after the exchange: the same on all ranks, and fp32."""
+    model = small()
+    net = DistributedDataParallel(model) if ddp else model
+    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    with attached(net, "topk(0.1)+ef | allgather") as handle:
+        first = loss_of(model).item()
+        for _ in range(20):
+            optimizer.zero_grad()
+            for part in range(2):
+                with handle.no_sync() if part == 0 else nullcontext():
+                    with torch.autocast("cpu", torch.bfloat16):
+                        loss = loss_of(net, part)
+                    loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            assert all(p.grad is not None and p.grad.dtype == p.dtype for p in model.parameters())
+            optimizer.step()
+        assert handle.stats()["steps"] == 20
+        flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+        equal = len({fingerprint([x]) for x in from_all(flat)}) == 1
+        return equal and loss_of(model).item() < first
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_autocast_accumulation_and_clipping(three: Ranks, ddp: bool) -> None:
+    assert all(three.run(autocast, ddp))

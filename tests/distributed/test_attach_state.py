@@ -105,6 +105,7 @@ def misfits() -> None:
             ({**good, "step": "2"}, "format"),
             ({**good, "world": 7}, "saved with 7 ranks and loaded with 3"),
             ({**good, "ranks": {"5": own}}, "each rank loads the state it saved"),
+            ({**good, "plan": {"none | allreduce": ["nobody"]}}, "nobody"),
             (kept({"nobody": {"residual": torch.zeros(3)}}), "nobody"),
             (kept({"one.weight": {"residual": torch.zeros(13, 44)}}), "one.weight"),
         ]

@@ -138,6 +138,16 @@ def test_exclusions_by_name_and_type_travel_dense(three: Ranks) -> None:
     assert {found[n] for n in found if n not in compressed} == {"none+server_momentum | allreduce"}
 
 
+def everything_inside() -> set[str]:
+    model = small()
+    with attached(model, DGC, exclude=[type(model)]) as handle:
+        return {str(handle.plan.strategy_of(n)) for n, _ in model.named_parameters()}
+
+
+def test_a_type_means_all_that_is_inside(three: Ranks) -> None:
+    assert three.run(everything_inside) == [{"none+server_momentum | allreduce"}] * 3
+
+
 def excluded_from_a_plan() -> str:
     model = small()
     with attached(model, DGC) as handle:
@@ -200,14 +210,14 @@ def test_a_bad_norm_is_not_remembered(three: Ranks) -> None:
 # -- loss scales ---------------------------------------------------------------------------------
 
 
-def with_scaler(strategy: str, bad_step: int) -> tuple[float, float]:
+def with_scaler(strategy: str, bad_step: int, **options: Any) -> tuple[float, float]:
     """How far from training without, though the scale doubles every second step, and halves at
     a bad one; and the last scale."""
 
     def run(scaler: GradScaler | None) -> Tensor:
         model = small()
         optimizer = gradwire.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-        with attached(model, strategy, scaler=scaler):
+        with attached(model, strategy, scaler=scaler, **options):
             for step in range(8):
                 is_bad = step == bad_step
                 if is_bad and scaler is None:
@@ -242,6 +252,43 @@ def test_residuals_follow_the_loss_scale(three: Ranks, strategy: str) -> None:
     for apart, scale in three.run(with_scaler, strategy, 5):  # undone to rounding
         assert apart < 1e-6
         assert scale == 1024.0
+
+
+def clipped_with_scaler(overlap: bool) -> tuple[float, float]:
+    return with_scaler(DGC, 99, clip_norm=1e-2, clip_overlap=overlap)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_clipping_is_of_the_unscaled_gradient(three: Ranks, overlap: bool) -> None:
+    for apart, scale in three.run(clipped_with_scaler, overlap):
+        assert apart < 1e-7
+        assert scale == 4096.0
+
+
+def resumed_with_scaler() -> bool:
+    """The scale that residuals have is saved with them."""
+    fingerprints = []
+    for stop in (8, 5):
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        scaler = GradScaler("cpu", init_scale=256.0, growth_interval=2)
+        saved: Any = None
+        for steps in (range(stop), range(stop, 8)):
+            with attached(model, "topk(0.1)+ef | allgather", scaler=scaler) as handle:
+                if saved is not None:
+                    handle.load_state_dict(saved)
+                for step in steps:
+                    optimizer.zero_grad()
+                    scaler.scale(loss_of(model, step)).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                saved = handle.state_dict()
+        fingerprints.append(fingerprint(model.parameters()))
+    return fingerprints[0] == fingerprints[1]
+
+
+def test_resume_with_a_scaler(three: Ranks) -> None:
+    assert three.run(resumed_with_scaler) == [True] * 3
 
 
 def untold() -> str:

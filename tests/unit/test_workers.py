@@ -152,6 +152,17 @@ def test_what_waits_follows_the_scale_of_gradients() -> None:
             assert torch.equal(found[name], x * scale)
 
 
+def test_what_waits_was_clipped_when_it_came() -> None:
+    """The next gradients are clipped, what waits beside them is not once more."""
+    workers = Workers(plan("topk(0.1)+ef | allgather"), WORLD)
+    arrived = workers.exchange(of_all(0))
+    workers.adopt(plan("none | allreduce"))
+    found = workers.exchange(of_all(1), [0.25] * WORLD)
+    for name, x in found.items():
+        wanted = mean(0)[name] - arrived[name] + 0.25 * mean(1)[name]
+        torch.testing.assert_close(x, wanted, rtol=0, atol=1e-6)
+
+
 def test_momentum_stays_where_it_is() -> None:
     workers = Workers(plan("dgc(0.1) | allgather"), WORLD)
     with pytest.raises(PlanError, match="momentum stays where it is"):

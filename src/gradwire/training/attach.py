@@ -47,7 +47,7 @@ from gradwire.training.state import load, state_of, wanted
 from gradwire.warmup import Warmup, at_density
 
 if TYPE_CHECKING:
-    from torch.distributed.checkpoint import StorageReader
+    from torch.distributed.checkpoint.storage import StorageReader
 
 
 class Handle:
@@ -254,7 +254,7 @@ def attach(
     ]
     performers = [_performer(g, machines, pinned, timeout_seconds) for g in groups]
     if ddp is None:
-        _broadcast(module, group)
+        broadcast(module, group)
     session = Session(parameters, agreed, performers, settings, machines=machines, scaler=scaler)
     try:
         frontend = _frontend(session, module, process_group)
@@ -412,7 +412,7 @@ def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
     return next(iter(devices))
 
 
-def _broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
+def broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
     """Rank 0's parameters and buffers, everywhere, as DDP begins."""
     source = dist.get_process_group_ranks(group)[0]
     with attaching():

@@ -16,7 +16,7 @@ def excluded(
     """Those of the trainable parameters `names` that an entry of `exclude` means.
 
     A text is a parameter's name, in which *, ? and [] stand for others as in file names; a type
-    is that of the modules that hold the parameters, subclasses too. PlanError where an entry
+    means all parameters inside modules of it, subclasses too. PlanError where an entry
     means none.
     """
     known, found = list(names), list[str]()
@@ -45,5 +45,5 @@ def _of_type(module: nn.Module, kind: type[nn.Module]) -> list[str]:
         f"{prefix}.{name}" if prefix else name
         for prefix, child in module.named_modules(remove_duplicate=False)
         if isinstance(child, kinds)
-        for name, _ in child.named_parameters(recurse=False)
+        for name, _ in child.named_parameters()
     ]

@@ -192,9 +192,15 @@ def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
 def _changes(saved: Mapping[str, Sequence[str]], now: Plan) -> str:
     """The first parameter that goes by another strategy than it was saved with, in words."""
     known = {str(s): s.expand() for s in now.strategies}
+    present = {name for bucket in now.buckets for name in bucket.names}
     for text, names in saved.items():
         strategy = known.get(text) or _strategy(text)
         for name in names:
+            if name not in present:
+                raise PlanError(
+                    f"saved state has the model's parameters; '{name}' is none here. Load the "
+                    "state of this very model."
+                )
             mine = now.strategy_of(name)
             if mine.expand() != strategy:
                 return f"'{name}' was saved by '{text}', and goes by '{mine}' here"

@@ -1,0 +1,290 @@
+"""FSDP2: the replicas of a sharded model exchange gradients by a plan; sharding stays torch's.
+
+                 shard 0       shard 1
+    replica 0    rank 0  ═════ rank 1      ══  fully_shard over mesh["shard"]: fast, dense
+                   ┊             ┊
+    replica 1    rank 2  ═════ rank 3      ┊   mesh["replicate"]: slow, by the plan
+
+What is exchanged are shards: of each parameter the part that this rank keeps. The ranks of a
+replicate group keep the same parts; each such group agrees on a plan of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from gradwire.errors import UsageError
+from gradwire.training.session import Session
+
+
+class FsdpFrontend:
+    """Gradients as fully_shard leaves them, from hooks of the sharded parameters.
+
+    torch calls the post-accumulate-grad hooks of a sharded parameter when its `.grad` is final:
+    reduced, divided, cast to the parameter's dtype, added to what was there (pytorch/pytorch
+    #129450, read in torch 2.13's `foreach_reduce`). So one rule serves mixed precision, gradient
+    accumulation and several groups of parameters to a module: the shard in `.grad` is handed over
+    at once, exchanged while backward goes on, and overwritten by the average before backward
+    returns. Only shards offloaded to the CPU are handed over at the end of backward.
+
+    Not by `set_all_reduce_hook`: it is called before all this, with one buffer of the parameters
+    that have a gradient in this backward, and is not told which these are.
+
+    One backward outside `no_sync` is one exchange. A parameter that got no gradient takes part
+    with what its `.grad` holds, or with zeros. A rank whose backward reaches no parameter at all
+    must call `Handle.synchronize` instead, or its replicas wait until the timeout.
+    """
+
+    def __init__(
+        self, session: Session, module: nn.Module, group: dist.ProcessGroup | None
+    ) -> None:
+        self._session, self._group = session, group
+        self._parameters = _trainable(module)
+        self._enabled, self._active, self._exchanges = True, False, False
+        self._twice: str | None = None
+        self._written: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        session.shard = f" of shard {_coordinate(self._parameters.values())}"
+        # Before pytorch/pytorch#180666 hooks were called while such shards were still copied. (A
+        # job on CPUs beside an accelerator cannot be told from that, and hands over late, too.)
+        self._offloaded = session.device.type == "cpu" and torch.accelerator.is_available()
+        for p in self._parameters.values():
+            _let_go(p)
+        self._hooks: list[Any] = [
+            p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+            for name, p in self._parameters.items()
+        ]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, shards of gradients accumulate, and nothing crosses the slow network.
+
+        The fast one goes on reducing, so that no rank must hold whole gradients. Where they fit,
+        `module.set_requires_gradient_sync(False)` spares that traffic, too.
+        """
+        before, self._enabled = self._enabled, False
+        try:
+            yield
+        finally:
+            self._enabled = before
+
+    def synchronize(self) -> None:
+        """Exchange what `.grad` holds now. Collective over the replicate group."""
+        if not self._active:
+            self._begin()
+        self._finish()
+
+    def close(self) -> None:
+        """Replicas average densely from now on: fully_shard alone would let them drift apart."""
+        if self._hooks:
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks.clear()
+            DenseAverage(self._parameters.values(), self._group)
+
+    def _hook(self, name: str) -> Callable[[Tensor], None]:
+        def on_gradient(parameter: Tensor) -> None:
+            if self._enabled:
+                self._on_gradient(name, parameter)
+
+        return on_gradient
+
+    def _on_gradient(self, name: str, parameter: Tensor) -> None:
+        if self._is_average(name, parameter.grad):
+            self._twice = name  # raised by `_finish`: here, fully_shard is amid its own backward
+        if not self._active:
+            self._begin()
+            _after_backward(self._finish)
+        if self._exchanges and not self._offloaded and name in self._session.parameters:
+            self._session.deliver(name, shard_of(parameter.grad))
+
+    def _is_average(self, name: str, gradient: Any) -> bool:
+        """Was it added to our last average? Weakly held: addresses are handed out again."""
+        written, writes = self._written.get(name, (None, 0))
+        same = written is not None and written() is shard_of(gradient)
+        return same and _writes(gradient) == writes + 1
+
+    def _begin(self) -> None:
+        self._active, self._exchanges = True, self._twice is None
+        if self._exchanges:
+            self._session.begin()
+
+    def _finish(self) -> None:
+        self._active = False
+        twice, self._twice = self._twice, None
+        if self._exchanges:
+            # Empty shards as well: torch's clipping needs equally many gradients on all ranks.
+            _fill(self._parameters.values())
+            self._session.flush(lambda name: shard_of(self._parameters[name].grad))
+            self._session.wait()
+        if twice is not None:
+            raise UsageError(
+                f"a strategy with memory takes one backward() per step; '{twice}' got a second "
+                "one on top of an average. Call zero_grad() between, or wrap all but the last "
+                "backward() in handle.no_sync()."
+            )
+        # All parameters, so that a second backward is refused before it has begun an exchange.
+        if self._session.has_memory:
+            self._written = {
+                name: (weakref.ref(shard_of(p.grad)), _writes(p.grad))
+                for name, p in self._parameters.items()
+            }
+
+
+class DenseAverage:
+    """Of the replicas, after each backward, in one order on all ranks: what a detached model does
+    until it is attached again. Lives as long as the parameters."""
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None
+    ) -> None:
+        self._group, self._queued = group, False
+        self._hooks: Any = WeakIdKeyDictionary()
+        for p in parameters:
+            hook = p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            self._hooks[p] = hook
+            _DETACHED[p] = self
+
+    def let_go(self, parameter: nn.Parameter) -> None:
+        """It is attached again."""
+        self._hooks.pop(parameter).remove()
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        if not self._queued:
+            self._queued = True
+            _after_backward(self._average)
+
+    def _average(self) -> None:
+        self._queued = False
+        parameters = list(self._hooks)
+        _fill(parameters)
+        for shard in (shard_of(p.grad) for p in parameters):
+            if shard.numel():
+                shard.div_(dist.get_world_size(self._group))
+                dist.all_reduce(shard, group=self._group)
+
+
+_DETACHED: Any = WeakIdKeyDictionary()
+"""Parameter to the DenseAverage that looks after it, and knows it but weakly."""
+
+
+def _let_go(parameter: nn.Parameter) -> None:
+    average: DenseAverage | None = _DETACHED.pop(parameter, None)
+    if average is not None:
+        average.let_go(parameter)
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether fully_shard was applied, to it or to parts. Loads nothing that this would need."""
+    return any(_is_fsdp(part) for part in module.modules())
+
+
+@torch.no_grad()
+def shard_of(tensor: Any) -> Tensor:
+    """The part of a sharded tensor that this rank keeps, its very memory; all of a plain one."""
+    shard: Tensor = tensor.to_local() if _is_distributed(tensor) else tensor
+    return shard
+
+
+def shards_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, Any]:
+    """The same of each."""
+    return {name: shard_of(p) for name, p in parameters.items()}
+
+
+def sharded_parameters(
+    module: nn.Module, group: dist.ProcessGroup | None, clip_norm: float | None
+) -> dict[str, nn.Parameter]:
+    """The trainable ones of which this rank keeps a part, as all ranks of the group do.
+
+    A parameter with fewer rows than there are ranks in the shard group has no part on some ranks:
+    these leave it out. Reshards the module. Not collective.
+
+    Raises:
+        UsageError: a parameter is not sharded, or over ranks of the group itself; or what is
+            asked for needs whole gradients.
+    """
+    if clip_norm is not None:
+        raise UsageError(
+            f"clip_norm needs whole gradients, fully_shard leaves shards; got {clip_norm}. "
+            "Leave it out, and call torch.nn.utils.clip_grad_norm_ after backward()."
+        )
+    parts: Any = filter(_is_fsdp, module.modules())
+    for part in parts:
+        part.reshard()  # after a forward pass parameters may be whole
+    parameters = _trainable(module)
+    ranks = set(dist.get_process_group_ranks(group or dist.group.WORLD)) - {dist.get_rank()}
+    for name, p in parameters.items():
+        _check_spread(name, p, ranks)
+    return {name: p for name, p in parameters.items() if shard_of(p).numel()}
+
+
+def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
+    """UsageError unless the parameter's parts are on other ranks than these."""
+    if not _is_distributed(parameter):
+        raise UsageError(
+            "all trainable parameters of a sharded model are sharded; "
+            f"'{name}' is not, so nobody would average it over the shard group. Call fully_shard "
+            "on the whole model, without ignored_params, or freeze it."
+        )
+    mesh = parameter.device_mesh
+    for dim, placement in enumerate(parameter.placements):
+        along = dist.get_process_group_ranks(mesh.get_group(dim))
+        if placement.is_replicate() and replicas.intersection(along):
+            raise UsageError(
+                "replicas are averaged by gradwire, not by torch; "
+                f"'{name}' was sharded over {mesh}, so torch averages it, densely, over ranks "
+                f"{along} first. Call fully_shard with mesh=mesh['shard']."
+            )
+    both = sorted(replicas.intersection(mesh.mesh.flatten().tolist()))
+    if both:
+        raise UsageError(
+            "the ranks of process_group keep the same shards; "
+            f"'{name}' is sharded over {mesh}, and process_group has ranks {both} of it, too. "
+            "Pass process_group=mesh['replicate'].get_group()."
+        )
+
+
+def _coordinate(parameters: Iterable[Any]) -> str:
+    """Of this rank in its replica."""
+    return ".".join(map(str, next(iter(parameters)).device_mesh.get_coordinate()))
+
+
+def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _is_fsdp(module: Any) -> bool:
+    return hasattr(module, "set_requires_gradient_sync") and hasattr(module, "reshard")
+
+
+def _is_distributed(tensor: Any) -> bool:
+    return hasattr(tensor, "to_local")
+
+
+def _writes(gradient: Any) -> int:
+    """How often it was written to: torch counts apart what is done to the whole, as zero_grad
+    does, and to this rank's shard, to which fully_shard adds."""
+    versions: int = gradient._version + shard_of(gradient)._version
+    return versions
+
+
+@torch.no_grad()
+def _fill(parameters: Iterable[nn.Parameter]) -> None:
+    """Zeros for gradients that did not come."""
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+
+
+def _after_backward(callback: Callable[[], None]) -> None:
+    """Have it called after fully_shard's own last words, which still reduce what no hook in the
+    backward pass has reached. They are queued in the pass; so we queue when it is over."""
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    queue(lambda: queue(callback))

@@ -1,0 +1,64 @@
+"""Hugging Face Accelerate: `handle = attach(accelerator, model, plan)` after `prepare`.
+
+`accelerator.accumulate`, `no_sync`, `clip_grad_norm_` and `autocast` work as without gradwire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import gradwire
+from gradwire.training.integrations import data_parallel, load, save
+
+try:
+    from accelerate import Accelerator
+except ImportError as error:
+    raise ImportError(
+        f"gradwire.training.integrations.accelerate needs Hugging Face Accelerate: {error}. "
+        "Say: pip install accelerate"
+    ) from error
+
+
+def attach(
+    accelerator: Accelerator,
+    model: nn.Module,
+    plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
+    **options: Any,
+) -> gradwire.Handle:
+    """Attach a prepared model, and have `save_state` and `load_state` keep residuals. Collective.
+
+    `register_for_checkpointing(handle)` would write rank 0's residuals only. Here each rank's are
+    a file in the checkpoint's folder.
+
+    Args:
+        accelerator: that prepared the model.
+        model: what `accelerator.prepare` returned.
+        plan, options: as of `gradwire.attach`; the scaler of mixed precision is the accelerator's.
+
+    Raises:
+        As `gradwire.attach`; UsageError also if Accelerate has a `comm_hook` of its own.
+    """
+    if accelerator.scaler is not None:
+        options.setdefault("scaler", accelerator.scaler)
+    handle = gradwire.attach(data_parallel(model), plan, **options)
+
+    def on_save(models: Sequence[nn.Module], weights: Sequence[Any], folder: str) -> None:
+        save(handle, folder, _name(models, model))
+
+    def on_load(models: Sequence[nn.Module], folder: str) -> None:
+        load(handle, folder, _name(models, model))
+
+    accelerator.register_save_state_pre_hook(on_save)
+    accelerator.register_load_state_pre_hook(on_load)
+    return handle
+
+
+def _name(models: Sequence[nn.Module], model: nn.Module) -> str:
+    """As Accelerate numbers the weights of several models: none, _1, _2."""
+    inside = set(model.modules())  # Accelerate lists what it was given, not what it wrapped it in
+    number = next((i for i, m in enumerate(models) if m in inside), 0)
+    return f"gradwire_{number}" if number else "gradwire"

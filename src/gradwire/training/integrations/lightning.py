@@ -1,0 +1,116 @@
+"""Lightning: `Trainer(strategy=GradwireStrategy(plan))`; Fabric: `attach(fabric, model, plan)`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import gradwire
+from gradwire.training.integrations import data_parallel, load, save
+
+try:
+    from lightning.fabric import Fabric
+    from lightning.pytorch.strategies import DDPStrategy
+except ImportError as error:
+    raise ImportError(
+        f"gradwire.training.integrations.lightning needs Lightning: {error}. "
+        "Say: pip install lightning"
+    ) from error
+
+
+class GradwireStrategy(DDPStrategy):
+    """Lightning's DDPStrategy, with gradients that travel by a plan.
+
+    A strategy, not a callback: it alone is told a checkpoint's path, on every rank, and can write
+    residuals beside it, into `PATH.gradwire/`. And on CPUs Lightning drops `ddp_comm_hook`
+    without a word.
+
+    Args:
+        plan: as of `gradwire.attach`.
+        options: keyword arguments of `gradwire.attach`; the scaler of mixed precision is the
+            trainer's.
+        ddp: keyword arguments of Lightning's DDPStrategy.
+
+    `Trainer.fit` raises what `gradwire.attach` raises, on all ranks.
+    """
+
+    handle: gradwire.Handle | None = None
+    """Of the attached model, from the beginning of `fit` on; detached, but readable, after it."""
+
+    def __init__(
+        self,
+        plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
+        options: Mapping[str, Any] | None = None,
+        **ddp: Any,
+    ) -> None:
+        super().__init__(**ddp)
+        self._plan, self._options = plan, dict(options or {})
+        self._resume_from: str | None = None
+
+    def configure_ddp(self) -> None:
+        """Collective."""
+        super().configure_ddp()
+        options = _scaler_of(self.precision_plugin) | self._options
+        self.handle = gradwire.attach(self.model, self._plan, **options)
+        if self._resume_from is not None:
+            load(self.handle, self._resume_from)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
+    ) -> None:
+        super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+        if self.handle is not None and "optimizer_states" in checkpoint:  # not the weights alone
+            save(self.handle, _beside(filepath))
+
+    def load_checkpoint(self, checkpoint_path: str | Path, *args: Any, **kwargs: Any) -> Any:
+        """Called before the model is wrapped."""
+        self._resume_from = _beside(checkpoint_path)
+        return super().load_checkpoint(checkpoint_path, *args, **kwargs)
+
+    def remove_checkpoint(self, filepath: str | Path) -> None:
+        super().remove_checkpoint(filepath)
+        super().remove_checkpoint(_beside(filepath))
+
+    def teardown(self) -> None:
+        if self.handle is not None:
+            self.handle.detach()
+        self._resume_from = None
+        super().teardown()
+
+
+def attach(
+    fabric: Fabric,
+    model: nn.Module,
+    plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
+    **options: Any,
+) -> gradwire.Handle:
+    """Attach what `fabric.setup(model)` returned. Collective.
+
+    `fabric.save` writes on rank 0 alone; residuals are for `save` and `load` of
+    `gradwire.training.integrations`.
+
+    Args:
+        fabric: with `strategy="ddp"`.
+        model: set up by it.
+        plan, options: as of `gradwire.attach`; the scaler of mixed precision is Fabric's.
+
+    Raises:
+        As `gradwire.attach`.
+    """
+    options = _scaler_of(fabric.strategy.precision) | options
+    return gradwire.attach(data_parallel(model), plan, **options)
+
+
+def _scaler_of(precision: Any) -> dict[str, Any]:
+    """For attach; precision: Lightning's plug-in of that name."""
+    scaler = getattr(precision, "scaler", None)
+    return {} if scaler is None else {"scaler": scaler}
+
+
+def _beside(checkpoint: str | Path) -> str:
+    """last.ckpt may be a link."""
+    return f"{os.path.realpath(checkpoint) if os.path.islink(checkpoint) else checkpoint}.gradwire"

@@ -1,0 +1,93 @@
+"""Hugging Face Trainer: `attach(trainer, plan)` before `trainer.train()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import gradwire
+from gradwire.training.integrations import data_parallel, load, save
+
+try:
+    from transformers import Trainer, TrainerCallback
+    from transformers.trainer_utils import get_last_checkpoint
+except ImportError as error:
+    raise ImportError(
+        f"gradwire.training.integrations.transformers needs Hugging Face's Trainer: {error}. "
+        "Say: pip install 'transformers[torch]'"
+    ) from error
+
+
+class GradwireCallback(TrainerCallback):
+    """Attaches once the trainer has wrapped its model, and keeps residuals in checkpoints."""
+
+    handle: gradwire.Handle | None = None
+    """Of the attached model, from the beginning of training on; stays attached after it."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        plan: str | gradwire.Strategy | gradwire.Plan | Path,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.resume_from: str | bool | None = None
+        self._trainer, self._plan, self._options = trainer, plan, dict(options)
+        self._attached: nn.Module | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Collective."""
+        self._attach(data_parallel(self._trainer.model_wrapped))
+        assert self.handle is not None
+        if self.resume_from is True:
+            self.resume_from = get_last_checkpoint(args.output_dir)
+        if self.resume_from:
+            load(self.handle, str(self.resume_from))
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        elsewhere = args.save_only_model or state.is_hyper_param_search
+        if self.handle is not None and not elsewhere:
+            save(self.handle, Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    def _attach(self, model: nn.Module) -> None:
+        """Another train() of the same Trainer may bring a new DDP around the same parameters."""
+        if model is self._attached:
+            return
+        if self.handle is not None:
+            self.handle.detach()
+        if self._trainer.accelerator.scaler is not None:
+            self._options.setdefault("scaler", self._trainer.accelerator.scaler)
+        self.handle = gradwire.attach(model, self._plan, **self._options)
+        self._attached = model
+
+
+def attach(
+    trainer: Trainer, plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto", **options: Any
+) -> GradwireCallback:
+    """Have a Trainer's gradients travel by a plan, from its next `train()` on. Not collective.
+
+    Args:
+        trainer: a `transformers.Trainer`, or of a class made from it.
+        plan, options: as of `gradwire.attach`; the scaler of mixed precision is the trainer's.
+
+    Returns:
+        The callback that was added; its `handle` is there once training has begun. `train()` then
+        raises what `gradwire.attach` raises, on all ranks.
+    """
+    callback = GradwireCallback(trainer, plan, options)
+    trainer.add_callback(callback)
+    train = trainer.train
+
+    # Callbacks are not told which checkpoint is resumed from.
+    @wraps(train)
+    def train_from(
+        resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        callback.resume_from = resume_from_checkpoint
+        return train(resume_from_checkpoint, *args, **kwargs)
+
+    trainer.train = train_from
+    return callback

@@ -1,0 +1,197 @@
+"""docs/trainers.md and what all integrations have in common: imports, and a file per rank."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import Ranks
+from small import attached, loss_of, small
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.nn.parallel import DistributedDataParallel
+from trainers import TOPK, tensors
+
+from gradwire.errors import PlanError, UsageError
+from gradwire.training.integrations import data_parallel, load, save
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8")
+FILES = ("accelerate", "transformers", "lightning", "ray")
+
+
+# -- the page ----------------------------------------------------------------------------------
+
+
+def lines(text: str) -> list[str]:
+    return [stripped for line in text.splitlines() if (stripped := line.strip())]
+
+
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_snippets_are_cut_from_the_example(section: str) -> None:
+    """Which is run: its lines, in its order."""
+    (example,) = re.findall(r"`examples/(\w+\.py)`", SECTIONS[section])
+    source = lines((ROOT / "examples" / example).read_text(encoding="utf-8"))
+    snippets = re.findall(r"^```python\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE)
+    assert snippets
+    place = 0
+    for line in lines("".join(snippets)):
+        assert line in source[place:], f"{example} lacks, or has elsewhere: {line}"
+        place += source[place:].index(line) + 1
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_imports_are_those_of_the_example(section: str) -> None:
+    (example,) = re.findall(r"`examples/(\w+\.py)`", SECTIONS[section])
+    source = lines((ROOT / "examples" / example).read_text(encoding="utf-8"))
+    wanted = re.findall(r"`(from gradwire[^`]*)`", SECTIONS[section])
+    assert wanted
+    assert set(wanted) <= set(source)
+
+
+# -- imports -----------------------------------------------------------------------------------
+
+
+def test_gradwire_imports_no_trainer() -> None:
+    code = (
+        "import sys, gradwire, gradwire.training.integrations\n"
+        "gradwire.attach, gradwire.Handle\n"
+        f"print([m for m in {FILES} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_trainer_says_what_to_install(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"gradwire.training.integrations.{name}"
+    for loaded in [m for m in sys.modules if m.split(".")[0] == name] + [name]:
+        monkeypatch.setitem(sys.modules, loaded, None)  # type: ignore[arg-type]
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ImportError, match=f"pip install '?{name}"):
+        importlib.import_module(module)
+
+
+# -- what hides a DistributedDataParallel ------------------------------------------------------
+
+
+def hidden() -> None:
+    inside = DistributedDataParallel(small())
+    assert data_parallel(inside) is inside
+    assert data_parallel(nn.Sequential(inside)) is inside
+    assert data_parallel(torch.compile(inside, backend="eager")) is inside  # type: ignore[arg-type]
+    plain = small()
+    assert data_parallel(plain) is plain
+    with pytest.raises(UsageError, match="holds 2"):
+        data_parallel(nn.ModuleList([inside, DistributedDataParallel(small())]))
+
+
+def test_the_wrapped_model_is_found(two: Ranks) -> None:
+    two.run(hidden)
+
+
+# -- steps that come before the first exchange, and may ---------------------------------------
+
+
+def backward_inside_the_step() -> None:
+    """As Lightning does. Warnings are errors here."""
+    for silent in (False, True):
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with attached(model, TOPK) as handle:
+
+            def closure(model: Any = model, handle: Any = handle, silent: bool = silent) -> float:
+                with handle.no_sync() if silent else nullcontext():
+                    loss = loss_of(model)
+                    loss.backward()
+                return loss.item()
+
+            optimizer.step(closure)
+            optimizer.zero_grad()
+            told = "seen no gradients"
+            with pytest.warns(UserWarning, match=told) if silent else nullcontext():
+                optimizer.step(closure)
+
+
+def test_a_backward_inside_the_step_is_not_missed(two: Ranks) -> None:
+    two.run(backward_inside_the_step)
+
+
+def state_before_the_first_step() -> None:
+    """torch.distributed.checkpoint steps with a rate of 0, to have a state to read into."""
+    model = small()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    with attached(model, TOPK) as handle:
+        get_optimizer_state_dict(model, optimizer)
+        with handle.no_sync():
+            loss_of(model).backward()
+        with pytest.warns(UserWarning, match="seen no gradients"):
+            optimizer.step()
+
+
+def test_a_checkpoint_may_be_read_before_the_first_step(two: Ranks) -> None:
+    two.run(state_before_the_first_step)
+
+
+# -- a file per rank ---------------------------------------------------------------------------
+
+
+def written(folder: str) -> float:
+    """What waits after three steps, added up."""
+    model = small()
+    with attached(model, TOPK) as handle:
+        for step in range(3):
+            model.zero_grad()
+            loss_of(model, step).backward()
+        save(handle, folder)
+        return waiting(handle)
+
+
+def read(folder: str) -> float:
+    with attached(small(), TOPK) as handle:
+        load(handle, folder)
+        return waiting(handle)
+
+
+def waiting(handle: Any) -> float:
+    return sum(float(x.double().sum()) for x in tensors(handle.state_dict()["ranks"]))
+
+
+def refuses(folder: str) -> bool:
+    try:
+        read(folder)
+    except PlanError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("where", [str, Path, "file://{}".format])
+def test_files_are_read_by_any_number_of_ranks(
+    two: Ranks, three: Ranks, where: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    """Σ v/n, what is yet to arrive, is the same before and after."""
+    kept = two.run(written, where(tmp_path / "new"))
+    names = sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert names == ["gradwire-0-of-2.pt", "gradwire-1-of-2.pt"]
+    assert two.run(read, where(tmp_path / "new")) == kept
+    found = three.run(read, where(tmp_path / "new"))
+    assert sum(found) / 3 == pytest.approx(sum(kept) / 2, rel=1e-5)
+
+
+def test_files_of_some_ranks_are_refused(two: Ranks, three: Ranks, tmp_path: Path) -> None:
+    two.run(written, str(tmp_path))
+    (tmp_path / "gradwire-1-of-2.pt").unlink()
+    assert any(three.run(refuses, str(tmp_path)))

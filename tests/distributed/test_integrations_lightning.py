@@ -1,0 +1,133 @@
+"""Lightning's Trainer: the strategy attaches, and keeps residuals beside each checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import Ranks
+from torch import Tensor, nn
+from trainers import (
+    ACCUMULATE,
+    LAWS,
+    SCALER_LAW,
+    Job,
+    Trained,
+    launched,
+    loader,
+    net,
+    sgd,
+    trained,
+)
+
+pytest.importorskip("lightning")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with Ranks(2, tmp_path_factory.mktemp("pair"), timeout_seconds=240.0) as ranks:
+        yield ranks
+
+
+def trainer_of(job: Job) -> Any:
+    """A Lightning Trainer and its module."""
+    import warnings
+
+    import lightning
+    from lightning.fabric.utilities.warnings import PossibleUserWarning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.plugins import MixedPrecision
+
+    from gradwire.training.integrations.lightning import GradwireStrategy
+
+    class Module(lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+            self.automatic_optimization = not job.silent
+
+        def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+            loss = nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            if job.silent:  # not self.manual_backward(loss)
+                loss.backward()
+                self.optimizers().step()
+            return loss
+
+        validation_step = training_step
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return sgd(self, job)
+
+    launched()
+    options: dict[str, Any] = {}
+    # torch 2.13's word on Lightning's use of it, and Lightning's advice on so small a job.
+    warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+    warnings.simplefilter("ignore", PossibleUserWarning)
+    warnings.filterwarnings("ignore", message=".*(exists and is not empty|no .val_dataloader)")
+    if not job.silent:
+        options |= {"accumulate_grad_batches": ACCUMULATE, "gradient_clip_val": 0.5}
+    if job.scaled:
+        options |= {"plugins": [MixedPrecision("16-mixed", "cpu")]}
+    checkpoint = ModelCheckpoint(job.folder, "{epoch}", save_top_k=1, save_last="link")
+    strategy = GradwireStrategy(job.plan, {"timeout_seconds": 30.0})
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy=strategy, max_epochs=job.epochs, logger=False,
+        precision="bf16-mixed" if job.half else None, callbacks=[checkpoint],
+        enable_progress_bar=False, enable_model_summary=False, **options,
+    )  # fmt: skip
+    return trainer, Module()
+
+
+def train(job: Job) -> Trained:
+    trainer, module = trainer_of(job)
+    trainer.fit(module, loader(), ckpt_path="last" if job.resume else None)
+    return trained(module, trainer.strategy.handle)
+
+
+@pytest.mark.parametrize("law", [*LAWS, SCALER_LAW])
+def test_lightning(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> None:
+    law(pair, train, tmp_path)
+
+
+def files(job: Job) -> list[str]:
+    """Two epochs, of whose checkpoints the last is kept; one more by hand, and the weights."""
+    trainer, module = trainer_of(job)
+    trainer.fit(module, loader())
+    trainer.save_checkpoint(f"{job.folder}/by-hand.ckpt")
+    trainer.save_checkpoint(f"{job.folder}/weights.ckpt", weights_only=True)
+    return sorted(str(path.relative_to(job.folder)) for path in Path(job.folder).rglob("*"))
+
+
+def test_residuals_are_beside_each_checkpoint(pair: Ranks, tmp_path: Path) -> None:
+    written = ["gradwire-0-of-2.pt", "gradwire-1-of-2.pt"]
+    wanted = [
+        "by-hand.ckpt",
+        "by-hand.ckpt.gradwire",
+        *(f"by-hand.ckpt.gradwire/{name}" for name in written),
+        "epoch=1.ckpt",
+        "epoch=1.ckpt.gradwire",
+        *(f"epoch=1.ckpt.gradwire/{name}" for name in written),
+        "last.ckpt",
+        "weights.ckpt",
+    ]
+    assert pair.run(files, Job(str(tmp_path), epochs=2)) == [wanted] * 2
+
+
+def fits_twice(job: Job) -> tuple[float, ...]:
+    """With a validation between, which attaches nothing; every `fit` begins a new handle."""
+    trainer, module = trainer_of(job)
+    found = []
+    for epochs in (1, 2):
+        trainer.fit_loop.max_epochs = epochs
+        trainer.fit(module, loader())
+        found.append(trainer.strategy.handle.stats()["steps"])
+        trainer.validate(module, loader(), verbose=False)
+        found.append(trainer.strategy.handle.stats()["steps"])
+    return tuple(found)
+
+
+def test_fit_may_come_twice(pair: Ranks, tmp_path: Path) -> None:
+    assert pair.run(fits_twice, Job(str(tmp_path))) == [(2.0, 2.0, 2.0, 2.0)] * 2

@@ -1,0 +1,130 @@
+"""Hugging Face's Trainer: attached when it wraps the model, saved and resumed with its folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import Ranks
+from torch import Tensor, nn
+from trainers import (
+    ACCUMULATE,
+    BATCH,
+    LAWS,
+    SCALER_LAW,
+    Job,
+    Net,
+    Rows,
+    Trained,
+    launched,
+    sgd,
+    trained,
+)
+
+pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    with Ranks(2, tmp_path_factory.mktemp("pair"), timeout_seconds=240.0) as ranks:
+        yield ranks
+
+
+class Classifier(Net):
+    """As Trainer wants it: names in, a loss out."""
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        logits = super().forward(x)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def classifier() -> Classifier:
+    torch.manual_seed(0)
+    return Classifier()
+
+
+class Named(Rows):
+    def __getitem__(self, i: int) -> Any:
+        return {"x": self.x[i], "labels": self.y[i]}
+
+
+def trainer_of(job: Job) -> Any:
+    from accelerate.state import AcceleratorState
+    from transformers import Trainer, TrainingArguments
+
+    class Unwrapped(Trainer):  # type: ignore[misc]
+        def compute_loss(self, model: nn.Module, inputs: Any, **_: Any) -> Tensor:
+            loss: Tensor = self.model(**inputs)["loss"]
+            return loss
+
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the job before, in this process
+    launched()
+    arguments = TrainingArguments(
+        job.folder, use_cpu=True, bf16=job.half, report_to=[], disable_tqdm=True,
+        per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATE,
+        num_train_epochs=job.epochs, lr_scheduler_type="constant", max_grad_norm=0.5,
+        save_strategy="epoch", save_total_limit=1,
+    )  # fmt: skip
+    model = classifier()
+    kind = Unwrapped if job.silent else Trainer
+    trainer = kind(model, arguments, train_dataset=Named(), optimizers=(sgd(model, job), None))
+    if job.scaled:  # on CPUs Accelerate makes none
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu")
+    return trainer
+
+
+def train(job: Job) -> Trained:
+    from gradwire.training.integrations.transformers import attach
+
+    trainer = trainer_of(job)
+    callback = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.train(resume_from_checkpoint=job.resume)
+    assert callback.handle is not None
+    end = trained(trainer.model, callback.handle)
+    callback.handle.detach()
+    return end
+
+
+@pytest.mark.parametrize("law", [*LAWS, SCALER_LAW])
+def test_transformers(pair: Ranks, law: Callable[..., None], tmp_path: Path) -> None:
+    law(pair, train, tmp_path)
+
+
+def twice(job: Job) -> tuple[float, float]:
+    """The same Trainer trains again, in the same DDP; and then another one the same model."""
+    from gradwire.training.integrations.transformers import attach
+
+    trainer = trainer_of(job)
+    callback = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.train()
+    trainer.train()
+    assert callback.handle is not None
+    first = callback.handle.stats()["steps"]
+    trainer.model_wrapped = trainer.model  # as after a search for hyperparameters
+    trainer.train()
+    again = callback.handle.stats()["steps"]
+    callback.handle.detach()
+    return first, again
+
+
+def test_a_trainer_may_train_again(pair: Ranks, tmp_path: Path) -> None:
+    assert pair.run(twice, Job(str(tmp_path))) == [(4.0, 2.0)] * 2
+
+
+def weights_alone(job: Job) -> list[str]:
+    from gradwire.training.integrations.transformers import attach
+
+    trainer = trainer_of(job)
+    trainer.args.save_only_model = True
+    callback = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.train()
+    assert callback.handle is not None
+    callback.handle.detach()
+    return [path.name for path in Path(job.folder).glob("*/gradwire*")]
+
+
+def test_weights_alone_have_no_residuals(pair: Ranks, tmp_path: Path) -> None:
+    assert pair.run(weights_alone, Job(str(tmp_path))) == [[], []]

@@ -11,9 +11,7 @@ replicate group keep the same parts; each such group agrees on a plan of its own
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,10 +20,11 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
+from gradwire.training.module import ModuleFrontend
 from gradwire.training.session import Session
 
 
-class FsdpFrontend:
+class FsdpFrontend(ModuleFrontend):
     """Gradients as fully_shard leaves them, from hooks of the sharded parameters.
 
     torch calls the post-accumulate-grad hooks of a sharded parameter when its `.grad` is final:
@@ -38,104 +37,48 @@ class FsdpFrontend:
     Not by `set_all_reduce_hook`: it is called before all this, with one buffer of the parameters
     that have a gradient in this backward, and is not told which these are.
 
-    One backward outside `no_sync` is one exchange. A parameter that got no gradient takes part
-    with what its `.grad` holds, or with zeros. A rank whose backward reaches no parameter at all
-    must call `Handle.synchronize` instead, or its replicas wait until the timeout.
+    In `no_sync` shards of gradients accumulate, and nothing crosses the slow network. The fast one
+    goes on reducing, so that no rank must hold whole gradients. Where they fit,
+    `module.set_requires_gradient_sync(False)` spares that traffic, too.
     """
 
     def __init__(
         self, session: Session, module: nn.Module, group: dist.ProcessGroup | None
     ) -> None:
-        self._session, self._group = session, group
-        self._parameters = _trainable(module)
-        self._enabled, self._active, self._exchanges = True, False, False
-        self._twice: str | None = None
-        self._written: dict[str, tuple[weakref.ref[Tensor], int]] = {}
-        session.shard = f" of shard {_coordinate(self._parameters.values())}"
+        parameters = _trainable(module)
+        for p in parameters.values():
+            _let_go(p)
+        super().__init__(session, parameters)
+        self._group = group
+        session.shard = f" of shard {_coordinate(parameters.values())}"
         # Before pytorch/pytorch#180666 hooks were called while such shards were still copied. (A
         # job on CPUs beside an accelerator cannot be told from that, and hands over late, too.)
         self._offloaded = session.device.type == "cpu" and torch.accelerator.is_available()
-        for p in self._parameters.values():
-            _let_go(p)
-        self._hooks: list[Any] = [
-            p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
-            for name, p in self._parameters.items()
-        ]
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Inside, shards of gradients accumulate, and nothing crosses the slow network.
-
-        The fast one goes on reducing, so that no rank must hold whole gradients. Where they fit,
-        `module.set_requires_gradient_sync(False)` spares that traffic, too.
-        """
-        before, self._enabled = self._enabled, False
-        try:
-            yield
-        finally:
-            self._enabled = before
-
-    def synchronize(self) -> None:
-        """Exchange what `.grad` holds now. Collective over the replicate group."""
-        if not self._active:
-            self._begin()
-        self._finish()
+    def launch(self) -> None:
+        """Empty shards get gradients as well: torch's clipping needs equally many on all ranks."""
+        _fill(self._parameters.values())
+        super().launch()
 
     def close(self) -> None:
         """Replicas average densely from now on: fully_shard alone would let them drift apart."""
         if self._hooks:
-            for hook in self._hooks:
-                hook.remove()
-            self._hooks.clear()
+            super().close()
             DenseAverage(self._parameters.values(), self._group)
 
-    def _hook(self, name: str) -> Callable[[Tensor], None]:
-        def on_gradient(parameter: Tensor) -> None:
-            if self._enabled:
-                self._on_gradient(name, parameter)
+    def _gradient(self, name: str) -> Tensor | None:
+        gradient = self._parameters[name].grad
+        return None if gradient is None else shard_of(gradient)
 
-        return on_gradient
+    def _writes(self, name: str) -> int:
+        return _writes(self._parameters[name].grad)
 
-    def _on_gradient(self, name: str, parameter: Tensor) -> None:
-        if self._is_average(name, parameter.grad):
-            self._twice = name  # raised by `_finish`: here, fully_shard is amid its own backward
-        if not self._active:
-            self._begin()
-            _after_backward(self._finish)
-        if self._exchanges and not self._offloaded and name in self._session.parameters:
-            self._session.deliver(name, shard_of(parameter.grad))
+    def _deliver(self, name: str, gradient: Tensor) -> None:
+        if not self._offloaded and name in self._session.parameters:
+            super()._deliver(name, gradient)
 
-    def _is_average(self, name: str, gradient: Any) -> bool:
-        """Was it added to our last average? Weakly held: addresses are handed out again."""
-        written, writes = self._written.get(name, (None, 0))
-        same = written is not None and written() is shard_of(gradient)
-        return same and _writes(gradient) == writes + 1
-
-    def _begin(self) -> None:
-        self._active, self._exchanges = True, self._twice is None
-        if self._exchanges:
-            self._session.begin()
-
-    def _finish(self) -> None:
-        self._active = False
-        twice, self._twice = self._twice, None
-        if self._exchanges:
-            # Empty shards as well: torch's clipping needs equally many gradients on all ranks.
-            _fill(self._parameters.values())
-            self._session.flush(lambda name: shard_of(self._parameters[name].grad))
-            self._session.wait()
-        if twice is not None:
-            raise UsageError(
-                f"a strategy with memory takes one backward() per step; '{twice}' got a second "
-                "one on top of an average. Call zero_grad() between, or wrap all but the last "
-                "backward() in handle.no_sync()."
-            )
-        # All parameters, so that a second backward is refused before it has begun an exchange.
-        if self._session.has_memory:
-            self._written = {
-                name: (weakref.ref(shard_of(p.grad)), _writes(p.grad))
-                for name, p in self._parameters.items()
-            }
+    def _after_backward(self) -> None:
+        _after_backward(self.synchronize)
 
 
 class DenseAverage:

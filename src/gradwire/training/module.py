@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +22,16 @@ class ModuleFrontend:
     must call `Handle.synchronize` instead, or its peers wait until the timeout.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._enabled, self._active = True, False
+    def __init__(
+        self, session: Session, parameters: Mapping[str, nn.Parameter] | None = None
+    ) -> None:
+        self._session, self._parameters = session, parameters or session.parameters
+        self._enabled, self._active, self._exchanges = True, False, False
+        self._twice: str | None = None
         self._written: dict[str, tuple[weakref.ref[Tensor], int]] = {}
-        self._hooks = [
+        self._hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
-            for name, p in session.parameters.items()
+            for name, p in self._parameters.items()
         ]
 
     @contextmanager
@@ -48,61 +52,91 @@ class ModuleFrontend:
         """Begin to exchange what `.grad` holds now. Collective; returns at once."""
         if not self._active:
             self._begin()
-        self._session.flush(self._absent)
+        if self._exchanges:
+            self._session.flush(self._absent)
 
     def land(self) -> None:
         """Wait for what was launched."""
         self._active = False
-        self._session.wait()
-        self._remember_averages()
-
-    def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
-    def _hook(self, name: str) -> Callable[[Tensor], None]:
-        def on_gradient(parameter: Tensor) -> None:
-            if self._enabled:
-                self._on_gradient(name, parameter)
-
-        return on_gradient
-
-    def _on_gradient(self, name: str, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        assert gradient is not None
-        if self._is_average(name, gradient):
+        twice, self._twice = self._twice, None
+        if self._exchanges:
+            self._session.wait()
+        if twice is not None:
             raise UsageError(
-                f"a strategy with memory takes one backward() per step; '{name}' got a second one "
-                "on top of an average. Call zero_grad() between, or wrap all but the last "
+                f"a strategy with memory takes one backward() per step; '{twice}' got a second "
+                "one on top of an average. Call zero_grad() between, or wrap all but the last "
                 "backward() in handle.no_sync(). Reentrant checkpointing counts as several: use "
                 "use_reentrant=False."
             )
+        self._remember_averages()
+
+    def close(self) -> None:
+        """No more exchanges."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    # -- what is a gradient, and when backward is over -------------------------------------
+
+    def _gradient(self, name: str) -> Tensor | None:
+        """What `.grad` holds: the memory that an average overwrites."""
+        return self._parameters[name].grad
+
+    def _writes(self, name: str) -> int:
+        """How often that was written to."""
+        gradient = self._gradient(name)
+        return 0 if gradient is None else gradient._version
+
+    def _absent(self, name: str) -> Tensor:
+        gradient = self._gradient(name)
+        if gradient is None:
+            gradient = self._parameters[name].grad = self._session.nothing(name)
+        return gradient
+
+    def _after_backward(self) -> None:
+        """Have all synchronized once autograd has nothing left to do, in the thread that called
+        backward()."""
+        torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
+
+    # -- one backward ----------------------------------------------------------------------
+
+    def _hook(self, name: str) -> Callable[[Tensor], None]:
+        def on_gradient(_: Tensor) -> None:
+            if self._enabled:
+                self._on_gradient(name)
+
+        return on_gradient
+
+    def _on_gradient(self, name: str) -> None:
+        if self._is_average(name):
+            self._twice = name  # raised at the end: others are amid their own backward
         if not self._active:
             self._begin()
-            # Runs once autograd has nothing left to do, in the thread that called backward().
-            torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
+            self._after_backward()
+        gradient = self._gradient(name)
+        if self._exchanges and gradient is not None:
+            self._deliver(name, gradient)
+
+    def _deliver(self, name: str, gradient: Tensor) -> None:
         self._session.deliver(name, gradient)
 
-    def _is_average(self, name: str, gradient: Tensor) -> bool:
+    def _is_average(self, name: str) -> bool:
         """Was it added to our last average? Weakly held: addresses are handed out again."""
-        written, version = self._written.get(name, (None, 0))
-        return written is not None and written() is gradient and gradient._version == version + 1
+        written, writes = self._written.get(name, (None, 0))
+        same = written is not None and written() is self._gradient(name)
+        return same and self._writes(name) == writes + 1
 
     def _begin(self) -> None:
-        self._session.begin()
-        self._active = True
+        self._active, self._exchanges = True, self._twice is None
+        if self._exchanges:
+            self._session.begin()
 
     def _remember_averages(self) -> None:
         """All, so that a second backward is refused before it has begun an exchange."""
         if self._session.has_memory:
+            found = {name: self._gradient(name) for name in self._parameters}
             self._written = {
-                name: (weakref.ref(p.grad), p.grad._version)
-                for name, p in self._session.parameters.items()
-                if p.grad is not None
+                name: (weakref.ref(g), self._writes(name))
+                for name, g in found.items()
+                if g is not None
             }
-
-    def _absent(self, name: str) -> Tensor:
-        parameter: nn.Parameter = self._session.parameters[name]
-        if parameter.grad is None:
-            parameter.grad = self._session.nothing(name)
-        return parameter.grad

@@ -57,8 +57,6 @@ class OptimizerCheck:
         if with_closure and optimizer not in self._began:
             self._began.add(optimizer)
             return
-        if not any(group.get("lr", 1.0) for group in groups):
-            return  # torch.distributed.checkpoint steps like this to make an optimizer's state
         if all(float(g.get("lr", 1.0)) == 0.0 for g in groups):
             return  # torch makes optimizers' states by such a step, before training
         self._check_fired()

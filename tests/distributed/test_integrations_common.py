@@ -20,8 +20,10 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.nn.parallel import DistributedDataParallel
 from trainers import TOPK, tensors
 
+import gradwire
 from gradwire.errors import PlanError, UsageError
-from gradwire.training.integrations import data_parallel, load, save
+from gradwire.training.ddp import inner
+from gradwire.training.integrations import load, save
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8")
@@ -90,13 +92,22 @@ def test_a_missing_trainer_says_what_to_install(
 
 def hidden() -> None:
     inside = DistributedDataParallel(small())
-    assert data_parallel(inside) is inside
-    assert data_parallel(nn.Sequential(inside)) is inside
-    assert data_parallel(torch.compile(inside, backend="eager")) is inside  # type: ignore[arg-type]
+    assert inner(inside) is inside
+    assert inner(nn.Sequential(inside)) is inside
+    assert inner(torch.compile(inside, backend="eager")) is inside  # type: ignore[arg-type]
     plain = small()
-    assert data_parallel(plain) is plain
-    with pytest.raises(UsageError, match="holds 2"):
-        data_parallel(nn.ModuleList([inside, DistributedDataParallel(small())]))
+    assert inner(plain) is plain
+    for two_of_them in (DistributedDataParallel(small()), nn.Linear(2, 2)):
+        with pytest.raises(UsageError, match="Attach each of them"):
+            gradwire.attach(nn.ModuleList([inside, two_of_them]), TOPK)
+    for hides in (nn.Sequential, lambda m: torch.compile(m, backend="eager")):
+        model = DistributedDataParallel(small())
+        with attached(hides(model), TOPK) as handle:
+            loss_of(model).backward()
+            assert handle.stats()["steps"] == 1
+    with attached(torch.compile(small(), backend="eager"), TOPK) as handle:  # type: ignore[arg-type]
+        names = {name for bucket in handle.plan.buckets for name in bucket.names}
+        assert names == {name for name, _ in small().named_parameters()}
 
 
 def test_the_wrapped_model_is_found(two: Ranks) -> None:

@@ -113,7 +113,8 @@ def sgd(model: nn.Module, job: Job) -> torch.optim.Optimizer:
 
 def launched() -> None:
     """What a launcher says beside what `ranks` does, so that no trainer starts ranks itself."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", LOCAL_WORLD_SIZE="2")
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    os.environ.update(address, LOCAL_WORLD_SIZE="2", OMP_NUM_THREADS="1")
 
 
 def trained(model: nn.Module, handle: Handle) -> Trained:

@@ -31,7 +31,7 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.attached import enter, is_attached, leave
-from gradwire.training.ddp import DdpFrontend, trainable
+from gradwire.training.ddp import DdpFrontend, inner, trainable
 from gradwire.training.exclude import excluded
 from gradwire.training.fsdp import (
     FsdpFrontend,
@@ -222,6 +222,7 @@ def attach(
         )
     warmup = Warmup(warmup) if isinstance(warmup, int) else warmup
     settings = Settings(clip_norm, clip_overlap, seed, warmup)
+    module = inner(module)
     ddp = module if isinstance(module, DistributedDataParallel) else None
     if ddp is not None and process_group is None:
         process_group = ddp.process_group

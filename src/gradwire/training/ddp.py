@@ -136,6 +136,27 @@ def _at_end_of_backward(callback: Callable[[], None]) -> bool:
     return True
 
 
+def inner(module: nn.Module) -> nn.Module:
+    """The DistributedDataParallel that a wrapper hides (a trainer's, or torch.compile's), or else
+    the module itself, under its parameters' own names.
+
+    Attached around it, we would exchange what DDP has averaged already.
+    """
+    inside = [m for m in module.modules() if isinstance(m, DistributedDataParallel)]
+    if not inside:
+        plain: nn.Module = getattr(module, "_orig_mod", module)
+        return plain
+    within = set(inside[0].parameters())
+    beside = [name for name, p in module.named_parameters() if p not in within]
+    if len(inside) > 1 or beside:
+        raise UsageError(
+            "one model is attached at a time, and DDP averages what it holds; this "
+            f"{type(module).__name__} holds {len(inside)} DistributedDataParallel, and beside the "
+            f"first {', '.join(beside[:3]) or 'no parameter'}. Attach each of them."
+        )
+    return inside[0]
+
+
 def trainable(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
     """The parameters DDP reduces, by the wrapped module's own names."""
     ignored = set(getattr(ddp.module, "_ddp_params_and_buffers_to_ignore", ()))

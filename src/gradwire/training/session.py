@@ -278,7 +278,9 @@ def describe(
     parameters: Mapping[str, nn.Parameter], module: nn.Module | None = None
 ) -> list[Parameter]:
     """The parameters as planning sees them. module: theirs, to know which gradients are sparse."""
-    tables = {id(m.weight) for m in module.modules() if _is_sparse(m)} if module else set()
+    tables = (
+        {id(m.weight) for m in module.modules() if _is_sparse(m)} if module is not None else set()
+    )
     return [
         Parameter(name, tuple(p.shape), str(p.dtype).removeprefix("torch."), id(p) in tables)
         for name, p in parameters.items()

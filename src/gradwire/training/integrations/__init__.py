@@ -12,11 +12,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fsspec.core import url_to_fs
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.errors import UsageError
 
 
 def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") -> None:
@@ -60,20 +57,6 @@ def load(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") ->
         with files.open(path, "rb") as file:
             states.append(torch.load(file, map_location="cpu", weights_only=True))
     handle.load_state_dict(states[0] if found == [mine] else states)
-
-
-def data_parallel(module: nn.Module) -> nn.Module:
-    """The DistributedDataParallel that a trainer's own wrapper hides, or else the module itself.
-
-    Attached around DDP instead, gradwire would exchange what DDP has averaged already.
-    """
-    inside = [m for m in module.modules() if isinstance(m, DistributedDataParallel)]
-    if len(inside) > 1:
-        raise UsageError(
-            f"one model is attached at a time; this {type(module).__name__} holds {len(inside)} "
-            "DistributedDataParallel. Attach each."
-        )
-    return inside[0] if inside else module
 
 
 def _rank() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import data_parallel, load, save
+from gradwire.training.integrations import load, save
 
 try:
     from accelerate import Accelerator
@@ -44,7 +44,7 @@ def attach(
     """
     if accelerator.scaler is not None:
         options.setdefault("scaler", accelerator.scaler)
-    handle = gradwire.attach(data_parallel(model), plan, **options)
+    handle = gradwire.attach(model, plan, **options)
 
     def on_save(models: Sequence[nn.Module], weights: Sequence[Any], folder: str) -> None:
         save(handle, folder, _name(models, model))

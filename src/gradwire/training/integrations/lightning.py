@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import data_parallel, load, save
+from gradwire.training.integrations import load, save
 
 try:
     from lightning.fabric import Fabric
@@ -102,7 +102,7 @@ def attach(
         As `gradwire.attach`.
     """
     options = _scaler_of(fabric.strategy.precision) | options
-    return gradwire.attach(data_parallel(model), plan, **options)
+    return gradwire.attach(model, plan, **options)
 
 
 def _scaler_of(precision: Any) -> dict[str, Any]:

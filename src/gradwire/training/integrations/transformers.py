@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import data_parallel, load, save
+from gradwire.training.integrations import load, save
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -40,7 +40,7 @@ class GradwireCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Collective."""
-        self._attach(data_parallel(self._trainer.model_wrapped))
+        self._attach(self._trainer.model_wrapped)
         assert self.handle is not None
         if self.resume_from is True:
             self.resume_from = get_last_checkpoint(args.output_dir)

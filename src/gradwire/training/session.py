@@ -278,9 +278,8 @@ def describe(
     parameters: Mapping[str, nn.Parameter], module: nn.Module | None = None
 ) -> list[Parameter]:
     """The parameters as planning sees them. module: theirs, to know which gradients are sparse."""
-    tables = (
-        {id(m.weight) for m in module.modules() if _is_sparse(m)} if module is not None else set()
-    )
+    parts = () if module is None else module.modules()
+    tables = {id(m.weight) for m in parts if _is_sparse(m)}
     return [
         Parameter(name, tuple(p.shape), str(p.dtype).removeprefix("torch."), id(p) in tables)
         for name, p in parameters.items()

@@ -16,6 +16,7 @@ from gradwire.feedback import (
     Momentum,
     MomentumCorrection,
     ServerMomentum,
+    SharedMomentum,
 )
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
 from gradwire.strategy import Compressor, Encoder, Feedback, StepInfo
@@ -219,5 +220,5 @@ def test_server_momentum_is_sgd(nesterov: bool) -> None:
 
 def test_a_momentum_goes_with_what_travels_dense() -> None:
     for feedback in FEEDBACK:
-        local = isinstance(feedback, MomentumCorrection | Momentum)
+        local = isinstance(feedback, MomentumCorrection | Momentum | SharedMomentum)
         assert (feedback.dense() is not None) == local

@@ -117,7 +117,7 @@ def amp() -> list[Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
     scales = []
-    with attached(model, "dgc(0.1) | allgather"):
+    with attached(model, "dgc(0.1) | allgather", scaler=scaler):
         for step in range(10):
             optimizer.zero_grad()
             loss = scaler.scale(loss_of(model, step))

@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 # That test at once.
 PROCESSES ?= 2
 
-.PHONY: demo test test-asan test-oldest lint setup bench bench-demo clean help
+.PHONY: demo test test-asan test-oldest lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire
 	$(PY) -m gradwire demo
@@ -37,6 +37,9 @@ bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, spa
 	$(PY) benchmarks/planner/selection.py
 	$(PY) benchmarks/demo/main.py
 	$(PY) benchmarks/planner/gap.py
+
+bench-convergence: setup  ## hours: accuracy at 0.1 % of the gradient beside dense; goes on where it was left off
+	$(PY) benchmarks/convergence/main.py --full --jobs $(PROCESSES) --plot build/convergence/curves.png
 
 setup: $(VENV)/.ready  ## a .venv with pinned packages and gradwire in it, editable, kernels built
 
@@ -77,4 +80,4 @@ clean:  ## remove what the targets above made
 	rm -rf .venv .venv-oldest build dist demo-out
 
 help:
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 19

@@ -1,0 +1,125 @@
+"""Negative controls: mistakes that others made, what is right, and the gate that tells them.
+
+A gate that passes everything proves nothing. Every mistake here is a small change of a correct
+method; a gate must pass the one and fail the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from methods import BY_NAME, Method, momentum_on_average
+from oracles import TOLERANCE, conservation, same_as_sgd
+from task import Settings
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradwire.plan import Plan
+from gradwire.runtime.workers import Workers
+
+LOSS_SCALE = 1e4
+EF_TOPK = replace(BY_NAME["ef-topk"], densities=None)
+NO_MASK = replace(BY_NAME["dgc-nomask"], densities=None)
+ROUNDED = replace(
+    EF_TOPK, name="ef-topk-fp16", text='topk({density}, values="fp16")+ef | allgather'
+)
+
+
+class Wrapped:
+    """Workers with something wrong about them; all that is not is theirs."""
+
+    def __init__(self, plan: Plan, world: int, **options: Any) -> None:
+        self.inner = Workers(plan, world, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    @property
+    def residuals(self) -> list[Tensor]:
+        memories = [ledger.memory for ledger in self.inner.ledgers]
+        return [s["residual"] for memory in memories for s in memory.values() if "residual" in s]
+
+
+class SignError(Wrapped):
+    """v = C(v) - v: what was not sent comes back with the wrong sign."""
+
+    def exchange(self, gradients: Any, scales: Sequence[float] = ()) -> dict[str, Tensor]:
+        averages = self.inner.exchange(gradients, scales)
+        for residual in self.residuals:
+            residual.neg_()
+        return averages
+
+
+class LossScaled(Wrapped):
+    """Right: gradients are those of 10,000 times the loss, as with automatic mixed precision."""
+
+    unit = LOSS_SCALE  # of what waits
+
+    def exchange(self, gradients: Any, scales: Sequence[float] = ()) -> dict[str, Tensor]:
+        scaled = [{n: g * LOSS_SCALE for n, g in mine.items()} for mine in gradients]
+        averages = self.inner.exchange(scaled, scales)
+        return {name: average / LOSS_SCALE for name, average in averages.items()}
+
+
+class RoundingDropped(LossScaled):
+    """Wrong: sent places are cleared, whatever 16 bits left of them or could not hold."""
+
+    def exchange(self, gradients: Any, scales: Sequence[float] = ()) -> dict[str, Tensor]:
+        before = [
+            {name: s["residual"].clone() for name, s in ledger.memory.items() if "residual" in s}
+            for ledger in self.inner.ledgers
+        ]
+        given = [{n: g.reshape(-1) * LOSS_SCALE for n, g in mine.items()} for mine in gradients]
+        averages = super().exchange(gradients, scales)
+        for ledger, old, mine in zip(self.inner.ledgers, before, given):
+            for name, state in ledger.memory.items():
+                if "residual" in state:
+                    waited = old.get(name, torch.zeros_like(mine[name]))
+                    sent = state["residual"] != waited + mine[name]
+                    state["residual"][sent] = 0.0
+        return averages
+
+
+def decay_outside(parameters: Sequence[nn.Parameter], settings: Settings) -> Optimizer:
+    """w -= lr·(u + λ·w): weight decay does not go through the momentum."""
+    return torch.optim.SGD(parameters, settings.rate, weight_decay=settings.weight_decay)
+
+
+@dataclass(frozen=True)
+class Control:
+    """A mistake, what it is a mistake in, and the gate: how far off a method's state is.
+
+    in_accuracy: whether parity of a short run sees it too; the others only the state betrays.
+    """
+
+    name: str
+    right: Method
+    wrong: Method
+    gate: Callable[[Method], float]
+    in_accuracy: bool
+
+    def seen(self) -> bool:
+        """Whether the gate passes what is right and fails what is wrong."""
+        return self.gate(self.right) < TOLERANCE <= self.gate(self.wrong)
+
+
+CONTROLS = (
+    Control("top-k without error feedback", EF_TOPK,
+            replace(EF_TOPK, name="no-ef", text="topk({density}) | allgather"),
+            conservation, True),
+    Control("double momentum", NO_MASK,
+            replace(NO_MASK, name="double-momentum", optimizer=momentum_on_average),
+            same_as_sgd, True),
+    Control("weight decay outside the momentum", NO_MASK,
+            replace(NO_MASK, name="decay-outside", optimizer=decay_outside),
+            same_as_sgd, False),
+    Control("sign error in the residual", EF_TOPK,
+            replace(EF_TOPK, name="sign-error", workers=SignError),
+            conservation, True),
+    Control("fp16 rounding dropped, loss × 10,000", replace(ROUNDED, workers=LossScaled),
+            replace(ROUNDED, name="rounding-dropped", workers=RoundingDropped),
+            conservation, False),
+)  # fmt: skip

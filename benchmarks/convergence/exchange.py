@@ -1,0 +1,113 @@
+"""The workers of one run in lockstep: gradients in, averages out; all of it can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from methods import Method
+from task import Settings
+from torch import Tensor, nn
+
+from gradwire.buckets import Parameter
+from gradwire.plan import Plan
+from gradwire.training.clipping import LocalClip
+from gradwire.training.session import describe
+from gradwire.warmup import at_density
+
+Gradients = Mapping[str, Tensor]
+WHOLE = "model"
+
+
+class Exchange:
+    """A method's plan on so many workers, with its warm-up and its clipping."""
+
+    def __init__(
+        self, model: nn.Module, method: Method, settings: Settings, *,
+        workers: int, steps: int, density: float, seed: int,
+    ) -> None:  # fmt: skip
+        parameters = describe(dict(model.named_parameters()))
+        self._shapes = {p.name: p.shape for p in parameters}
+        self._whole, self._world = method.whole, workers
+        if method.whole:
+            parameters = [Parameter(WHOLE, (1, sum(p.elements for p in parameters)))]
+        self._plan = Plan.make(parameters, method.strategy(density, settings))
+        self._warmup = method.warmup(density, steps)
+        self._norm, self._clips = settings.clip, method.clips
+        self.workers = method.workers(self._at(0), workers, seed=seed)
+
+    def _at(self, step: int) -> Plan:
+        density = self._warmup.density(step) if self._warmup else None
+        return at_density(self._plan, density, self._world)
+
+    def _follow(self) -> None:
+        """To the plan that warm-up has for the step to come."""
+        plan = self._at(self.workers.step)
+        if plan != self.workers.plan:
+            self.workers.adopt(plan)
+
+    def __call__(self, gradients: Sequence[Gradients]) -> dict[str, Tensor]:
+        """One step's averages, by name. Gradients may be changed."""
+        self._follow()
+        scales = self._scales(gradients)
+        if self._whole:
+            gradients = [{WHOLE: self._together(mine)} for mine in gradients]
+        averages = self.workers.exchange(gradients, scales)
+        if self._whole:
+            averages = self._apart(averages[WHOLE])
+        if self._norm is not None and self._clips == "average":
+            torch._foreach_mul_(
+                list(averages.values()), min(1.0, self._norm / (norm(averages.values()) + 1e-12))
+            )
+        return averages
+
+    @property
+    def bytes_sent(self) -> float:
+        """Of the last step: mean over workers."""
+        sent = self.workers.trace.bytes_sent
+        return sum(sent) / len(sent)
+
+    def _scales(self, gradients: Sequence[Gradients]) -> list[float]:
+        if self._norm is None or self._clips == "average":
+            return [1.0] * len(gradients)
+        clip = LocalClip(self._norm, self._world)
+        return [clip.scale_for(norm(mine.values())) for mine in gradients]
+
+    def _together(self, mine: Gradients) -> Tensor:
+        return torch.cat([mine[name].reshape(-1) for name in self._shapes]).view(1, -1)
+
+    def _apart(self, flat: Tensor) -> dict[str, Tensor]:
+        sizes = [torch.Size(shape).numel() for shape in self._shapes.values()]
+        parts = flat.view(-1).split(sizes)
+        return {name: x.view(shape) for (name, shape), x in zip(self._shapes.items(), parts)}
+
+    # -- to be saved -----------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What all workers remember, between two steps; the live tensors."""
+        ledgers = self.workers.ledgers
+        return {
+            "step": self.workers.step,
+            "ledgers": [{"memory": x.memory, "leftovers": x.leftovers} for x in ledgers],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Into a fresh one of the same run; it goes on bit by bit."""
+        # The plan that was in force at the last step, not the one of the step to come: it is
+        # adopting that turns what was remembered under the one into memory under the other.
+        plan = self._at(max(state["step"] - 1, 0))
+        if plan != self.workers.plan:
+            self.workers.adopt(plan)
+        self.workers.step = state["step"]
+        for ledger, saved in zip(self.workers.ledgers, state["ledgers"], strict=True):
+            for name, mine in saved["memory"].items():
+                ledger.memory[name].clear()
+                ledger.memory[name].update(mine)
+            ledger.leftovers = dict(saved["leftovers"])
+
+
+def norm(tensors: Iterable[Tensor]) -> float:
+    """The 2-norm of all together, added up in double precision."""
+    squares = [torch.linalg.vector_norm(x).square() for x in tensors]
+    return float(torch.stack(squares).double().sum().sqrt())

@@ -1,0 +1,170 @@
+"""Does compression cost accuracy? Every method against dense, N workers in lockstep, paired seeds.
+
+python benchmarks/convergence/main.py --small | --full [--jobs 2] [--folder FOLDER]
+python benchmarks/convergence/main.py --full --task language --method dense dgc --workers 16
+python benchmarks/convergence/main.py --processes [--workers 2] [--steps 300]
+python benchmarks/convergence/main.py --read FOLDER_OR_FILE … [--json FILE] [--plot FILE]
+
+One file for each run in the folder: what is there is read, what was left off is gone on with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import parity
+import report
+import torch
+from controls import CONTROLS, Control
+from methods import BY_NAME, DENSE_LOCAL, METHODS
+from oracles import TOLERANCE
+from processes import compare
+from task import Length, Task
+from tasks import TASKS
+
+from gradwire.bench.machine import set_allocator
+from gradwire.report.table import Table
+from train import Run, train
+
+FOLDER = Path("build/convergence")
+WITH_ADAM = ("dense", "ef-topk-warm", "onebit", "ef-sign", "sign", "qsgd")
+FULL_TASKS = ("glyphs", "language", "gpt", "speech", "digits")
+SMALL_TASKS = ("digits-mlp",)
+
+
+def main() -> int:
+    arguments = _arguments()
+    if arguments.processes:
+        print(processes(arguments))
+        return 0
+    if arguments.read:
+        records = report.read(arguments.read)
+    else:
+        torch.set_num_threads(1)
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        records = list(perform(planned(arguments), arguments.folder, arguments.jobs))
+    print(report.tables(records))
+    if arguments.small:
+        print(f"\n{controls(records, arguments.folder)}")
+    if arguments.json:
+        arguments.json.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
+    if arguments.plot:
+        report.plot(records, arguments.plot)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--small", action="store_true", help="minutes: density 1 %%")
+    form.add_argument("--full", action="store_true", help="hours: the two cheapest at 0.1 %%")
+    form.add_argument("--processes", action="store_true", help="lockstep beside real processes")
+    form.add_argument("--read", type=Path, nargs="+", help="tables of what was run, and no more")
+    parser.add_argument("--task", nargs="+", choices=TASKS, default=None)
+    parser.add_argument("--method", nargs="+", choices=BY_NAME, default=None)
+    parser.add_argument("--seeds", type=int, default=None)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--steps", type=int, help="another number than the form's")
+    parser.add_argument("--density", type=float, help="another than the form's")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
+    parser.add_argument("--json", type=Path, help="all records in one file")
+    parser.add_argument("--plot", type=Path, help="a PNG of the curves")
+    return parser.parse_args()
+
+
+def planned(arguments: argparse.Namespace) -> list[Run]:
+    """The first seed of everything first, dense before what is compared with it."""
+    names = arguments.task or (SMALL_TASKS if arguments.small else FULL_TASKS)
+    runs = []
+    for seed in range(arguments.seeds or (2 if arguments.small else 3)):
+        for task in map(TASKS.__getitem__, names):
+            length: Length = task.small if arguments.small else task.full
+            steps, density = arguments.steps or length.steps, arguments.density or length.density
+            runs += [
+                Run(task.name, method, seed, arguments.workers, steps, density)
+                for method in arguments.method or _methods(task, arguments.small)
+            ]
+    return runs
+
+
+def _methods(task: Task, small: bool) -> Iterable[str]:
+    if task.settings.adam:
+        return WITH_ADAM
+    beside = (DENSE_LOCAL,) if task.settings.clip is not None else ()
+    names = [method.name for method in (*METHODS, *beside)]
+    return [name for name in names if name != "gtopk-published"] if small else names
+
+
+def perform(runs: list[Run], folder: Path, jobs: int) -> Iterator[dict[str, Any]]:
+    """Their records, in their order."""
+    began = time.monotonic()
+    for run, record in zip(runs, _records(runs, folder, jobs)):
+        shown = f"{record['metric']:.3f}, training loss {record['training_loss']:.4f}"
+        seconds = f"{record['ms_per_step']:.1f} ms/step, {time.monotonic() - began:.0f} s so far"
+        print(f"{run.name}: {shown}, {seconds}", file=sys.stderr, flush=True)
+        yield record
+
+
+def _records(runs: list[Run], folder: Path, jobs: int) -> Iterator[dict[str, Any]]:
+    if jobs == 1:
+        yield from (train(run, folder) for run in runs)
+        return
+    # Not forked: torch's threads do not survive that.
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, torch.set_num_threads, (1,)) as pool:
+        yield from pool.map(train, runs, [folder] * len(runs))
+
+
+def controls(records: list[dict[str, Any]], folder: Path) -> str:
+    """Each mistake, and who sees it: its state's gate, and parity of the runs above."""
+    dense = [r for r in records if r["method"] == "dense"][:1]
+    cells = []
+    for control in CONTROLS:
+        right, wrong = control.gate(control.right), control.gate(control.wrong)
+        accuracy = ""
+        if control.in_accuracy and dense:
+            accuracy = _in_accuracy(control, dense[0], folder)
+        cells.append((
+            control.name, control.gate.__name__, f"{right:.1e}", f"{wrong:.1e}",
+            "yes" if right < TOLERANCE <= wrong else "**no**", accuracy,
+        ))  # fmt: skip
+    headers = ("negative control", "gate", "right", "wrong", "seen", "seen by parity")
+    return Table(headers, cells).as_markdown()
+
+
+def _in_accuracy(control: Control, dense: dict[str, Any], folder: Path) -> str:
+    """Of one run, of the same seed as dense's."""
+    same = {key: dense[key] for key in ("task", "seed", "workers", "steps", "density")}
+    record = train(Run(method=control.wrong.name, **same), folder)
+    kind = TASKS[dense["task"]].metric.kind
+    verdict = parity.metric(kind, [dense["metric"]], [record["metric"]])
+    return f"{verdict.found:.1f} < {verdict.limit:.1f}" if not verdict.passed else "**no**"
+
+
+def processes(arguments: argparse.Namespace) -> str:
+    """A sample by torchrun, and whether its losses are lockstep's."""
+    cells = []
+    for task in arguments.task or ("digits-mlp",):
+        for method in arguments.method or ("dense", "dgc"):
+            steps, density = arguments.steps or 300, arguments.density or 0.01
+            found = compare(Run(task, method, 0, arguments.workers, steps, density))
+            cells.append((
+                task, method, f"{arguments.workers}", f"{found.steps}", f"{found.same}",
+                f"{found.apart:.1e}",
+            ))  # fmt: skip
+    headers = ("task", "method", "processes", "steps", "the same bits", "largest difference")
+    return Table(headers, cells).as_markdown()
+
+
+if __name__ == "__main__":
+    set_allocator()
+    raise SystemExit(main())

@@ -1,0 +1,140 @@
+"""Who competes: how the gradient travels, and who keeps the momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from task import Settings
+from torch import nn
+from torch.optim import Optimizer
+
+from gradwire.optim import SGD
+from gradwire.runtime.workers import Workers
+from gradwire.strategy import Strategy
+from gradwire.warmup import PAPER, Warmup
+
+WARM_UP = 20
+"""The first one in so many steps of a run: 4 of 80 epochs, as in Lin et al. 2018 for images."""
+
+MakeOptimizer = Callable[[Sequence[nn.Parameter], Settings], Optimizer]
+
+
+def momentum_on_average(parameters: Sequence[nn.Parameter], settings: Settings) -> Optimizer:
+    """For what arrives as a gradient: torch's own."""
+    if settings.adam:
+        return torch.optim.AdamW(
+            parameters, settings.rate, betas=(0.9, 0.99), weight_decay=settings.weight_decay
+        )
+    return torch.optim.SGD(
+        parameters, settings.rate, settings.momentum, weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov,
+    )  # fmt: skip
+
+
+def momentum_kept(parameters: Sequence[nn.Parameter], settings: Settings) -> Optimizer:
+    """For what arrives with its momentum: only weight decay still goes through one."""
+    if settings.adam:
+        raise SystemExit(
+            "momentum correction is for SGD's momentum; this task has Adam. Take methods with ef."
+        )
+    return SGD(
+        parameters, settings.rate, settings.momentum, weight_decay=settings.weight_decay,
+        nesterov=settings.nesterov, momentum_kept=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Method:
+    """One contestant.
+
+    Attributes:
+        name: on the command line and in tables.
+        text: of its strategy; {density}, {momentum} and {nesterov} stand for the run's.
+        densities: of the warm-up, from the run's own; none: there is no warm-up.
+        warm_up: the first one in so many steps.
+        whole: the model as one tensor, so that selection is over all of it.
+        clips: "average" after the exchange, "local" each worker's own before it.
+        optimizer: of the averages.
+        workers: what performs the exchange; a negative control wraps it.
+    """
+
+    name: str
+    text: str
+    densities: Callable[[float], Sequence[float]] | None = None
+    warm_up: int = WARM_UP
+    whole: bool = False
+    clips: Literal["average", "local"] = "local"
+    optimizer: MakeOptimizer = momentum_on_average
+    workers: Callable[..., Any] = Workers
+
+    def strategy(self, density: float, settings: Settings) -> Strategy:
+        facts = {"momentum": settings.momentum, "nesterov": settings.nesterov}
+        return Strategy.parse(self.text.format(density=density, **facts))
+
+    def warmup(self, density: float, steps: int) -> Warmup | None:
+        """Of a run of so many steps."""
+        given = self.densities(density) if self.densities else ()
+        length = max(steps // self.warm_up, len(given))
+        return Warmup(length, given) if given else None
+
+
+def paper(_: float) -> Sequence[float]:
+    """25, 6.25, 1.56 and 0.4 percent, whatever comes after."""
+    return PAPER
+
+
+DENSE = Method("dense", "none | allreduce", clips="average")
+DGC = Method(
+    "dgc", "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}) | allgather",
+    densities=paper, optimizer=momentum_kept,
+)  # fmt: skip
+METHODS = (
+    DENSE,
+    DGC,
+    Method("ef-topk", "topk({density})+ef | allgather"),
+    Method("gtopk", "topk({density})+ef | gtopk", densities=paper),
+    # As its authors run it: mass is lost on the way, selection is over the model, and the first
+    # of 141 epochs has four times the density.
+    Method(
+        "gtopk-published", 'topk({density})+ef | gtopk(variant="tree")', whole=True,
+        densities=lambda density: (4 * density,), warm_up=141,
+    ),
+    Method("ef-sign", "sign(scaled=True)+ef | allgather"),
+    Method("onebit", "onebit+ef | allgather"),
+    Method("qsgd", "qsgd(4) | allgather"),
+    Method("powersgd", "none | powersgd(4)"),
+)  # fmt: skip
+"""The table of the full form."""
+
+DENSE_LOCAL = Method("dense-local-clip", "none | allreduce")
+"""Beside the others where a task clips: what of a difference is clipping's own."""
+
+MORE = (
+    Method(
+        "dgc-nomask",
+        "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}, mask=False) | allgather",
+        densities=paper, optimizer=momentum_kept,
+    ),
+    Method(
+        "dgc-gtopk", "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}) | gtopk",
+        densities=paper, optimizer=momentum_kept,
+    ),
+    Method("ef-topk-warm", "topk({density})+ef | allgather", densities=paper),
+    Method("ef-randk", "randk({density})+ef | allreduce", densities=paper),
+    Method("fp16", "fp16 | allreduce"),
+    Method("bf16", "bf16 | allreduce"),
+    Method("int8", "int8 | allgather"),
+    Method("fp8", "fp8 | allgather"),
+    Method("natural", "natural | allgather"),
+    Method("terngrad", "terngrad | allgather"),
+    Method("onebit-alltoall", "onebit+ef | alltoall"),
+    Method("topk-zen", "topk({density})+ef | zen"),
+    Method("ef21-topk", "topk({density})+ef21 | allgather"),
+    Method("sign", "sign | vote"),
+)  # fmt: skip
+"""On request, by name."""
+
+BY_NAME = {method.name: method for method in (*METHODS, DENSE_LOCAL, *MORE)}

@@ -1,0 +1,212 @@
+"""From records to a table and to loss curves; a method that diverged stays in both."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import parity
+from methods import BY_NAME
+from tasks import TASKS
+
+from gradwire.report.table import Table
+
+Record = dict[str, Any]
+ORDER = list(BY_NAME)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one method on one task, and dense's of the same seeds."""
+
+    method: str
+    runs: Sequence[Record]
+    dense: Sequence[Record]
+
+    @cached_property
+    def metrics(self) -> list[float]:
+        return [run["metric"] for run in self.runs]
+
+    @cached_property
+    def verdicts(self) -> tuple[parity.Verdict, parity.Verdict] | None:
+        """Of the metric and of the training loss; None where dense has not run."""
+        if not self.dense:
+            return None
+        kind = TASKS[self.runs[0]["task"]].metric.kind
+        base, losses = ([run[key] for run in self.dense] for key in ("metric", "training_loss"))
+        own = [run["training_loss"] for run in self.runs]
+        return parity.metric(kind, base, self.metrics), parity.training_loss(losses, own)
+
+    def cells(self) -> list[str]:
+        task = self.runs[0]["task"]
+        sent = fmean(run["bytes_per_step"] for run in self.runs)
+        cells = [
+            self.method, f"{len(self.runs)}", _spread(self.metrics, 2 + (task in _BITS)),
+            self._difference(2 + (task in _BITS)), "", f"{self._loss():.4f}", "",
+            f"{sent / 1000:.1f}", "", parity.PAPERS.get((task, self.method), ""),
+        ]  # fmt: skip
+        if self.verdicts is not None:
+            dense = fmean(run["bytes_per_step"] for run in self.dense)
+            cells[4], cells[6] = (_word(verdict.passed) for verdict in self.verdicts)
+            cells[8] = f"{dense / sent:.1f}×"
+        return cells
+
+    def _loss(self) -> float:
+        return fmean(run["training_loss"] for run in self.runs)
+
+    def _difference(self, digits: int) -> str:
+        """Paired: of runs of the same seed."""
+        if not self.dense or self.method == "dense":
+            return ""
+        pairs = [run["metric"] - base["metric"] for run, base in zip(self.runs, self.dense)]
+        return _spread(pairs, digits, "+")
+
+
+_BITS = {name for name, task in TASKS.items() if task.metric.kind == "bits"}
+
+
+def rows(records: Iterable[Record]) -> list[Row]:
+    """Of one task and one length, in the order of the list of methods."""
+    found: dict[str, dict[int, Record]] = {}
+    for record in records:
+        found.setdefault(record["method"], {})[record["seed"]] = record
+    dense = found.get("dense", {})
+    result = []
+    for method in sorted(found, key=_place):
+        seeds = sorted(seed for seed in found[method] if seed in dense or not dense)
+        if seeds:
+            own = [found[method][seed] for seed in seeds]
+            result.append(Row(method, own, [dense[seed] for seed in seeds if seed in dense]))
+    return result
+
+
+def _place(method: str) -> int:
+    return ORDER.index(method) if method in ORDER else len(ORDER)
+
+
+def groups(records: Iterable[Record]) -> dict[tuple[str, int, int, float], list[Record]]:
+    """By task, workers, steps and density: what may be compared."""
+    found: dict[tuple[str, int, int, float], list[Record]] = {}
+    for r in records:
+        found.setdefault((r["task"], r["workers"], r["steps"], r["density"]), []).append(r)
+    return dict(sorted(found.items(), key=lambda item: (list(TASKS).index(item[0][0]), item[0])))
+
+
+def tables(records: Sequence[Record]) -> str:
+    """Markdown, a table for each task and length."""
+    parts = []
+    for (name, workers, steps, density), own in groups(records).items():
+        metric = TASKS[name].metric
+        ms = fmean(r["ms_per_step"] for r in own)
+        parts.append(
+            f"**{name}**, density {density:g}, {steps:,} steps of {workers} workers "
+            f"({ms:.0f} ms of processor time each); {metric.name} in {metric.unit}. "
+            f"Mirrors: {TASKS[name].mirrors}."
+        )
+        headers = ("method", "seeds", metric.name, "less dense's", "as good", "training loss",
+                   "as good", "kB/step", "fewer", "the paper's own difference")  # fmt: skip
+        parts.append(Table(headers, [row.cells() for row in rows(own)]).as_markdown())
+        parts += _global_topk(own)
+    return "\n\n".join(parts)
+
+
+def _global_topk(records: Sequence[Record]) -> list[str]:
+    """gTop-k beside top-k with error feedback, where both ran and accuracy is the metric."""
+    by_method = {row.method: row for row in rows(records)}
+    names = [name for name in ("gtopk", "gtopk-published") if name in by_method]
+    if "ef-topk" not in by_method or TASKS[records[0]["task"]].metric.kind != "accuracy":
+        return []
+    base = by_method["ef-topk"].metrics
+    found = {name: parity.like_topk(base, by_method[name].metrics) for name in names}
+    return [
+        f"{name} less ef-topk: {verdict.found - fmean(base):+.2f} points; within "
+        f"{parity.GLOBAL_TOPK:g}: {_word(verdict.passed)}."
+        for name, verdict in found.items()
+    ]
+
+
+def read(places: Iterable[Path]) -> list[Record]:
+    """From folders of runs, or from files of records that `--json` wrote."""
+    records: list[Record] = []
+    for place in places:
+        if place.is_dir():
+            records += [json.loads(file.read_text()) for file in sorted(place.glob("*.json"))]
+        else:
+            records += json.loads(place.read_text())
+    return records
+
+
+def _spread(values: Sequence[float], digits: int, sign: str = "") -> str:
+    mean = f"{fmean(values):{sign}.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {parity.deviation(values):.{digits}f}"
+
+
+def _word(passed: bool) -> str:
+    return "yes" if passed else "**no**"
+
+
+# -- curves --------------------------------------------------------------------------------
+
+LOOKS = {
+    "dense": ("black", "-"), "dgc": ("tab:blue", "-"), "ef-topk": ("tab:cyan", "-"),
+    "gtopk": ("tab:green", "-"), "gtopk-published": ("tab:olive", "--"),
+    "ef-sign": ("tab:orange", ":"), "onebit": ("tab:red", ":"), "qsgd": ("tab:purple", ":"),
+    "powersgd": ("tab:pink", "-."),
+}  # fmt: skip
+"""Whole lines: top-k and dense; dotted: a few bits for every element."""
+
+
+def plot(records: Sequence[Record], file: Path) -> None:
+    """A row for each task: training loss and metric against steps, means over seeds."""
+    from matplotlib.figure import Figure
+
+    chosen = groups(records)
+    figure = Figure(figsize=(13, 4.2 * len(chosen)), layout="constrained")
+    axes = figure.subplots(len(chosen), 2, squeeze=False)
+    for (left, right), ((name, workers, steps, density), own) in zip(axes, chosen.items()):
+        for row in rows(own):
+            colour, style = LOOKS.get(row.method, ("tab:gray", "-."))
+            look = {"color": colour, "linestyle": style, "label": row.method, "linewidth": 1.4}
+            curve = _mean_curve([run["losses"] for run in row.runs])
+            left.plot([(i + 0.5) * steps / len(curve) for i in range(len(curve))], curve, **look)
+            at = [step for step, _ in row.runs[0]["metrics"]]
+            found = _mean_curve([[value for _, value in run["metrics"]] for run in row.runs])
+            right.plot(at, found, **look)
+        left.set_title(f"{name}: {workers} workers, density {density:g}", fontsize=10, loc="left")
+        _dress(left, "training loss (nats)", [run["losses"] for run in own], log=True)
+        metric = TASKS[name].metric
+        _dress(right, f"{metric.name} ({metric.unit})", [
+            [value for _, value in run["metrics"]] for run in own
+        ])  # fmt: skip
+        right.legend(fontsize=8, ncols=2)
+    figure.savefig(file, dpi=110)
+
+
+def _mean_curve(curves: Sequence[Sequence[float]]) -> list[float]:
+    return [fmean(values) for values in zip(*curves)]
+
+
+def _dress(axis: Any, label: str, curves: Sequence[Sequence[float]], *, log: bool = False) -> None:
+    """Limits that show the end of the run, where methods differ, more than its beginning."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    late = [v for curve in curves for v in curve[len(curve) // 8 :] if math.isfinite(v)]
+    if late:
+        low, high = min(late), max(late)
+        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+        if log and low > 0:
+            axis.set_yscale("log")
+            axis.set_ylim(low / 1.05, high * 1.05)
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylabel(label)
+    axis.set_xlabel("steps")
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)

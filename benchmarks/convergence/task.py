@@ -1,0 +1,136 @@
+"""What a task of the suite is: data, model, loss, optimizer; all dice from seeds and steps.
+
+A batch is a function of (seed, step), not of what was drawn before: a run that is interrupted goes
+on with the same bits, and every method of one seed sees the same data in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from gradwire.buckets import digest
+
+Batch: TypeAlias = tuple[Tensor, ...]
+Schedule: TypeAlias = Callable[[float], float]
+"""The learning rate's factor at a part of the run, both from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is measured on data that training never saw.
+
+    kind: which of `parity.py`'s rules it has. unit: as tables print it.
+    """
+
+    name: str
+    unit: str
+    kind: Literal["accuracy", "bits", "errors"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the optimizer; the same for every method.
+
+    clip: the norm at which the average is clipped, dense; √workers times it for each worker's own.
+    adam: AdamW, on the average; methods that keep a momentum themselves are not for it.
+    """
+
+    rate: float
+    schedule: Schedule
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip: float | None = None
+    adam: bool = False
+
+
+@dataclass(frozen=True)
+class Length:
+    """Of a run, and the density of what is sparse in it: parity takes many times 1/density."""
+
+    steps: int
+    density: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """One learning problem that needs no download.
+
+    Attributes:
+        name: on the command line.
+        mirrors: the experiment of the papers that it stands for.
+        model: a fresh one; drawn from torch's global dice.
+        batches: (seed, step, workers) -> each worker's part of that step's batch.
+        loss: of one worker's part, a mean.
+        evaluate: the metric, on a fixed test set.
+        small, full: how long its runs are in either form of the suite.
+        data: what tells apart data that may differ from machine to machine.
+    """
+
+    name: str
+    mirrors: str
+    model: Callable[[], nn.Module]
+    batches: Callable[[int, int, int], Sequence[Batch]]
+    loss: Callable[[nn.Module, Batch], Tensor]
+    evaluate: Callable[[nn.Module], float]
+    metric: Metric
+    settings: Settings
+    small: Length
+    full: Length
+    data: Callable[[], str] = str
+
+    def fresh(self, seed: int) -> nn.Module:
+        """The model that every method of this seed begins with."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(digest(self.name, "model", seed))
+            return self.model()
+
+    def rate(self, step: int, steps: int) -> float:
+        """The learning rate at a step of a run of so many."""
+        return self.settings.rate * self.settings.schedule(step / steps)
+
+
+def dice(*facts: object) -> torch.Generator:
+    """Dice that the facts alone decide, on every machine."""
+    return torch.Generator().manual_seed(digest(*facts))
+
+
+def cosine(warm: float = 0.02) -> Schedule:
+    """Up linearly in the first part of the run, then down to zero by half a cosine."""
+
+    def factor(part: float) -> float:
+        if part < warm:
+            return (part + warm / 10) / (1.1 * warm)
+        return 0.5 * (1 + math.cos(math.pi * (part - warm) / (1 - warm)))
+
+    return factor
+
+
+def linear() -> Schedule:
+    """Down to zero in a straight line."""
+    return lambda part: 1 - part
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In eval mode and without gradients; in train mode after."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train()
+
+
+def accuracy(model: nn.Module, images: Tensor, labels: Tensor, at_once: int = 1000) -> float:
+    """Percent of images whose largest score is their label's."""
+    with evaluating(model):
+        found = [model(part).argmax(1) for part in images.split(at_once)]
+    return 100 * float((torch.cat(found) == labels).double().mean())

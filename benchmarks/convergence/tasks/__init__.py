@@ -1,0 +1,18 @@
+"""The tasks, cheapest first. One file each."""
+
+from task import Task
+
+from tasks import digits, glyphs, gpt, language, speech
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        digits.FAST,
+        glyphs.TASK,
+        language.FAST,
+        language.TASK,
+        gpt.TASK,
+        speech.TASK,
+        digits.TASK,
+    )
+}

@@ -1,0 +1,189 @@
+"""One run: a task, a method, a seed; N workers in lockstep; in a file that can be gone on from.
+
+    batches ─► N gradients ─► exchange ─► averages ─► one optimizer (all workers' models are equal)
+
+A run's file is `NAME.pt` while it trains, written anew at every evaluation, and `NAME.json` when
+it is done. Started again, it goes on from there and ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from controls import CONTROLS
+from exchange import Exchange
+from methods import BY_NAME, Method
+from task import Task
+from tasks import TASKS
+
+POINTS = 200
+"""Of a loss curve: each is the mean of so many equal parts of the run."""
+EVALUATIONS = 20
+"""Of the metric in a run, the last at its end."""
+LAST = 10
+"""Points of the curve, 5 % of the run, whose mean is the training loss that tables have."""
+
+
+KNOWN = BY_NAME | {control.wrong.name: control.wrong for control in CONTROLS}
+"""Every method that a run may name; mistakes too."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that decides a run's numbers."""
+
+    task: str
+    method: str
+    seed: int
+    workers: int
+    steps: int
+    density: float
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return (
+            f"{self.task},{self.method},{self.density:g},{self.workers}x{self.steps},{self.seed}"
+        )
+
+
+class Training:
+    """A run under way. All that changes from step to step is in `state_dict`."""
+
+    def __init__(self, run: Run, task: Task | None = None, method: Method | None = None) -> None:
+        self.run, self.task = run, task or TASKS[run.task]
+        method = method or KNOWN[run.method]
+        settings = self.task.settings
+        self.model = self.task.fresh(run.seed)
+        self._named = dict(self.model.named_parameters())
+        self.exchange = Exchange(
+            self.model, method, settings, workers=run.workers, steps=run.steps,
+            density=run.density, seed=run.seed,
+        )  # fmt: skip
+        self.optimizer = method.optimizer(list(self._named.values()), settings)
+        self.step, self.seconds, self.bytes = 0, 0.0, 0.0
+        self.losses: list[float] = []
+        self.metrics: list[tuple[int, float]] = []
+
+    def advance(self) -> None:
+        """One step of all workers."""
+        began = time.process_time()
+        losses, gradients = self.gradients()
+        for name, average in self.exchange(gradients).items():
+            self._named[name].grad = average
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.task.rate(self.step, self.run.steps)
+        self.optimizer.step()
+        self.step += 1
+        self.losses.append(sum(losses) / len(losses))
+        self.bytes += self.exchange.bytes_sent
+        self.seconds += time.process_time() - began
+        if self._is_due:
+            self.metrics.append((self.step, self.task.evaluate(self.model)))
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether an evaluation falls on the step just done."""
+        now, before = (at * EVALUATIONS // self.run.steps for at in (self.step, self.step - 1))
+        return now > before
+
+    def gradients(self) -> tuple[list[float], list[dict[str, torch.Tensor]]]:
+        """Each worker's loss, and its gradient by name.
+
+        One worker after the other: on one core that is as fast as all in one batch (`vmap` over
+        gradients takes twice the time for the perceptron, an LSTM a quarter less at best).
+        """
+        losses, found = [], []
+        for batch in self.task.batches(self.run.seed, self.step, self.run.workers):
+            loss = self.task.loss(self.model, batch)
+            gradients = torch.autograd.grad(loss, list(self._named.values()))
+            losses.append(float(loss.detach()))
+            found.append(dict(zip(self._named, gradients)))
+        return losses, found
+
+    @property
+    def is_over(self) -> bool:
+        return self.step >= self.run.steps
+
+    def record(self) -> dict[str, Any]:
+        """What tables and plots are made of: plain values."""
+        return asdict(self.run) | {
+            "metric": self.metrics[-1][1] if self.metrics else math.nan,
+            "training_loss": _mean(_curve(self.losses)[-LAST:]),
+            "metrics": self.metrics,
+            "losses": [float(f"{loss:.6g}") for loss in _curve(self.losses)],
+            "bytes_per_step": self.bytes / max(self.step, 1),
+            "ms_per_step": 1000 * self.seconds / max(self.step, 1),
+            "data": self.task.data(),
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        }
+
+    # -- to be saved -----------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "run": asdict(self.run),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "exchange": self.exchange.state_dict(),
+            "step": self.step,
+            "seconds": self.seconds,
+            "bytes": self.bytes,
+            "losses": self.losses,
+            "metrics": self.metrics,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Into a fresh one of the same run."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.exchange.load_state_dict(state["exchange"])
+        self.step, self.seconds, self.bytes = state["step"], state["seconds"], state["bytes"]
+        self.losses, self.metrics = list(state["losses"]), list(map(tuple, state["metrics"]))
+
+
+def train(run: Run, folder: Path) -> dict[str, Any]:
+    """The record of a run: read, if it is there; else made, from where it was left off."""
+    done, under_way = folder / f"{run.name}.json", folder / f"{run.name}.pt"
+    if done.exists():
+        found: dict[str, Any] = json.loads(done.read_text())
+        return found
+    training = Training(run)
+    if under_way.exists():
+        training.load_state_dict(torch.load(under_way, weights_only=True))
+    while not training.is_over:
+        evaluated = len(training.metrics)
+        training.advance()
+        if len(training.metrics) > evaluated:
+            _replace(under_way, lambda path: torch.save(training.state_dict(), path))
+    record = training.record()
+    _replace(done, lambda path: path.write_text(json.dumps(record) + "\n"))
+    under_way.unlink(missing_ok=True)
+    return record
+
+
+def _replace(path: Path, write: Any) -> None:
+    """At once, so that a run that is killed leaves a whole file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(path.suffix + ".new")
+    write(new)
+    os.replace(new, path)
+
+
+def _curve(losses: list[float]) -> list[float]:
+    """At most POINTS means of equal parts."""
+    length = max(1, math.ceil(len(losses) / POINTS))
+    return [_mean(losses[i : i + length]) for i in range(0, len(losses), length)]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -1,0 +1,104 @@
+"""Parity's rules, by hand; and what tables make of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("dense", "other", "passed"),
+    [
+        ([95.0], [94.5], True),  # half a point
+        ([95.0], [94.49], False),
+        ([95.0, 95.0], [94.4, 94.4], False),
+        ([94.0, 95.0], [93.6, 94.3], True),  # 0.55 below, pooled deviation 0.61
+        ([94.0, 95.5], [93.3, 94.5], True),  # 0.85 below, pooled deviation 0.96
+        ([94.0, 94.0], [93.5, 93.1], False),  # 0.7 below, pooled deviation 0.2
+        ([94.0, 96.0], [10.0, 96.0], False),  # it must not excuse itself
+        ([95.0], [99.0], True),
+        ([95.0, 95.0], [95.0, NAN], False),
+    ],
+)
+def test_accuracy_may_be_half_a_point_or_a_deviation_below(
+    suite: SimpleNamespace, dense: list[float], other: list[float], passed: bool
+) -> None:
+    assert suite.parity.metric("accuracy", dense, other).passed is passed
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"), [("bits", 2.02), ("errors", 3.0)]
+)  # of 2: one percent, one point
+def test_bits_and_errors_may_be_a_percent_and_a_point_above(
+    suite: SimpleNamespace, kind: str, limit: float
+) -> None:
+    dense = [1.0, 3.0]
+    verdict = suite.parity.metric(kind, dense, [limit, limit])
+    assert verdict == suite.parity.Verdict(limit, limit, True)
+    assert not suite.parity.metric(kind, dense, [limit, limit + 1e-6]).passed
+    assert not suite.parity.metric(kind, dense, [NAN, 1.0]).passed
+    assert suite.parity.metric(kind, dense, [0.1, 0.1]).passed
+
+
+def test_training_loss_may_be_a_tenth_above_and_a_little(suite: SimpleNamespace) -> None:
+    loss = suite.parity.training_loss
+    assert loss([1.0], [1.10]).passed
+    assert not loss([1.0], [1.12]).passed
+    assert loss([1e-4], [2e-3]).passed, "both have learnt everything by heart"
+    assert not loss([1e-4], [2e-2]).passed
+    assert not loss([1.0], [NAN]).passed
+
+
+def test_global_topk_may_be_a_point_below(suite: SimpleNamespace) -> None:
+    assert suite.parity.like_topk([95.0, 94.0], [93.5, 93.5]).passed
+    assert not suite.parity.like_topk([95.0, 94.0], [93.5, 93.4]).passed
+
+
+def test_a_single_run_has_no_deviation(suite: SimpleNamespace) -> None:
+    assert suite.parity.pooled_deviation([1.0], [1.0, 2.0]) == 0.0
+    assert suite.parity.pooled_deviation([0.0, 2.0], [0.0, 2.0]) == pytest.approx(math.sqrt(2))
+
+
+def record(method: str, seed: int, metric: float, loss: float, **more: Any) -> dict[str, Any]:
+    return {
+        "task": "glyphs", "method": method, "seed": seed, "workers": 4, "steps": 100,
+        "density": 0.01, "metric": metric, "training_loss": loss, "bytes_per_step": 1000.0,
+        "ms_per_step": 1.0, "metrics": [(50, 50.0), (100, metric)], "losses": [2.0, 1.0, loss],
+    } | more  # fmt: skip
+
+
+def test_tables_pair_seeds_and_say_who_is_as_good(suite: SimpleNamespace, tmp_path: Path) -> None:
+    records = [
+        record("dense", 0, 95.0, 0.2),
+        record("dense", 1, 96.0, 0.2),
+        record("gtopk", 0, 91.0, 0.21, bytes_per_step=100.0),
+        record("ef-topk", 1, 96.5, 0.5),
+        record("ef-topk", 2, 0.0, 9.0),  # no dense run of that seed: not compared
+    ]
+    for r in records:
+        (tmp_path / f"{r['method']},{r['seed']}.json").write_text(json.dumps(r))
+    found = suite.report.read([tmp_path])
+    text = suite.report.tables(found)
+    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if "|" in line}
+    assert "| 2 | 95.50 ± 0.71 |" in lines["dense"]
+    assert "| -4.00 | **no** | 0.2100 | yes | 0.1 | 10.0× |" in lines["gtopk"]
+    assert "| 1 | 96.50 | +0.50 | yes | 0.5000 | **no** |" in lines["ef-topk"]
+    assert "gtopk less ef-topk: -5.50 points; within 1: **no**." in text
+    file = tmp_path / "one.json"
+    file.write_text(json.dumps(found))
+    assert suite.report.tables(suite.report.read([file])) == text
+
+
+def test_curves_are_drawn(suite: SimpleNamespace, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    suite.report.plot(
+        [record("dense", 0, 95.0, 0.2), record("dgc", 0, 10.0, NAN)], tmp_path / "curves.png"
+    )
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

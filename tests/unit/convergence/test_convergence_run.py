@@ -1,0 +1,54 @@
+"""A short run at 1 %: as good as dense, and a mistake is not; lockstep is what ranks do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+# Twenty-five times 1/density, of about 3 ms each.
+STEPS, DENSITY = 2500, 0.01
+
+
+@pytest.fixture(scope="module")
+def records(suite: SimpleNamespace) -> dict[str, dict[str, Any]]:
+    found = {}
+    for method in ("dense", "dgc", "ef-topk", "no-ef"):
+        run = suite.train.Run("digits-mlp", method, 0, 4, STEPS, DENSITY)
+        training = suite.train.Training(run)
+        while not training.is_over:
+            training.advance()
+        found[method] = training.record()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dgc", "ef-topk"])
+def test_one_percent_of_the_gradient_is_as_good_as_all(
+    suite: SimpleNamespace, records: dict[str, dict[str, Any]], method: str
+) -> None:
+    dense, found = records["dense"], records[method]
+    accuracy = suite.parity.metric("accuracy", [dense["metric"]], [found["metric"]])
+    assert accuracy.passed, accuracy
+    loss = suite.parity.training_loss([dense["training_loss"]], [found["training_loss"]])
+    assert loss.passed, loss
+    assert dense["metric"] > 96
+    assert dense["bytes_per_step"] > 15 * found["bytes_per_step"]
+
+
+@pytest.mark.slow
+def test_what_is_not_sent_and_not_kept_is_missed(
+    suite: SimpleNamespace, records: dict[str, dict[str, Any]]
+) -> None:
+    dense, found = records["dense"], records["no-ef"]
+    assert not suite.parity.metric("accuracy", [dense["metric"]], [found["metric"]]).passed
+    losses = [dense["training_loss"]], [found["training_loss"]]
+    assert not suite.parity.training_loss(*losses).passed
+
+
+@pytest.mark.slow
+def test_real_processes_have_the_same_losses(suite: SimpleNamespace) -> None:
+    run = suite.train.Run("digits-mlp", "dgc", 0, 2, 30, DENSITY)
+    found = suite.processes.compare(run)
+    assert (found.same, found.apart) == (30, 0.0)

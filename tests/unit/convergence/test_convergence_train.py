@@ -1,0 +1,156 @@
+"""Runs: the same bits after a break, warm-up and clipping where they belong, files as they say."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+STEPS = 24
+
+
+def a_run(suite: SimpleNamespace, method: str, task: str = "digits-mlp", **more: Any) -> Any:
+    facts = {"seed": 1, "workers": 4, "steps": STEPS, "density": 0.01} | more
+    return suite.train.Run(task, method, **facts)
+
+
+def go(training: Any, to: int) -> Any:
+    while training.step < to:
+        training.advance()
+    return training
+
+
+def through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def bits(training: Any) -> list[Any]:
+    return [training.losses, training.bytes, *training.model.state_dict().values()]
+
+
+# At 3 the warm-up's densities are in force, at 5 it is over for most; 12 is in the middle.
+@pytest.mark.parametrize("cut", [1, 3, 5, 12])
+@pytest.mark.parametrize(
+    "method", ["dense", "dgc", "ef-topk", "gtopk", "gtopk-published", "ef-sign", "onebit", "qsgd",
+               "powersgd", "ef21-topk", "onebit-alltoall"],
+)  # fmt: skip
+def test_resumed_is_uninterrupted_bit_by_bit(
+    suite: SimpleNamespace, method: str, cut: int
+) -> None:
+    run = a_run(suite, method)
+    whole = go(suite.train.Training(run), STEPS)
+    state = through_a_file(go(suite.train.Training(run), cut).state_dict())
+    resumed = suite.train.Training(run)
+    resumed.load_state_dict(state)
+    go(resumed, STEPS)
+    for a, b in zip(bits(whole), bits(resumed), strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_resume_with_adam_and_with_batch_norm(suite: SimpleNamespace) -> None:
+    for name in ("gpt", "digits"):
+        run = a_run(suite, "ef-topk-warm", name, steps=4, workers=2)
+        task = replace(suite.tasks.TASKS[name], evaluate=lambda _: 0.0)
+        whole, half, resumed = (suite.train.Training(run, task) for _ in range(3))
+        go(whole, 4)
+        resumed.load_state_dict(through_a_file(go(half, 2).state_dict()))
+        for a, b in zip(bits(whole), bits(go(resumed, 4)), strict=True):
+            assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_a_run_that_is_killed_goes_on_from_its_file(
+    suite: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = a_run(suite, "dgc", steps=40)
+    whole = suite.train.train(run, tmp_path / "whole")
+    advance, alive = suite.train.Training.advance, 15
+
+    def killed(training: Any) -> None:
+        if training.step == alive:
+            raise KeyboardInterrupt
+        advance(training)
+
+    broken = tmp_path / "broken"
+    with monkeypatch.context() as patch:
+        patch.setattr(suite.train.Training, "advance", killed)
+        with pytest.raises(KeyboardInterrupt):
+            suite.train.train(run, broken)
+    assert [file.suffix for file in broken.iterdir()] == [".pt"]
+    resumed = suite.train.train(run, broken)
+    times = {"ms_per_step": 0.0}
+    assert resumed | times == whole | times
+    (file,) = broken.iterdir()
+    assert file.name == f"{run.name}.json"
+    assert json.loads(file.read_text())["metric"] == whole["metric"]
+
+
+def test_a_run_that_is_done_is_read(suite: SimpleNamespace, tmp_path: Path) -> None:
+    run = a_run(suite, "dense")
+    (tmp_path / f"{run.name}.json").write_text('{"as": "it is"}')
+    assert suite.train.train(run, tmp_path) == {"as": "it is"}
+
+
+def test_the_record(suite: SimpleNamespace) -> None:
+    training = go(suite.train.Training(a_run(suite, "dense", steps=400)), 400)
+    record = training.record()
+    assert len(record["losses"]) == suite.train.POINTS
+    assert record["losses"][0] == pytest.approx(sum(training.losses[:2]) / 2, rel=1e-5)
+    late = training.losses[-2 * suite.train.LAST :]
+    assert record["training_loss"] == pytest.approx(sum(late) / len(late))
+    assert [step for step, _ in record["metrics"]] == list(range(20, 401, 20))
+    elements = sum(p.numel() for p in training.model.parameters())
+    assert record["bytes_per_step"] == pytest.approx(2 * 3 / 4 * 4 * elements), "of an all-reduce"
+
+
+def test_warm_up_is_dense_first_and_then_the_paper_s(suite: SimpleNamespace) -> None:
+    run = a_run(suite, "dgc", steps=160, density=0.001)  # a twentieth: 8 steps, 2 a density
+    training, sent = suite.train.Training(run), []
+    for _ in range(10):
+        training.advance()
+        sent.append(training.exchange.bytes_sent)
+    assert sent[0] == sent[1] > 1.5 * sent[2], "25 % of 4 workers would be more than all"
+    steps = [sent[i] for i in (0, 2, 4, 6, 8)]
+    assert sent == [value for value in steps for _ in (0, 1)]
+    assert steps == sorted(steps, reverse=True)
+    assert len(set(steps)) == 5
+
+
+def test_clipping_is_after_the_exchange_for_dense_and_before_it_else(
+    suite: SimpleNamespace,
+) -> None:
+    norm, settings = suite.exchange.norm, suite.tasks.TASKS["language-small"].settings
+    for method, clipped in (("dense", True), ("dense-local-clip", False)):
+        run = a_run(suite, method, "language-small")
+        training = suite.train.Training(run)
+        _, gradients = training.gradients()
+        large = [{n: 100 * g for n, g in mine.items()} for mine in gradients]
+        average = norm(training.exchange(large).values())
+        if clipped:
+            assert average == pytest.approx(settings.clip, rel=1e-4)
+        else:  # each at √4·c, and they point nearly the same way at first
+            assert settings.clip < average <= 2 * settings.clip * 1.0001
+
+
+def test_the_whole_model_is_one_list(suite: SimpleNamespace) -> None:
+    training = go(suite.train.Training(a_run(suite, "gtopk-published", density=0.001)), 3)
+    (only,) = training.exchange.workers.plan.buckets
+    assert only.names == ("model",)
+    averages = training.exchange(training.gradients()[1])
+    sent = sum(int((x != 0).sum()) for x in averages.values())
+    elements = sum(x.numel() for x in averages.values())
+    assert sent == math.ceil(0.001 * elements)
+
+
+def test_momentum_correction_is_not_for_adam(suite: SimpleNamespace) -> None:
+    with pytest.raises(SystemExit, match="this task has Adam"):
+        suite.train.Training(a_run(suite, "dgc", "gpt"))

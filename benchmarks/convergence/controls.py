@@ -38,6 +38,14 @@ class Wrapped:
         return getattr(self.inner, name)
 
     @property
+    def step(self) -> int:
+        return self.inner.step
+
+    @step.setter
+    def step(self, step: int) -> None:  # as a run that is gone on with sets it
+        self.inner.step = step
+
+    @property
     def residuals(self) -> list[Tensor]:
         memories = [ledger.memory for ledger in self.inner.ledgers]
         return [s["residual"] for memory in memories for s in memory.values() if "residual" in s]

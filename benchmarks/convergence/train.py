@@ -3,7 +3,8 @@
     batches ─► N gradients ─► exchange ─► averages ─► one optimizer (all workers' models are equal)
 
 A run's file is `NAME.pt` while it trains, written anew at every evaluation, and `NAME.json` when
-it is done. Started again, it goes on from there and ends with the same bits.
+it is done. Started again, it goes on from there and ends with the same bits. The name says nothing
+of a task's own numbers: whoever changes those takes another folder.
 """
 
 from __future__ import annotations

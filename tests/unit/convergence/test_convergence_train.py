@@ -42,7 +42,7 @@ def bits(training: Any) -> list[Any]:
 @pytest.mark.parametrize("cut", [1, 3, 5, 12])
 @pytest.mark.parametrize(
     "method", ["dense", "dgc", "ef-topk", "gtopk", "gtopk-published", "ef-sign", "onebit", "qsgd",
-               "powersgd", "ef21-topk", "onebit-alltoall"],
+               "powersgd", "ef21-topk", "onebit-alltoall", "sign-error", "rounding-dropped"],
 )  # fmt: skip
 def test_resumed_is_uninterrupted_bit_by_bit(
     suite: SimpleNamespace, method: str, cut: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from contextlib import nullcontext
 from typing import Any
@@ -28,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import Plan, Strategy, Warmup
 from gradwire.errors import PlanError, UsageError
+from gradwire.training.attached import _ATTACHED
 
 DGC = "dgc(0.1) | allgather"
 
@@ -205,6 +207,78 @@ def bad_norm() -> tuple[bool, bool]:
 
 def test_a_bad_norm_is_not_remembered(three: Ranks) -> None:
     assert all(same == is_bad for same, is_bad in three.run(bad_norm))
+
+
+# -- learning rates ------------------------------------------------------------------------------
+
+
+def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
+    """By how much a step at a fifth of the rate multiplies what waits, and what it says."""
+    model = small()
+    optimizer: Any = {
+        "torch": lambda: torch.optim.SGD(model.parameters(), 0.05),
+        "ours": lambda: gradwire.optim.SGD(model.parameters(), 0.05, momentum=0.9),
+        "adam": lambda: torch.optim.AdamW(model.parameters(), 0.05),
+        "two": lambda: torch.optim.SGD(
+            [{"params": model.one.parameters()}, {"params": model.conv.parameters(), "lr": 0.1}],
+            0.05,
+        ),
+    }[kind]()
+    with attached(model, strategy) as handle:
+        loss_of(model).backward()
+        optimizer.step()
+        before = residuals(handle)["one.weight"]
+        for group in optimizer.param_groups:
+            group["lr"] /= 5
+        optimizer.step()
+        after = residuals(handle)["one.weight"]
+        rates: Any = handle.state_dict().get("rates", {})
+    largest = before.abs().argmax()
+    (said,) = [float(rate) for rate in rates if "one.weight" in rates[rate]] or [0.0]
+    return float(after.view(-1)[largest] / before.view(-1)[largest]), said
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [
+        ("ours", DGC), ("ours", "onebit+ef | alltoall"), ("torch", "topk(0.1)+ef | gtopk"),
+        ("two", "powersgd(2)"),
+    ],
+)  # fmt: skip
+def test_what_waits_keeps_its_rate(three: Ranks, kind: str, strategy: str) -> None:
+    for factor, said in three.run(after_a_cut, kind, strategy):
+        assert factor == pytest.approx(5.0)
+        assert said == pytest.approx(0.01)
+
+
+def without_a_handle() -> tuple[float, str]:
+    """Attached in one line, whose result nobody keeps."""
+    model = small()
+    gradwire.attach(model, "topk(0.1)+ef | allgather", timeout_seconds=20.0)
+    gc.collect()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    loss_of(model).backward()
+    optimizer.step()
+    session, _ = _ATTACHED[model.one.weight]
+    other = small()
+    gradwire.attach(other, DGC, timeout_seconds=20.0)
+    gc.collect()
+    loss_of(other).backward()
+    try:
+        torch.optim.SGD(other.parameters(), 0.05, momentum=0.9).step()
+    except UsageError as error:
+        return session.rates.units["one.weight"], str(error)
+    return session.rates.units["one.weight"], ""
+
+
+def test_the_optimizer_is_watched_though_the_handle_is_gone(three: Ranks) -> None:
+    for rate, error in three.run(without_a_handle):
+        assert rate == 0.05
+        assert "keeps the momentum itself" in error
+
+
+def test_adam_divides_by_what_it_has_seen(three: Ranks) -> None:
+    assert three.run(after_a_cut, "adam", "topk(0.1)+ef | allgather") == [(1.0, 0.0)] * 3
 
 
 # -- loss scales ---------------------------------------------------------------------------------

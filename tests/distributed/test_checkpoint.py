@@ -22,6 +22,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed:UserWarning")
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
     for step in steps:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * 0.8**step  # what waits follows it
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()

@@ -139,10 +139,17 @@ class Ledger:
     def forget_waiting(self) -> None:
         """Nothing waits any more, as it has been sent otherwise; momentum stays."""
         self.leftovers = {}
-        for state in self.memory.values():
-            for key in state:
-                if key.startswith("residual") or key == OWNERS_RESIDUAL:
-                    state[key].zero_()
+        for name in self.memory:
+            self.scale_waiting(name, 0.0)
+
+    def scale_waiting(self, name: str, factor: float) -> None:
+        """What waits of a parameter, times factor; momentum stays."""
+        waiting = [self.leftovers[name]] if name in self.leftovers else []
+        for key, tensor in self.memory.get(name, {}).items():
+            if key.startswith("residual") or key == OWNERS_RESIDUAL:
+                waiting.append(tensor)
+        for tensor in waiting:
+            tensor.mul_(factor) if factor else tensor.zero_()
 
     def scale(self, factor: float) -> None:
         """All that is remembered, times factor: gradients come in another unit from now on."""

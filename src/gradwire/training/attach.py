@@ -57,7 +57,7 @@ class Handle:
         self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend
     ) -> None:
         self._session, self._frontend = session, frontend
-        self._check = OptimizerCheck(session)
+        self._check = session.optimizer_check = OptimizerCheck(session)
 
     @property
     def plan(self) -> Plan:

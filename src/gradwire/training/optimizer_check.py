@@ -1,4 +1,4 @@
-"""What the optimizer must not do twice, and what must have happened before it steps.
+"""What the optimizer must not do twice, what must have happened before it steps, and its rate.
 
 torch tells of every optimizer's step through one global hook; we look at the first step of each
 optimizer that holds an attached parameter.
@@ -16,6 +16,7 @@ from torch.amp import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradwire.errors import UsageError
+from gradwire.optim.sgd import SGD
 from gradwire.training.session import Session
 
 _WATCHED: weakref.WeakSet[OptimizerCheck] = weakref.WeakSet()
@@ -31,7 +32,7 @@ class OptimizerCheck:
         candidates = (plan.main_strategy, *plan.strategies)
         keepers = (s for s in candidates if s.feedback and s.feedback.keeps_momentum())
         self._own = next(keepers, None)
-        self._parameters = {id(p) for p in session.parameters.values()}
+        self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._warned = False
@@ -43,11 +44,12 @@ class OptimizerCheck:
         _WATCHED.discard(self)
 
     def before_step(self, optimizer: torch.optim.Optimizer, with_closure: bool = False) -> None:
-        """The first step decides; later ones cost one look-up.
+        """The first step decides; later ones only tell their rates.
 
         with_closure: its backward comes inside the step, as in Lightning; then the second does.
         """
         if optimizer in self._seen:
+            self._follow_rates(optimizer)
             return
         groups = [g for g in optimizer.param_groups if self._holds(g)]
         if not groups:
@@ -61,9 +63,27 @@ class OptimizerCheck:
             return  # torch makes optimizers' states by such a step, before training
         self._check_fired()
         self._seen.add(optimizer)
+        self._follow_rates(optimizer)
+
+    def _follow_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        """Of SGD, whose step is rate · gradient; others divide by how large gradients were.
+
+        Here and not when the exchange begins: only now is this step's rate known, also in the
+        first step after a resume, when we have not yet met the optimizer.
+        """
+        if self._session.has_memory and isinstance(optimizer, torch.optim.SGD | SGD):
+            self._session.rates.follow(
+                {
+                    self._names[id(p)]: rate
+                    for group in optimizer.param_groups
+                    for rate in [float(group["lr"])]
+                    for p in group["params"] if id(p) in self._names
+                },
+                [self._session.ledger],
+            )  # fmt: skip
 
     def _holds(self, group: dict[str, Any]) -> bool:
-        return any(id(p) in self._parameters for p in group["params"])
+        return any(id(p) in self._names for p in group["params"])
 
     def _check_momentum(
         self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]

@@ -21,6 +21,7 @@ from gradwire.moves import AllReduce
 from gradwire.plan import Plan
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.ledger import Ledger
+from gradwire.runtime.rates import Rates
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 from gradwire.training.clipping import LocalClip
@@ -53,9 +54,10 @@ class Session:
         self.performers, self.machines = list(performers), machines
         self.clip = LocalClip.of(settings.clip_norm, settings.clip_overlap, self.world)
         self.launches_at_end = False  # as the recorder wants it
-        self.step, self.loss_scale = 0, 1.0
+        self.step, self.loss_scale, self.rates = 0, 1.0, Rates()
         self.shard = ""  # of the model, that this group's ranks keep
         self.on_end: Callable[[BaseException | None], None] | None = None
+        self.optimizer_check: object = None  # kept here: a handle may be dropped, hooks stay
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end, self._clip_scale = False, 1.0  # of the step under way
@@ -86,7 +88,9 @@ class Session:
         """Whether something is remembered from step to step, or may soon be."""
         plans = (self.plan, self.whole_plan)
         strategies = (strategy for plan in plans for strategy in plan.strategies)
-        return self.expects_memory or any(s.feedback is not None for s in strategies)
+        return self.expects_memory or any(
+            s.feedback is not None or s.collective.own_feedback for s in strategies
+        )
 
     def _lanes(self, plan: Plan) -> int:
         return min(plan.lanes, len(plan.buckets), len(self.performers))

@@ -1,6 +1,6 @@
 """What a session remembers, as a dictionary for torch.save, and taken over from one.
 
-    {"format", "world", "step", "loss_scale", "plan": {strategy: names},
+    {"format", "world", "step", "loss_scale", "plan": {strategy: names}, "rates": {rate: names},
      "ranks": {"3": {"part", "state": {name: {key: tensor}}, "leftovers", "gradient_norm"}}}
 
 Each rank saves its own entry of "ranks"; so several ranks' dictionaries can be written into one
@@ -53,8 +53,17 @@ def poured_state_of(session: Session) -> dict[str, object]:
 def _head(session: Session, plan: Mapping[str, Sequence[str]]) -> dict[str, object]:
     return {
         "format": FORMAT, "world": session.world, "step": session.step,
-        "loss_scale": session.loss_scale, "plan": dict(plan),
+        "loss_scale": session.loss_scale, "plan": dict(plan), **_by_rate(session),
     }  # fmt: skip
+
+
+def _by_rate(session: Session) -> dict[str, dict[str, list[str]]]:
+    """In which learning rate's unit it waits: names by rate, as text that reads back the same.
+    Nothing before there is a rate, as torch's checkpoints lose empty dictionaries."""
+    found: dict[str, list[str]] = {}
+    for name, rate in session.rates.units.items():
+        found.setdefault(repr(rate), []).append(name)
+    return {"rates": found} if found else {}
 
 
 def _own(
@@ -94,6 +103,7 @@ def load(session: Session, saved: object, *, strict: bool) -> None:
     session.go_to(head["step"])
     session.ledger.take_over(ledger)
     session.loss_scale = head["loss_scale"]
+    session.rates.units = {n: float(rate) for rate, names in head["rates"].items() for n in names}
     if session.clip is not None:
         session.clip.seen = own.get("gradient_norm", session.clip.seen)
 
@@ -109,7 +119,8 @@ def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
                 f"gradwire's state has format {FORMAT}, a world, a step and ranks; got format "
                 f"{found!r}. Load what handle.state_dict() returned in this version."
             )
-        heads.append({key: state[key] for key in ("world", "step", "loss_scale", "plan")})
+        keys = "world", "step", "loss_scale", "plan"
+        heads.append({**{key: state[key] for key in keys}, "rates": state.get("rates", {})})
         ranks |= state["ranks"]
     for key in heads[0]:
         different = [head[key] for head in heads if head[key] != heads[0][key]]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gradwire.buckets import Parameter
 from gradwire.plan import Plan
+from gradwire.runtime.rates import Rates
 from gradwire.training.clipping import LocalClip
 from gradwire.training.session import describe
 from gradwire.warmup import at_density
@@ -36,6 +37,7 @@ class Exchange:
         self._warmup = method.warmup(density, steps)
         self._norm, self._clips = settings.clip, method.clips
         self.workers = method.workers(self._at(0), workers, seed=seed)
+        self._rates = Rates() if method.follows_rate and not settings.adam else None
 
     def _at(self, step: int) -> Plan:
         density = self._warmup.density(step) if self._warmup else None
@@ -61,6 +63,12 @@ class Exchange:
                 list(averages.values()), min(1.0, self._norm / (norm(averages.values()) + 1e-12))
             )
         return averages
+
+    def follow(self, rate: float) -> None:
+        """The step is made at this rate: `attach` learns it from the optimizer."""
+        if self._rates is not None:
+            names = self.workers.ledgers[0].memory
+            self._rates.follow(dict.fromkeys(names, rate), self.workers.ledgers)
 
     @property
     def bytes_sent(self) -> float:
@@ -89,6 +97,7 @@ class Exchange:
         ledgers = self.workers.ledgers
         return {
             "step": self.workers.step,
+            "rates": {} if self._rates is None else self._rates.units,
             "ledgers": [{"memory": x.memory, "leftovers": x.leftovers} for x in ledgers],
         }
 
@@ -100,6 +109,8 @@ class Exchange:
         if plan != self.workers.plan:
             self.workers.adopt(plan)
         self.workers.step = state["step"]
+        if self._rates is not None:
+            self._rates.units = dict(state["rates"])
         for ledger, saved in zip(self.workers.ledgers, state["ledgers"], strict=True):
             for name, mine in saved["memory"].items():
                 ledger.memory[name].clear()

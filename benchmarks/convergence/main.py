@@ -35,7 +35,9 @@ from gradwire.report.table import Table
 from train import Run, train
 
 FOLDER = Path("build/convergence")
-WITH_ADAM = ("dense", "ef-topk-warm", "onebit", "ef-sign", "sign", "qsgd", "powersgd")
+WITH_ADAM = (
+    "dense", "ef-topk-warm", "onebit", "onebit-adam", "ef-sign", "sign", "qsgd", "powersgd",
+)  # fmt: skip
 FULL_TASKS = ("glyphs", "language", "gpt", "speech", "digits")
 SMALL_TASKS = ("digits-mlp",)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,7 @@ from task import Settings
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.optim import SGD
+from gradwire.optim import SGD, OneBitAdam
 from gradwire.runtime.workers import Workers
 from gradwire.strategy import Strategy
 from gradwire.warmup import PAPER, Warmup
@@ -19,14 +19,20 @@ from gradwire.warmup import PAPER, Warmup
 WARM_UP = 20
 """The first one in so many steps of a run: 4 of 80 epochs, as in Lin et al. 2018 for images."""
 
-MakeOptimizer = Callable[[Sequence[nn.Parameter], Settings], Optimizer]
+BETAS = 0.9, 0.99
+"""Of AdamW. Runs of thousands of steps, not of hundreds of thousands."""
+
+MakeOptimizer = Callable[[Sequence[nn.Parameter], Settings, int], Optimizer]
+"""(parameters, settings, steps of the warm-up) -> what steps with the averages."""
 
 
-def momentum_on_average(parameters: Sequence[nn.Parameter], settings: Settings) -> Optimizer:
+def momentum_on_average(
+    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
+) -> Optimizer:
     """For what arrives as a gradient: torch's own."""
     if settings.adam:
         return torch.optim.AdamW(
-            parameters, settings.rate, betas=(0.9, 0.99), weight_decay=settings.weight_decay
+            parameters, settings.rate, betas=BETAS, weight_decay=settings.weight_decay
         )
     return torch.optim.SGD(
         parameters, settings.rate, settings.momentum, weight_decay=settings.weight_decay,
@@ -34,7 +40,9 @@ def momentum_on_average(parameters: Sequence[nn.Parameter], settings: Settings) 
     )  # fmt: skip
 
 
-def momentum_kept(parameters: Sequence[nn.Parameter], settings: Settings) -> Optimizer:
+def momentum_kept(
+    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
+) -> Optimizer:
     """For what arrives with its momentum: only weight decay still goes through one."""
     if settings.adam:
         raise SystemExit(
@@ -43,6 +51,16 @@ def momentum_kept(parameters: Sequence[nn.Parameter], settings: Settings) -> Opt
     return SGD(
         parameters, settings.rate, settings.momentum, weight_decay=settings.weight_decay,
         nesterov=settings.nesterov, momentum_kept=True,
+    )  # fmt: skip
+
+
+def variance_frozen(
+    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
+) -> Optimizer:
+    """For what arrives as the momentum of all: AdamW whose variance the warm-up has taught."""
+    return OneBitAdam(
+        parameters, settings.rate, betas=BETAS, weight_decay=settings.weight_decay,
+        freeze_step=warm_up, momentum_kept=True,
     )  # fmt: skip
 
 
@@ -57,6 +75,7 @@ class Method:
         warm_up: the first one in so many steps.
         whole: the model as one tensor, so that selection is over all of it.
         clips: "average" after the exchange, "local" each worker's own before it.
+        follows_rate: what waits keeps the learning rate that it came with, as by `attach`.
         optimizer: of the averages.
         workers: what performs the exchange; a negative control wraps it.
     """
@@ -67,6 +86,7 @@ class Method:
     warm_up: int = WARM_UP
     whole: bool = False
     clips: Literal["average", "local"] = "local"
+    follows_rate: bool = True
     optimizer: MakeOptimizer = momentum_on_average
     workers: Callable[..., Any] = Workers
 
@@ -74,11 +94,23 @@ class Method:
         facts = {"momentum": settings.momentum, "nesterov": settings.nesterov}
         return Strategy.parse(self.text.format(density=density, **facts))
 
+    def make_optimizer(
+        self, parameters: Sequence[nn.Parameter], settings: Settings, steps: int
+    ) -> Optimizer:
+        """Of a run of so many steps; the density of its warm-up plays no part."""
+        warmup = self.warmup(1.0, steps)
+        return self.optimizer(parameters, settings, warmup.steps if warmup else 0)
+
     def warmup(self, density: float, steps: int) -> Warmup | None:
         """Of a run of so many steps."""
         given = self.densities(density) if self.densities else ()
         length = max(steps // self.warm_up, len(given))
         return Warmup(length, given) if given else None
+
+
+def dense_at_first(_: float) -> Sequence[float]:
+    """All of every gradient, until the run's own density."""
+    return (1.0,)
 
 
 def paper(_: float) -> Sequence[float]:
@@ -91,15 +123,18 @@ DGC = Method(
     "dgc", "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}) | allgather",
     densities=paper, optimizer=momentum_kept,
 )  # fmt: skip
+EF_TOPK = Method("ef-topk", "topk({density})+ef | allgather")
+GTOPK = Method("gtopk", "topk({density})+ef | gtopk", densities=paper)
 METHODS = (
     DENSE,
     DGC,
-    Method("ef-topk", "topk({density})+ef | allgather"),
-    Method("gtopk", "topk({density})+ef | gtopk", densities=paper),
+    EF_TOPK,
+    GTOPK,
     # As its authors run it: mass is lost on the way, selection is over the model, and the first
     # of 141 epochs has four times the density.
     Method(
         "gtopk-published", 'topk({density})+ef | gtopk(variant="tree")', whole=True,
+        follows_rate=False,
         densities=lambda density: (4 * density,), warm_up=141,
     ),
     Method("ef-sign", "sign(scaled=True)+ef | allgather"),
@@ -113,6 +148,8 @@ DENSE_LOCAL = Method("dense-local-clip", "none | allreduce")
 """Beside the others where a task clips: what of a difference is clipping's own."""
 
 MORE = (
+    # What waited is applied at the rate of the step in which it is sent, as published.
+    *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, GTOPK)),
     Method(
         "dgc-nomask",
         "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}, mask=False) | allgather",
@@ -134,6 +171,14 @@ MORE = (
     Method("topk-zen", "topk({density})+ef | zen"),
     Method("ef21-topk", "topk({density})+ef21 | allgather"),
     Method("sign", "sign | vote"),
+    Method(
+        "topk-adam", f"topk({{density}})+shared_momentum({BETAS[0]}) | allgather",
+        densities=dense_at_first, warm_up=5, optimizer=variance_frozen,
+    ),
+    Method(
+        "onebit-adam", f"onebit+shared_momentum({BETAS[0]}) | alltoall",
+        densities=dense_at_first, warm_up=5, optimizer=variance_frozen,
+    ),
 )  # fmt: skip
 """On request, by name."""
 

@@ -21,6 +21,7 @@ from tasks import TASKS
 import gradwire
 from gradwire.plan import Plan
 from gradwire.training.session import describe
+from gradwire.warmup import at_density
 from train import Run, Training
 
 
@@ -67,34 +68,61 @@ def losses_of_processes(run: Run) -> list[float]:
     return found
 
 
+class Rank:
+    """One rank of a run: a model with gradwire attached, and its optimizer.
+
+    density: one that stays, instead of the run's with its warm-up.
+    """
+
+    def __init__(self, run: Run, density: float | None = None) -> None:
+        self.run, self.task, self.method = run, TASKS[run.task], BY_NAME[run.method]
+        self.model = self.task.fresh(run.seed)
+        self.parameters = list(self.model.parameters())
+        self.synchronize(density)
+        self.optimizer = self.method.make_optimizer(self.parameters, self.task.settings, run.steps)
+
+    @property
+    def clips_average(self) -> bool:
+        return self.method.clips == "average"
+
+    def synchronize(self, density: float | None) -> None:
+        """Let gradients become averages."""
+        run, settings = self.run, self.task.settings
+        parameters = describe(dict(self.model.named_parameters()))
+        plan = Plan.make(parameters, self.method.strategy(run.density, settings))
+        gradwire.attach(
+            self.model, at_density(plan, density, run.workers), seed=run.seed,
+            warmup=None if density else self.method.warmup(run.density, run.steps),
+            clip_norm=None if self.clips_average else settings.clip,
+        )  # fmt: skip
+
+    def advance(self, step: int) -> float:
+        """Train one step; this rank's loss. Collective."""
+        batch = self.task.batches(self.run.seed, step, self.run.workers)[dist.get_rank()]
+        self.optimizer.zero_grad()
+        loss = self.task.loss(self.model, batch)
+        loss.backward()
+        if self.task.settings.clip is not None and self.clips_average:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.task.settings.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.task.rate(step, self.run.steps)
+        self.optimizer.step()
+        return float(loss.detach())
+
+
 def work(run: Run, out: Path) -> None:
-    """One rank."""
+    """All steps of one rank."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    task, method = TASKS[run.task], BY_NAME[run.method]
-    settings, model = task.settings, task.fresh(run.seed)
-    named = dict(model.named_parameters())
-    gradwire.attach(
-        model, Plan.make(describe(named), method.strategy(run.density, settings)),
-        warmup=method.warmup(run.density, run.steps), seed=run.seed,
-        clip_norm=settings.clip if method.clips == "local" else None,
-    )  # fmt: skip
-    optimizer = method.optimizer(list(named.values()), settings)
-    losses = []
-    for step in range(run.steps):
-        batch = task.batches(run.seed, step, run.workers)[dist.get_rank()]
-        optimizer.zero_grad()
-        loss = task.loss(model, batch)
-        loss.backward()
-        if settings.clip is not None and method.clips == "average":
-            torch.nn.utils.clip_grad_norm_(named.values(), settings.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = task.rate(step, run.steps)
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    _write_means(losses, out)
+    rank = Rank(run)
+    _write_means([rank.advance(step) for step in range(run.steps)], out)
+    leave()
+
+
+def leave() -> None:
+    """End this rank when all have come here; torch 2.13 now and then aborts while it takes
+    Gloo's threads down."""
     dist.barrier()
-    # torch 2.13 now and then aborts while it takes Gloo's threads down.
     sys.stdout.flush()
     os._exit(0)
 

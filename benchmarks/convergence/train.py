@@ -69,7 +69,7 @@ class Training:
             self.model, method, settings, workers=run.workers, steps=run.steps,
             density=run.density, seed=run.seed,
         )  # fmt: skip
-        self.optimizer = method.optimizer(list(self._named.values()), settings)
+        self.optimizer = method.make_optimizer(list(self._named.values()), settings, run.steps)
         self.step, self.seconds, self.bytes = 0, 0.0, 0.0
         self.losses: list[float] = []
         self.metrics: list[tuple[int, float]] = []
@@ -80,8 +80,10 @@ class Training:
         losses, gradients = self.gradients()
         for name, average in self.exchange(gradients).items():
             self._named[name].grad = average
+        rate = self.task.rate(self.step, self.run.steps)
+        self.exchange.follow(rate)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.task.rate(self.step, self.run.steps)
+            group["lr"] = rate
         self.optimizer.step()
         self.step += 1
         self.losses.append(sum(losses) / len(losses))

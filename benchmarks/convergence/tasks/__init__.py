@@ -2,7 +2,7 @@
 
 from task import Task
 
-from tasks import digits, glyphs, gpt, language, speech
+from tasks import digits, glyphs, gpt, language, speech, words
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -14,5 +14,6 @@ TASKS: dict[str, Task] = {
         gpt.TASK,
         speech.TASK,
         digits.TASK,
+        words.TASK,
     )
 }

@@ -1,0 +1,87 @@
+"""Time to accuracy: which steps a run has, what they take, and which run is as good."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+STEPS = 200
+
+
+@pytest.fixture
+def dense(suite: SimpleNamespace) -> Any:
+    return suite.train.Run("words", "dense", 0, 4, STEPS, 0.01)
+
+
+def of_step(suite: SimpleNamespace, run: Any) -> dict[str, float]:
+    """A step of density d takes d seconds."""
+    stages = {name: float(name.split()[-1]) for name in suite.time_to_accuracy._stages(run)}
+    return {suite.time_to_accuracy.FP32: 2.0, suite.time_to_accuracy.FP16: 1.0, **stages}
+
+
+def test_warm_up_is_part_of_a_run(suite: SimpleNamespace, dense: Any) -> None:
+    found = suite.time_to_accuracy.densities(replace(dense, method="dgc"))
+    tenth = STEPS // 20 / 4
+    assert found[0.01] == STEPS - STEPS // 20
+    assert found.total() == STEPS
+    assert {0.25, 0.0625, 0.015625, 0.004} < set(found)
+    assert all(abs(n - tenth) <= 1 for density, n in found.items() if density != 0.01)
+
+
+def test_its_seconds_are_those_of_its_steps(suite: SimpleNamespace, dense: Any) -> None:
+    module, run = suite.time_to_accuracy, replace(dense, method="dgc")
+    seconds = of_step(suite, run)
+    assert module.run_seconds(dense, seconds) == 2.0 * STEPS
+    wanted = sum(density * n for density, n in module.densities(run).items())
+    assert module.run_seconds(run, seconds) == pytest.approx(wanted)
+    assert module.run_seconds(run, seconds, STEPS - 2) == pytest.approx(2 * 0.01)
+    plain = replace(dense, method="ef-topk")
+    assert module.densities(plain) == {0.01: STEPS}
+
+
+def record(folder: Path, run: Any, metric: float) -> None:
+    (folder / f"{run.name}.json").write_text(json.dumps({**asdict(run), "metric": metric}))
+
+
+def results(suite: SimpleNamespace, folder: Path, dense: Any, metrics: list[float]) -> None:
+    """Dense's metric is 2 for one seed and 4 for the other; the longer runs of dgc have these."""
+    for seed, base in enumerate((2.0, 4.0)):
+        record(folder, replace(dense, seed=seed), base)
+        for factor, metric in zip(suite.time_to_accuracy.LONGER, metrics):
+            steps = round(factor * STEPS)
+            run = replace(dense, method="dgc", steps=steps, seed=seed)
+            record(folder, run, metric + (-1) ** seed)
+
+
+def test_the_shortest_run_that_is_as_good(
+    suite: SimpleNamespace, dense: Any, tmp_path: Path
+) -> None:
+    results(suite, tmp_path, dense, [3.2, 3.0, 2.9])
+    run, found, goal = suite.time_to_accuracy.reached(dense, "dgc", 2, tmp_path)
+    assert (run.steps, found, goal) == (220, 3.0, 3.0)
+
+
+def test_none_is(suite: SimpleNamespace, dense: Any, tmp_path: Path) -> None:
+    results(suite, tmp_path, dense, [3.4, 3.3, 3.2, 3.1])
+    with pytest.raises(SystemExit, match=r"3\.0000: 3\.4000 in 200 .*3\.1000 in 300 steps"):
+        suite.time_to_accuracy.reached(dense, "dgc", 2, tmp_path)
+
+
+def test_the_table_says_how_many_times_faster(suite: SimpleNamespace, dense: Any) -> None:
+    module, run = suite.time_to_accuracy, replace(dense, method="ef-topk")
+    seconds = {name: [s, s, 9 * s] for name, s in of_step(suite, run).items()}
+    seconds[module.ALONE] = [0.005]
+    checked = {"method": "dense", "steps": 60, "seconds": 121.0, "expected": 120.0, "apart": 0.0}
+    found = {
+        "rates": {"1gbit": {"seconds": seconds, "checks": [checked]}},
+        "runs": [asdict(dense), asdict(replace(run, steps=250))],
+    }
+    text = module.tables(found)
+    assert "| 1gbit | DDP fp32 | 200 | 2000 | 6.7 | 1.0× | 0.5× |" in text
+    assert "| 1gbit | ef-topk | 250 | 10 | 0.0 | 160.0× | 80.0× |" in text
+    assert "| 1gbit | dense | 60 | 121.0 | 120.0 | +1 % | 0.0e+00 |" in text

@@ -95,10 +95,10 @@ class Method:
         return Strategy.parse(self.text.format(density=density, **facts))
 
     def make_optimizer(
-        self, parameters: Sequence[nn.Parameter], settings: Settings, steps: int
+        self, parameters: Sequence[nn.Parameter], settings: Settings, density: float, steps: int
     ) -> Optimizer:
-        """Of a run of so many steps; the density of its warm-up plays no part."""
-        warmup = self.warmup(1.0, steps)
+        """Of a run of so many steps."""
+        warmup = self.warmup(density, steps)
         return self.optimizer(parameters, settings, warmup.steps if warmup else 0)
 
     def warmup(self, density: float, steps: int) -> Warmup | None:

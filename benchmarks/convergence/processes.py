@@ -79,7 +79,9 @@ class Rank:
         self.model = self.task.fresh(run.seed)
         self.parameters = list(self.model.parameters())
         self.synchronize(density)
-        self.optimizer = self.method.make_optimizer(self.parameters, self.task.settings, run.steps)
+        self.optimizer = self.method.make_optimizer(
+            self.parameters, self.task.settings, run.density, run.steps
+        )
 
     @property
     def clips_average(self) -> bool:

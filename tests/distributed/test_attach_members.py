@@ -37,6 +37,8 @@ STRATEGIES = (
     "randk(0.1)+ef | allreduce",
     "dgc(0.05, values='bf16') | allgather",
     "topk(0.1)+ef21 | allgather",
+    "onebit+shared_momentum(variance=0.99) | alltoall",
+    "topk(0.1)+shared_momentum | gtopk",
     "topk(0.1)+ef | gtopk",
     "dgc(0.1, values='bf16') | gtopk(variant='tree')",
     "topk(0.1)+ef | zen",
@@ -200,7 +202,7 @@ def test_resume_is_the_uninterrupted_run(
     for ranks in (two, three):
         for keys in ranks.run(resumed, strategy, str(tmp_path)):
             assert (OWNERS_RESIDUAL in keys) == (
-                strategy.endswith("alltoall") and "ef" in strategy
+                strategy.endswith("alltoall") and ("ef" in strategy or "shared" in strategy)
             )
             assert (RIGHT_FACTOR in keys) == ("powersgd" in strategy)
 

@@ -65,6 +65,36 @@ def test_warm_up_goes_through_its_densities(three: Ranks) -> None:
     assert all(other == first for other in others)
 
 
+def one_bit_adam() -> list[Any]:
+    """What travelled how, the sizes that were learned, and the weights."""
+    model, seen = small(), []
+    plan = "onebit+shared_momentum(0.9, variance=0.99) | alltoall"
+    with attached(model, plan, warmup=Warmup(3, (1.0,))) as handle:
+        adam = gradwire.optim.OneBitAdam(
+            model.parameters(), 1e-3, betas=(0.9, 0.99), freeze_step=3
+        )
+        for step in range(6):
+            adam.zero_grad()
+            loss_of(model, step).backward()
+            adam.step()
+            seen.append(str(handle.plan.strategy_of("one.weight")))
+        state = entry(handle)["state"]
+        assert not torch.equal(state["one.weight"]["residual"], 0 * state["one.weight"]["size"])
+        sizes = [values["size"] for values in state.values()]
+        other = gradwire.optim.OneBitAdam(model.parameters(), betas=(0.9, 0.999), freeze_step=3)
+        with pytest.raises(UsageError, match=r"variance=0\.99"):
+            other.step()
+    return [*seen, fingerprint(sizes), fingerprint(model.parameters())]
+
+
+def test_one_bit_adam_learns_while_the_plan_is_dense(three: Ranks) -> None:
+    """Vectors travel dense for ever, and nobody minds."""
+    first, *others = three.run(one_bit_adam)
+    dense = "none+shared_momentum(variance=0.99, learns=True) | allreduce"
+    assert first[:6] == [dense] * 3 + ["onebit+shared_momentum(variance=0.99) | alltoall"] * 3
+    assert all(other == first for other in others)
+
+
 def resumed_in_warm_up(stop: int) -> bool:
     def attach_to(model: nn.Module) -> Any:
         return attached(model, DGC, warmup=Warmup(6, (0.5, 0.15)))

@@ -31,7 +31,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> N
 
 def made(strategy: str, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
     model = small(seed)
-    momentum = 0.9 if "dgc" in strategy else 0.0
+    momentum = 0.9 if "dgc" in strategy or "momentum" in strategy else 0.0
     return model, gradwire.optim.SGD(model.parameters(), 0.05, momentum=momentum)
 
 
@@ -76,6 +76,7 @@ def resumed(strategy: str, folder: str, steps: int) -> tuple[str, str]:
         "terngrad | allgather",
         "powersgd(2)",
         "sign | vote",
+        "onebit+shared_momentum | alltoall",
         "topk(0.1)+ef | hierarchical('allgather', per_node=2)",
     ],
 )
@@ -103,7 +104,13 @@ def waits(strategy: str, folder: str, then: str) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     "strategy",
-    ["dgc(0.1) | allgather", "topk(0.1)+ef | gtopk", "qsgd(4)+ef | alltoall", "powersgd(2)"],
+    [
+        "dgc(0.1) | allgather",
+        "topk(0.1)+ef | gtopk",
+        "qsgd(4)+ef | alltoall",
+        "onebit+shared_momentum | alltoall",
+        "powersgd(2)",
+    ],
 )
 def test_four_two_four_three(
     four: Ranks, three: Ranks, two: Ranks, strategy: str, tmp_path: Path

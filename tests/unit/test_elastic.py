@@ -103,6 +103,28 @@ def test_what_owners_keep_of_the_mean_is_delivered(world: int) -> None:
     torch.testing.assert_close(total, whole)
 
 
+@pytest.mark.parametrize("world", [1, 2, 6])
+def test_what_owners_keep_in_another_unit_joins_the_residual_in_its_own(world: int) -> None:
+    """Of a momentum over Adam's size: leftovers would be added to a gradient, a tenth of it."""
+    from gradwire.layout.pieces import Pieces
+
+    pieces, size = Pieces.of("w", N, 3), torch.rand(N)
+    means, residuals = torch.randn(N), torch.randn(3, N)
+    old = {
+        r: {"part": [0, 1], "state": {"w": {
+            "owners_residual": means[slice(*pieces.of_owner(r))], "size": size,
+            "residual": residuals[r],
+        }}}
+        for r in range(3)
+    }  # fmt: skip
+    plan = {"onebit+shared_momentum(0.9, variance=0.99) | alltoall": ["w"]}
+    new = resized(old, plan, world)
+    wanted = (means * size + residuals.mean(0)).double()
+    torch.testing.assert_close(mean(new, "residual"), wanted, rtol=1e-6, atol=1e-6)
+    assert all(torch.equal(entry["state"]["w"]["size"], size) for entry in new)
+    assert not any(entry["leftovers"] for entry in new)
+
+
 def test_leftovers_are_regrouped_too() -> None:
     old = {r: {"part": [0, 1], "state": {}, "leftovers": {"w": torch.full((N,), 1.0 + r)}}
            for r in range(4)}  # fmt: skip

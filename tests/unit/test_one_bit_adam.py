@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from gradwire import Plan, Strategy, Warmup
-from gradwire.errors import UsageError
+from gradwire.errors import StrategyError, UsageError
+from gradwire.feedback import SharedMomentum
 from gradwire.optim import OneBitAdam
 from gradwire.runtime.workers import Workers
+from gradwire.strategy import StepInfo
 from gradwire.training.session import describe
 from gradwire.warmup import at_density
 
@@ -106,8 +108,6 @@ def test_what_is_encoded_and_kept_is_the_momentum() -> None:
     """sent + kept = m·u + (1 - m)·g + what was kept, on every rank; u is what arrived."""
     feedback = Strategy.parse("topk(0.1)+shared_momentum(0.8) | allgather").feedback
     assert feedback is not None
-    from gradwire.strategy import StepInfo
-
     g, u, kept = torch.randn(50), torch.randn(50), torch.randn(50)
     y, midway = feedback.before(g, {"velocity": u, "residual": kept}, StepInfo())
     torch.testing.assert_close(y, 0.8 * u + 0.2 * g + kept)
@@ -149,8 +149,149 @@ def test_state_goes_on() -> None:
 def test_other_plans_are_refused() -> None:
     p = nn.Parameter(torch.ones(5))
     p.grad = torch.ones(5)
-    with pytest.raises(UsageError, match=r"shared_momentum\(0.9\)"):
+    with pytest.raises(UsageError, match=r"onebit\+shared_momentum\(variance=0.999\)"):
         OneBitAdam([p], 0.1, freeze_step=3).step()
     for options in ({"freeze_step": 0}, {"freeze_step": 1, "lr": -1.0}):
         with pytest.raises(UsageError, match="got"):
             OneBitAdam([p], **options)  # type: ignore[arg-type]
+
+
+# -- in the unit of what Adam divides by ----------------------------------------------------------
+
+VARIANCE = 0.99
+SCALED = f"shared_momentum(0.9, variance={VARIANCE})"
+TRAVEL = [f"onebit+{SCALED} | alltoall", f"onebit+{SCALED} | allgather",
+          f"topk(0.1)+{SCALED} | allgather", f"topk(0.1)+{SCALED} | gtopk"]  # fmt: skip
+PUBLISHED = [text.replace(SCALED, "shared_momentum(0.9)") for text in TRAVEL]
+
+
+def warmed(plan: str, steps: int = 12) -> tuple[Workers, Plan]:
+    """After a dense warm-up, on the plan itself, which has made no step."""
+    net = model()
+    whole = Plan.make(describe(dict(net.named_parameters())), Strategy.parse(plan))
+    workers = Workers(at_density(whole, 1.0, WORLD), WORLD)
+    for step in range(steps):
+        workers.exchange([gradients(net, step, r) for r in range(WORLD)])
+    workers.adopt(whole)
+    return workers, whole
+
+
+def mean_waiting(workers: Workers) -> dict[str, Tensor]:
+    waiting = [ledger.waiting() for ledger in workers.ledgers]
+    return {name: sum(x[name] for x in waiting) / WORLD for name in waiting[0]}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("plan", TRAVEL + PUBLISHED)
+def test_nothing_is_lost_on_the_way(plan: str) -> None:
+    """u and what waits are all of m·u + (1 - m)·g and of what waited, owners' errors too."""
+    net, (workers, _) = model(), warmed(plan)
+    u, waited = None, None
+    for step in range(30, 36):
+        own = [gradients(net, step, r) for r in range(WORLD)]
+        mean = {n: sum(x[n] for x in own) / WORLD for n in own[0]}
+        new = {n: x.clone() for n, x in workers.exchange(own).items()}
+        waits = mean_waiting(workers)
+        if u is not None:
+            for name, x in waits.items():
+                wanted = 0.9 * u[name] + 0.1 * mean[name]
+                wanted = wanted.reshape(-1) + waited[name]  # type: ignore[index]
+                torch.testing.assert_close(new[name].reshape(-1) + x, wanted, rtol=1e-4, atol=1e-6)
+        u, waited = new, waits
+    assert any(float(x.abs().max()) > 0 for x in waits.values())
+
+
+@pytest.mark.parametrize("plan", [TRAVEL[0], TRAVEL[2], PUBLISHED[0], PUBLISHED[2]])
+def test_what_waits_is_neither_lost_nor_doubled_when_the_plan_changes(plan: str) -> None:
+    net, (workers, _) = model(), warmed(plan)
+    for step in range(30, 33):
+        workers.exchange([gradients(net, step, r) for r in range(WORLD)])
+    before = mean_waiting(workers)
+    other = plan.replace("onebit", "int8").replace("topk(0.1)", "topk(0.3)")
+    workers.adopt(Plan.make(describe(dict(net.named_parameters())), Strategy.parse(other)))
+    after = mean_waiting(workers)
+    assert float(before["0.weight"].abs().max()) > 0
+    for name, x in before.items():
+        torch.testing.assert_close(after[name].reshape(-1), x.reshape(-1))
+    assert not any(ledger.leftovers for ledger in workers.ledgers), "gradients count otherwise"
+
+
+def test_the_size_is_learned_from_all_gradients_and_then_stays() -> None:
+    steps, net = 12, model()
+    workers, _ = warmed(TRAVEL[0], steps)
+    square = torch.zeros(24, 12)
+    for step in range(steps):
+        own = [gradients(net, step, r)["0.weight"] for r in range(WORLD)]
+        mean = sum(own) / WORLD
+        square = VARIANCE * square + (1 - VARIANCE) * mean * mean
+    for _ in range(2):
+        for ledger in workers.ledgers:
+            found = ledger.memory["0.weight"]["size"].view(24, 12)
+            torch.testing.assert_close(found, square.sqrt(), rtol=1e-3, atol=1e-6)
+        workers.exchange([gradients(net, 50, r) for r in range(WORLD)])
+
+
+def test_what_is_encoded_is_over_the_size_and_what_is_kept_is_not() -> None:
+    feedback = Strategy.parse(TRAVEL[0]).feedback
+    assert feedback is not None
+    g, u, kept = torch.randn(50), torch.randn(50), torch.randn(50)
+    size = torch.rand(50) + 0.1
+    size[:5] = 0.0  # these never had a gradient
+    v = 0.9 * u + 0.1 * g + kept
+    y, midway = feedback.before(g, {"velocity": u, "residual": kept, "size": size}, StepInfo())
+    torch.testing.assert_close(y[5:], (v / size)[5:])
+    assert y[:5].tolist() == [0.0] * 5
+    sent = torch.randn(50)
+    torch.testing.assert_close(feedback.after(y, sent, midway)["residual"], v - sent * size)
+    mean = torch.randn(50)
+    u = mean * size
+    assert torch.equal(feedback.received(mean, midway)["velocity"], u)
+    assert torch.equal(mean, u), "it is what arrives"
+
+
+def test_what_is_new_is_learned_as_long_as_all_is_dense() -> None:
+    feedback = Strategy.parse(TRAVEL[0]).dense().feedback
+    assert feedback == SharedMomentum(0.9, VARIANCE, learns=True)
+    y, midway = feedback.before(torch.ones(3), {"size": torch.zeros(3)}, StepInfo())
+    torch.testing.assert_close(y, torch.full((3,), 0.1))
+    size = feedback.received(y, midway)["size"]
+    torch.testing.assert_close(size, torch.full((3,), 0.1))  # of a gradient of 1, at 1 - 0.99
+
+
+def test_noise_is_small_where_adam_divides_by_little() -> None:
+    """One bit of elements whose gradients differ a thousandfold: what Adam makes of the error."""
+
+    def error(variance: float) -> float:
+        feedback = SharedMomentum(0.9, variance)
+        size = torch.logspace(-3, 0, 64, dtype=torch.float32).repeat(4)
+        g = size * torch.randn(256, generator=torch.Generator().manual_seed(0))
+        y, midway = feedback.before(g, {"size": size}, StepInfo())
+        rest = feedback.after(y, y.sign() * y.abs().mean(), midway)["residual"]
+        return float((rest / size).square().mean().sqrt())
+
+    assert error(VARIANCE) < 0.1 * error(0.0)
+
+
+@pytest.mark.parametrize("plan", TRAVEL)
+def test_it_follows_the_scale_of_the_loss(plan: str) -> None:
+    """From some step on everything is four times as large: the bits are the same, two higher."""
+
+    def last(factor: float) -> Tensor:
+        net, (workers, _) = model(), warmed(plan)
+        for step in range(30, 36):
+            scale = factor if step > 32 else 1.0
+            if step == 33:
+                for ledger in workers.ledgers:
+                    ledger.scale(factor)
+            own = [gradients(net, step, r) for r in range(WORLD)]
+            found = workers.exchange([{n: scale * x for n, x in mine.items()} for mine in own])
+        return found["0.weight"].clone()
+
+    assert torch.equal(last(4.0), 4.0 * last(1.0))
+
+
+@pytest.mark.parametrize(
+    "options", ["variance=1.0", "variance=-0.1", "learns=True", "0.9, 0.9, 3"]
+)
+def test_numbers_that_are_none(options: str) -> None:
+    with pytest.raises(StrategyError, match="got"):
+        Strategy.parse(f"onebit+shared_momentum({options}) | allgather")

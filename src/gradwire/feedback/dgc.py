@@ -26,6 +26,7 @@ class MomentumCorrection(Feedback):
     momentum: float = 0.9
     nesterov: bool = False
     mask: bool = True
+    makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "dgc"
 
     def __post_init__(self) -> None:

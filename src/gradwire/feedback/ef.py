@@ -20,6 +20,7 @@ class ErrorFeedback(Feedback):
     """
 
     decay: float = 1.0
+    makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "ef"
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ class EF21(Feedback):
     Source: Richtárik et al. 2021, algorithm 2.
     """
 
+    makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "ef21"
     exact_mean: ClassVar[bool] = True
     shared: ClassVar[tuple[str, ...]] = ("mean",)

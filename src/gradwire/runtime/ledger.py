@@ -19,6 +19,7 @@ from gradwire.local import OF_OTHER_SHAPE, OWNERS_RESIDUAL
 from gradwire.plan import Plan
 from gradwire.runtime.context import Memory
 from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.shards import unit_of
 from gradwire.strategy import Feedback, State, Strategy
 
 
@@ -89,10 +90,11 @@ class Ledger:
             mine.update({key: v for key, v in state.items() if key not in OF_OTHER_SHAPE})
         elif _grew(before, now):
             mine.update({key: v.float() for key, v in state.items()})
-        if rule is not None and rule.sent == "leaves":
-            if name in self.leftovers:
-                mine["residual"] = self.leftovers.pop(name)
-            for key in ("residual", "velocity") if rule.momentum is not None else ():
+        leaves = rule is not None and rule.sent == "leaves"
+        if name in self.leftovers and (leaves or "residual" in mine):
+            mine["residual"] = self.leftovers.pop(name)
+        if rule is not None and leaves and rule.momentum is not None:
+            for key in ("residual", "velocity"):
                 if mine and key not in mine:
                     mine[key] = kernels.zeros(self.sizes[name], self.device)
 
@@ -153,9 +155,13 @@ class Ledger:
 
     def scale(self, factor: float) -> None:
         """All that is remembered, times factor: gradients come in another unit from now on."""
-        for values in (*self.memory.values(), self.leftovers):
-            for tensor in values.values():
-                tensor.mul_(factor)
+        for tensor in self.leftovers.values():
+            tensor.mul_(factor)
+        for name, state in self.memory.items():
+            unit = unit_of(self.plan.strategy_of(name), state)
+            for key, tensor in state.items():
+                if key != OWNERS_RESIDUAL or unit is None:  # its unit is multiplied already
+                    tensor.mul_(factor)
 
     # -- one step --------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class Exchange:
         if method.whole:
             parameters = [Parameter(WHOLE, (1, sum(p.elements for p in parameters)))]
         self._plan = Plan.make(parameters, method.strategy(density, settings))
-        self._warmup = method.warmup(density, steps)
+        self._warmup = method.warmup(density, settings, steps)
         self._norm, self._clips = settings.clip, method.clips
         self.workers = method.workers(self._at(0), workers, seed=seed)
         self._rates = Rates() if method.follows_rate and not settings.adam else None

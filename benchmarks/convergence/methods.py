@@ -16,9 +16,6 @@ from gradwire.runtime.workers import Workers
 from gradwire.strategy import Strategy
 from gradwire.warmup import PAPER, Warmup
 
-WARM_UP = 20
-"""The first one in so many steps of a run: 4 of 80 epochs, as in Lin et al. 2018 for images."""
-
 BETAS = 0.9, 0.99
 """Of AdamW. Runs of thousands of steps, not of hundreds of thousands."""
 
@@ -72,7 +69,7 @@ class Method:
         name: on the command line and in tables.
         text: of its strategy; {density}, {momentum} and {nesterov} stand for the run's.
         densities: of the warm-up, from the run's own; none: there is no warm-up.
-        warm_up: the first one in so many steps.
+        warm_up: the first one in so many steps, if not the task's.
         whole: the model as one tensor, so that selection is over all of it.
         clips: "average" after the exchange, "local" each worker's own before it.
         follows_rate: what waits keeps the learning rate that it came with, as by `attach`.
@@ -83,7 +80,7 @@ class Method:
     name: str
     text: str
     densities: Callable[[float], Sequence[float]] | None = None
-    warm_up: int = WARM_UP
+    warm_up: int | None = None
     whole: bool = False
     clips: Literal["average", "local"] = "local"
     follows_rate: bool = True
@@ -98,13 +95,13 @@ class Method:
         self, parameters: Sequence[nn.Parameter], settings: Settings, density: float, steps: int
     ) -> Optimizer:
         """Of a run of so many steps."""
-        warmup = self.warmup(density, steps)
+        warmup = self.warmup(density, settings, steps)
         return self.optimizer(parameters, settings, warmup.steps if warmup else 0)
 
-    def warmup(self, density: float, steps: int) -> Warmup | None:
+    def warmup(self, density: float, settings: Settings, steps: int) -> Warmup | None:
         """Of a run of so many steps."""
         given = self.densities(density) if self.densities else ()
-        length = max(steps // self.warm_up, len(given))
+        length = max(steps // (self.warm_up or settings.warm_up), len(given))
         return Warmup(length, given) if given else None
 
 
@@ -125,6 +122,14 @@ DGC = Method(
 )  # fmt: skip
 EF_TOPK = Method("ef-topk", "topk({density})+ef | allgather")
 GTOPK = Method("gtopk", "topk({density})+ef | gtopk", densities=paper)
+SHARED = f"shared_momentum({BETAS[0]}, variance={BETAS[1]})"
+ONEBIT_ADAM = Method(
+    "onebit-adam",
+    f"onebit+{SHARED} | alltoall",
+    densities=dense_at_first,
+    warm_up=5,
+    optimizer=variance_frozen,
+)
 METHODS = (
     DENSE,
     DGC,
@@ -171,13 +176,12 @@ MORE = (
     Method("topk-zen", "topk({density})+ef | zen"),
     Method("ef21-topk", "topk({density})+ef21 | allgather"),
     Method("sign", "sign | vote"),
-    Method(
-        "topk-adam", f"topk({{density}})+shared_momentum({BETAS[0]}) | allgather",
-        densities=dense_at_first, warm_up=5, optimizer=variance_frozen,
-    ),
-    Method(
-        "onebit-adam", f"onebit+shared_momentum({BETAS[0]}) | alltoall",
-        densities=dense_at_first, warm_up=5, optimizer=variance_frozen,
+    ONEBIT_ADAM,
+    replace(ONEBIT_ADAM, name="topk-adam", text=f"topk({{density}})+{SHARED} | allgather"),
+    # As its authors run it: the momentum itself is encoded.
+    replace(
+        ONEBIT_ADAM, name="onebit-adam-published",
+        text=f"onebit+shared_momentum({BETAS[0]}) | alltoall",
     ),
 )  # fmt: skip
 """On request, by name."""

@@ -94,7 +94,7 @@ class Rank:
         plan = Plan.make(parameters, self.method.strategy(run.density, settings))
         gradwire.attach(
             self.model, at_density(plan, density, run.workers), seed=run.seed,
-            warmup=None if density else self.method.warmup(run.density, run.steps),
+            warmup=None if density else self.method.warmup(run.density, settings, run.steps),
             clip_norm=None if self.clips_average else settings.clip,
         )  # fmt: skip
 

@@ -38,9 +38,9 @@ from gradwire.report.table import Table
 from train import Run, Training, train
 
 FP32, FP16, ALONE = "DDP fp32", "DDP fp16", "no synchronization"
-LONGER = (1.0, 1.1, 1.25, 1.5)
+LONGER = (1.0, 1.05, 1.1, 1.15, 1.25, 1.5)
 """Runs of so many times dense's steps, tried until one is as good; each with a whole schedule."""
-ROUNDS, TURN = 5, 4
+ROUNDS, TURN = 4, 12
 CHECK, SETTLED = 60, 5
 """Steps of a whole run, and of these the first, which connect and allocate: not timed."""
 Seconds = Mapping[str, float]
@@ -93,16 +93,13 @@ def _stage(run: Run, density: float) -> str:
 
 def densities(run: Run, begin: int = 0) -> Counter[float]:
     """Of a run's steps from one on: the warm-up's, then its own."""
-    warmup = BY_NAME[run.method].warmup(run.density, run.steps)
+    warmup = BY_NAME[run.method].warmup(run.density, TASKS[run.task].settings, run.steps)
     at = [warmup.density(step) if warmup else None for step in range(begin, run.steps)]
     return Counter(run.density if density is None else density for density in at)
 
 
 def take_turns(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Seconds of a step: of each contestant, in each round. Collective.
-
-    The mean over ranks: where ranks share processors, "the slowest of each step" counts twice.
-    """
+    """Seconds of a step until all ranks are done, by contestant, in each round. Collective."""
     seconds: dict[str, list[float]] = {}
     ranks = contestants(runs)
     for turn in range(ROUNDS + 1):
@@ -113,10 +110,9 @@ def take_turns(runs: Sequence[Run]) -> dict[str, list[float]]:
             began = time.perf_counter()
             for step in range(TURN):
                 rank.advance(first + 1 + step)
-            taken = torch.tensor((time.perf_counter() - began) / TURN, dtype=torch.float64)
-            dist.all_reduce(taken)
+            dist.barrier()
             if turn > 0:  # the first finds caches and connections cold
-                seconds.setdefault(name, []).append(float(taken) / dist.get_world_size())
+                seconds.setdefault(name, []).append((time.perf_counter() - began) / TURN)
     return seconds
 
 

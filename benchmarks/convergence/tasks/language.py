@@ -64,7 +64,7 @@ TASK = Task(
     loss=loss,
     evaluate=evaluate,
     metric=Metric("held-out text", "bits/character", "bits"),
-    settings=Settings(rate=4.0, schedule=linear(), clip=0.25),
+    settings=Settings(rate=4.0, schedule=linear(), clip=0.25, warm_up=40),
     small=Length(500, 0.01),
     full=Length(20_000, 0.001),
     data=lambda: text().digest,

@@ -117,7 +117,9 @@ TASK = Task(
     loss=loss,
     evaluate=evaluate,
     metric=Metric("label error rate", "%", "errors"),
-    settings=Settings(rate=0.2, schedule=cosine(0.05), momentum=0.9, nesterov=True, clip=5.0),
+    settings=Settings(
+        rate=0.2, schedule=cosine(0.05), momentum=0.9, nesterov=True, clip=5.0, warm_up=80
+    ),
     small=Length(1000, 0.01),
     full=Length(4000, 0.01),
 )

@@ -67,7 +67,7 @@ TASK = Task(
     loss=loss,
     evaluate=evaluate,
     metric=Metric("held-out text", "bits/word", "bits"),
-    settings=Settings(rate=4.0, schedule=linear(), momentum=0.9, clip=0.5),
+    settings=Settings(rate=4.0, schedule=linear(), momentum=0.9, clip=0.5, warm_up=40),
     small=Length(200, 0.01),
     full=Length(2000, 0.01),
     data=_digest,

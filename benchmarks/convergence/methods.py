@@ -122,14 +122,6 @@ DGC = Method(
 )  # fmt: skip
 EF_TOPK = Method("ef-topk", "topk({density})+ef | allgather")
 GTOPK = Method("gtopk", "topk({density})+ef | gtopk", densities=paper)
-SHARED = f"shared_momentum({BETAS[0]}, variance={BETAS[1]})"
-ONEBIT_ADAM = Method(
-    "onebit-adam",
-    f"onebit+{SHARED} | alltoall",
-    densities=dense_at_first,
-    warm_up=5,
-    optimizer=variance_frozen,
-)
 METHODS = (
     DENSE,
     DGC,
@@ -176,12 +168,13 @@ MORE = (
     Method("topk-zen", "topk({density})+ef | zen"),
     Method("ef21-topk", "topk({density})+ef21 | allgather"),
     Method("sign", "sign | vote"),
-    ONEBIT_ADAM,
-    replace(ONEBIT_ADAM, name="topk-adam", text=f"topk({{density}})+{SHARED} | allgather"),
-    # As its authors run it: the momentum itself is encoded.
-    replace(
-        ONEBIT_ADAM, name="onebit-adam-published",
-        text=f"onebit+shared_momentum({BETAS[0]}) | alltoall",
+    Method(
+        "topk-adam", f"topk({{density}})+shared_momentum({BETAS[0]}) | allgather",
+        densities=dense_at_first, warm_up=5, optimizer=variance_frozen,
+    ),
+    Method(
+        "onebit-adam", f"onebit+shared_momentum({BETAS[0]}) | alltoall",
+        densities=dense_at_first, warm_up=5, optimizer=variance_frozen,
     ),
 )  # fmt: skip
 """On request, by name."""

@@ -77,14 +77,14 @@ class Feedback(Member):
     """What is remembered because it was not sent. State is a dict of named tensors.
 
     sends_all: only `received` acts. makes_good: what is left out follows, also of owners' means.
-    exact_mean: `received` gets fp32. shared: states equal on all ranks; unit: one to encode in.
+    exact_mean: `received` gets fp32, whatever the gradient's dtype. shared: states that are equal
+    on all ranks.
     """
 
     sends_all: ClassVar[bool] = False
     makes_good: ClassVar[bool] = False
     exact_mean: ClassVar[bool] = False
     shared: ClassVar[tuple[str, ...]] = ()
-    unit: ClassVar[str | None] = None
 
     def recurrence(self) -> Recurrence | None:
         """This feedback as data, for a compressor that can fuse it."""

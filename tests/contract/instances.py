@@ -104,8 +104,6 @@ FEEDBACK: tuple[Feedback, ...] = (
     ),
     EF21(),
     SharedMomentum(0.9),
-    SharedMomentum(0.9, variance=0.99),
-    SharedMomentum(0.9, variance=0.99, learns=True),
     Momentum(0.9),
     Momentum(0.0),
     ServerMomentum(0.9),

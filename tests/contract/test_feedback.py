@@ -90,6 +90,13 @@ def test_what_is_no_recurrence_is_composed() -> None:
             assert composed == (own or masked), f"{compressor}+{feedback}"
 
 
+@pytest.mark.parametrize("feedback", RECURRENT, ids=instances.ids)
+def test_what_leaves_or_joins_is_made_good(feedback: Feedback) -> None:
+    rule = feedback.recurrence()
+    assert rule is not None
+    assert feedback.makes_good == (rule.sent != "stays")
+
+
 # -- undo and give_back ------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ STRATEGIES = (
     "randk(0.1)+ef | allreduce",
     "dgc(0.05, values='bf16') | allgather",
     "topk(0.1)+ef21 | allgather",
-    "onebit+shared_momentum(variance=0.99) | alltoall",
+    "onebit+shared_momentum | alltoall",
     "topk(0.1)+shared_momentum | gtopk",
     "topk(0.1)+ef | gtopk",
     "dgc(0.1, values='bf16') | gtopk(variant='tree')",

@@ -104,24 +104,18 @@ def test_what_owners_keep_of_the_mean_is_delivered(world: int) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 6])
-def test_what_owners_keep_in_another_unit_joins_the_residual_in_its_own(world: int) -> None:
-    """Of a momentum over Adam's size: leftovers would be added to a gradient, a tenth of it."""
+def test_what_owners_keep_joins_the_residual_beside_it(world: int) -> None:
+    """What is encoded may be a momentum: as a gradient's leftovers it would be a tenth of it."""
     from gradwire.layout.pieces import Pieces
 
-    pieces, size = Pieces.of("w", N, 3), torch.rand(N)
-    means, residuals = torch.randn(N), torch.randn(3, N)
-    old = {
-        r: {"part": [0, 1], "state": {"w": {
-            "owners_residual": means[slice(*pieces.of_owner(r))], "size": size,
-            "residual": residuals[r],
-        }}}
-        for r in range(3)
-    }  # fmt: skip
-    plan = {"onebit+shared_momentum(0.9, variance=0.99) | alltoall": ["w"]}
-    new = resized(old, plan, world)
-    wanted = (means * size + residuals.mean(0)).double()
+    pieces, means, residuals = Pieces.of("w", N, 3), torch.randn(N), torch.randn(3, N)
+    old = {}
+    for r in range(3):
+        own = {"owners_residual": means[slice(*pieces.of_owner(r))], "residual": residuals[r]}
+        old[r] = {"part": [0, 1], "state": {"w": own}}
+    new = resized(old, {"onebit+shared_momentum | alltoall": ["w"]}, world)
+    wanted = (means + residuals.mean(0)).double()
     torch.testing.assert_close(mean(new, "residual"), wanted, rtol=1e-6, atol=1e-6)
-    assert all(torch.equal(entry["state"]["w"]["size"], size) for entry in new)
     assert not any(entry["leftovers"] for entry in new)
 
 

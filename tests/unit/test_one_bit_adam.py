@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire import Plan, Strategy, Warmup
-from gradwire.errors import StrategyError, UsageError
-from gradwire.feedback import SharedMomentum
+from gradwire.errors import UsageError
 from gradwire.optim import OneBitAdam
 from gradwire.runtime.workers import Workers
 from gradwire.strategy import StepInfo
@@ -149,20 +148,19 @@ def test_state_goes_on() -> None:
 def test_other_plans_are_refused() -> None:
     p = nn.Parameter(torch.ones(5))
     p.grad = torch.ones(5)
-    with pytest.raises(UsageError, match=r"onebit\+shared_momentum\(variance=0.999\)"):
+    with pytest.raises(UsageError, match=r"shared_momentum\(0.9\)"):
         OneBitAdam([p], 0.1, freeze_step=3).step()
     for options in ({"freeze_step": 0}, {"freeze_step": 1, "lr": -1.0}):
         with pytest.raises(UsageError, match="got"):
             OneBitAdam([p], **options)  # type: ignore[arg-type]
 
 
-# -- in the unit of what Adam divides by ----------------------------------------------------------
+# -- what waits of it ----------------------------------------------------------------------------
 
-VARIANCE = 0.99
-SCALED = f"shared_momentum(0.9, variance={VARIANCE})"
-TRAVEL = [f"onebit+{SCALED} | alltoall", f"onebit+{SCALED} | allgather",
-          f"topk(0.1)+{SCALED} | allgather", f"topk(0.1)+{SCALED} | gtopk"]  # fmt: skip
-PUBLISHED = [text.replace(SCALED, "shared_momentum(0.9)") for text in TRAVEL]
+TRAVEL = [f"{how}+shared_momentum(0.9) | {by}" for how, by in (
+    ("onebit", "alltoall"), ("onebit", "allgather"), ("topk(0.1)", "allgather"),
+    ("topk(0.1)", "gtopk"),
+)]  # fmt: skip
 
 
 def warmed(plan: str, steps: int = 12) -> tuple[Workers, Plan]:
@@ -181,7 +179,7 @@ def mean_waiting(workers: Workers) -> dict[str, Tensor]:
     return {name: sum(x[name] for x in waiting) / WORLD for name in waiting[0]}  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("plan", TRAVEL + PUBLISHED)
+@pytest.mark.parametrize("plan", TRAVEL)
 def test_nothing_is_lost_on_the_way(plan: str) -> None:
     """u and what waits are all of m·u + (1 - m)·g and of what waited, owners' errors too."""
     net, (workers, _) = model(), warmed(plan)
@@ -200,7 +198,7 @@ def test_nothing_is_lost_on_the_way(plan: str) -> None:
     assert any(float(x.abs().max()) > 0 for x in waits.values())
 
 
-@pytest.mark.parametrize("plan", [TRAVEL[0], TRAVEL[2], PUBLISHED[0], PUBLISHED[2]])
+@pytest.mark.parametrize("plan", TRAVEL[:3])
 def test_what_waits_is_neither_lost_nor_doubled_when_the_plan_changes(plan: str) -> None:
     net, (workers, _) = model(), warmed(plan)
     for step in range(30, 33):
@@ -213,62 +211,6 @@ def test_what_waits_is_neither_lost_nor_doubled_when_the_plan_changes(plan: str)
     for name, x in before.items():
         torch.testing.assert_close(after[name].reshape(-1), x.reshape(-1))
     assert not any(ledger.leftovers for ledger in workers.ledgers), "gradients count otherwise"
-
-
-def test_the_size_is_learned_from_all_gradients_and_then_stays() -> None:
-    steps, net = 12, model()
-    workers, _ = warmed(TRAVEL[0], steps)
-    square = torch.zeros(24, 12)
-    for step in range(steps):
-        own = [gradients(net, step, r)["0.weight"] for r in range(WORLD)]
-        mean = sum(own) / WORLD
-        square = VARIANCE * square + (1 - VARIANCE) * mean * mean
-    for _ in range(2):
-        for ledger in workers.ledgers:
-            found = ledger.memory["0.weight"]["size"].view(24, 12)
-            torch.testing.assert_close(found, square.sqrt(), rtol=1e-3, atol=1e-6)
-        workers.exchange([gradients(net, 50, r) for r in range(WORLD)])
-
-
-def test_what_is_encoded_is_over_the_size_and_what_is_kept_is_not() -> None:
-    feedback = Strategy.parse(TRAVEL[0]).feedback
-    assert feedback is not None
-    g, u, kept = torch.randn(50), torch.randn(50), torch.randn(50)
-    size = torch.rand(50) + 0.1
-    size[:5] = 0.0  # these never had a gradient
-    v = 0.9 * u + 0.1 * g + kept
-    y, midway = feedback.before(g, {"velocity": u, "residual": kept, "size": size}, StepInfo())
-    torch.testing.assert_close(y[5:], (v / size)[5:])
-    assert y[:5].tolist() == [0.0] * 5
-    sent = torch.randn(50)
-    torch.testing.assert_close(feedback.after(y, sent, midway)["residual"], v - sent * size)
-    mean = torch.randn(50)
-    u = mean * size
-    assert torch.equal(feedback.received(mean, midway)["velocity"], u)
-    assert torch.equal(mean, u), "it is what arrives"
-
-
-def test_what_is_new_is_learned_as_long_as_all_is_dense() -> None:
-    feedback = Strategy.parse(TRAVEL[0]).dense().feedback
-    assert feedback == SharedMomentum(0.9, VARIANCE, learns=True)
-    y, midway = feedback.before(torch.ones(3), {"size": torch.zeros(3)}, StepInfo())
-    torch.testing.assert_close(y, torch.full((3,), 0.1))
-    size = feedback.received(y, midway)["size"]
-    torch.testing.assert_close(size, torch.full((3,), 0.1))  # of a gradient of 1, at 1 - 0.99
-
-
-def test_noise_is_small_where_adam_divides_by_little() -> None:
-    """One bit of elements whose gradients differ a thousandfold: what Adam makes of the error."""
-
-    def error(variance: float) -> float:
-        feedback = SharedMomentum(0.9, variance)
-        size = torch.logspace(-3, 0, 64, dtype=torch.float32).repeat(4)
-        g = size * torch.randn(256, generator=torch.Generator().manual_seed(0))
-        y, midway = feedback.before(g, {"size": size}, StepInfo())
-        rest = feedback.after(y, y.sign() * y.abs().mean(), midway)["residual"]
-        return float((rest / size).square().mean().sqrt())
-
-    assert error(VARIANCE) < 0.1 * error(0.0)
 
 
 @pytest.mark.parametrize("plan", TRAVEL)
@@ -287,11 +229,3 @@ def test_it_follows_the_scale_of_the_loss(plan: str) -> None:
         return found["0.weight"].clone()
 
     assert torch.equal(last(4.0), 4.0 * last(1.0))
-
-
-@pytest.mark.parametrize(
-    "options", ["variance=1.0", "variance=-0.1", "learns=True", "0.9, 0.9, 3"]
-)
-def test_numbers_that_are_none(options: str) -> None:
-    with pytest.raises(StrategyError, match="got"):
-        Strategy.parse(f"onebit+shared_momentum({options}) | allgather")

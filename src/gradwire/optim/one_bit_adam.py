@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,18 +24,13 @@ class OneBitAdam(Optimizer):
     Where the variance is zero nothing is moved: signs of what never had a gradient are noise. The
     variance must be learned from exact gradients, so the plan travels dense until then:
 
-        handle = gradwire.attach(
-            model, "onebit+shared_momentum(0.9, variance=0.999) | alltoall",
-            warmup=gradwire.Warmup(1000, [1.0]),
-        )
+        handle = gradwire.attach(model, "onebit+shared_momentum(0.9) | alltoall",
+                                 warmup=gradwire.Warmup(1000, [1.0]))
         optimizer = gradwire.optim.OneBitAdam(model.parameters(), lr=1e-3, freeze_step=1000)
 
-    With its `variance` the plan learns it, too, and encodes in the unit of what is done here with
-    the momentum; without, as published, the momentum itself.
-
     Args:
-        params, lr, betas, eps, weight_decay: as of `torch.optim.AdamW`. betas must be the momentum
-            and the variance of the plan's feedback, if it has that.
+        params, lr, betas, eps, weight_decay: as of `torch.optim.AdamW`. betas[0] must be the
+            momentum of the plan's feedback.
         freeze_step: the steps in which the variance is learned: those of the warm-up, by the
             paper 15 to 25 % of all.
         momentum_kept: for gradients that come from elsewhere: that they are momenta. By default
@@ -84,7 +78,7 @@ class OneBitAdam(Optimizer):
             for p in group["params"]:
                 if p.grad is not None:
                     if not self._checked and self._kept is None:
-                        _check(p, group["betas"])
+                        _check(p, group["betas"][0])
                     self._move(p, p.grad, group)
         self._checked = True
         return loss
@@ -110,12 +104,12 @@ class OneBitAdam(Optimizer):
         p.add_(move.masked_fill_(size == 0, 0.0), alpha=-group["lr"])
 
 
-def _check(parameter: Tensor, betas: tuple[float, float]) -> None:
-    feedback, wanted = feedback_of(parameter), SharedMomentum(*betas)
-    known = wanted, replace(wanted, learns=True), SharedMomentum(betas[0])
-    if feedback not in known:
+def _check(parameter: Tensor, beta: float) -> None:
+    feedback = feedback_of(parameter)
+    if feedback != SharedMomentum(beta):
         raise UsageError(
             "OneBitAdam takes the momentum of all ranks instead of a gradient, from a plan with "
-            f"{wanted}; a parameter of shape {list(parameter.shape)} has the feedback "
-            f"'{feedback}'. Attach 'onebit+{wanted} | alltoall', or use torch.optim.AdamW."
+            f"shared_momentum({beta}); a parameter of shape {list(parameter.shape)} has the "
+            f"feedback '{feedback}'. Attach 'onebit+shared_momentum({beta}) | alltoall', or use "
+            "torch.optim.AdamW."
         )

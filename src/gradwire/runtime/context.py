@@ -27,7 +27,7 @@ from gradwire.moves import AllToAll
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.inbox import Inbox
 from gradwire.runtime.message import Header, of_parameter, used
-from gradwire.runtime.shards import Shards, unit_of
+from gradwire.runtime.shards import Shards
 from gradwire.runtime.streams import BucketStreams
 from gradwire.strategy import Context, Encoder, Feedback, Key, Sections, State, StepInfo, Strategy
 from gradwire.streams import Stream, Streams
@@ -193,9 +193,6 @@ class BucketContext(Context):
             return
         rule = feedback.recurrence()
         v, values = state[rule.state if rule else "residual"], lost.values.float()
-        unit = unit_of(self.strategy, state)
-        if unit is not None:
-            values = values * unit[lost.places.long()]
         sign = -1.0 if rule and rule.sent == "joins" else 1.0
         kernels.add(v, lost.places, values, sign)
         self._given_back.append((v, lost.places, values * -sign))
@@ -259,9 +256,7 @@ class BucketContext(Context):
             total = total if total is not None else kernels.zeros(n, self._device)
             p = self.bucket.parameters[i]
             begin, end = Pieces.of(p.name, n, self.world).of_owner(self.rank)
-            mean, unit = state[OWNERS_RESIDUAL], unit_of(self.strategy, state)
-            mean = mean if unit is None else mean * unit[begin:end]
-            total[begin:end].add_(mean, alpha=self.world)
+            total[begin:end].add_(state[OWNERS_RESIDUAL], alpha=self.world)  # it is of the mean
         return total
 
     def residual_norm(self) -> float:

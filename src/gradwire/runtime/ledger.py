@@ -19,7 +19,6 @@ from gradwire.local import OF_OTHER_SHAPE, OWNERS_RESIDUAL
 from gradwire.plan import Plan
 from gradwire.runtime.context import Memory
 from gradwire.runtime.hierarchy import make_context
-from gradwire.runtime.shards import unit_of
 from gradwire.strategy import Feedback, State, Strategy
 
 
@@ -155,13 +154,9 @@ class Ledger:
 
     def scale(self, factor: float) -> None:
         """All that is remembered, times factor: gradients come in another unit from now on."""
-        for tensor in self.leftovers.values():
-            tensor.mul_(factor)
-        for name, state in self.memory.items():
-            unit = unit_of(self.plan.strategy_of(name), state)
-            for key, tensor in state.items():
-                if key != OWNERS_RESIDUAL or unit is None:  # its unit is multiplied already
-                    tensor.mul_(factor)
+        for values in (*self.memory.values(), self.leftovers):
+            for tensor in values.values():
+                tensor.mul_(factor)
 
     # -- one step --------------------------------------------------------------------------
 

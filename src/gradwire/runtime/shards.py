@@ -7,7 +7,7 @@ my pieces     ◄─ sum, divide ─ messages of every rank
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -158,9 +158,3 @@ class Shards:
 def remembers(strategy: Strategy) -> bool:
     """Whether what is not sent is made good in a later step."""
     return strategy.feedback is not None and strategy.feedback.makes_good
-
-
-def unit_of(strategy: Strategy, state: Mapping[str, Tensor]) -> Tensor | None:
-    """What each encoded element of a parameter with this state counts in, if not in gradients."""
-    feedback = strategy.feedback
-    return state.get(feedback.unit) if feedback is not None and feedback.unit else None

@@ -20,7 +20,6 @@ from torch import Tensor
 from gradwire.errors import PlanError
 from gradwire.layout.pieces import Pieces
 from gradwire.local import LATER_RESIDUALS, OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD
-from gradwire.runtime.shards import unit_of
 from gradwire.strategy import Strategy
 
 
@@ -44,9 +43,9 @@ def regroup(
     plan: strategy texts and the names of their parameters. sizes: of parameters, in elements.
     PlanError where what is remembered belongs to a grouping that is no more.
     """
-    parsed = {text: Strategy.parse(text) for text in plan}
-    strategies = {name: parsed[text] for text, names in plan.items() for name in names}
-    shared = {name: _shared(strategy) for name, strategy in strategies.items()}
+    shared = {
+        name: _shared(Strategy.parse(text)) for text, names in plan.items() for name in names
+    }
     state: dict[str, dict[str, Tensor]] = {}
     leftovers: dict[str, Tensor] = {}
     for k, entry in entries.items():
@@ -64,8 +63,6 @@ def regroup(
                     )
                 if key == OWNERS_RESIDUAL:
                     whole = _at_its_place(value, name, sizes[name], k, before)
-                    unit = unit_of(strategies[name], values)
-                    whole = whole if unit is None else whole * unit.reshape(-1)
                     if "residual" in values:
                         _add(own, "residual", whole.view_as(values["residual"]), factor)
                     else:

@@ -188,10 +188,11 @@ def reached(dense: Run, method: str, seeds: int, folder: Path) -> tuple[Run, flo
 
 
 def _mean_metric(run: Run, seeds: int, folder: Path) -> float:
-    records = [train(replace(run, seed=seed), folder) for seed in range(seeds)]
-    for record in records:
-        print(f"{run.name}: {record['metric']:.4f}", file=sys.stderr, flush=True)
-    return fmean(record["metric"] for record in records)
+    metrics = []
+    for one in (replace(run, seed=seed) for seed in range(seeds)):
+        metrics.append(train(one, folder)["metric"])
+        print(f"{one.name}: {metrics[-1]:.4f}", file=sys.stderr, flush=True)
+    return fmean(metrics)
 
 
 def check(run: Run, rate: str, of_step: Seconds, folder: Path) -> dict[str, Any]:

@@ -163,7 +163,7 @@ TRAVEL = [f"{how}+shared_momentum(0.9) | {by}" for how, by in (
 )]  # fmt: skip
 
 
-def warmed(plan: str, steps: int = 12) -> tuple[Workers, Plan]:
+def warmed(plan: str, steps: int = 12) -> Workers:
     """After a dense warm-up, on the plan itself, which has made no step."""
     net = model()
     whole = Plan.make(describe(dict(net.named_parameters())), Strategy.parse(plan))
@@ -171,7 +171,7 @@ def warmed(plan: str, steps: int = 12) -> tuple[Workers, Plan]:
     for step in range(steps):
         workers.exchange([gradients(net, step, r) for r in range(WORLD)])
     workers.adopt(whole)
-    return workers, whole
+    return workers
 
 
 def mean_waiting(workers: Workers) -> dict[str, Tensor]:
@@ -182,7 +182,7 @@ def mean_waiting(workers: Workers) -> dict[str, Tensor]:
 @pytest.mark.parametrize("plan", TRAVEL)
 def test_nothing_is_lost_on_the_way(plan: str) -> None:
     """u and what waits are all of m·u + (1 - m)·g and of what waited, owners' errors too."""
-    net, (workers, _) = model(), warmed(plan)
+    net, workers = model(), warmed(plan)
     u, waited = None, None
     for step in range(30, 36):
         own = [gradients(net, step, r) for r in range(WORLD)]
@@ -200,7 +200,7 @@ def test_nothing_is_lost_on_the_way(plan: str) -> None:
 
 @pytest.mark.parametrize("plan", TRAVEL[:3])
 def test_what_waits_is_neither_lost_nor_doubled_when_the_plan_changes(plan: str) -> None:
-    net, (workers, _) = model(), warmed(plan)
+    net, workers = model(), warmed(plan)
     for step in range(30, 33):
         workers.exchange([gradients(net, step, r) for r in range(WORLD)])
     before = mean_waiting(workers)
@@ -218,7 +218,7 @@ def test_it_follows_the_scale_of_the_loss(plan: str) -> None:
     """From some step on everything is four times as large: the bits are the same, two higher."""
 
     def last(factor: float) -> Tensor:
-        net, (workers, _) = model(), warmed(plan)
+        net, workers = model(), warmed(plan)
         for step in range(30, 36):
             scale = factor if step > 32 else 1.0
             if step == 33:

@@ -30,6 +30,11 @@ OF_OTHER_SHAPE = (OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD, *LATER_RESIDUALS)
 what is compressed again."""
 
 
+def is_waiting(key: str) -> bool:
+    """Whether a state of that name is a sum that waits to be sent."""
+    return key.startswith("residual") or key == OWNERS_RESIDUAL
+
+
 class Encoder(ABC):
     """Feedback and compressor at work on one parameter."""
 

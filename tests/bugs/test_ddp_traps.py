@@ -176,6 +176,31 @@ def unused_branch() -> None:
         assert handle.stats()["steps"] == 5
 
 
+def unused_while_it_waits(as_views: bool) -> None:
+    """What waits of a branch is sent in steps in which no rank uses it; DDP keeps such averages
+    to itself, and they would be lost."""
+    model = nn.ModuleDict({name: nn.Linear(4, 4, bias=False) for name in ("used", "other")})
+    wrapped = DistributedDataParallel(
+        Branches(model), find_unused_parameters=True, gradient_as_bucket_view=as_views
+    )
+    weight = model["other"].weight
+    optimizer, before = torch.optim.SGD(model.parameters(), 1.0), weight.detach().clone()
+    with attached(wrapped, "topk(0.2)+ef | allgather") as handle:
+        for step in range(5):
+            optimizer.zero_grad(set_to_none=step < 3)
+            wrapped(torch.eye(4), step == 0).backward()
+            optimizer.step()
+            moved = float((before - weight.detach()).sum())
+            waits = float(residuals(handle)["parts.other.weight"].sum())
+            assert moved + waits == pytest.approx(16)
+            assert moved == pytest.approx(min(4 * (step + 1), 16))
+
+
+@pytest.mark.parametrize("as_views", [False, True])
+def test_unused_parameters_get_what_waited(three: Ranks, as_views: bool) -> None:
+    three.run(unused_while_it_waits, as_views)
+
+
 class Branches(nn.Module):
     def __init__(self, parts: nn.ModuleDict) -> None:
         super().__init__()

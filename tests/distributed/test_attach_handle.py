@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from small import local_gradients as local
 from torch import nn
 
 import gradwire
+from gradwire.errors import UsageError
 
 TOPK = "topk(0.1)+ef | allgather"
 LOSSLESS = "topk(1.0)+ef | allgather"
@@ -60,6 +62,26 @@ def detached() -> None:
         expected = {n: mean(g) for n, g in local(model).items()}
         loss_of(model).backward()
         close(gradients(model), expected)
+
+
+def detached_late() -> None:
+    """An old handle's second detach is not the new one's."""
+    model = small()
+    optimizer = gradwire.optim.SGD(model.parameters(), 1.0, momentum=0.5)
+    with attached(model, LOSSLESS) as old:
+        pass
+    with attached(model, "dgc(1.0, momentum=0.5, mask=False) | allgather"):
+        old.detach()
+        assert "detach" in raised(lambda: gradwire.attach(model, LOSSLESS))
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+    assert not any("momentum_buffer" in state for state in optimizer.state.values())
+
+
+def test_an_old_handle_does_not_detach_a_new_one(three: Ranks) -> None:
+    three.run(detached_late)
 
 
 def test_detach_and_attach_again(three: Ranks) -> None:
@@ -101,6 +123,32 @@ def two_models() -> None:
         (loss_of(one) + loss_of(two)).backward()  # one backward through both
         for model, expected in zip((one, two), wanted):
             close(gradients(model), expected)
+
+
+def in_turn(together: bool) -> str:
+    """Two halves of one model, each with an optimizer, take turns."""
+    model = nn.ModuleDict({"one": nn.Linear(8, 8), "two": nn.Linear(8, 8)})
+    with contextlib.ExitStack() as stack:
+        for module in (model,) if together else model.values():
+            stack.enter_context(attached(module, TOPK))
+        optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in model.values()]
+        try:
+            for _ in range(2):
+                for half, optimizer in zip(model.values(), optimizers):
+                    optimizer.zero_grad()
+                    half(torch.ones(1, 8)).sum().backward()
+                    optimizer.step()
+        except UsageError as error:
+            return str(error)
+    return "trained"
+
+
+def test_parts_that_take_turns_are_attached_one_by_one(three: Ranks) -> None:
+    """Else an average that still lies in .grad would be remembered as a gradient."""
+    for said in three.run(in_turn, True):
+        assert "'one.weight' still held" in said
+        assert "attach each of them" in said
+    assert three.run(in_turn, False) == ["trained"] * 3
 
 
 def test_two_attached_models(three: Ranks) -> None:

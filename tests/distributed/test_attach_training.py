@@ -89,6 +89,32 @@ def one_bit_adam() -> list[Any]:
     return [*seen, fingerprint(model.parameters())]
 
 
+def one_bit_adam_clipped(scaled: bool) -> str:
+    """The variance is learned from differences of momenta; clipped ones have none."""
+    model, plan = small(), "onebit+shared_momentum | alltoall"
+    scaler = GradScaler("cpu", enabled=scaled)
+    with attached(model, plan, warmup=Warmup(9, (1.0,)), scaler=scaler if scaled else None):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
+        for step, norm in enumerate((1e9, 1e9, 1e-3)):
+            adam.zero_grad()
+            scaler.scale(loss_of(model, step)).backward()
+            scaler.unscale_(adam)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+            try:
+                scaler.step(adam)
+            except UsageError as error:
+                return f"{step}: {error}"
+            scaler.update()
+    return "stepped"
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_one_bit_adam_is_told_of_clipped_momenta(three: Ranks, scaled: bool) -> None:
+    for said in three.run(one_bit_adam_clipped, scaled):
+        assert said.startswith("2: while OneBitAdam learns")
+        assert "attach(clip_norm=" in said
+
+
 def test_one_bit_adam_learns_while_the_plan_is_dense(three: Ranks) -> None:
     """Vectors travel dense for ever, and nobody minds."""
     first, *others = three.run(one_bit_adam)
@@ -178,6 +204,18 @@ def everything_inside() -> set[str]:
         return {str(handle.plan.strategy_of(n)) for n, _ in model.named_parameters()}
 
 
+def tied() -> set[str]:
+    """A table that another kind of module had first."""
+    model = nn.ModuleDict({"scores": nn.Linear(8, 30, bias=False), "symbols": nn.Embedding(30, 8)})
+    model["symbols"].weight = model["scores"].weight
+    with attached(model, DGC, exclude=[nn.Embedding]) as handle:
+        return {str(handle.plan.strategy_of(n)) for n, _ in model.named_parameters()}
+
+
+def test_a_type_means_what_it_shares_with_others(three: Ranks) -> None:
+    assert three.run(tied) == [{"none+server_momentum | allreduce"}] * 3
+
+
 def test_a_type_means_all_that_is_inside(three: Ranks) -> None:
     assert three.run(everything_inside) == [{"none+server_momentum | allreduce"}] * 3
 
@@ -264,7 +302,7 @@ def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
             group["lr"] /= 5
         optimizer.step()
         after = residuals(handle)["one.weight"]
-        rates: Any = handle.state_dict().get("rates", {})
+        rates = entry(handle).get("rates", {})
     largest = before.abs().argmax()
     (said,) = [float(rate) for rate in rates if "one.weight" in rates[rate]] or [0.0]
     return float(after.view(-1)[largest] / before.view(-1)[largest]), said
@@ -451,6 +489,37 @@ def flushed(strategy: str) -> None:
 )
 def test_flush_empties_what_waits(three: Ranks, strategy: str) -> None:
     three.run(flushed, strategy)
+
+
+def flushed_after(change: str) -> float:
+    """How much of what was given did not arrive, in parts, though the rate fell, or the scale
+    rose, between the last step and the flush."""
+    model = nn.Linear(16, 8, bias=False)
+    nn.init.zeros_(model.weight)
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, enabled=change == "scale")
+    optimizer, dice = torch.optim.SGD(model.parameters(), 1.0), torch.Generator().manual_seed(1)
+    told = scaler if scaler.is_enabled() else None
+    with attached(model, "topk(0.05)+ef | allgather", scaler=told) as handle:
+        given = torch.zeros(8, 16)
+        for _ in range(3):
+            optimizer.zero_grad()
+            factors = torch.randn(8, 16, generator=dice)
+            given += factors
+            scaler.scale((model.weight * factors).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        if change == "rate":
+            optimizer.param_groups[0]["lr"] = 0.125
+        optimizer.zero_grad()
+        handle.flush()
+        scaler.unscale_(optimizer)
+        optimizer.step()
+    return float((model.weight + given).detach().norm() / given.norm())
+
+
+@pytest.mark.parametrize("change", ["nothing", "rate", "scale"])
+def test_a_flush_brings_what_waited_whole(three: Ranks, change: str) -> None:
+    assert max(three.run(flushed_after, change)) < 1e-6
 
 
 # -- another plan than it was saved with ---------------------------------------------------------

@@ -159,8 +159,33 @@ def test_a_file_per_rank_for_fewer_ranks(four: Ranks, two: Ranks, tmp_path: Path
     assert all("these differ in their step: 3 and 9" in said for said in told)
 
 
-def loaded(folder: str, key: str = "gradwire") -> str:
-    with attached(small(), "topk(0.1)+ef | allgather") as handle:
+def rates_of_its_own(folder: str) -> tuple[list[float], ...]:
+    """Of a rank that has left a Join, and steps no more: as trained, by dcp, and by files."""
+    model, optimizer = made("topk(0.1)+ef | allgather")
+    with attached(model, "topk(0.1)+ef | allgather") as handle:
+        train(model, optimizer, range(1))
+        optimizer.param_groups[0]["lr"] = 0.5 ** dist.get_rank()
+        optimizer.step()
+        before = dict(handle._session.rates.units)
+        dcp.save({"gradwire": handle.state_dict()}, checkpoint_id=folder)
+        torch.save(handle.state_dict(), f"{folder}/{dist.get_rank()}.pt")
+        dist.barrier()
+        handle.load_checkpoint(folder)
+        after = dict(handle._session.rates.units)
+        files = [torch.load(f"{folder}/{r}.pt") for r in range(dist.get_world_size())]
+        handle.load_state_dict(files)
+        again = dict(handle._session.rates.units)
+    return tuple([units[name] for name in before] for units in (before, after, again))
+
+
+def test_each_rank_has_its_rates(four: Ranks, tmp_path: Path) -> None:
+    for rank, (before, after, again) in enumerate(four.run(rates_of_its_own, str(tmp_path))):
+        assert before == after == again
+        assert set(before) == {0.5**rank}
+
+
+def loaded(folder: str, key: str = "gradwire", model: nn.Module | None = None) -> str:
+    with attached(model or small(), "topk(0.1)+ef | allgather") as handle:
         before = entry(handle)["state"]
         try:
             handle.load_checkpoint(folder, key)
@@ -178,6 +203,12 @@ def test_what_is_no_checkpoint(four: Ranks, tmp_path: Path) -> None:
     for said in four.run(loaded, str(folder), "compressor"):
         assert "has nothing under 'compressor'" in said
     assert four.run(loaded, str(folder)) == ["loaded"] * 4
+    larger = small()
+    larger.three = nn.Linear(2, 2)
+    for said in four.run(loaded, str(folder), "gradwire", larger):
+        assert "'three.bias' is none of them" in said
+    (folder / "__2_0.distcp").unlink()
+    assert "some cannot be: FileNotFoundError" in four.run(loaded, str(folder))[2]
     shutil.rmtree(folder)
     four.run(saved, "topk(0.2)+ef | allgather", str(folder), 2)
     for said in four.run(loaded, str(folder)):

@@ -200,6 +200,70 @@ def test_another_number_of_ranks(four: Ranks, two: Ranks, tmp_path: Path) -> Non
     assert all("rank k's goes to k mod 2" in said for said in two.run(load, str(tmp_path), 2))
 
 
+def loaded_under_way() -> bool:
+    """A state that is loaded while an exchange is on its way: that exchange is nothing's."""
+    weights = []
+    for steps in (4, 6):  # at 6, the second round's first half is under way
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        local = LocalSteps(model, optimizer, 3, SPARSE, delay=2)
+        train(model, optimizer, range(2))
+        saved = torch.load(_saved([model.state_dict(), local.state_dict()]))
+        train(model, optimizer, range(2, steps))
+        assert local.fragments[0].under_way
+        model.load_state_dict(saved[0])
+        local.load_state_dict(saved[1])
+        train(model, optimizer, range(2, 8))
+        weights.append(flat(model))
+        local.detach()
+    return torch.equal(*weights)
+
+
+def test_loading_drops_an_exchange_that_is_under_way(three: Ranks) -> None:
+    assert three.run(loaded_under_way) == [True] * 3
+
+
+def met_twice() -> bool:
+    """No step, no progress: nothing moves, not even by the outer momentum."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer, 3, DENSE, fragments=2)
+    train(model, optimizer, range(7))
+    local.synchronize()
+    before = flat(model)
+    local.synchronize()
+    again = LocalSteps(small(), torch.optim.SGD(small().parameters(), 0.1), 3, DENSE, fragments=2)
+    again.load_state_dict(torch.load(_saved(local.state_dict())))
+    anchors = [a.detach().clone() for f in again.fragments for a in f.anchors.parameters()]
+    again.synchronize()
+    moved = [a.detach() for f in again.fragments for a in f.anchors.parameters()]
+    local.detach()
+    again.detach()
+    return torch.equal(flat(model), before) and all(map(torch.equal, anchors, moved))
+
+
+def test_meeting_again_without_a_step_changes_nothing(three: Ranks) -> None:
+    assert three.run(met_twice) == [True] * 3
+
+
+def scaled() -> str:
+    model, scaler = small(), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer, 2, DENSE)
+    scaler.scale(loss_of(model)).backward()
+    try:
+        scaler.step(optimizer)
+    except UsageError as error:
+        return str(error)
+    finally:
+        local.detach()
+    return "stepped"
+
+
+def test_a_scaler_skips_steps_on_one_rank_only(three: Ranks) -> None:
+    assert all("without a scaler" in said for said in three.run(scaled))
+
+
 def diverged(delay: int) -> tuple[bool, bool]:
     """One rank's round ends in inf: all go back, and go on."""
     model = small()
@@ -274,6 +338,7 @@ def refused(options: dict[str, Any]) -> str:
         ({"fragments": 5}, "fragments=5"),
         ({"fragments": 2, "delay": 2}, "delay=2"),
         ({"keep": 1.0}, "keep=1.0"),
+        ({"scaler": None}, "without a scaler"),
     ],
 )
 def test_what_is_refused(three: Ranks, options: dict[str, Any], says: str) -> None:

@@ -50,6 +50,30 @@ def test_every_rank_goes_somewhere_with_its_weight(before: int, world: int) -> N
 
 
 @given(RANKS, RANKS)
+def test_what_came_at_other_rates_is_brought_to_one(before: int, world: int) -> None:
+    """A rank that has left a Join has residuals of an earlier learning rate."""
+    old = entries(before, ("residual", "velocity"))
+    for rank, own in old.items():
+        own["rates"] = {repr(0.5**rank): ["w"]}
+        own["leftovers"] = {"w": own["state"]["w"]["residual"].clone()}
+    new = resized(old, {"dgc(0.1) | allgather": ["w"]}, world)
+
+    def arrives(of: list[Any], get: Any) -> Tensor:
+        """Rate times what the average delivers."""
+        rates = [float(rate) for own in of for rate in own["rates"]]
+        values = [rate * get(own).double() for rate, own in zip(rates, of, strict=True)]
+        return torch.stack(values).sum(0) / len(of)
+
+    for get in (lambda own: own["state"]["w"]["residual"], lambda own: own["leftovers"]["w"]):
+        torch.testing.assert_close(
+            arrives(new, get), arrives(list(old.values()), get), rtol=1e-6, atol=1e-6
+        )
+    torch.testing.assert_close(
+        mean(new, "velocity"), mean(old.values(), "velocity"), rtol=1e-6, atol=1e-6
+    )
+
+
+@given(RANKS, RANKS)
 def test_what_the_average_will_deliver_is_kept(before: int, world: int) -> None:
     old = entries(before, ("residual", "velocity"))
     new = resized(old, {"dgc(0.1) | allgather": ["w"]}, world)

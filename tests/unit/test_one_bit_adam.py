@@ -129,6 +129,19 @@ def test_what_never_had_a_gradient_is_not_moved() -> None:
     assert all(x < 1.0 for x in p.tolist()[:2])
 
 
+def test_a_copy_goes_on() -> None:
+    w = nn.Parameter(torch.ones(3))
+    first = OneBitAdam([w], 0.1, freeze_step=1, momentum_kept=True)
+    w.grad = torch.ones(3)
+    first.step()
+    second = copy.deepcopy(first)
+    (copied,) = second.param_groups[0]["params"]
+    copied.grad = torch.ones(3)
+    for optimizer in (first, second):
+        optimizer.step()
+    assert torch.equal(copied, w)
+
+
 def test_state_goes_on() -> None:
     def run(stop: int) -> Tensor:
         p = nn.Parameter(torch.ones(5))

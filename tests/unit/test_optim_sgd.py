@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from itertools import product
 
@@ -147,6 +148,22 @@ def test_state_is_saved_and_goes_on() -> None:
             loss(net, x[0], y[0]).backward()
             optimizer.step()
     assert far(list(one.parameters()), list(other.parameters())) == 0.0
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize("kept", [False, True])
+def test_copies_go_on(how: Callable[[SGD], SGD], kept: bool) -> None:
+    w = nn.Parameter(torch.ones(3))
+    first = SGD([w], 0.1, momentum=0.9, weight_decay=0.1, momentum_kept=kept)
+    w.grad = torch.ones(3)
+    first.step()
+    second = how(first)
+    (copied,) = second.param_groups[0]["params"]
+    copied.grad = torch.ones(3)
+    for optimizer in (first, second):
+        optimizer.step()
+    assert copied is not w
+    assert torch.equal(copied, w)
 
 
 def test_a_closure_and_frozen_parameters() -> None:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
 from gradwire.feedback import SharedMomentum
-from gradwire.training.attached import feedback_of
+from gradwire.training.attached import feedback_of, velocity_of
 
 
 class OneBitAdam(Optimizer):
@@ -40,7 +40,8 @@ class OneBitAdam(Optimizer):
     Convergence Speed", algorithm 1.
 
     Raises:
-        UsageError: at the first step, if a parameter's plan does not share its momentum.
+        UsageError: at the first step, if a parameter's plan does not share its momentum; while
+            the variance is learned, if momenta are not what arrived, as after `clip_grad_norm_`.
     """
 
     asks_the_plan = True
@@ -67,6 +68,10 @@ class OneBitAdam(Optimizer):
         super().__init__(params, defaults)
         self._kept, self._checked = momentum_kept, False
 
+    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
+        own = {"_kept": self._kept, "_checked": self._checked}
+        return {**super().__getstate__(), **own}
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with the momentum that `.grad` holds. Not collective."""
@@ -92,6 +97,8 @@ class OneBitAdam(Optimizer):
         state["step"] += 1
         step, variance = int(state["step"]), state["variance"]
         if step <= group["freeze_step"]:
+            if self._kept is None:
+                _check_whole(p, u)
             gradient = u.sub(state["momentum"], alpha=beta1).div_(1 - beta1)
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
             state["momentum"].copy_(u)
@@ -112,4 +119,16 @@ def _check(parameter: Tensor, beta: float) -> None:
             f"shared_momentum({beta}); a parameter of shape {list(parameter.shape)} has the "
             f"feedback '{feedback}'. Attach 'onebit+shared_momentum({beta}) | alltoall', or use "
             "torch.optim.AdamW."
+        )
+
+
+def _check_whole(parameter: Tensor, momentum: Tensor) -> None:
+    """Gradients are differences of momenta: a clipped one is ten times as wrong in the variance,
+    and stays there."""
+    arrived = velocity_of(parameter)
+    if arrived is not None and not torch.equal(arrived, momentum):
+        raise UsageError(
+            "while OneBitAdam learns the variance, .grad must be the momentum as it arrived; that "
+            f"of a parameter of shape {list(parameter.shape)} was changed after backward(). Clip "
+            "by gradwire.attach(clip_norm=...) instead of clip_grad_norm_."
         )

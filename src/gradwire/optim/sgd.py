@@ -57,6 +57,9 @@ class SGD(Optimizer):
         super().__init__(params, defaults)
         self._kept = momentum_kept
 
+    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
+        return {**super().__getstate__(), "_kept": self._kept}
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with what `.grad` holds; as of torch's optimizers. Not collective."""

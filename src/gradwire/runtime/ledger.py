@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.errors import PlanError
 from gradwire.groups import Machines
-from gradwire.local import OF_OTHER_SHAPE, OWNERS_RESIDUAL
+from gradwire.local import OF_OTHER_SHAPE, is_waiting
 from gradwire.plan import Plan
 from gradwire.runtime.context import Memory
 from gradwire.runtime.hierarchy import make_context
@@ -147,7 +147,7 @@ class Ledger:
         """What waits of a parameter, times factor; momentum stays."""
         waiting = [self.leftovers[name]] if name in self.leftovers else []
         for key, tensor in self.memory.get(name, {}).items():
-            if key.startswith("residual") or key == OWNERS_RESIDUAL:
+            if is_waiting(key):
                 waiting.append(tensor)
         for tensor in waiting:
             tensor.mul_(factor) if factor else tensor.zero_()

@@ -78,7 +78,8 @@ class Handle:
         self._frontend.synchronize()
 
     def stats(self) -> dict[str, float]:
-        """Means per step since attach or the last adopt, of this rank. Not collective.
+        """Means per step since the plan in force was adopted (by attach, `adopt`, or the
+        warm-up), of this rank. Not collective.
 
         steps; bytes_given (of gradient) and bytes_sent; bytes_across (of these, all but what
         moves inside machines); density (fraction of elements sent, NaN where the data decide);
@@ -134,6 +135,7 @@ class Handle:
         ranks may load: ``optimizer.zero_grad(); handle.flush(); optimizer.step()``. Momentum
         stays. With a GradScaler it has the loss's scale, as gradients have.
         """
+        self._check.follow_rates()
         averages = self._session.average_waiting()
         for name, p in self._session.parameters.items():
             if name in averages:
@@ -166,7 +168,7 @@ class Handle:
         self._check.close()
         self._frontend.close()
         self._session.close()
-        leave(self._session.parameters)
+        leave(self._session)
 
 
 def attach(
@@ -196,7 +198,7 @@ def attach(
             two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
         exclude: what is not compressed beside vectors: names of parameters, as "embedding.*",
             and types of modules, as torch.nn.Embedding.
-        clip_norm: clip each rank's gradient so that the average's norm is at most about this;
+        clip_norm: clip each rank's gradient at √N times this, as if the average were at this;
             exact, so the exchange then begins after backward.
         clip_overlap: clip by the norm of the step before instead, so that it need not.
         warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones.

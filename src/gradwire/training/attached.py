@@ -22,13 +22,28 @@ def enter(parameters: Mapping[str, Tensor], session: Session) -> None:
         _ATTACHED[p] = (session, name)
 
 
-def leave(parameters: Mapping[str, Tensor]) -> None:
-    for p in parameters.values():
-        _ATTACHED.pop(p, None)
+def leave(session: Session) -> None:
+    """Its parameters are not any more; but for those that have been attached anew since."""
+    for p in session.parameters.values():
+        if _ATTACHED.get(p, (None, ""))[0] is session:
+            del _ATTACHED[p]
 
 
 def is_attached(parameter: Tensor) -> bool:
     return parameter in _ATTACHED
+
+
+def velocity_of(parameter: Tensor) -> Tensor | None:
+    """The momentum of all ranks that its plan remembers, in the unit, shape and dtype of `.grad`
+    after `unscale_`; None where this rank does not remember all of it."""
+    session, name = _ATTACHED.get(parameter, (None, ""))
+    if session is None or not session.ledger.is_whole(name):
+        return None
+    velocity = session.ledger.memory[name].get("velocity")
+    if velocity is None or velocity.numel() != parameter.numel():
+        return None
+    found: Tensor = velocity.view(parameter.shape).div(session.loss_scale)
+    return found.to(parameter.dtype)
 
 
 def feedback_of(parameter: Tensor) -> Feedback | None:

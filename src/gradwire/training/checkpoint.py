@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -70,7 +71,14 @@ def _filled(
     if room:
         with warnings.catch_warnings():  # that each rank reads by itself is what is meant
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            load(room, storage_reader=reader, no_dist=True)
+            try:
+                load(room, storage_reader=reader, no_dist=True)
+            except CheckpointException as error:
+                causes = "; ".join(dict.fromkeys(repr(e) for e, _ in error.failures.values()))
+                raise PlanError(
+                    "a checkpoint is read from the files of all ranks that saved it; some cannot "
+                    f"be: {causes}. Copy all of its files to a path that every rank can read."
+                ) from error
     found: dict[str, Any] = room.get(key, {})
     return found
 

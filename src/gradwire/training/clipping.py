@@ -16,11 +16,11 @@ from gradwire import kernels
 
 
 class LocalClip:
-    """So that the average's norm is at most about `norm` (Lin et al. 2018, section 3.2).
+    """Each rank's norm to √N·c at most, which stands for the average's to c.
 
-    The norm of the average of N independent gradients is about 1/√N of theirs, so clipping the
-    average at c means clipping each rank's at √N·c. (The paper's N^(-1/2) is for gradients that
-    carry 1/N already.)
+    The norm of the average of N independent gradients is about 1/√N of theirs. Where ranks'
+    gradients point the same way, as in the first steps, the average's can be √N·c. (The
+    N^(-1/2) of Lin et al. 2018, section 3.2, is for gradients that carry 1/N already.)
 
     overlap: by the norm of the step before, so that buckets need not wait for the last gradient.
     The first step waits for all.

@@ -22,13 +22,16 @@ from gradwire.training.session import Session
 class DdpFrontend:
     """Owns the model's only comm hook for good; after `close` it reduces as DDP does.
 
-    A rank that has left a `Join` takes part with zeros and goes on sending its residual.
+    A rank that has left a `Join` takes part with zeros and goes on sending its residual. Where
+    DDP looks for unused parameters, it does not give averages to those that no rank has used; we
+    do, as some of what waited is in them.
     """
 
     def __init__(self, session: Session, ddp: DistributedDataParallel) -> None:
         self._session, self._ddp = session, ddp
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
+        self._averages: list[tuple[nn.Parameter, Tensor]] = []  # where DDP may not hand them over
         self._closed = self._raises = False
         session.on_end = self._complete
         try:
@@ -72,15 +75,18 @@ class DdpFrontend:
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
-            self._open = []
+            self._open, self._averages = [], []
             self._session.begin()
-            self._raises = _at_end_of_backward(self._session.wait)
+            self._raises = _at_end_of_backward(self._finish)
         buffer = bucket.buffer()  # of a sparse bucket there are no views
         self._open.append((future, buffer))
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
         for name, parameter, gradient in zip(names, bucket.parameters(), gradients):
             if name is not None:
-                self._session.deliver(name, _in_its_own_order(parameter, gradient))
+                own = _in_its_own_order(parameter, gradient)
+                self._session.deliver(name, own)
+                if self._ddp.find_unused_parameters and own.layout == torch.strided:
+                    self._averages.append((parameter, own))
             elif parameter.requires_grad:
                 raise UsageError(
                     f"what trains is fixed when attached; a parameter of shape "
@@ -105,6 +111,18 @@ class DdpFrontend:
                 future.set_result(buffer)
             else:
                 future.set_exception(error)  # type: ignore[arg-type] # torch's stub is wrong
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """After DDP's own last word."""
+        self._session.wait()
+        for parameter, average in self._averages:
+            if parameter.grad is None:
+                if average.any():
+                    parameter.grad = average.clone()
+            elif parameter.grad.data_ptr() != average.data_ptr():
+                parameter.grad.copy_(average)
+        self._averages = []
 
     def _plain(self, bucket: Any) -> torch.futures.Future[Any]:
         group, buffer = self._ddp.process_group, bucket.buffer()

@@ -6,7 +6,7 @@
 
 What is kept is the sum of residuals, each divided by the number of ranks as the average divides:
 Σ v/n before is Σ v/m after, so exactly what waited still arrives. What is equal on all ranks stays
-as it is.
+as it is. Where what waits on two ranks came with different learning rates, it is Σ rate·v/n.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gradwire.errors import PlanError
 from gradwire.layout.pieces import Pieces
-from gradwire.local import LATER_RESIDUALS, OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD
+from gradwire.local import LATER_RESIDUALS, OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD, is_waiting
 from gradwire.strategy import Strategy
 
 
@@ -48,12 +48,15 @@ def regroup(
     }
     state: dict[str, dict[str, Tensor]] = {}
     leftovers: dict[str, Tensor] = {}
+    rates: dict[str, float] = {}
     for k, entry in entries.items():
-        factor = weight(k, before, world)
+        share, own_rates = weight(k, before, world), rates_of(entry)
+        rates = own_rates | rates
+        units = {name: rate / rates[name] for name, rate in own_rates.items()}
         for name, x in entry.get("leftovers", {}).items():
-            _add(leftovers, name, x, factor)
+            _add(leftovers, name, x, share * units.get(name, 1.0))
         for name, values in entry.get("state", {}).items():
-            own = state.setdefault(name, {})
+            own, unit = state.setdefault(name, {}), units.get(name, 1.0)
             for key, value in values.items():
                 if key in LATER_RESIDUALS or (key == OWNERS_RESIDUAL and entry["part"][1] > 1):
                     raise PlanError(
@@ -61,6 +64,7 @@ def regroup(
                         f"there are {world} now. Resume with as many, or call handle.flush() "
                         "before saving."
                     )
+                factor = share * unit if is_waiting(key) else share
                 if key == OWNERS_RESIDUAL:
                     whole = _at_its_place(value, name, sizes[name], k, before)
                     if "residual" in values:
@@ -72,7 +76,21 @@ def regroup(
                 elif key != THRESHOLD:  # it is found again
                     _add(own, key, value, factor)
     first = next(iter(entries.values()))
-    return {**first, "state": state, "leftovers": leftovers}
+    return {**first, "state": state, "leftovers": leftovers, "rates": by_rate(rates)}
+
+
+def by_rate(units: Mapping[str, float]) -> dict[str, list[str]]:
+    """In which learning rate's unit it waits: names by rate, as text that reads back the same."""
+    found: dict[str, list[str]] = {}
+    for name, rate in units.items():
+        found.setdefault(repr(rate), []).append(name)
+    return found
+
+
+def rates_of(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Back, of a rank's entry."""
+    by_rate = entry.get("rates", {})
+    return {name: float(rate) for rate, names in by_rate.items() for name in names}
 
 
 def _shared(strategy: Strategy) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ def excluded(
     """Those of the trainable parameters `names` that an entry of `exclude` means.
 
     A text is a parameter's name, in which *, ? and [] stand for others as in file names; a type
-    means all parameters inside modules of it, subclasses too. PlanError where an entry
+    means all parameters inside modules of it, subclasses too, also if they are shared with
+    others. PlanError where an entry
     means none.
     """
     known, found = list(names), list[str]()
@@ -41,9 +42,7 @@ def _named(names: Iterable[str], pattern: str) -> list[str]:
 
 def _of_type(module: nn.Module, kind: type[nn.Module]) -> list[str]:
     kinds: tuple[type[nn.Module], ...] = (kind,) if isinstance(kind, type) else ()
-    return [
-        f"{prefix}.{name}" if prefix else name
-        for prefix, child in module.named_modules(remove_duplicate=False)
-        if isinstance(child, kinds)
-        for name, _ in child.named_parameters()
-    ]
+    inside = {
+        id(p) for child in module.modules() if isinstance(child, kinds) for p in child.parameters()
+    }
+    return [name for name, p in module.named_parameters() if id(p) in inside]

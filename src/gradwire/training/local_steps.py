@@ -29,6 +29,7 @@ from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach, broadcast
 from gradwire.training.attached import is_attached
 from gradwire.training.module import ModuleFrontend
+from gradwire.training.optimizer_check import calling_scaler
 
 
 class LocalSteps:
@@ -40,7 +41,8 @@ class LocalSteps:
     Args:
         model: a plain module, not attached and not in DistributedDataParallel. Rank 0's
             parameters and buffers are broadcast.
-        optimizer: of its parameters; its steps are counted. Its state stays with the rank.
+        optimizer: of its parameters; its steps are counted. Its state stays with the rank. No
+            GradScaler, which would skip steps on one rank and not on another.
         every: steps to a round.
         plan: how Δ travels: a strategy's text or `Strategy`. With `dgc(momentum=…)` the plan
             keeps the outer momentum, which must be `outer_momentum`.
@@ -64,6 +66,7 @@ class LocalSteps:
         process_group: dist.ProcessGroup | None = None, **options: Any,
     ) -> None:  # fmt: skip
         _check(model, every, plan, fragments, delay, keep)
+        _refuse_scaler("scaler" in options)
         self.every, self.delay, self.step = every, delay, 0
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         parts = _split(named, fragments)
@@ -76,23 +79,28 @@ class LocalSteps:
         self._hook: Any = optimizer.register_step_post_hook(lambda *_: self._after_step())
 
     def _after_step(self) -> None:
+        if not self.step:
+            _refuse_scaler(calling_scaler() is not None)
         self.step += 1
         for f, fragment in enumerate(self.fragments):
             since = (self.step - f * self.every // len(self.fragments)) % self.every
             if fragment.under_way and since == self.delay:
                 fragment.land()
             if since == 0 and self.step >= self.every:
-                fragment.launch()
+                fragment.launch(self.step)
                 if not self.delay:
                     fragment.land()
 
     def synchronize(self) -> None:
         """Exchange all progress now, as before an evaluation or a checkpoint: all ranks have the
-        same parameters then. Collective; blocks. The rounds go on as they were."""
+        same parameters then. Collective; blocks. An outer step more; the rounds go on as they
+        were. Nothing where no step was taken since the last exchange."""
         for fragment in self.fragments:
             if fragment.under_way:
                 fragment.land()
-            fragment.launch()
+            elif fragment.launched_at == self.step:
+                continue
+            fragment.launch(self.step)
             fragment.land(0.0)
 
     def stats(self) -> list[dict[str, float]]:
@@ -109,7 +117,8 @@ class LocalSteps:
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from `state_dict`; the model and its optimizer load their own states. With another
-        number of ranks, pass a list of all ranks' states, as to `Handle.load_state_dict`."""
+        number of ranks, pass a list of all ranks' states, as to `Handle.load_state_dict`. All
+        ranks load; waits for an exchange that is under way, and drops it."""
         states = [state] if isinstance(state, Mapping) else list(state)
         found = len(states[0]["fragments"])
         if found != len(self.fragments):
@@ -136,7 +145,8 @@ class Fragment:
         process_group: dist.ProcessGroup | None, outer: Mapping[str, Any], keep: float,
         options: Mapping[str, Any],
     ) -> None:  # fmt: skip
-        self.parameters, self.keep, self.under_way = dict(parameters), keep, False
+        self.parameters, self.keep = dict(parameters), keep
+        self.under_way, self.launched_at = False, 0
         self.anchors = Anchors(parameters)
         self.handle: Handle = attach(self.anchors, plan, process_group, **options)
         self.outer = SGD(self.anchors.parameters(), **outer)
@@ -147,8 +157,9 @@ class Fragment:
         self._copy_back(0.0)
 
     @torch.no_grad()
-    def launch(self) -> None:
-        """How far this rank came goes on its way. Returns at once."""
+    def launch(self, step: int) -> None:
+        """How far this rank came until that step goes on its way. Returns at once."""
+        self.launched_at = step
         for name, anchor in self.anchors.named_parameters():
             anchor.grad = anchor - self.parameters[name]
         self._frontend.launch()
@@ -188,11 +199,16 @@ class Fragment:
             )
         anchors = {name: a.detach() for name, a in self.anchors.named_parameters()}
         return {"anchors": anchors, "outer": self.outer.state_dict(),
-                "gradwire": self.handle.state_dict()}  # fmt: skip
+                "launched_at": self.launched_at, "gradwire": self.handle.state_dict()}  # fmt: skip
 
     @torch.no_grad()
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
+        if self.under_way:  # its result is of what is given up
+            self._frontend.land()
+            self.under_way = False
+            self.outer.zero_grad()
         self.handle.load_state_dict([own["gradwire"] for own in states])
+        self.launched_at = states[0]["launched_at"]
         self.outer.load_state_dict(states[0]["outer"])
         for name, anchor in self.anchors.named_parameters():
             anchor.copy_(states[0]["anchors"][name])
@@ -222,6 +238,15 @@ def _split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.P
         parts[-1][name] = p
         begun += p.numel()
     return parts
+
+
+def _refuse_scaler(given: bool) -> None:
+    if given:
+        raise UsageError(
+            "all ranks take their local steps equally often, and a GradScaler skips those that "
+            "overflow, each rank its own; what travels is progress, which has no loss scale. "
+            "Train in bfloat16 or float32, without a scaler."
+        )
 
 
 def _check(

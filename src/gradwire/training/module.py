@@ -58,15 +58,16 @@ class ModuleFrontend:
     def land(self) -> None:
         """Wait for what was launched."""
         self._active = False
-        twice, self._twice = self._twice, None
         if self._exchanges:
             self._session.wait()
+        twice, self._twice = self._twice, None
         if twice is not None:
             raise UsageError(
-                f"a strategy with memory takes one backward() per step; '{twice}' got a second "
-                "one on top of an average. Call zero_grad() between, or wrap all but the last "
-                "backward() in handle.no_sync(). Reentrant checkpointing counts as several: use "
-                "use_reentrant=False."
+                "a strategy with memory takes one backward() per step, which begins without "
+                f"gradients; '{twice}' still held the last one's average. Call zero_grad() on all "
+                "that is attached between, or wrap all but the last backward() in "
+                "handle.no_sync(). Parts with optimizers of their own take turns: attach each of "
+                "them. Reentrant checkpointing counts as several: use use_reentrant=False."
             )
         self._remember_averages()
 
@@ -88,6 +89,9 @@ class ModuleFrontend:
         return 0 if gradient is None else gradient._version
 
     def _absent(self, name: str) -> Tensor:
+        if self._session.ledger.memory.get(name) and self._is_average(name, added=0):
+            self._twice = name  # raised when all have landed
+            return self._session.nothing(name)
         gradient = self._gradient(name)
         if gradient is None:
             gradient = self._parameters[name].grad = self._session.nothing(name)
@@ -108,7 +112,7 @@ class ModuleFrontend:
         return on_gradient
 
     def _on_gradient(self, name: str) -> None:
-        if self._is_average(name):
+        if self._is_average(name, added=1):
             self._twice = name  # raised at the end: others are amid their own backward
         if not self._active:
             self._begin()
@@ -120,11 +124,14 @@ class ModuleFrontend:
     def _deliver(self, name: str, gradient: Tensor) -> None:
         self._session.deliver(name, gradient)
 
-    def _is_average(self, name: str) -> bool:
-        """Was it added to our last average? Weakly held: addresses are handed out again."""
-        written, writes = self._written.get(name, (None, 0))
-        same = written is not None and written() is self._gradient(name)
-        return same and self._writes(name) == writes + 1
+    def _is_average(self, name: str, added: int) -> bool:
+        """Is it our last average, to which so many gradients were added since? Weakly held:
+        addresses are handed out again."""
+        gradient = self._gradient(name)
+        if gradient is None or name not in self._written:
+            return False
+        written, writes = self._written[name]
+        return written() is gradient and self._writes(name) == writes + added
 
     def _begin(self) -> None:
         self._active, self._exchanges = True, self._twice is None

@@ -65,6 +65,11 @@ class OptimizerCheck:
         self._seen.add(optimizer)
         self._follow_rates(optimizer)
 
+    def follow_rates(self) -> None:
+        """To what schedulers have set since the last step: all that waits is about to be sent."""
+        for optimizer in list(self._seen):
+            self._follow_rates(optimizer)
+
     def _follow_rates(self, optimizer: torch.optim.Optimizer) -> None:
         """Of SGD, whose step is rate · gradient; others divide by how large gradients were.
 
@@ -102,7 +107,7 @@ class OptimizerCheck:
 
     def _check_scaler(self) -> None:
         """What waits is in the unit of the gradients, which a scaler changes."""
-        found = _calling_scaler() if self._session.has_memory else None
+        found = calling_scaler() if self._session.has_memory else None
         if found is not None and found is not self._session.scaler:
             raise UsageError(
                 "residuals follow the scale of the loss, which changes while they wait; a "
@@ -122,7 +127,7 @@ class OptimizerCheck:
             )
 
 
-def _calling_scaler() -> GradScaler | None:
+def calling_scaler() -> GradScaler | None:
     """The enabled GradScaler whose `step` called the optimizer's, if one did."""
     frame = sys._getframe()
     while (caller := frame.f_back) is not None:

@@ -219,7 +219,9 @@ class Session:
 
     def average_waiting(self) -> dict[str, Tensor]:
         """The average of all that waits on any rank, by the name of each dense parameter, in its
-        shape, fp32; nothing waits any more. Collective, between two steps."""
+        shape, fp32, in the loss's scale now; nothing waits any more. Collective, between two
+        steps."""
+        self._follow_scaler()
         waiting, averages = self.ledger.waiting(), dict[str, Tensor]()
         for bucket in self.plan.buckets:
             dense = [p for p in bucket.parameters if not p.sparse]

@@ -1,7 +1,8 @@
 """What a session remembers, as a dictionary for torch.save, and taken over from one.
 
-    {"format", "world", "step", "loss_scale", "plan": {strategy: names}, "rates": {rate: names},
-     "ranks": {"3": {"part", "state": {name: {key: tensor}}, "leftovers", "gradient_norm"}}}
+    {"format", "world", "step", "loss_scale", "plan": {strategy: names},
+     "ranks": {"3": {"part", "state": {name: {key: tensor}}, "leftovers", "rates": {rate: names},
+                     "gradient_norm"}}}
 
 Each rank saves its own entry of "ranks"; so several ranks' dictionaries can be written into one
 checkpoint, and several may be loaded where the number of ranks has changed (`elastic`).
@@ -20,7 +21,7 @@ from gradwire.local import OF_OTHER_SHAPE
 from gradwire.plan import Plan
 from gradwire.runtime.ledger import Ledger
 from gradwire.strategy import Strategy
-from gradwire.training.elastic import regroup, sources
+from gradwire.training.elastic import by_rate, rates_of, regroup, sources
 from gradwire.training.session import Session
 
 FORMAT = 2
@@ -53,17 +54,8 @@ def poured_state_of(session: Session) -> dict[str, object]:
 def _head(session: Session, plan: Mapping[str, Sequence[str]]) -> dict[str, object]:
     return {
         "format": FORMAT, "world": session.world, "step": session.step,
-        "loss_scale": session.loss_scale, "plan": dict(plan), **_by_rate(session),
+        "loss_scale": session.loss_scale, "plan": dict(plan),
     }  # fmt: skip
-
-
-def _by_rate(session: Session) -> dict[str, dict[str, list[str]]]:
-    """In which learning rate's unit it waits: names by rate, as text that reads back the same.
-    Nothing before there is a rate, as torch's checkpoints lose empty dictionaries."""
-    found: dict[str, list[str]] = {}
-    for name, rate in session.rates.units.items():
-        found.setdefault(repr(rate), []).append(name)
-    return {"rates": found} if found else {}
 
 
 def _own(
@@ -72,6 +64,8 @@ def _own(
     own: dict[str, object] = {"part": _part(session.ledger), "state": dict(state)}
     if leftovers:
         own["leftovers"] = dict(leftovers)
+    if session.rates.units:  # a rank that has left a Join has its own
+        own["rates"] = by_rate(session.rates.units)
     if session.clip is not None and session.clip.seen is not None:
         own["gradient_norm"] = session.clip.seen
     return {"ranks": {session.rank_name(session.rank): own}}
@@ -103,7 +97,7 @@ def load(session: Session, saved: object, *, strict: bool) -> None:
     session.go_to(head["step"])
     session.ledger.take_over(ledger)
     session.loss_scale = head["loss_scale"]
-    session.rates.units = {n: float(rate) for rate, names in head["rates"].items() for n in names}
+    session.rates.units = rates_of(own)
     if session.clip is not None:
         session.clip.seen = own.get("gradient_norm", session.clip.seen)
 
@@ -119,8 +113,7 @@ def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
                 f"gradwire's state has format {FORMAT}, a world, a step and ranks; got format "
                 f"{found!r}. Load what handle.state_dict() returned in this version."
             )
-        keys = "world", "step", "loss_scale", "plan"
-        heads.append({**{key: state[key] for key in keys}, "rates": state.get("rates", {})})
+        heads.append({key: state[key] for key in ("world", "step", "loss_scale", "plan")})
         ranks |= state["ranks"]
     for key in heads[0]:
         different = [head[key] for head in heads if head[key] != heads[0][key]]
@@ -215,6 +208,12 @@ def _changes(saved: Mapping[str, Sequence[str]], now: Plan) -> str:
             mine = now.strategy_of(name)
             if mine.expand() != strategy:
                 return f"'{name}' was saved by '{text}', and goes by '{mine}' here"
+    added = present.difference(*saved.values()) if saved else ()
+    if added:
+        raise PlanError(
+            f"saved state has the model's parameters; '{min(added)}' is none of them. Load the "
+            "state of this very model."
+        )
     return ""
 
 

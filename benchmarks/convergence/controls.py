@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from methods import BY_NAME, Method, momentum_on_average
-from oracles import TOLERANCE, conservation, same_as_sgd
+from oracles import conservation, same_as_sgd
 from task import Settings
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,8 +21,8 @@ from gradwire.plan import Plan
 from gradwire.runtime.workers import Workers
 
 LOSS_SCALE = 1e4
-EF_TOPK = replace(BY_NAME["ef-topk"], densities=None)
-NO_MASK = replace(BY_NAME["dgc-nomask"], densities=None)
+EF_TOPK = BY_NAME["ef-topk"]
+NO_MASK = replace(BY_NAME["dgc-nomask"], densities=())
 ROUNDED = replace(
     EF_TOPK, name="ef-topk-fp16", text='topk({density}, values="fp16")+ef | allgather'
 )
@@ -110,10 +110,6 @@ class Control:
     wrong: Method
     gate: Callable[[Method], float]
     in_accuracy: bool
-
-    def seen(self) -> bool:
-        """Whether the gate passes what is right and fails what is wrong."""
-        return self.gate(self.right) < TOLERANCE <= self.gate(self.wrong)
 
 
 CONTROLS = (

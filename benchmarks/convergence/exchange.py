@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from methods import Method
 from task import Settings
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from gradwire.buckets import Parameter
 from gradwire.plan import Plan
@@ -35,7 +36,9 @@ class Exchange:
             parameters = [Parameter(WHOLE, (1, sum(p.elements for p in parameters)))]
         self._plan = Plan.make(parameters, method.strategy(density, settings))
         self._warmup = method.warmup(density, settings, steps)
-        self._norm, self._clips = settings.clip, method.clips
+        clips = {"average": None, "local": None} | {method.clips: settings.clip}
+        self._norm = clips["average"]
+        self._clip = LocalClip.of(clips["local"], overlap=False, world=workers)
         self.workers = method.workers(self._at(0), workers, seed=seed)
         self._rates = Rates() if method.follows_rate and not settings.adam else None
 
@@ -58,10 +61,10 @@ class Exchange:
         averages = self.workers.exchange(gradients, scales)
         if self._whole:
             averages = self._apart(averages[WHOLE])
-        if self._norm is not None and self._clips == "average":
-            torch._foreach_mul_(
-                list(averages.values()), min(1.0, self._norm / (norm(averages.values()) + 1e-12))
-            )
+        if self._norm is not None:
+            found = list(averages.values())
+            above = float(get_total_norm(found)) / self._norm
+            torch._foreach_mul_(found, 1 / max(1.0, above))
         return averages
 
     def follow(self, rate: float) -> None:
@@ -77,10 +80,12 @@ class Exchange:
         return sum(sent) / len(sent)
 
     def _scales(self, gradients: Sequence[Gradients]) -> list[float]:
-        if self._norm is None or self._clips == "average":
-            return [1.0] * len(gradients)
-        clip = LocalClip(self._norm, self._world)
-        return [clip.scale_for(norm(mine.values())) for mine in gradients]
+        return [1.0 if self._clip is None else self._scale(self._clip, mine) for mine in gradients]
+
+    @staticmethod
+    def _scale(clip: LocalClip, mine: Gradients) -> float:
+        clip.look(mine.values())
+        return clip.scale_for(clip.learn())
 
     def _together(self, mine: Gradients) -> Tensor:
         return torch.cat([mine[name].reshape(-1) for name in self._shapes]).view(1, -1)
@@ -116,9 +121,3 @@ class Exchange:
                 ledger.memory[name].clear()
                 ledger.memory[name].update(mine)
             ledger.leftovers = dict(saved["leftovers"])
-
-
-def norm(tensors: Iterable[Tensor]) -> float:
-    """The 2-norm of all together, added up in double precision."""
-    squares = [torch.linalg.vector_norm(x).square() for x in tensors]
-    return float(torch.stack(squares).double().sum().sqrt())

@@ -87,7 +87,7 @@ def planned(arguments: argparse.Namespace) -> list[Run]:
     """The first seed of everything first, dense before what is compared with it."""
     names = arguments.task or (SMALL_TASKS if arguments.small else FULL_TASKS)
     runs = []
-    for seed in range(arguments.seeds or (2 if arguments.small else 3)):
+    for seed in range(arguments.seeds or (5 if arguments.small else 3)):
         for task in map(TASKS.__getitem__, names):
             length: Length = task.small if arguments.small else task.full
             steps, density = arguments.steps or length.steps, arguments.density or length.density
@@ -99,10 +99,9 @@ def planned(arguments: argparse.Namespace) -> list[Run]:
 
 
 def _methods(task: Task, small: bool) -> Iterable[str]:
-    if task.settings.adam:
-        return WITH_ADAM
-    beside = (DENSE_LOCAL,) if task.settings.clip is not None else ()
-    names = [method.name for method in (*METHODS, *beside)]
+    names = list(WITH_ADAM) if task.settings.adam else [method.name for method in METHODS]
+    if task.settings.clip is not None:
+        names.append(DENSE_LOCAL.name)
     return [name for name in names if name != "gtopk-published"] if small else names
 
 
@@ -149,7 +148,8 @@ def _in_accuracy(control: Control, dense: dict[str, Any], folder: Path) -> str:
     record = train(Run(method=control.wrong.name, **same), folder)
     kind = TASKS[dense["task"]].metric.kind
     verdict = parity.metric(kind, [dense["metric"]], [record["metric"]])
-    return f"{verdict.found:.1f} < {verdict.limit:.1f}" if not verdict.passed else "**no**"
+    sign = "<" if kind == "accuracy" else ">"
+    return f"{verdict.found:.1f} {sign} {verdict.limit:.1f}" if not verdict.passed else "**no**"
 
 
 def processes(arguments: argparse.Namespace) -> str:
@@ -160,7 +160,7 @@ def processes(arguments: argparse.Namespace) -> str:
             steps, density = arguments.steps or 300, arguments.density or 0.01
             found = compare(Run(task, method, 0, arguments.workers, steps, density))
             cells.append((
-                task, method, f"{arguments.workers}", f"{found.steps}", f"{found.same}",
+                task, method, f"{arguments.workers}", f"{steps}", f"{found.same}",
                 f"{found.apart:.1e}",
             ))  # fmt: skip
     headers = ("task", "method", "processes", "steps", "the same bits", "largest difference")

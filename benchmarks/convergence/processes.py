@@ -27,24 +27,29 @@ from train import Run, Training
 
 @dataclass(frozen=True)
 class Comparison:
-    """Steps whose mean loss has the same bits, of all; the largest difference, and its step."""
+    """Steps whose mean loss has the same bits, and the largest difference of all steps."""
 
-    run: Run
     same: int
-    steps: int
     apart: float
-    at: int
 
 
 def compare(run: Run) -> Comparison:
-    """Train twice: in this process and in `run.workers` others."""
+    """Train twice: in this process and in `run.workers` others.
+
+    Raises SystemExit for a method that `attach` does not have.
+    """
+    method = BY_NAME[run.method]
+    if method.whole or not method.follows_rate:
+        raise SystemExit(
+            "processes train by `attach`, which selects tensor by tensor and lets what waits keep "
+            f"its rate; {run.method} does not. Take dense, dgc, ef-topk, gtopk or the like."
+        )
     training = Training(run)
     while not training.is_over:
         training.advance()
     theirs = losses_of_processes(run)
     apart = [abs(a - b) for a, b in zip(training.losses, theirs, strict=True)]
-    worst = max(range(len(apart)), key=apart.__getitem__)
-    return Comparison(run, apart.count(0.0), run.steps, apart[worst], worst)
+    return Comparison(apart.count(0.0), max(apart))
 
 
 def losses_of_processes(run: Run) -> list[float]:

@@ -45,30 +45,23 @@ class Row:
 
     def cells(self) -> list[str]:
         task = self.runs[0]["task"]
-        sent = fmean(run["bytes_per_step"] for run in self.runs)
-        cells = [
-            self.method, f"{len(self.runs)}", _spread(self.metrics, 2 + (task in _BITS)),
-            self._difference(2 + (task in _BITS)), "", f"{self._loss():.4f}", "",
-            f"{sent / 1000:.1f}", "", parity.PAPERS.get((task, self.method), ""),
+        digits = 3 if TASKS[task].metric.kind == "bits" else 2
+        sent = _mean(self.runs, "bytes_per_step")
+        difference = as_good = learns_as_well = fewer = ""
+        if self.verdicts is not None and self.method != "dense":
+            pairs = [run["metric"] - base["metric"] for run, base in zip(self.runs, self.dense)]
+            difference = _spread(pairs, digits, "+")
+            as_good, learns_as_well = (_word(verdict.passed) for verdict in self.verdicts)
+            fewer = f"{_mean(self.dense, 'bytes_per_step') / sent:.1f}×"
+        return [
+            self.method, f"{len(self.runs)}", _spread(self.metrics, digits), difference, as_good,
+            f"{_mean(self.runs, 'training_loss'):.4f}", learns_as_well, f"{sent / 1000:.1f}",
+            fewer, parity.PAPERS.get((task, self.method), ""),
         ]  # fmt: skip
-        if self.verdicts is not None:
-            dense = fmean(run["bytes_per_step"] for run in self.dense)
-            cells[4], cells[6] = (_word(verdict.passed) for verdict in self.verdicts)
-            cells[8] = f"{dense / sent:.1f}×"
-        return cells
-
-    def _loss(self) -> float:
-        return fmean(run["training_loss"] for run in self.runs)
-
-    def _difference(self, digits: int) -> str:
-        """Paired: of runs of the same seed."""
-        if not self.dense or self.method == "dense":
-            return ""
-        pairs = [run["metric"] - base["metric"] for run, base in zip(self.runs, self.dense)]
-        return _spread(pairs, digits, "+")
 
 
-_BITS = {name for name, task in TASKS.items() if task.metric.kind == "bits"}
+def _mean(runs: Iterable[Record], key: str) -> float:
+    return fmean(run[key] for run in runs)
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
@@ -103,7 +96,7 @@ def tables(records: Sequence[Record]) -> str:
     parts = []
     for (name, workers, steps, density), own in groups(records).items():
         metric = TASKS[name].metric
-        ms = fmean(r["ms_per_step"] for r in own)
+        ms = _mean(own, "ms_per_step")
         parts.append(
             f"**{name}**, density {density:g}, {steps:,} steps of {workers} workers "
             f"({ms:.0f} ms of processor time each); {metric.name} in {metric.unit}. "
@@ -118,17 +111,22 @@ def tables(records: Sequence[Record]) -> str:
 
 def _global_topk(records: Sequence[Record]) -> list[str]:
     """gTop-k beside top-k with error feedback, where both ran and accuracy is the metric."""
-    by_method = {row.method: row for row in rows(records)}
-    names = [name for name in ("gtopk", "gtopk-published") if name in by_method]
-    if "ef-topk" not in by_method or TASKS[records[0]["task"]].metric.kind != "accuracy":
+    if TASKS[records[0]["task"]].metric.kind != "accuracy":
         return []
-    base = by_method["ef-topk"].metrics
-    found = {name: parity.like_topk(base, by_method[name].metrics) for name in names}
-    return [
-        f"{name} less ef-topk: {verdict.found - fmean(base):+.2f} points; within "
-        f"{parity.GLOBAL_TOPK:g}: {_word(verdict.passed)}."
-        for name, verdict in found.items()
-    ]
+    found = {
+        method: {r["seed"]: r["metric"] for r in records if r["method"] == method}
+        for method in ("ef-topk", "gtopk", "gtopk-published")
+    }
+    base, lines = found.pop("ef-topk"), []
+    for method, own in found.items():
+        if seeds := sorted(own.keys() & base.keys()):
+            of_topk = [base[seed] for seed in seeds]
+            verdict = parity.like_topk(of_topk, [own[seed] for seed in seeds])
+            lines.append(
+                f"{method} less ef-topk: {verdict.found - fmean(of_topk):+.2f} points; within "
+                f"{parity.GLOBAL_TOPK:g}: {_word(verdict.passed)}."
+            )
+    return lines
 
 
 def read(places: Iterable[Path]) -> list[Record]:

@@ -171,20 +171,20 @@ def run_seconds(run: Run, of_step: Seconds, begin: int = 0) -> float:
     return sum(n * of_step[_stage(run, density)] for density, n in stages)
 
 
-def reached(dense: Run, method: str, seeds: int, folder: Path) -> tuple[Run, float, float]:
-    """The shortest run of a method that is as good as dense's, and both metrics, means of seeds.
+def reached(dense: Run, method: str, seeds: int, folder: Path) -> tuple[Run, dict[int, float]]:
+    """The shortest run of a method that is as good as dense's; means of seeds by steps tried.
 
     Raises SystemExit if none of LONGER is.
     """
     goal = _mean_metric(dense, seeds, folder)
-    tried = []
+    tried: dict[int, float] = {}
     for factor in LONGER:
         run = replace(dense, method=method, steps=round(factor * dense.steps))
-        found = _mean_metric(run, seeds, folder)
-        tried.append(f"{found:.4f} in {run.steps:,} steps")
-        if found <= goal:
-            return run, found, goal
-    raise SystemExit(f"{method} did not reach dense's {goal:.4f}: {', '.join(tried)}.")
+        tried[run.steps] = _mean_metric(run, seeds, folder)
+        if tried[run.steps] <= goal:
+            return run, tried
+    texts = (f"{metric:.4f} in {steps:,} steps" for steps, metric in tried.items())
+    raise SystemExit(f"{method} did not reach dense's {goal:.4f}: {', '.join(texts)}.")
 
 
 def _mean_metric(run: Run, seeds: int, folder: Path) -> float:
@@ -253,8 +253,9 @@ def main() -> int:
             found["rates"][rate] = in_turn(dense, arguments.method, rate, arguments.folder)
             _save(found, arguments.json)
     runs = [reached(dense, name, arguments.seeds, arguments.folder) for name in arguments.method]
-    found["runs"] = [asdict(run) for run in (dense, *(run for run, _, _ in runs))]
-    found["metrics"] = {run.method: {"found": own, "dense": goal} for run, own, goal in runs}
+    found["runs"] = [asdict(run) for run in (dense, *(run for run, _ in runs))]
+    goal = {dense.steps: _mean_metric(dense, arguments.seeds, arguments.folder)}
+    found["metrics"] = {"dense": goal} | {run.method: tried for run, tried in runs}
     _save(found, arguments.json)
     print(tables(found))
     return 0

@@ -104,7 +104,8 @@ class Training:
         """Each worker's loss, and its gradient by name.
 
         One worker after the other: on one core that is as fast as all in one batch (`vmap` over
-        gradients takes twice the time for the perceptron, an LSTM a quarter less at best).
+        gradients takes twice the time for the perceptron, an LSTM a quarter less at best; an LSTM
+        written for all workers at once is no faster either).
         """
         losses, found = [], []
         for batch in self.task.batches(self.run.seed, self.step, self.run.workers):
@@ -161,6 +162,11 @@ def train(run: Run, folder: Path) -> dict[str, Any]:
     done, under_way = folder / f"{run.name}.json", folder / f"{run.name}.pt"
     if done.exists():
         found: dict[str, Any] = json.loads(done.read_text())
+        if found["data"] != (data := TASKS[run.task].data()):
+            raise SystemExit(
+                f"{done} is of other data ({found['data']!r}) than this Python has ({data!r}): "
+                "its text is its own modules and pages. Take another --folder."
+            )
         return found
     training = Training(run)
     if under_way.exists():

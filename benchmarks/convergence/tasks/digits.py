@@ -113,5 +113,5 @@ TASK = Task(
     full=Length(2000, 0.01),
 )
 FAST = replace(
-    TASK, name="digits-mlp", model=perceptron, small=Length(2500, 0.01), full=Length(20_000, 0.001)
+    TASK, name="digits-mlp", model=perceptron, small=Length(5000, 0.01), full=Length(20_000, 0.001)
 )

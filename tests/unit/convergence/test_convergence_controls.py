@@ -21,7 +21,6 @@ def test_a_mistake_is_seen_in_the_state(suite: SimpleNamespace, name: str) -> No
     (control,) = [c for c in suite.controls.CONTROLS if c.name == name]
     assert control.gate(control.right) < suite.oracles.TOLERANCE, "what is right passes"
     assert control.gate(control.wrong) > 100 * suite.oracles.TOLERANCE, "what is wrong does not"
-    assert control.seen()
 
 
 def test_these_are_all(suite: SimpleNamespace) -> None:
@@ -31,13 +30,16 @@ def test_these_are_all(suite: SimpleNamespace) -> None:
 @pytest.mark.parametrize(
     "method", ["ef-topk", "gtopk", "ef-sign", "onebit", "onebit-alltoall", "ef-randk", "topk-zen"]
 )
-def test_nothing_is_lost(suite: SimpleNamespace, method: str) -> None:
-    found = replace(suite.methods.BY_NAME[method], densities=None)
+@pytest.mark.parametrize("densities", [(), (1.0, 0.25, 0.0625, 0.0156, 0.004)])
+def test_nothing_is_lost(
+    suite: SimpleNamespace, method: str, densities: tuple[float, ...]
+) -> None:
+    found = replace(suite.methods.BY_NAME[method], densities=densities, warm_up=2)
     assert suite.oracles.conservation(found) < suite.oracles.TOLERANCE
 
 
 def test_the_published_global_topk_loses_mass(suite: SimpleNamespace) -> None:
-    found = replace(suite.methods.BY_NAME["gtopk-published"], densities=None, whole=False)
+    found = replace(suite.methods.BY_NAME["gtopk-published"], densities=(), whole=False)
     assert suite.oracles.conservation(found) > 100 * suite.oracles.TOLERANCE
 
 

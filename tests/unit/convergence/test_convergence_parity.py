@@ -90,10 +90,19 @@ def test_tables_pair_seeds_and_say_who_is_as_good(suite: SimpleNamespace, tmp_pa
     assert "| 2 | 95.50 ± 0.71 |" in lines["dense"]
     assert "| -4.00 | **no** | 0.2100 | yes | 0.1 | 10.0× |" in lines["gtopk"]
     assert "| 1 | 96.50 | +0.50 | yes | 0.5000 | **no** |" in lines["ef-topk"]
-    assert "gtopk less ef-topk: -5.50 points; within 1: **no**." in text
     file = tmp_path / "one.json"
     file.write_text(json.dumps(found))
     assert suite.report.tables(suite.report.read([file])) == text
+
+
+def test_global_topk_is_compared_by_the_seeds_that_both_have(suite: SimpleNamespace) -> None:
+    accuracies = {"ef-topk": [90.0, 94.0, 95.0], "gtopk": [93.0, 94.0]}  # seeds 0…, and 1…
+    records = [
+        record(method, seed + (method == "gtopk"), accuracy, 0.2)
+        for method, found in accuracies.items()
+        for seed, accuracy in enumerate(found)
+    ]
+    assert "gtopk less ef-topk: -1.00 points; within 1: yes." in suite.report.tables(records)
 
 
 def test_curves_are_drawn(suite: SimpleNamespace, tmp_path: Path) -> None:

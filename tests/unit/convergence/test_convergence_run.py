@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-# Twenty-five times 1/density, of about 3 ms each.
-STEPS, DENSITY = 2500, 0.01
+# Fifty times 1/density, of 3 to 8 ms each. At half of it top-k is half a point below dense, where
+# one seed of two passes.
+STEPS, DENSITY = 5000, 0.01
+AS_GOOD = "dgc", "ef-topk", "ef-sign", "onebit", "qsgd", "powersgd"
 
 
 @pytest.fixture(scope="module")
 def records(suite: SimpleNamespace) -> dict[str, dict[str, Any]]:
     found = {}
-    for method in ("dense", "dgc", "ef-topk", "no-ef"):
+    for method in ("dense", *AS_GOOD, "gtopk", "no-ef"):
         run = suite.train.Run("digits-mlp", method, 0, 4, STEPS, DENSITY)
         training = suite.train.Training(run)
         while not training.is_over:
@@ -24,7 +26,7 @@ def records(suite: SimpleNamespace) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["dgc", "ef-topk"])
+@pytest.mark.parametrize("method", AS_GOOD)
 def test_one_percent_of_the_gradient_is_as_good_as_all(
     suite: SimpleNamespace, records: dict[str, dict[str, Any]], method: str
 ) -> None:
@@ -34,7 +36,16 @@ def test_one_percent_of_the_gradient_is_as_good_as_all(
     loss = suite.parity.training_loss([dense["training_loss"]], [found["training_loss"]])
     assert loss.passed, loss
     assert dense["metric"] > 96
-    assert dense["bytes_per_step"] > 15 * found["bytes_per_step"]
+    assert dense["bytes_per_step"] > 3 * found["bytes_per_step"]
+
+
+@pytest.mark.slow
+def test_global_topk_is_within_a_point_of_topk(
+    suite: SimpleNamespace, records: dict[str, dict[str, Any]]
+) -> None:
+    topk, found = records["ef-topk"], records["gtopk"]
+    verdict = suite.parity.like_topk([topk["metric"]], [found["metric"]])
+    assert verdict.passed, verdict
 
 
 @pytest.mark.slow
@@ -52,3 +63,12 @@ def test_real_processes_have_the_same_losses(suite: SimpleNamespace) -> None:
     run = suite.train.Run("digits-mlp", "dgc", 0, 2, 30, DENSITY)
     found = suite.processes.compare(run)
     assert (found.same, found.apart) == (30, 0.0)
+
+
+@pytest.mark.parametrize("method", ["gtopk-published", "dgc-late"])
+def test_real_processes_refuse_what_attach_does_not_do(
+    suite: SimpleNamespace, method: str
+) -> None:
+    run = suite.train.Run("digits-mlp", method, 0, 2, 30, DENSITY)
+    with pytest.raises(SystemExit, match=f"tensor by tensor.*; {method} does not"):
+        suite.processes.compare(run)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils import get_total_norm
 
 STEPS = 24
 
@@ -96,8 +97,17 @@ def test_a_run_that_is_killed_goes_on_from_its_file(
 
 def test_a_run_that_is_done_is_read(suite: SimpleNamespace, tmp_path: Path) -> None:
     run = a_run(suite, "dense")
-    (tmp_path / f"{run.name}.json").write_text('{"as": "it is"}')
-    assert suite.train.train(run, tmp_path) == {"as": "it is"}
+    (tmp_path / f"{run.name}.json").write_text('{"as": "it is", "data": ""}')
+    assert suite.train.train(run, tmp_path) == {"as": "it is", "data": ""}
+
+
+def test_a_run_on_another_python_s_text_is_not_mixed_in(
+    suite: SimpleNamespace, tmp_path: Path
+) -> None:
+    run = a_run(suite, "dense", "language-small")
+    (tmp_path / f"{run.name}.json").write_text('{"data": "another"}')
+    with pytest.raises(SystemExit, match=r"is of other data .'another'.*another --folder"):
+        suite.train.train(run, tmp_path)
 
 
 def test_the_record(suite: SimpleNamespace) -> None:
@@ -128,13 +138,13 @@ def test_warm_up_is_dense_first_and_then_the_paper_s(suite: SimpleNamespace) -> 
 def test_clipping_is_after_the_exchange_for_dense_and_before_it_else(
     suite: SimpleNamespace,
 ) -> None:
-    norm, settings = suite.exchange.norm, suite.tasks.TASKS["language-small"].settings
+    settings = suite.tasks.TASKS["language-small"].settings
     for method, clipped in (("dense", True), ("dense-local-clip", False)):
         run = a_run(suite, method, "language-small")
         training = suite.train.Training(run)
         _, gradients = training.gradients()
         large = [{n: 100 * g for n, g in mine.items()} for mine in gradients]
-        average = norm(training.exchange(large).values())
+        average = float(get_total_norm(list(training.exchange(large).values())))
         if clipped:
             assert average == pytest.approx(settings.clip, rel=1e-4)
         else:  # each at √4·c, and they point nearly the same way at first

@@ -36,9 +36,9 @@ class Exchange:
             parameters = [Parameter(WHOLE, (1, sum(p.elements for p in parameters)))]
         self._plan = Plan.make(parameters, method.strategy(density, settings))
         self._warmup = method.warmup(density, settings, steps)
-        clips = {"average": None, "local": None} | {method.clips: settings.clip}
-        self._norm = clips["average"]
-        self._clip = LocalClip.of(clips["local"], overlap=False, world=workers)
+        local = method.clips == "local"
+        self._norm = None if local else settings.clip
+        self._clip = LocalClip.of(settings.clip if local else None, overlap=False, world=workers)
         self.workers = method.workers(self._at(0), workers, seed=seed)
         self._rates = Rates() if method.follows_rate and not settings.adam else None
 

@@ -108,6 +108,31 @@ def one_bit_adam_clipped(scaled: bool) -> str:
     return "stepped"
 
 
+def one_bit_adam_rounded() -> bool:
+    """By a scale that is no power of two; and what is not finite is not called changed."""
+    model, scaler = small(), GradScaler("cpu", init_scale=1000.0)
+    plan, warmup = "onebit+shared_momentum | alltoall", Warmup(9, (1.0,))
+    with attached(model, plan, warmup=warmup, scaler=scaler):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
+        for step in range(3):
+            adam.zero_grad()
+            scaler.scale(loss_of(model, step)).backward()
+            scaler.step(adam)
+            scaler.update()
+    moved = not torch.equal(model.one.weight, small().one.weight)
+    with attached(model, plan, warmup=warmup):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
+        for factor in (1.0, math.nan):
+            adam.zero_grad()
+            (loss_of(model) * factor).backward()
+            adam.step()
+    return moved and bool(model.one.weight.isnan().any())
+
+
+def test_one_bit_adam_takes_what_is_rounded_and_what_is_nan(three: Ranks) -> None:
+    assert three.run(one_bit_adam_rounded) == [True] * 3
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 def test_one_bit_adam_is_told_of_clipped_momenta(three: Ranks, scaled: bool) -> None:
     for said in three.run(one_bit_adam_clipped, scaled):

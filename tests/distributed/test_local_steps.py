@@ -246,10 +246,12 @@ def test_meeting_again_without_a_step_changes_nothing(three: Ranks) -> None:
     assert three.run(met_twice) == [True] * 3
 
 
-def scaled() -> str:
+def scaled(resumed: bool) -> str:
     model, scaler = small(), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer, 2, DENSE)
+    if resumed:
+        local.load_state_dict({**local.state_dict(), "step": 5})
     scaler.scale(loss_of(model)).backward()
     try:
         scaler.step(optimizer)
@@ -260,8 +262,9 @@ def scaled() -> str:
     return "stepped"
 
 
-def test_a_scaler_skips_steps_on_one_rank_only(three: Ranks) -> None:
-    assert all("without a scaler" in said for said in three.run(scaled))
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_scaler_skips_steps_on_one_rank_only(three: Ranks, resumed: bool) -> None:
+    assert all("without a scaler" in said for said in three.run(scaled, resumed))
 
 
 def diverged(delay: int) -> tuple[bool, bool]:

@@ -67,7 +67,7 @@ class LocalSteps:
     ) -> None:  # fmt: skip
         _check(model, every, plan, fragments, delay, keep)
         _refuse_scaler("scaler" in options)
-        self.every, self.delay, self.step = every, delay, 0
+        self.every, self.delay, self.step, self._checked = every, delay, 0, False
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         parts = _split(named, fragments)
         outer = {"lr": outer_lr, "momentum": outer_momentum, "nesterov": nesterov}
@@ -79,8 +79,9 @@ class LocalSteps:
         self._hook: Any = optimizer.register_step_post_hook(lambda *_: self._after_step())
 
     def _after_step(self) -> None:
-        if not self.step:
+        if not self._checked:
             _refuse_scaler(calling_scaler() is not None)
+            self._checked = True
         self.step += 1
         for f, fragment in enumerate(self.fragments):
             since = (self.step - f * self.every // len(self.fragments)) % self.every

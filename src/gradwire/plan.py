@@ -72,12 +72,13 @@ class Plan:
             dense: names of parameters that are not compressed, whatever their shape, though
                 with the momentum that the strategy keeps.
         """
-        chosen = _explicit(parameters, buckets or ())
+        kept = set(dense)
+        chosen = _explicit(parameters, buckets or (), kept)
         taken = {name for bucket in chosen for name in bucket.names}
         chosen += _tables(parameters, taken)
         taken.update(p.name for p in parameters if p.sparse)
         rest = [p for p in reversed(parameters) if p.name not in taken]
-        kept, vectors_too = set(dense), takes_vectors(strategy)
+        vectors_too = takes_vectors(strategy)
         small = [p for p in rest if p.name in kept or (len(p.shape) <= 1 and not vectors_too)]
         large = [p for p in rest if p not in small]
         compressed = [
@@ -221,7 +222,9 @@ def _bucket(rows: Sequence[dict[str, Any]]) -> Bucket:
     )  # fmt: skip
 
 
-def _explicit(parameters: Sequence[Parameter], lists: Iterable[Sequence[str]]) -> list[Bucket]:
+def _explicit(
+    parameters: Sequence[Parameter], lists: Iterable[Sequence[str]], kept: set[str]
+) -> list[Bucket]:
     known, buckets = by_name(parameters), []
     for names in lists:
         unknown = [name for name in names if name not in known]
@@ -229,6 +232,12 @@ def _explicit(parameters: Sequence[Parameter], lists: Iterable[Sequence[str]]) -
             raise PlanError(
                 f"buckets list trainable parameters of the model by name; not among them: "
                 f"{', '.join(unknown) or '(an empty list)'}. See module.named_parameters()."
+            )
+        both = sorted(kept.intersection(names))
+        if both:
+            raise PlanError(
+                "a bucket that is listed is compressed, whatever is in it; "
+                f"{', '.join(both[:5])} shall not be. Leave it out of buckets, or of exclude."
             )
         members = tuple(known[name] for name in names)
         kinds = sorted({f"{'sparse ' if p.sparse else ''}{p.dtype}" for p in members})

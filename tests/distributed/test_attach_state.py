@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from small import attached, entry, fingerprint, loss_of, residuals, small
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire import Warmup
 from gradwire.errors import PlanError
 from gradwire.layout.message import HEADER_BYTES
 
@@ -96,7 +98,8 @@ def misfits() -> None:
         good = {**good, "ranks": {me: own}}
 
         def kept(state: dict[str, Any]) -> dict[str, Any]:
-            return {**good, "ranks": {me: {**own, "state": state}}}
+            count = sum(map(len, state.values()))
+            return {**good, "ranks": {me: {**own, "state": state, "tensors": count}}}
 
         before = {n: x.clone() for n, x in residuals(handle).items()}
         wrong: list[tuple[dict[str, Any], str]] = [
@@ -106,6 +109,7 @@ def misfits() -> None:
             ({**good, "world": 7}, "saved with 7 ranks and loaded with 3"),
             ({**good, "ranks": {"5": own}}, "each rank loads the state it saved"),
             ({**good, "plan": {"none | allreduce": ["nobody"]}}, "nobody"),
+            ({**good, "ranks": {me: {**own, "state": {}}}}, "fills only"),
             (kept({"nobody": {"residual": torch.zeros(3)}}), "nobody"),
             (kept({"one.weight": {"residual": torch.zeros(13, 44)}}), "one.weight"),
         ]
@@ -119,6 +123,74 @@ def misfits() -> None:
 
 def test_state_that_does_not_fit_is_refused(three: Ranks) -> None:
     three.run(misfits)
+
+
+def otherwise(saved: dict[str, Any], loaded: dict[str, Any]) -> str:
+    """A state of three steps, taken up by what was attached otherwise."""
+    model = small()
+    with attached(model, **saved) as handle:
+        train(model, range(3))
+        state = torch.load(_file(handle.state_dict()))
+    with attached(model, **loaded) as handle:
+        try:
+            handle.load_state_dict(state)
+        except PlanError as error:
+            assert not residuals(handle)
+            assert entry(handle)["tensors"] == 0
+            handle.load_state_dict(state, strict=False)
+            train(model, range(3, 5))
+            return str(error)
+        return "loaded"
+
+
+def _file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file
+
+
+@pytest.mark.parametrize("warmup", [None, Warmup(8, (0.3,)), Warmup(8, (1.0,))])
+@pytest.mark.parametrize("other", ["topk(0.2)+ef | allgather", "qsgd(4)+ef | allgather"])
+def test_another_density_is_refused_amid_a_warm_up_too(
+    three: Ranks, warmup: Warmup | None, other: str
+) -> None:
+    plan = "topk(0.1)+ef | allgather"
+    if warmup and warmup.densities == (0.3,) and other.startswith("qsgd"):
+        pytest.skip("qsgd has no density to warm up by")
+    options = {"warmup": warmup}
+    told = three.run(otherwise, {"plan": plan, **options}, {"plan": other, **options})
+    assert all("a state goes on by the strategies" in said for said in told)
+    assert all(f"goes by '{other[:4]}" in said for said in told)
+
+
+def test_another_seed_is_refused(three: Ranks) -> None:
+    plan = "randk(0.1)+ef | allreduce"
+    told = three.run(otherwise, {"plan": plan, "seed": 3}, {"plan": plan, "seed": 4})
+    assert all("Attach with seed=3" in said for said in told)
+    told = three.run(otherwise, {"plan": plan, "seed": 3}, {"plan": plan, "seed": 3})
+    assert told == ["loaded"] * 3
+
+
+def emptied() -> None:
+    """As if attached anew, but for the number of the step."""
+    model, twin = small(), small()
+    with attached(model, "dgc(0.1) | allgather", clip_norm=1.0, clip_overlap=True) as handle:
+        train(model, range(3))
+        handle.reset()
+        own = entry(handle)
+        assert not any(own["state"].values())
+        assert not {"rates", "gradient_norm", "leftovers"} & set(own)
+        assert handle.state_dict()["step"] == 3
+        twin.load_state_dict(model.state_dict())
+        train(model, range(3, 6))
+    with attached(twin, "dgc(0.1) | allgather", clip_norm=1.0, clip_overlap=True):
+        train(twin, range(3, 6))
+    assert fingerprint(model.parameters()) == fingerprint(twin.parameters())
+
+
+def test_reset(three: Ranks) -> None:
+    three.run(emptied)
 
 
 def told(strategy: str) -> None:

@@ -42,6 +42,40 @@ def train(model: nn.Module, steps: range, lr: float = 0.05) -> None:
         optimizer.step()
 
 
+# -- momentum and weight decay -------------------------------------------------------------------
+
+
+def decayed(plan: str, share: float) -> float:
+    """How far from w -= lr·(u + b), where u and b take so much of g = 1 and of λ·w."""
+    torch.manual_seed(1)
+    model = nn.Linear(3, 2)
+    w = nn.utils.parameters_to_vector(model.parameters()).detach().double()
+    u, b = torch.zeros_like(w), torch.zeros_like(w)
+    with attached(model, plan):
+        optimizer = gradwire.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=0.5)
+        for _ in range(20):
+            optimizer.zero_grad()
+            nn.utils.parameters_to_vector(model.parameters()).sum().backward()
+            optimizer.step()
+            u, b = 0.9 * u + share, 0.9 * b + share * 0.5 * w
+            w = w - 0.1 * (u + b)
+    found = nn.utils.parameters_to_vector(model.parameters()).detach()
+    return float((found - w).abs().max() / w.abs().max())
+
+
+@pytest.mark.parametrize(
+    ("plan", "share"),
+    [
+        ("none | allreduce", 1.0),
+        ("dgc(1.0, mask=False) | allgather", 1.0),
+        ("none+momentum | allreduce", 0.1),
+        ("none+shared_momentum | allreduce", 0.1),
+    ],
+)
+def test_weight_decay_is_weighted_as_gradients_are(three: Ranks, plan: str, share: float) -> None:
+    assert max(three.run(decayed, plan, share)) < 1e-5
+
+
 # -- warm-up -------------------------------------------------------------------------------------
 
 

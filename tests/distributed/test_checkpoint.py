@@ -184,11 +184,13 @@ def test_each_rank_has_its_rates(four: Ranks, tmp_path: Path) -> None:
         assert set(before) == {0.5**rank}
 
 
-def loaded(folder: str, key: str = "gradwire", model: nn.Module | None = None) -> str:
-    with attached(model or small(), "topk(0.1)+ef | allgather") as handle:
+def loaded(
+    folder: str, key: str = "gradwire", model: nn.Module | None = None, strict: bool = True
+) -> str:
+    with attached(model or small(), "topk(0.1)+ef | allgather", seed=3) as handle:
         before = entry(handle)["state"]
         try:
-            handle.load_checkpoint(folder, key)
+            handle.load_checkpoint(folder, key, strict=strict)
         except PlanError as error:
             assert entry(handle)["state"] == before
             return str(error)
@@ -213,3 +215,4 @@ def test_what_is_no_checkpoint(four: Ranks, tmp_path: Path) -> None:
     four.run(saved, "topk(0.2)+ef | allgather", str(folder), 2)
     for said in four.run(loaded, str(folder)):
         assert "saved by 'topk(0.2)+ef | allgather'" in said
+    assert four.run(loaded, str(folder), "gradwire", None, False) == ["loaded"] * 4

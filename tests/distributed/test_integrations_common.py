@@ -202,6 +202,30 @@ def test_files_are_read_by_any_number_of_ranks(
     assert sum(found) / 3 == pytest.approx(sum(kept) / 2, rel=1e-5)
 
 
+def test_a_folder_may_be_written_again_by_fewer_and_by_more(
+    two: Ranks, three: Ranks, tmp_path: Path
+) -> None:
+    """Three, two, three ranks, as an elastic job that writes one folder: no file of the first."""
+    folder = tmp_path / "last[1]"  # no pattern
+    three.run(written, str(folder))
+    other = [folder / "gradwire_1-0-of-3.pt", folder / "notes-of-3.pt"]
+    for path in other:
+        path.write_text("of another model")
+    kept = two.run(written, str(folder))
+    found = three.run(read, str(folder))
+    assert sum(found) / 3 == pytest.approx(sum(kept) / 2, rel=1e-5)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"gradwire-0-of-2.pt", "gradwire-1-of-2.pt", *(path.name for path in other)}
+
+
+def test_files_of_two_worlds_are_refused(two: Ranks, three: Ranks, tmp_path: Path) -> None:
+    """A job that died between two ranks' files."""
+    two.run(written, str(tmp_path))
+    (tmp_path / "gradwire-2-of-3.pt").write_bytes((tmp_path / "gradwire-0-of-2.pt").read_bytes())
+    assert all(two.run(refuses, str(tmp_path)))
+    assert all(three.run(refuses, str(tmp_path)))
+
+
 def test_files_of_some_ranks_are_refused(two: Ranks, three: Ranks, tmp_path: Path) -> None:
     two.run(written, str(tmp_path))
     (tmp_path / "gradwire-1-of-2.pt").unlink()

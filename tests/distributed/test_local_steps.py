@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from ranks import Ranks
 from small import attached, fingerprint, from_all, loss_of, small
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import LocalSteps
 from gradwire.errors import PlanError, UsageError
+from gradwire.training.attached import is_attached
 
 AVERAGE: dict[str, Any] = {"outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False}
 DENSE, SPARSE = "none | allreduce", "topk(0.1)+ef | allgather"
@@ -313,6 +316,83 @@ def test_small_outer_steps_are_not_lost_in_16_bits(three: Ranks) -> None:
     for here, anchor in three.run(half):
         assert anchor < 0.9945
         assert here == float(torch.tensor(anchor, dtype=torch.bfloat16))
+
+
+def travels() -> tuple[list[str], list[list[str]]]:
+    """How each parameter goes, of two fragments: what is named is found in the whole model."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(
+        model, optimizer, 4, SPARSE, fragments=2, exclude=[nn.Conv2d, "two.w*"],
+        buckets=[["norm.bias", "two.bias"]],
+    )  # fmt: skip
+    found = [
+        f"{name} {str(strategy).split()[0]}"
+        for own in local.fragments
+        for bucket, strategy in zip(own.handle.plan.buckets, own.handle.plan.strategies)
+        for name in bucket.names if name.endswith("weight")
+    ]  # fmt: skip
+    alone = [
+        list(bucket.names)
+        for own in local.fragments
+        for bucket in own.handle.plan.buckets
+        if bucket.names[0] in ("norm.bias", "two.bias")
+    ]
+    local.detach()
+    for wrong in ({"exclude": ["three.*"]}, {"buckets": [["three.weight"]]}):
+        with pytest.raises(PlanError, match="three"):
+            LocalSteps(model, optimizer, 4, SPARSE, fragments=2, **wrong)
+    assert not any(map(is_attached, model.parameters()))
+    return sorted(found), alone
+
+
+def test_what_is_named_is_found_in_its_fragment(three: Ranks) -> None:
+    wanted = ["conv.weight none", "norm.weight none", "one.weight topk(0.1)+ef"]
+    wanted.append("two.weight none")
+    assert three.run(travels) == [(wanted, [["norm.bias"], ["two.bias"]])] * 3
+
+
+def kept(keep: float) -> float:
+    """How far from keep·θ here + (1 - keep)·θ of all, where the rank went on for a step."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer, 4, DENSE, delay=1, keep=keep, **AVERAGE)
+    train(model, optimizer, range(4))
+    there = sum(from_all(flat(model))) / dist.get_world_size()
+    twin = copy.deepcopy(model)
+    train(twin, torch.optim.SGD(twin.parameters(), 0.1), range(4, 5))
+    train(model, optimizer, range(4, 5))
+    local.detach()
+    return float((flat(model) - (keep * flat(twin) + (1 - keep) * there)).abs().max())
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.25, 0.9])
+def test_own_progress_meanwhile_is_mixed_in(three: Ranks, keep: float) -> None:
+    assert max(three.run(kept, keep)) < 1e-6
+
+
+def by_dcp(folder: str, plan: str) -> str:
+    """torch.distributed.checkpoint fills what is there: of a fresh one, nothing waits yet."""
+    model, optimizer, local = made(0, plan)
+    train(model, optimizer, range(8))
+    dcp.save({"local": local.state_dict()}, checkpoint_id=folder)
+    local.detach()
+    _, _, local = made(0, plan)
+    state = {"local": local.state_dict()}
+    dcp.load(state, checkpoint_id=folder)
+    try:
+        local.load_state_dict(state["local"])
+    except (PlanError, UsageError) as error:
+        return str(error)
+    finally:
+        local.detach()
+    return "loaded"
+
+
+@pytest.mark.parametrize("plan", [DENSE, SPARSE])
+def test_what_dcp_leaves_out_is_missed(three: Ranks, tmp_path: Path, plan: str) -> None:
+    for said in three.run(by_dcp, str(tmp_path), plan):
+        assert "fills only" in said
 
 
 def refused(options: dict[str, Any]) -> str:

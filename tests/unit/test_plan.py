@@ -122,6 +122,11 @@ def test_explicit_buckets_that_cannot_be_are_refused(buckets: list[list[str]], s
     assert said in str(raised.value)
 
 
+def test_what_is_listed_and_kept_dense_is_refused() -> None:
+    with pytest.raises(PlanError, match=r"embed\.weight shall not be"):
+        Plan.make(MODEL, SPARSE, buckets=[["embed.weight"]], dense=["embed.weight"])
+
+
 def test_an_explicit_bucket_of_two_dtypes_is_refused() -> None:
     mixed = [Parameter("a", (2, 2)), Parameter("b", (2, 2), "float16")]
     with pytest.raises(PlanError, match=r"all dense; \['a', 'b'\] have float16, float32. Split"):

@@ -20,6 +20,7 @@ class Momentum(Feedback):
     """
 
     momentum: float = 0.9
+    dampens: ClassVar[bool] = True  # gradients enter it times 1 - m
     name: ClassVar[str] = "momentum"
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ class SharedMomentum(Feedback):
 
     momentum: float = 0.9
     makes_good: ClassVar[bool] = True
+    dampens: ClassVar[bool] = True  # gradients enter it times 1 - m
     exact_mean: ClassVar[bool] = True
     shared: ClassVar[tuple[str, ...]] = ("velocity",)
     name: ClassVar[str] = "shared_momentum"

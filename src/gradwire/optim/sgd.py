@@ -19,11 +19,13 @@ class SGD(Optimizer):
 
         not attached, or ef:    d = g + λ·w;  b = m·b + d;    w -= lr·b         (torch's)
         dgc, which sent u:      b = m·b + λ·w;                w -= lr·(u + b)
+        a moving average u:     b = m·b + (1 - m)·λ·w;        w -= lr·(u + b)
 
     λ·w must pass through the momentum, or weight decay is 1/(1 - m) too weak; but it is the same
-    on every rank, so it is not sent: it has a momentum of its own here. Both lines are the same
-    arithmetic when all is sent and nothing is masked. (Lin et al. 2018 do not say; this is what
-    their released code does.)
+    on every rank, so it is not sent: it has a momentum of its own here. The first two lines are
+    the same arithmetic when all is sent and nothing is masked. (Lin et al. 2018 do not say; this
+    is what their released code does.) The third, for the feedbacks `momentum` and
+    `shared_momentum`, is torch's with dampening=m.
 
     Args:
         params: as of torch's optimizers. Dense gradients.
@@ -101,7 +103,8 @@ class SGD(Optimizer):
         """The gradient as it is, and weight decay through a momentum of its own."""
         steps: Any = [p.grad for p in parameters]
         if group["weight_decay"]:
-            decay: Any = torch._foreach_mul(parameters, group["weight_decay"])
+            shares = [group["weight_decay"] * _share(p) for p in parameters]
+            decay: Any = torch._foreach_mul(parameters, shares)
             if group["momentum"]:
                 decay = self._through_momentum(parameters, decay, "decay_buffer", group)
             steps = torch._foreach_add(steps, decay)
@@ -120,6 +123,12 @@ class SGD(Optimizer):
         if group["nesterov"]:
             return torch._foreach_add(given, buffers, alpha=group["momentum"])
         return buffers
+
+
+def _share(parameter: Tensor) -> float:
+    """Of weight decay that goes into its momentum: of the gradient, as much does."""
+    feedback: Any = feedback_of(parameter)
+    return 1.0 - feedback.momentum if getattr(feedback, "dampens", False) else 1.0
 
 
 def _check(feedback: Feedback, group: dict[str, Any]) -> None:

@@ -137,6 +137,12 @@ class Ledger:
         """For the next gradients, beside what waits already."""
         self.leftovers = _sums(self.leftovers, leftovers)
 
+    def forget(self) -> None:
+        """All of it, as if this plan were the first."""
+        self.leftovers = {}
+        for state in self.memory.values():
+            state.clear()
+
     def forget_waiting(self) -> None:
         """Nothing waits any more, as it has been sent otherwise; momentum stays."""
         self.leftovers = {}

@@ -109,12 +109,13 @@ class Handle:
         collective, but for all ranks to do.
 
         Raises:
-            PlanError: it is of another model, plan, or number of ranks; nothing has changed then.
+            PlanError: it is of another model, plan, seed, or number of ranks, or it is not whole;
+                nothing has changed then.
         """
         load(self._session, state, strict=strict)
 
     def load_checkpoint(
-        self, checkpoint: str | Path | StorageReader, key: str = "gradwire"
+        self, checkpoint: str | Path | StorageReader, key: str = "gradwire", *, strict: bool = True
     ) -> None:
         """Resume from a checkpoint of torch.distributed.checkpoint, of any number of ranks.
 
@@ -125,7 +126,13 @@ class Handle:
         """
         from gradwire.training.checkpoint import read  # it takes a second to import
 
-        load(self._session, read(checkpoint, key, partial(wanted, self._session)), strict=True)
+        saved = read(checkpoint, key, partial(wanted, self._session))
+        load(self._session, saved, strict=strict)
+
+    def reset(self) -> None:
+        """Drop all that is remembered, residuals and momenta, as if attached anew; steps are
+        counted on. Between two steps; not collective, but for all ranks to do."""
+        self._session.reset()
 
     def flush(self) -> None:
         """Add the average of all that waits in residuals to `.grad`, in one dense all-reduce;

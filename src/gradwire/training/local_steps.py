@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from glob import escape
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from gradwire.plan import Plan
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach, broadcast
 from gradwire.training.attached import is_attached
+from gradwire.training.exclude import excluded
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import calling_scaler
 
@@ -53,7 +55,7 @@ class LocalSteps:
         delay: steps between the beginning of an exchange and its use, below every/fragments.
         keep: with delay, how much of a rank's own progress meanwhile is mixed in: θ = keep·θ here
             + (1 - keep)·θ of all.
-        process_group, options: as of `gradwire.attach`.
+        process_group, options: as of `gradwire.attach`, but for `scaler`.
 
     Raises:
         UsageError: the model is synchronized otherwise, or numbers do not fit. What `attach` says.
@@ -71,10 +73,16 @@ class LocalSteps:
         named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         parts = _split(named, fragments)
         outer = {"lr": outer_lr, "momentum": outer_momentum, "nesterov": nesterov}
-        self.fragments = [
-            Fragment(part, plan, process_group, outer, keep if delay else 0.0, options)
-            for part in parts
-        ]
+        own = _for_each(parts, named, model, options)
+        self.fragments: list[Fragment] = []
+        try:
+            for part, options in zip(parts, own):
+                mix = keep if delay else 0.0
+                self.fragments.append(Fragment(part, plan, process_group, outer, mix, options))
+        except Exception:
+            for made in self.fragments:
+                made.handle.detach()
+            raise
         broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
         self._hook: Any = optimizer.register_step_post_hook(lambda *_: self._after_step())
 
@@ -109,8 +117,9 @@ class LocalSteps:
         return [fragment.handle.stats() for fragment in self.fragments]
 
     def state_dict(self) -> dict[str, object]:
-        """Of this rank, for torch.save or torch.distributed.checkpoint, beside the model and its
-        optimizer. Between rounds of `delay`: UsageError while an exchange is under way."""
+        """Of this rank, for torch.save into a file per rank, with the model's and the optimizer's:
+        amid a round they differ between ranks, and torch.distributed.checkpoint would write one
+        rank's. Between rounds of `delay`: UsageError while an exchange is under way."""
         return {
             "step": self.step,
             "fragments": {f"{i}": own.state_dict() for i, own in enumerate(self.fragments)},
@@ -118,7 +127,8 @@ class LocalSteps:
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
         """Go on from `state_dict`; the model and its optimizer load their own states. With another
-        number of ranks, pass a list of all ranks' states, as to `Handle.load_state_dict`. All
+        number of ranks, pass a list of all ranks' states, as to `Handle.load_state_dict`, saved
+        after `synchronize()`: progress since the last exchange is in the model of each rank. All
         ranks load; waits for an exchange that is under way, and drops it."""
         states = [state] if isinstance(state, Mapping) else list(state)
         found = len(states[0]["fragments"])
@@ -199,8 +209,10 @@ class Fragment:
                 "save more than `delay` steps after a round."
             )
         anchors = {name: a.detach() for name, a in self.anchors.named_parameters()}
-        return {"anchors": anchors, "outer": self.outer.state_dict(),
-                "launched_at": self.launched_at, "gradwire": self.handle.state_dict()}  # fmt: skip
+        return {
+            "anchors": anchors, "outer": self.outer.state_dict(), "kept": len(self.outer.state),
+            "launched_at": self.launched_at, "gradwire": self.handle.state_dict(),
+        }  # fmt: skip
 
     @torch.no_grad()
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -208,9 +220,16 @@ class Fragment:
             self._frontend.land()
             self.under_way = False
             self.outer.zero_grad()
+        outer, kept = states[0]["outer"], states[0]["kept"]
+        if len(outer["state"]) != kept:
+            raise UsageError(
+                f"the outer optimizer's state has the momenta that were saved, {kept}; got "
+                f"{len(outer['state'])}. Save by torch.save, a file per rank: "
+                "torch.distributed.checkpoint.load fills only what is there before it."
+            )
         self.handle.load_state_dict([own["gradwire"] for own in states])
         self.launched_at = states[0]["launched_at"]
-        self.outer.load_state_dict(states[0]["outer"])
+        self.outer.load_state_dict(outer)
         for name, anchor in self.anchors.named_parameters():
             anchor.copy_(states[0]["anchors"][name])
 
@@ -239,6 +258,23 @@ def _split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.P
         parts[-1][name] = p
         begun += p.numel()
     return parts
+
+
+def _for_each(
+    parts: Sequence[Mapping[str, nn.Parameter]], named: Mapping[str, nn.Parameter],
+    model: nn.Module, options: Mapping[str, Any],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The options of each part's `attach`: of what names parameters, its own."""
+    dense = excluded(model, named, options.get("exclude", ()))
+    buckets = [list(names) for names in options.get("buckets") or ()]
+    found = []
+    for part in parts:
+        own = [[n for n in names if n in part or n not in named] for names in buckets]
+        found.append({
+            **options, "exclude": [escape(name) for name in dense if name in part],
+            "buckets": [names for names in own if names] or None,
+        })  # fmt: skip
+    return found
 
 
 def _refuse_scaler(given: bool) -> None:

@@ -235,6 +235,13 @@ class Session:
         self.ledger.forget_waiting()
         return averages
 
+    def reset(self) -> None:
+        """Remember nothing, between two steps."""
+        self.ledger.forget()
+        self.rates = Rates()
+        if self.clip is not None:
+            self.clip.seen = None
+
     def wait(self) -> None:
         """Block until every average is in place; raise what went wrong, here or in a lane."""
         self.conductor.wait()

@@ -1,8 +1,10 @@
 """What a session remembers, as a dictionary for torch.save, and taken over from one.
 
-    {"format", "world", "step", "loss_scale", "plan": {strategy: names},
-     "ranks": {"3": {"part", "state": {name: {key: tensor}}, "leftovers", "rates": {rate: names},
-                     "gradient_norm"}}}
+    {"format", "world", "step", "seed", "loss_scale", "plan": {strategy: names}, "aim": the same,
+     "ranks": {"3": {"part", "tensors", "state": {name: {key: tensor}}, "leftovers",
+                     "rates": {rate: names}, "gradient_norm"}}}
+
+plan: in force at the last step; aim: after the warm-up. tensors: how many were saved.
 
 Each rank saves its own entry of "ranks"; so several ranks' dictionaries can be written into one
 checkpoint, and several may be loaded where the number of ranks has changed (`elastic`).
@@ -24,7 +26,11 @@ from gradwire.strategy import Strategy
 from gradwire.training.elastic import by_rate, rates_of, regroup, sources
 from gradwire.training.session import Session
 
-FORMAT = 2
+Names = Mapping[str, Sequence[str]]
+"""Of parameters, by the text of their strategy."""
+FORMAT = 3
+COMMON = ("world", "step", "seed", "loss_scale", "plan", "aim")
+"""What all ranks' states say alike."""
 
 
 def state_of(session: Session) -> dict[str, object]:
@@ -35,26 +41,33 @@ def state_of(session: Session) -> dict[str, object]:
     "right_factor", (columns, rank) of a matrix, "threshold", (1,), and the residuals of a path's
     later compressions, "residual/1" to "residual/3", of what this rank has there.
     """
-    ledger, plan = session.ledger, dict[str, list[str]]()
-    for bucket, strategy in zip(ledger.plan.buckets, ledger.plan.strategies):
-        plan.setdefault(str(strategy), []).extend(bucket.names)
+    ledger = session.ledger
     state = {
         name: {key: _shaped(key, value, ledger.shapes[name]) for key, value in values.items()}
         for name, values in ledger.memory.items()
     }
-    return {**_head(session, plan), **_own(session, state, ledger.leftovers)}
+    head = _head(session, _by_strategy(ledger.plan), _by_strategy(session.whole_plan))
+    return {**head, **_own(session, state, ledger.leftovers)}
 
 
 def poured_state_of(session: Session) -> dict[str, object]:
     """The same for whatever plan comes next: all that waits is "leftovers", in the parameters'
     sizes, which is added to the next gradients. For plans that can be adopted by each other."""
-    return {**_head(session, {}), **_own(session, {}, session.ledger.waiting())}
+    return {**_head(session, {}, {}), **_own(session, {}, session.ledger.waiting())}
 
 
-def _head(session: Session, plan: Mapping[str, Sequence[str]]) -> dict[str, object]:
+def _by_strategy(plan: Plan) -> Names:
+    found: dict[str, list[str]] = {}
+    for bucket, strategy in zip(plan.buckets, plan.strategies):
+        found.setdefault(str(strategy), []).extend(bucket.names)
+    return found
+
+
+def _head(session: Session, plan: Names, aim: Names) -> dict[str, object]:
     return {
         "format": FORMAT, "world": session.world, "step": session.step,
-        "loss_scale": session.loss_scale, "plan": dict(plan),
+        "seed": session.settings.seed, "loss_scale": session.loss_scale,
+        "plan": dict(plan), "aim": dict(aim),
     }  # fmt: skip
 
 
@@ -62,6 +75,7 @@ def _own(
     session: Session, state: Mapping[str, Any], leftovers: Mapping[str, Tensor]
 ) -> dict[str, object]:
     own: dict[str, object] = {"part": _part(session.ledger), "state": dict(state)}
+    own["tensors"] = _count(state, leftovers)
     if leftovers:
         own["leftovers"] = dict(leftovers)
     if session.rates.units:  # a rank that has left a Join has its own
@@ -79,12 +93,9 @@ def load(session: Session, saved: object, *, strict: bool) -> None:
     head, ranks = _read(saved)
     now, last = (session.plan_at(max(step, 0)) for step in (head["step"], head["step"] - 1))
     changed = _changes(head["plan"], now)
-    if changed and strict and _changes(head["plan"], last):  # warm-up goes on at the next step
-        raise PlanError(
-            f"a state goes on by the strategies that it was saved with; {changed}. Attach what it "
-            "was saved with and change it by handle.adopt(plan), or load with strict=False, which "
-            "does so."
-        )
+    if strict:
+        passes = changed and not _changes(head["plan"], last)  # warm-up goes on at the next step
+        _check_same(head, "" if passes else changed, session)
     ledger = Ledger(
         _plan_saved(head["plan"], now) if changed else now, session.rank, session.world,
         session.machines, device=session.device, seed=session.settings.seed,
@@ -102,6 +113,24 @@ def load(session: Session, saved: object, *, strict: bool) -> None:
         session.clip.seen = own.get("gradient_norm", session.clip.seen)
 
 
+def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None:
+    """PlanError unless it goes on as it was."""
+    changed = changed or _changes(head["aim"], session.whole_plan)
+    if changed:
+        raise PlanError(
+            f"a state goes on by the strategies that it was saved with; {changed}. Attach what it "
+            "was saved with and change it by handle.adopt(plan), or load with strict=False, which "
+            "does so."
+        )
+    seed = session.settings.seed
+    if head["seed"] != seed:
+        raise PlanError(
+            f"a state goes on with the seed that it was saved with, {head['seed']}, or the bits "
+            f"of stochastic compressors are others; got {seed}. Attach with seed="
+            f"{head['seed']}, or load with strict=False."
+        )
+
+
 def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
     """What all ranks' states say alike, and what each says. PlanError if they do not."""
     states = list(saved) if isinstance(saved, list | tuple) and saved else [saved]
@@ -113,7 +142,7 @@ def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
                 f"gradwire's state has format {FORMAT}, a world, a step and ranks; got format "
                 f"{found!r}. Load what handle.state_dict() returned in this version."
             )
-        heads.append({key: state[key] for key in ("world", "step", "loss_scale", "plan")})
+        heads.append({key: state[key] for key in COMMON})
         ranks |= state["ranks"]
     for key in heads[0]:
         different = [head[key] for head in heads if head[key] != heads[0][key]]
@@ -128,8 +157,8 @@ def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
 def _is_state(state: Any) -> bool:
     return (
         isinstance(state, Mapping) and state.get("format") == FORMAT
-        and isinstance(state.get("ranks"), Mapping) and isinstance(state.get("plan"), Mapping)
-        and all(isinstance(state.get(key), int) for key in ("world", "step"))
+        and all(isinstance(state.get(key), Mapping) for key in ("ranks", "plan", "aim"))
+        and all(isinstance(state.get(key), int) for key in ("world", "step", "seed"))
         and isinstance(state.get("loss_scale"), float)
     )  # fmt: skip
 
@@ -167,8 +196,15 @@ def _of_this_rank(
 
 
 def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
-    """PlanError unless parts and shapes are this model's."""
-    state, part = entry.get("state", {}), _part(ledger)
+    """PlanError unless it is whole, and parts and shapes are this model's."""
+    state, left, part = entry.get("state", {}), entry.get("leftovers", {}), _part(ledger)
+    count = _count(state, left)
+    if count != entry.get("tensors"):
+        raise PlanError(
+            f"a rank's state has as many tensors as were saved, {entry.get('tensors')}; got "
+            f"{count}. torch.distributed.checkpoint.load fills only those that are there before "
+            "it: use handle.load_checkpoint(folder)."
+        )
     if any(state.values()) and entry["part"] != part:
         raise PlanError(
             "residuals belong to the part of each parameter that a rank owns in its machine; "
@@ -184,7 +220,6 @@ def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
                 f"saved state has the model's parameters and shapes; '{name}' has {found}, the "
                 f"model has {shape}. Load the state of this very model."
             )
-    left = entry.get("leftovers", {})
     wrong = [name for name, x in left.items() if x.numel() != sizes.get(name)]
     if wrong:
         raise PlanError(
@@ -193,7 +228,11 @@ def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
         )
 
 
-def _changes(saved: Mapping[str, Sequence[str]], now: Plan) -> str:
+def _count(state: Mapping[str, Any], leftovers: Mapping[str, Any]) -> int:
+    return sum(map(len, state.values())) + len(leftovers)
+
+
+def _changes(saved: Names, now: Plan) -> str:
     """The first parameter that goes by another strategy than it was saved with, in words."""
     known = {str(s): s.expand() for s in now.strategies}
     present = {name for bucket in now.buckets for name in bucket.names}
@@ -227,7 +266,7 @@ def _strategy(text: str) -> Strategy:
         ) from error
 
 
-def _plan_saved(saved: Mapping[str, Sequence[str]], now: Plan) -> Plan:
+def _plan_saved(saved: Names, now: Plan) -> Plan:
     """A plan of the strategies that a state was saved with, of the parameters of this one."""
     known = {p.name: p for bucket in now.buckets for p in bucket.parameters}
     buckets, strategies = list[Bucket](), list[Strategy]()

@@ -6,20 +6,24 @@ rank 0 alone, but what waits in residuals differs between ranks: here each rank 
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from fsspec.core import url_to_fs
 
 import gradwire
+from gradwire.errors import PlanError
 
 
 def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") -> None:
     """Write what this rank remembers into a checkpoint's folder, as NAME-RANK-of-WORLD.pt.
 
-    For every rank to call, between two steps; not collective; blocks until it is written.
+    For every rank to call, between two steps; not collective; blocks until it is written. Files
+    that another number of ranks has left there are removed: they are of an earlier step.
 
     Args:
         handle: of the attached model.
@@ -30,20 +34,35 @@ def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") ->
     files.makedirs(root, exist_ok=True)
     with files.open(f"{root}/{name}-{_rank()}.pt", "wb") as file:
         torch.save(handle.state_dict(), file)
+    if dist.get_rank() == 0:
+        for world, left in _by_world(files, root, name).items():
+            if world != dist.get_world_size():
+                files.rm(left)
 
 
-def load(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") -> None:
+def load(
+    handle: gradwire.Handle, folder: str | Path, name: str = "gradwire", *, strict: bool = True
+) -> None:
     """Resume from what `save` wrote, also with another number of ranks. For every rank to call.
 
     A folder without any such file is of a run without gradwire: a warning, and residuals begin
-    empty.
+    empty. strict: as of `Handle.load_state_dict`.
 
     Raises:
-        PlanError: what is there belongs to another model or plan, or is not complete.
+        PlanError: what is there belongs to another model or plan, is not complete, or is of two
+            numbers of ranks, where a job died while it saved.
     """
     files, root = url_to_fs(str(folder))
-    mine = f"{root}/{name}-{_rank()}.pt"
-    found = [mine] if files.exists(mine) else sorted(files.glob(f"{root}/{name}-*-of-*.pt"))
+    by_world = _by_world(files, root, name)
+    if len(by_world) > 1:
+        numbers = " and of ".join(map(str, sorted(by_world)))
+        raise PlanError(
+            "a checkpoint's folder has the files of one number of ranks; found of "
+            f"{numbers} in {folder}. Remove the older ones, or take the checkpoint before."
+        )
+    saved = [path for paths in by_world.values() for path in paths]
+    mine = [path for path in saved if path.endswith(f"-{_rank()}.pt")]
+    found = mine or saved
     if not found:
         warnings.warn(
             f"a checkpoint made with gradwire has a file per rank; rank {dist.get_rank()} found "
@@ -56,7 +75,18 @@ def load(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") ->
     for path in found:
         with files.open(path, "rb") as file:
             states.append(torch.load(file, map_location="cpu", weights_only=True))
-    handle.load_state_dict(states[0] if found == [mine] else states)
+    handle.load_state_dict(states, strict=strict)
+
+
+def _by_world(files: Any, root: str, name: str) -> dict[int, list[str]]:
+    """What is there, by the number of ranks that wrote it."""
+    found: dict[int, list[str]] = {}
+    files.invalidate_cache(root)
+    for path in sorted(files.ls(root, detail=False)) if files.isdir(root) else ():
+        match = re.fullmatch(rf"{re.escape(name)}-\d+-of-(\d+)\.pt", path.rpartition("/")[2])
+        if match:
+            found.setdefault(int(match[1]), []).append(path)
+    return found
 
 
 def _rank() -> str:

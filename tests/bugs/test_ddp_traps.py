@@ -381,6 +381,20 @@ def test_the_hooks_signature(three: Ranks) -> None:
     three.run(signature)
 
 
+def reduced_in_python() -> str:
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+        ddp = DistributedDataParallel(small())
+        with attached(ddp, TOPK):
+            compiled = torch.compile(ddp, backend="aot_eager")
+            return raised(lambda: compiled(batch()).square().mean().backward())
+
+
+def test_the_python_reducer_is_refused(three: Ranks) -> None:
+    """As above, in the run of a compiled model."""
+    for text in three.run(reduced_in_python):
+        assert "Set torch._dynamo.config.optimize_ddp = True" in text
+
+
 # -- sparse, compiled, grouped ---------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from small import (
     gradients,
     local_gradients,
     loss_of,
+    raised,
     residuals,
     small,
 )
@@ -404,6 +405,21 @@ def test_the_optimizer_is_watched_though_the_handle_is_gone(three: Ranks) -> Non
     for rate, error in three.run(without_a_handle):
         assert rate == 0.05
         assert "keeps the momentum itself" in error
+
+
+def later_momentum() -> str:
+    """As OneCycleLR sets it by default."""
+    model = small()
+    with attached(model, DGC):
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        loss_of(model).backward()
+        optimizer.step()
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=9)
+        return raised(optimizer.step)
+
+
+def test_a_momentum_that_comes_later_is_seen(three: Ranks) -> None:
+    assert all("keeps the momentum itself" in said for said in three.run(later_momentum))
 
 
 def test_adam_divides_by_what_it_has_seen(three: Ranks) -> None:

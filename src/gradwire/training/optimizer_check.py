@@ -44,17 +44,17 @@ class OptimizerCheck:
         _WATCHED.discard(self)
 
     def before_step(self, optimizer: torch.optim.Optimizer, with_closure: bool = False) -> None:
-        """The first step decides; later ones only tell their rates.
+        """The first step decides; later ones may bring a momentum, and tell their rates.
 
         with_closure: its backward comes inside the step, as in Lightning; then the second does.
         """
-        if optimizer in self._seen:
-            self._follow_rates(optimizer)
-            return
         groups = [g for g in optimizer.param_groups if self._holds(g)]
         if not groups:
             return
         self._check_momentum(optimizer, groups)
+        if optimizer in self._seen:
+            self._follow_rates(optimizer)
+            return
         self._check_scaler()
         if with_closure and optimizer not in self._began:
             self._began.add(optimizer)

@@ -175,10 +175,15 @@ class Ledger:
                 if waiting is not None:
                     gradient.add_(waiting.view_as(gradient), alpha=1.0 / clip_scale)
 
+    @property
+    def finite(self) -> bool:
+        """Whether all that arrived in this step is; otherwise it is skipped."""
+        return all(context.finite for context in self.contexts)
+
     def settle(self) -> None:
         """After a step: leftovers have arrived, or are in the residuals of what was given back;
         or they wait for the next one."""
-        skipped = not all(context.finite for context in self.contexts)
+        skipped = not self.finite
         for context in self.contexts if self.leftovers else ():
             given_back = context.finite and context.strategy.feedback is not None
             if not skipped or given_back:

@@ -68,7 +68,7 @@ class Workers:
 
     def _end(self) -> None:
         for ledger in self.ledgers:
-            skipped = not all(context.finite for context in ledger.contexts)
+            skipped = not ledger.finite
             for context in ledger.contexts:
                 context.end(skipped)
             ledger.settle()

@@ -238,7 +238,7 @@ def attach(
     if ddp is None and is_sharded(module):
         parameters = sharded_parameters(module, process_group, clip_norm)
     else:
-        parameters = trainable(ddp) if ddp else _trainable(module)
+        parameters = trainable(module)
     device = _device(parameters)
     _check_parameters(parameters)
     group = make_group(process_group, timeout_seconds)
@@ -391,10 +391,6 @@ def _check_ready(
     for name, value in numbers.items():
         if value is not None and not value > 0:
             raise UsageError(f"{name} is above 0; got {value}. Leave it out for the default.")
-
-
-def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:

@@ -175,10 +175,13 @@ def inner(module: nn.Module) -> nn.Module:
     return inside[0]
 
 
-def trainable(ddp: DistributedDataParallel) -> dict[str, nn.Parameter]:
-    """The parameters DDP reduces, by the wrapped module's own names."""
-    ignored = set(getattr(ddp.module, "_ddp_params_and_buffers_to_ignore", ()))
-    named = ddp.module.named_parameters()
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    """What is averaged: of DDP, by the wrapped module's own names, what it reduces."""
+    ignored = set[str]()
+    if isinstance(module, DistributedDataParallel):
+        module = module.module
+        ignored.update(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+    named = module.named_parameters()
     return {name: p for name, p in named if p.requires_grad and name not in ignored}
 
 

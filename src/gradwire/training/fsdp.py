@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
+from gradwire.training.ddp import trainable
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.session import Session
 
@@ -45,7 +46,7 @@ class FsdpFrontend(ModuleFrontend):
     def __init__(
         self, session: Session, module: nn.Module, group: dist.ProcessGroup | None
     ) -> None:
-        parameters = _trainable(module)
+        parameters = trainable(module)
         for p in parameters.values():
             _let_go(p)
         super().__init__(session, parameters)
@@ -161,7 +162,7 @@ def sharded_parameters(
     parts: Any = filter(_is_fsdp, module.modules())
     for part in parts:
         part.reshard()  # after a forward pass parameters may be whole
-    parameters = _trainable(module)
+    parameters = trainable(module)
     ranks = set(dist.get_process_group_ranks(group or dist.group.WORLD)) - {dist.get_rank()}
     for name, p in parameters.items():
         _check_spread(name, p, ranks)
@@ -197,10 +198,6 @@ def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
 def _coordinate(parameters: Iterable[Any]) -> str:
     """Of this rank in its replica."""
     return ".".join(map(str, next(iter(parameters)).device_mesh.get_coordinate()))
-
-
-def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
 def _is_fsdp(module: Any) -> bool:

@@ -29,6 +29,7 @@ from gradwire.plan import Plan
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach, broadcast
 from gradwire.training.attached import is_attached
+from gradwire.training.ddp import trainable
 from gradwire.training.exclude import excluded
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import calling_scaler
@@ -70,7 +71,7 @@ class LocalSteps:
         _check(model, every, plan, fragments, delay, keep)
         _refuse_scaler("scaler" in options)
         self.every, self.delay, self.step, self._checked = every, delay, 0, False
-        named = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        named = trainable(model)
         parts = _split(named, fragments)
         outer = {"lr": outer_lr, "momentum": outer_momentum, "nesterov": nesterov}
         own = _for_each(parts, named, model, options)
@@ -182,7 +183,7 @@ class Fragment:
         finite is dropped: all go back to where they were."""
         self._frontend.land()
         self.under_way = False
-        if all(context.finite for context in self._session.ledger.contexts):
+        if self._session.ledger.finite:
             self.outer.step()
         else:
             keep = 0.0

@@ -155,9 +155,12 @@ LOOKS = {
     "dense": ("black", "-"), "dgc": ("tab:blue", "-"), "ef-topk": ("tab:cyan", "-"),
     "gtopk": ("tab:green", "-"), "gtopk-published": ("tab:olive", "--"),
     "ef-sign": ("tab:orange", ":"), "onebit": ("tab:red", ":"), "qsgd": ("tab:purple", ":"),
-    "powersgd": ("tab:pink", "-."),
+    "powersgd": ("tab:pink", "-."), "dense-local-clip": ("tab:gray", "--"),
+    "dgc-late": ("tab:blue", "--"), "ef-topk-late": ("tab:cyan", "--"),
+    "gtopk-late": ("tab:green", "--"), "ef-topk-warm": ("tab:cyan", "-"),
+    "topk-adam": ("tab:brown", "-"), "onebit-adam": ("tab:brown", ":"), "sign": ("gold", ":"),
 }  # fmt: skip
-"""Whole lines: top-k and dense; dotted: a few bits for every element."""
+"""Whole lines: top-k and dense; dashed: as published; dotted: a few bits for every element."""
 
 
 def plot(records: Sequence[Record], file: Path) -> None:

@@ -64,7 +64,7 @@ TASK = Task(
     metric=Metric("held-out text", "bits/character", "bits"),
     settings=Settings(rate=12.0, schedule=linear(), clip=0.25, warm_up=40),
     small=Length(500, 0.01),
-    full=Length(20_000, 0.001),
+    full=Length(40_000, 0.001),  # with 20,000, sparse methods are 1.5 % behind
     data=lambda: text().digest,
 )
 FAST = replace(

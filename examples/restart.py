@@ -1,9 +1,11 @@
 """A job that loses a rank and goes on from its last checkpoint, compressor's memory included.
 
-torchrun --standalone --nproc-per-node 2 --max-restarts 1 examples/restart.py --kill-at 25
+TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --standalone --nproc-per-node 2 --max-restarts 1 \\
+    examples/restart.py --kill-at 25
 
-torchrun starts all ranks again when one dies. Each saves its own residuals beside the model; a job
-that is started with another --nproc-per-node goes on from the same checkpoint.
+torchrun starts all ranks again when one dies; without the variable, torch 2.13 lets them find the
+addresses of those that died. Each saves its own residuals beside the model; a job that is started
+with another --nproc-per-node goes on from the same checkpoint.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ def main() -> None:
         begin = resume(checkpoint, model, optimizer, handle)
     first_try = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
+    loss = torch.tensor(float("nan"))  # of a job that is gone on with when it is done
     for step in range(begin, arguments.steps):
         if step == arguments.kill_at and dist.get_rank() == 1 and first_try:
             os.kill(os.getpid(), signal.SIGKILL)

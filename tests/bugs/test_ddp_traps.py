@@ -395,6 +395,40 @@ def test_the_python_reducer_is_refused(three: Ranks) -> None:
         assert "Set torch._dynamo.config.optimize_ddp = True" in text
 
 
+def twice(strategy: str, between: str) -> str:
+    ddp = DistributedDataParallel(small())
+    with attached(ddp, strategy) as handle:
+        for step in range(3):
+            loss_of(ddp, step).backward()
+            nn.utils.clip_grad_norm_(ddp.parameters(), 1e-3)
+            ddp.zero_grad(set_to_none=between == "none") if between else None
+            if between == "accumulates":
+                with handle.no_sync():
+                    loss_of(ddp, 9).backward()
+        ddp.zero_grad()
+        loss_of(ddp).backward()
+        try:
+            loss_of(ddp).backward()
+        except UsageError as error:
+            said = str(error)
+        else:
+            return "not refused"
+        ddp.zero_grad()
+        loss_of(ddp).backward()
+    return said
+
+
+@pytest.mark.parametrize("between", ["none", "zeros", "accumulates"])
+def test_a_second_backward_is_refused(three: Ranks, between: str) -> None:
+    """Without zero_grad(), DDP hands over the last average and what was added to it."""
+    for said in three.run(twice, TOPK, between):
+        assert "one backward() per step" in said
+
+
+def test_without_memory_backwards_accumulate(three: Ranks) -> None:
+    assert three.run(twice, "none | allreduce", "none") == ["not refused"] * 3
+
+
 # -- sparse, compiled, grouped ---------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from small import attached, entry, fingerprint, from_all, loss_of, small
 from torch import Tensor, nn
 
 import gradwire
+from gradwire import Warmup
 from gradwire.errors import PlanError
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed:UserWarning")
@@ -127,6 +128,43 @@ def test_four_two_four_three(
                 assert float((found - want).abs().max()) <= 1e-6 * max(1.0, scale)
         assert any(float(x.abs().max()) > 1e-4 for x in wanted)
         folder = then
+
+
+def amid_warm_up(strategy: str, folder: str, then: str) -> tuple[list[Tensor], str]:
+    """What waits, and how matrices travel: 25 % is sparse among two, dense among more."""
+    model, optimizer = made(strategy)
+    with attached(model, strategy, warmup=Warmup(9, (0.25, 0.12))) as handle:
+        if folder:
+            handle.load_checkpoint(folder)
+        else:
+            train(model, optimizer, range(3))
+        plan = str(handle.plan.strategy_of("one.weight"))
+        waiting = handle._session.ledger.waiting()
+        zeros = {n: torch.zeros(p.numel()) for n, p in model.named_parameters()}
+        found = [
+            sum(from_all(waiting.get(n, x).reshape(-1))) / dist.get_world_size()
+            for n, x in zeros.items()
+        ]
+        dcp.save({"gradwire": handle.state_dict()}, checkpoint_id=then)
+        train(model, optimizer, range(3, 7))
+        assert len({fingerprint([x]) for x in from_all(next(model.parameters()))}) == 1
+    return found, plan  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("strategy", ["topk(0.1)+ef | allgather", "dgc(0.1) | allgather"])
+def test_another_number_of_ranks_amid_a_warm_up(
+    three: Ranks, two: Ranks, strategy: str, tmp_path: Path
+) -> None:
+    wanted, sparse = two.run(amid_warm_up, strategy, "", str(tmp_path / "1"))[0]
+    grown = three.run(amid_warm_up, strategy, str(tmp_path / "1"), str(tmp_path / "2"))
+    again = two.run(amid_warm_up, strategy, str(tmp_path / "2"), str(tmp_path / "3"))
+    assert sparse.startswith("topk(0.25)")
+    assert all(plan.startswith("none") for _, plan in grown)
+    assert all(plan == sparse for _, plan in again)
+    for found, _ in (*grown, *again):
+        for own, want in zip(found, wanted, strict=True):
+            assert float((own - want).abs().max()) <= 1e-6
+    assert any(float(x.abs().max()) > 1e-4 for x in wanted)
 
 
 def files_loaded(folder: str, strategy: str, names: list[str]) -> str:

@@ -229,7 +229,7 @@ def attach(
         raise UsageError(
             "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
         )
-    warmup = Warmup(warmup) if isinstance(warmup, int) else warmup
+    warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
     settings = Settings(clip_norm, clip_overlap, seed, warmup)
     module = inner(module)
     ddp = module if isinstance(module, DistributedDataParallel) else None

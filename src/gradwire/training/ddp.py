@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import UsageError
 from gradwire.plan import Plan
+from gradwire.training.averages import Averages, second_backward
 from gradwire.training.session import Session
 
 
@@ -31,16 +32,17 @@ class DdpFrontend:
         self._session, self._ddp = session, ddp
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
-        self._averages: list[tuple[nn.Parameter, Tensor]] = []  # where DDP may not hand them over
+        self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages, by DDP, it may be
+        self._handed_out, self._twice = Averages(), ""
         self._closed = self._raises = False
         session.on_end = self._complete
         try:
             ddp.register_comm_hook(None, self._make_hook())
         except RuntimeError as error:
             raise UsageError(
-                "DDP has one communication hook for good, and this model's is taken (by a hook, "
-                f"mixed_precision=, or a fused optimizer): {error}. Wrap the module again with "
-                "DistributedDataParallel and attach gradwire only."
+                "DDP has one communication hook for good, and this model's is taken (an earlier "
+                f"attach's, another hook, mixed_precision=, a fused optimizer): {error}. Wrap the "
+                "module again with DistributedDataParallel and attach gradwire only."
             ) from error
 
     def no_sync(self) -> AbstractContextManager[None]:
@@ -75,7 +77,7 @@ class DdpFrontend:
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
-            self._open, self._averages = [], []
+            self._open, self._kept_back = [], []
             self._session.begin()
             self._raises = _at_end_of_backward(self._finish)
         buffer = bucket.buffer()  # of a sparse bucket there are no views
@@ -83,10 +85,13 @@ class DdpFrontend:
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
         for name, parameter, gradient in zip(names, bucket.parameters(), gradients):
             if name is not None:
+                writes = 0 if parameter.grad is None else parameter.grad._version
+                if self._handed_out.holds(name, parameter.grad, writes - 1):
+                    self._twice = name  # raised at the end: others are amid their own backward
                 own = _in_its_own_order(parameter, gradient)
                 self._session.deliver(name, own)
                 if self._ddp.find_unused_parameters and own.layout == torch.strided:
-                    self._averages.append((parameter, own))
+                    self._kept_back.append((parameter, own))
             elif parameter.requires_grad:
                 raise UsageError(
                     f"what trains is fixed when attached; a parameter of shape "
@@ -116,13 +121,21 @@ class DdpFrontend:
     def _finish(self) -> None:
         """After DDP's own last word."""
         self._session.wait()
-        for parameter, average in self._averages:
+        twice, self._twice = self._twice, ""
+        if twice:
+            raise second_backward(twice)
+        for parameter, average in self._kept_back:
             if parameter.grad is None:
                 if average.any():
                     parameter.grad = average.clone()
             elif parameter.grad.data_ptr() != average.data_ptr():
                 parameter.grad.copy_(average)
-        self._averages = []
+        self._kept_back = []
+        if self._session.has_memory and not _shares_memory(self._ddp):
+            named = self._session.parameters.items()
+            self._handed_out.remember(
+                (n, p.grad, p.grad._version) for n, p in named if p.grad is not None
+            )
 
     def _plain(self, bucket: Any) -> torch.futures.Future[Any]:
         group, buffer = self._ddp.process_group, bucket.buffer()
@@ -139,6 +152,12 @@ def _in_its_own_order(parameter: Tensor, gradient: Tensor) -> Tensor:
     if not torch.ops.aten.is_non_overlapping_and_dense(parameter):
         return gradient
     return gradient.as_strided(parameter.shape, parameter.stride())
+
+
+def _shares_memory(ddp: Any) -> bool:
+    """Whether writes to a gradient do not tell of a second backward: buckets count them together,
+    and a parameter that is not used has one of zero_grad."""
+    return bool(ddp.gradient_as_bucket_view or ddp.find_unused_parameters or ddp.static_graph)
 
 
 def _at_end_of_backward(callback: Callable[[], None]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradwire.errors import UsageError
+from gradwire.training.averages import Averages, second_backward
 from gradwire.training.session import Session
 
 
@@ -28,7 +27,7 @@ class ModuleFrontend:
         self._session, self._parameters = session, parameters or session.parameters
         self._enabled, self._active, self._exchanges = True, False, False
         self._twice: str | None = None
-        self._written: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        self._averages = Averages()
         self._hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
             for name, p in self._parameters.items()
@@ -62,13 +61,7 @@ class ModuleFrontend:
             self._session.wait()
         twice, self._twice = self._twice, None
         if twice is not None:
-            raise UsageError(
-                "a strategy with memory takes one backward() per step, which begins without "
-                f"gradients; '{twice}' still held the last one's average. Call zero_grad() on all "
-                "that is attached between, or wrap all but the last backward() in "
-                "handle.no_sync(). Parts with optimizers of their own take turns: attach each of "
-                "them. Reentrant checkpointing counts as several: use use_reentrant=False."
-            )
+            raise second_backward(twice)
         self._remember_averages()
 
     def close(self) -> None:
@@ -125,13 +118,8 @@ class ModuleFrontend:
         self._session.deliver(name, gradient)
 
     def _is_average(self, name: str, added: int) -> bool:
-        """Is it our last average, to which so many gradients were added since? Weakly held:
-        addresses are handed out again."""
-        gradient = self._gradient(name)
-        if gradient is None or name not in self._written:
-            return False
-        written, writes = self._written[name]
-        return written() is gradient and self._writes(name) == writes + added
+        """Is it our last average, to which so many gradients were added since?"""
+        return self._averages.holds(name, self._gradient(name), self._writes(name) - added)
 
     def _begin(self) -> None:
         self._active, self._exchanges = True, self._twice is None
@@ -141,9 +129,6 @@ class ModuleFrontend:
     def _remember_averages(self) -> None:
         """All, so that a second backward is refused before it has begun an exchange."""
         if self._session.has_memory:
-            found = {name: self._gradient(name) for name in self._parameters}
-            self._written = {
-                name: (weakref.ref(g), self._writes(name))
-                for name, g in found.items()
-                if g is not None
-            }
+            self._averages.remember(
+                (name, self._gradient(name), self._writes(name)) for name in self._parameters
+            )

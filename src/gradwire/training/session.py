@@ -118,11 +118,11 @@ class Session:
         self.ledger.adopt(plan, self._lanes(plan))
         self._conduct()
 
-    def plan_at(self, step: int) -> Plan:
-        """In force at a step."""
+    def plan_at(self, step: int, world: int | None = None) -> Plan:
+        """In force at a step, among so many ranks; by default those that there are."""
         warmup = self.settings.warmup
         density = None if warmup is None else warmup.density(step)
-        return at_density(self.whole_plan, density, self.world)
+        return at_density(self.whole_plan, density, world or self.world)
 
     def rank_name(self, rank: int) -> str:
         """By which a rank of this group is told from all others that save beside it."""

@@ -91,10 +91,13 @@ def load(session: Session, saved: object, *, strict: bool) -> None:
     saved: a state, or states of several ranks. strict: by the strategies it was saved with.
     """
     head, ranks = _read(saved)
-    now, last = (session.plan_at(max(step, 0)) for step in (head["step"], head["step"] - 1))
+    now = session.plan_at(head["step"])
     changed = _changes(head["plan"], now)
     if strict:
-        passes = changed and not _changes(head["plan"], last)  # warm-up goes on at the next step
+        # Warm-up goes on at the next step, and is dense above a density that ranks decide.
+        then = (head["step"], max(head["step"] - 1, 0))
+        plans = [session.plan_at(step, head["world"]) for step in then]
+        passes = not all(_changes(head["plan"], plan) for plan in plans)
         _check_same(head, "" if passes else changed, session)
     ledger = Ledger(
         _plan_saved(head["plan"], now) if changed else now, session.rank, session.world,

@@ -216,3 +216,18 @@ def never_fired() -> None:
 
 def test_a_warning_if_no_gradient_was_ever_seen(three: Ranks) -> None:
     three.run(never_fired)
+
+
+def after_detach() -> list[str]:
+    model = small()
+    with attached(model, "topk(0.1)+ef | allgather") as handle:
+        loss_of(model).backward()
+    plan = handle.plan
+    return [
+        raised(call) for call in (handle.synchronize, handle.flush, lambda: handle.adopt(plan))
+    ]
+
+
+def test_a_detached_handle_says_so(three: Ranks) -> None:
+    for said in three.run(after_detach):
+        assert all("Attach the model again" in text for text in said)

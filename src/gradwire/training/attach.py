@@ -58,6 +58,7 @@ class Handle:
     ) -> None:
         self._session, self._frontend = session, frontend
         self._check = session.optimizer_check = OptimizerCheck(session)
+        self._detached = False
 
     @property
     def plan(self) -> Plan:
@@ -75,6 +76,7 @@ class Handle:
 
     def synchronize(self) -> None:
         """Exchange what `.grad` holds now, without a backward. Collective; plain modules only."""
+        self._refuse_detached()
         self._frontend.synchronize()
 
     def stats(self) -> dict[str, float]:
@@ -142,6 +144,7 @@ class Handle:
         ranks may load: ``optimizer.zero_grad(); handle.flush(); optimizer.step()``. Momentum
         stays. With a GradScaler it has the loss's scale, as gradients have.
         """
+        self._refuse_detached()
         self._check.follow_rates()
         averages = self._session.average_waiting()
         for name, p in self._session.parameters.items():
@@ -161,6 +164,7 @@ class Handle:
                 the first plan did not, or what the old one remembers cannot be passed on (on all
                 ranks).
         """
+        self._refuse_detached()
         session = self._session
         described = [p for bucket in session.plan.buckets for p in bucket.parameters]
         group = session.performers[0].group
@@ -176,6 +180,11 @@ class Handle:
         self._frontend.close()
         self._session.close()
         leave(self._session)
+        self._detached = True
+
+    def _refuse_detached(self) -> None:
+        if self._detached:
+            raise UsageError("a detached handle exchanges nothing. Attach the model again.")
 
 
 def attach(

@@ -77,7 +77,7 @@ class DdpFrontend:
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
-            self._open, self._kept_back = [], []
+            self._open, self._kept_back, self._twice = [], [], ""
             self._session.begin()
             self._raises = _at_end_of_backward(self._finish)
         buffer = bucket.buffer()  # of a sparse bucket there are no views

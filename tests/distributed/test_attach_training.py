@@ -168,6 +168,26 @@ def test_one_bit_adam_takes_what_is_rounded_and_what_is_nan(three: Ranks) -> Non
     assert three.run(one_bit_adam_rounded) == [True] * 3
 
 
+def one_bit_adam_too_long() -> tuple[str, str]:
+    """Ten steps to learn the variance in, three of them dense."""
+    model = small()
+    with attached(model, "onebit+shared_momentum | alltoall", warmup=Warmup(3, (1.0,))):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=10)
+        for step in range(3):
+            adam.zero_grad()
+            loss_of(model, step).backward()
+            adam.step()
+        adam.zero_grad()
+        loss_of(model, 3).backward()
+        return raised(adam.step), raised(torch.optim.AdamW(model.parameters()).step)
+
+
+def test_one_bit_adam_is_told_of_a_variance_that_is_not_learned(three: Ranks) -> None:
+    for compressed, other in three.run(one_bit_adam_too_long):
+        assert "in step 4 of freeze_step=10" in compressed
+        assert "optim.OneBitAdam(betas=(0.9, 0.999)" in other
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 def test_one_bit_adam_is_told_of_clipped_momenta(three: Ranks, scaled: bool) -> None:
     for said in three.run(one_bit_adam_clipped, scaled):
@@ -231,7 +251,10 @@ def refused_options(options: dict[str, Any]) -> str:
         ({"exclude": ["nobody.*"]}, "'nobody.*' means none"),
         ({"exclude": [nn.Embedding]}, "'Embedding' means none"),
         ({"exclude": [nn.Linear], "plan": "auto"}, "Leave them out"),
+        ({"exclude": "one.*"}, "Put it in brackets"),
+        ({"exclude": nn.Linear}, "Put it in brackets"),
         ({"clip_overlap": True}, "clip_overlap"),
+        ({"clip_norm": "1"}, "clip_norm is above 0; got '1'"),
     ],
 )
 def test_what_is_refused_is_refused_everywhere(
@@ -420,6 +443,39 @@ def later_momentum() -> str:
 
 def test_a_momentum_that_comes_later_is_seen(three: Ranks) -> None:
     assert all("keeps the momentum itself" in said for said in three.run(later_momentum))
+
+
+def unfrozen(ddp: bool, with_others: bool) -> str:
+    """A layer trains from the second step on: before and after it was attached so."""
+    model: Any = small()
+    model.two.requires_grad_(False)
+    attach_to = DistributedDataParallel(model) if ddp else model
+    with attached(attach_to, "topk(0.1)+ef | allgather"):
+        optimizer = torch.optim.SGD(model.one.parameters(), 0.05)
+        loss_of(attach_to).backward()
+        optimizer.step()
+        model.two.requires_grad_(True)
+        if with_others:
+            optimizer.add_param_group({"params": list(model.two.parameters())})
+        else:
+            optimizer = torch.optim.SGD(model.two.parameters(), 0.05)
+        model.zero_grad()
+        loss_of(attach_to, 1).backward()
+        said = raised(optimizer.step)
+    anew = DistributedDataParallel(model) if ddp else model
+    with attached(anew, "none | allreduce"):
+        loss_of(anew, 2).backward()
+        optimizer.step()
+    return said
+
+
+@pytest.mark.parametrize("with_others", [False, True])
+@pytest.mark.parametrize("ddp", [False, True])
+def test_what_was_frozen_when_attached_is_not_stepped(
+    three: Ranks, ddp: bool, with_others: bool
+) -> None:
+    for said in three.run(unfrozen, ddp, with_others):
+        assert "'two.weight' was frozen then" in said
 
 
 def test_adam_divides_by_what_it_has_seen(three: Ranks) -> None:

@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from ranks import Ranks
-from small import attached, fingerprint, from_all, loss_of, small
+from small import attached, fingerprint, from_all, loss_of, raised, small
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -399,7 +400,10 @@ def refused(options: dict[str, Any]) -> str:
     model: Any = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     kind, plan = options.pop("kind", ""), options.pop("plan", DENSE)
-    handle = gradwire.attach(model, DENSE) if kind == "attached" else None
+    handle: Any = gradwire.attach(model, DENSE) if kind == "attached" else None
+    handle = LocalSteps(model, optimizer, 4, DENSE) if kind == "local" else handle
+    if kind == "sharded":
+        fully_shard(model)
     model = DistributedDataParallel(model) if kind == "ddp" else model
     try:
         LocalSteps(model, optimizer, options.pop("every", 4), plan, **options)
@@ -416,6 +420,8 @@ def refused(options: dict[str, Any]) -> str:
     [
         ({"kind": "ddp"}, "Pass the plain module"),
         ({"kind": "attached"}, "Pass the plain module"),
+        ({"kind": "local"}, "takes local steps already"),
+        ({"kind": "sharded"}, "Pass the plain module"),
         ({"plan": "auto"}, "travel by a strategy"),
         ({"every": 0}, "every=0"),
         ({"fragments": 5}, "fragments=5"),
@@ -427,3 +433,41 @@ def refused(options: dict[str, Any]) -> str:
 def test_what_is_refused(three: Ranks, options: dict[str, Any], says: str) -> None:
     for said in three.run(refused, options):
         assert says in said
+
+
+def alone() -> tuple[str, str, bool]:
+    """What else may be done with a model that takes local steps, and after them."""
+    model = small()
+    optimizer = gradwire.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    local = LocalSteps(model, optimizer, 2, "dgc(0.1) | allgather", nesterov=False)
+    train(model, optimizer, range(4))  # its momentum is its own, not the plan's
+    said = raised(lambda: gradwire.attach(model, DENSE))
+    malformed = raised(lambda: local.load_state_dict({"model": {}}))
+    local.detach()
+    with attached(model, DENSE):
+        local.detach()
+        return said, malformed, is_attached(model.one.weight)
+
+
+def test_local_steps_are_a_models_only_exchange(three: Ranks) -> None:
+    for said, malformed, still in three.run(alone):
+        assert "attached once" in said
+        assert "['model']" in malformed
+        assert still
+
+
+def unfrozen() -> str:
+    model = small()
+    model.two.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer, 2, SPARSE)
+    try:
+        train(model, optimizer, range(2))
+        model.two.requires_grad_(True)
+        return raised(lambda: train(model, optimizer, range(2)))
+    finally:
+        local.detach()
+
+
+def test_what_was_frozen_goes_no_way_of_its_own(three: Ranks) -> None:
+    assert all("was frozen then" in said for said in three.run(unfrozen))

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
 from gradwire.feedback import SharedMomentum
-from gradwire.training.attached import feedback_of, velocity_of
+from gradwire.training.attached import feedback_of, strategy_of, velocity_of
 
 
 class OneBitAdam(Optimizer):
@@ -41,7 +41,8 @@ class OneBitAdam(Optimizer):
 
     Raises:
         UsageError: at the first step, if a parameter's plan does not share its momentum; while
-            the variance is learned, if momenta are not what arrived, as after `clip_grad_norm_`.
+            the variance is learned, if momenta travel compressed, or are not what arrived, as
+            after `clip_grad_norm_`.
     """
 
     asks_the_plan = True
@@ -98,6 +99,7 @@ class OneBitAdam(Optimizer):
         step, variance = int(state["step"]), state["variance"]
         if step <= group["freeze_step"]:
             if self._kept is None:
+                _check_exact(p, step, group["freeze_step"])
                 _check_whole(p, u)
             gradient = u.sub(state["momentum"], alpha=beta1).div_(1 - beta1)
             variance.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -119,6 +121,17 @@ def _check(parameter: Tensor, beta: float) -> None:
             f"shared_momentum({beta}); a parameter of shape {list(parameter.shape)} has the "
             f"feedback '{feedback}'. Attach 'onebit+shared_momentum({beta}) | alltoall', or use "
             "torch.optim.AdamW."
+        )
+
+
+def _check_exact(parameter: Tensor, step: int, freeze_step: int) -> None:
+    """Differences of compressed momenta are mostly what was left out."""
+    strategy = strategy_of(parameter)
+    if strategy is not None and strategy != strategy.dense():
+        raise UsageError(
+            f"the variance is learned from what travels dense; in step {step} of freeze_step="
+            f"{freeze_step} a parameter of shape {list(parameter.shape)} travels by '{strategy}'. "
+            f"Attach with warmup=gradwire.Warmup({freeze_step}, [1.0]), or freeze where that ends."
         )
 
 

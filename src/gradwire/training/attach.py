@@ -31,7 +31,7 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.attached import enter, is_attached, leave
-from gradwire.training.ddp import DdpFrontend, inner, trainable
+from gradwire.training.ddp import DdpFrontend, inner
 from gradwire.training.exclude import excluded
 from gradwire.training.fsdp import (
     FsdpFrontend,
@@ -44,6 +44,7 @@ from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.session import Session, Settings, describe
 from gradwire.training.state import load, state_of, wanted
+from gradwire.training.trainable import Frozen, trainable
 from gradwire.warmup import Warmup, at_density
 
 if TYPE_CHECKING:
@@ -54,10 +55,11 @@ class Handle:
     """An attached model. Made by `attach`; all ranks hold one."""
 
     def __init__(
-        self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend
-    ) -> None:
+        self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend,
+        frozen: Frozen,
+    ) -> None:  # fmt: skip
         self._session, self._frontend = session, frontend
-        self._check = session.optimizer_check = OptimizerCheck(session)
+        self._check = session.optimizer_check = OptimizerCheck(session, frozen)
         self._detached = False
 
     @property
@@ -179,7 +181,7 @@ class Handle:
         self._check.close()
         self._frontend.close()
         self._session.close()
-        leave(self._session)
+        leave(self._session.parameters.values(), self._session)
         self._detached = True
 
     def _refuse_detached(self) -> None:
@@ -281,7 +283,7 @@ def attach(
         session.close()
         raise
     enter(parameters, session)
-    return Handle(session, frontend)
+    return Handle(session, frontend, Frozen(module))
 
 
 def _frontend(
@@ -314,7 +316,7 @@ def _same_everywhere(
         plan = make()
     except Exception as error:  # whatever it is, the others must not wait for us
         problem = error
-    mine = f"{plan.digest():x} {plan.main_strategy} {settings}" if plan else f"! {problem}"
+    mine = f"{_in_short(plan)} {settings}" if plan else f"! {problem}"
     theirs = exchange_text(mine, group, device)
     if problem is not None:
         raise problem
@@ -327,6 +329,16 @@ def _same_everywhere(
             f"{mine[:200]}, but {facts}. Pass the same plan, and build the same model, everywhere."
         )
     return plan
+
+
+def _in_short(plan: Plan) -> str:
+    """What tells it from another: first what a reader may know of the model."""
+    parameters = [p for bucket in plan.buckets for p in bucket.parameters]
+    elements = sum(p.elements for p in parameters)
+    return (
+        f"{len(parameters)} parameters of {elements:,} elements in {len(plan.buckets)} buckets, "
+        f"'{plan.main_strategy}' (plan {plan.digest():x})"
+    )
 
 
 def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> Plan:
@@ -398,8 +410,9 @@ def _check_ready(
         )
     numbers = {"timeout_seconds": timeout_seconds, "lanes": lanes, "clip_norm": clip_norm}
     for name, value in numbers.items():
-        if value is not None and not value > 0:
-            raise UsageError(f"{name} is above 0; got {value}. Leave it out for the default.")
+        fits = isinstance(value, int | float) and value > 0
+        if value is not None and not fits:
+            raise UsageError(f"{name} is above 0; got {value!r}. Leave it out for the default.")
 
 
 def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:

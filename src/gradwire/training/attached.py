@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 if TYPE_CHECKING:
-    from gradwire.strategy import Feedback
+    from gradwire.strategy import Feedback, Strategy
     from gradwire.training.session import Session
 
 _ATTACHED: Any = WeakIdKeyDictionary()
-"""Parameter to its session and its name there."""
+"""Parameter to its session and its name there; no session where local steps exchange it."""
 
 
-def enter(parameters: Mapping[str, Tensor], session: Session) -> None:
-    """These are attached from now on."""
+def enter(parameters: Mapping[str, Tensor], session: Session | None) -> None:
+    """These are attached from now on; without a session: by local steps."""
     for name, p in parameters.items():
         _ATTACHED[p] = (session, name)
 
 
-def leave(session: Session) -> None:
-    """Its parameters are not any more; but for those that have been attached anew since."""
-    for p in session.parameters.values():
-        if _ATTACHED.get(p, (None, ""))[0] is session:
+def leave(parameters: Iterable[Tensor], session: Session | None) -> None:
+    """They are not any more; but for those that have been attached anew since."""
+    for p in parameters:
+        if p in _ATTACHED and _ATTACHED[p][0] is session:
             del _ATTACHED[p]
 
 
@@ -46,11 +46,13 @@ def velocity_of(parameter: Tensor) -> Tensor | None:
     return found.to(parameter.dtype)
 
 
+def strategy_of(parameter: Tensor) -> Strategy | None:
+    """By which its gradient travels now; None where it is not attached."""
+    session, name = _ATTACHED.get(parameter, (None, ""))
+    return None if session is None else session.plan.strategy_of(name)
+
+
 def feedback_of(parameter: Tensor) -> Feedback | None:
     """What its strategy remembers it by; None without, or where it is not attached."""
-    found = _ATTACHED.get(parameter)
-    if found is None:
-        return None
-    session, name = found
-    feedback: Feedback | None = session.plan.strategy_of(name).feedback
-    return feedback
+    strategy = strategy_of(parameter)
+    return None if strategy is None else strategy.feedback

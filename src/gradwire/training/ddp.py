@@ -194,16 +194,6 @@ def inner(module: nn.Module) -> nn.Module:
     return inside[0]
 
 
-def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    """What is averaged: of DDP, by the wrapped module's own names, what it reduces."""
-    ignored = set[str]()
-    if isinstance(module, DistributedDataParallel):
-        module = module.module
-        ignored.update(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-    named = module.named_parameters()
-    return {name: p for name, p in named if p.requires_grad and name not in ignored}
-
-
 def ddp_kwargs(plan: Plan) -> dict[str, Any]:
     """Keyword arguments that give DistributedDataParallel the plan's bucket boundaries.
 

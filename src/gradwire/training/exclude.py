@@ -17,9 +17,13 @@ def excluded(
 
     A text is a parameter's name, in which *, ? and [] stand for others as in file names; a type
     means all parameters inside modules of it, subclasses too, also if they are shared with
-    others. PlanError where an entry
-    means none.
+    others. PlanError where an entry means none.
     """
+    if isinstance(exclude, str | type):
+        raise PlanError(
+            f"exclude is a list of names and types; got {exclude!r} alone. Put it in brackets: "
+            "exclude=[…]."
+        )
     known, found = list(names), list[str]()
     for entry in exclude:
         own = _named(known, entry) if isinstance(entry, str) else _of_type(module, entry)

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
-from gradwire.training.ddp import trainable
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.session import Session
+from gradwire.training.trainable import trainable
 
 
 class FsdpFrontend(ModuleFrontend):

@@ -28,11 +28,12 @@ from gradwire.optim.sgd import SGD
 from gradwire.plan import Plan
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach, broadcast
-from gradwire.training.attached import is_attached
-from gradwire.training.ddp import trainable
+from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.exclude import excluded
+from gradwire.training.fsdp import is_sharded
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import calling_scaler
+from gradwire.training.trainable import Frozen, trainable
 
 
 class LocalSteps:
@@ -42,8 +43,8 @@ class LocalSteps:
     exchange is over (with `delay`, until that of `delay` steps ago is).
 
     Args:
-        model: a plain module, not attached and not in DistributedDataParallel. Rank 0's
-            parameters and buffers are broadcast.
+        model: a plain module, not attached, not in DistributedDataParallel and not sharded. Rank
+            0's parameters and buffers are broadcast.
         optimizer: of its parameters; its steps are counted. Its state stays with the rank. No
             GradScaler, which would skip steps on one rank and not on another.
         every: steps to a round.
@@ -85,9 +86,12 @@ class LocalSteps:
                 made.handle.detach()
             raise
         broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
-        self._hook: Any = optimizer.register_step_post_hook(lambda *_: self._after_step())
+        self._parameters, self._frozen = named, Frozen(model)
+        enter(named, None)
+        self._hook: Any = optimizer.register_step_post_hook(lambda own, *_: self._after_step(own))
 
-    def _after_step(self) -> None:
+    def _after_step(self, optimizer: Optimizer) -> None:
+        self._frozen.refuse(optimizer)
         if not self._checked:
             _refuse_scaler(calling_scaler() is not None)
             self._checked = True
@@ -132,6 +136,11 @@ class LocalSteps:
         after `synchronize()`: progress since the last exchange is in the model of each rank. All
         ranks load; waits for an exchange that is under way, and drops it."""
         states = [state] if isinstance(state, Mapping) else list(state)
+        if not states or not all({"step", "fragments"} <= own.keys() for own in states):
+            raise UsageError(
+                "a state of local steps is what its state_dict() returned, or a list of all "
+                f"ranks'; got {[sorted(own) for own in states]}. Pass that."
+            )
         found = len(states[0]["fragments"])
         if found != len(self.fragments):
             raise UsageError(
@@ -145,6 +154,7 @@ class LocalSteps:
     def detach(self) -> None:
         """No more exchanges; each rank's model stays as it is."""
         self._hook.remove()
+        leave(self._parameters.values(), None)
         for fragment in self.fragments:
             fragment.handle.detach()
 
@@ -290,10 +300,12 @@ def _refuse_scaler(given: bool) -> None:
 def _check(
     model: nn.Module, every: int, plan: object, fragments: int, delay: int, keep: float
 ) -> None:
-    if isinstance(model, DistributedDataParallel) or any(map(is_attached, model.parameters())):
+    by_others = isinstance(model, DistributedDataParallel) or is_sharded(model)
+    if by_others or any(map(is_attached, model.parameters())):
         raise UsageError(
-            "local steps are taken by each rank alone; this model's gradients are averaged in "
-            "every step. Pass the plain module, and do not attach it."
+            "local steps are taken by each rank alone, and nobody else exchanges what they move; "
+            "this model is averaged in every step, or sharded, or takes local steps already. Pass "
+            "the plain module, and do not attach it."
         )
     if not isinstance(plan, str | Strategy) or isinstance(plan, Plan) or plan == "auto":
         raise UsageError(

@@ -16,8 +16,10 @@ from torch.amp import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradwire.errors import UsageError
+from gradwire.feedback import SharedMomentum
 from gradwire.optim.sgd import SGD
 from gradwire.training.session import Session
+from gradwire.training.trainable import Frozen
 
 _WATCHED: weakref.WeakSet[OptimizerCheck] = weakref.WeakSet()
 _INSTALLED: list[Any] = []
@@ -26,8 +28,8 @@ _INSTALLED: list[Any] = []
 class OptimizerCheck:
     """Watches the optimizers of one attached model."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, frozen: Frozen) -> None:
+        self._session, self._frozen = session, frozen
         plan = session.plan
         candidates = (plan.main_strategy, *plan.strategies)
         keepers = (s for s in candidates if s.feedback and s.feedback.keeps_momentum())
@@ -48,6 +50,7 @@ class OptimizerCheck:
 
         with_closure: its backward comes inside the step, as in Lightning; then the second does.
         """
+        self._frozen.refuse(optimizer)
         groups = [g for g in optimizer.param_groups if self._holds(g)]
         if not groups:
             return
@@ -98,11 +101,13 @@ class OptimizerCheck:
         for group in groups:
             momentum = group.get("momentum", 0) or (group.get("betas") or (0,))[0]
             if momentum:
-                kind = type(optimizer).__name__
+                kind, own = type(optimizer).__name__, f"SGD(momentum={momentum})"
+                if "betas" in group and isinstance(self._own.feedback, SharedMomentum):
+                    own = f"OneBitAdam(betas={tuple(group['betas'])}, freeze_step=…)"
                 raise UsageError(
-                    f"'{self._own}' keeps the momentum itself, so the optimizer must have "
-                    f"none; {kind} has {momentum}. Use gradwire.optim.SGD(momentum={momentum}), "
-                    f"or keep {kind} and attach 'topk(0.01)+ef | allgather'."
+                    f"'{self._own}' keeps the momentum itself, so the optimizer must have none; "
+                    f"{kind} has {momentum}. Use gradwire.optim.{own}, or keep {kind} and attach "
+                    "'topk(0.01)+ef | allgather'."
                 )
 
     def _check_scaler(self) -> None:

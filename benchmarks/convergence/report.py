@@ -115,7 +115,7 @@ def _global_topk(records: Sequence[Record]) -> list[str]:
         return []
     found = {
         method: {r["seed"]: r["metric"] for r in records if r["method"] == method}
-        for method in ("ef-topk", "gtopk", "gtopk-published")
+        for method in ("ef-topk", "gtopk", "gtopk-long", "gtopk-published")
     }
     base, lines = found.pop("ef-topk"), []
     for method, own in found.items():
@@ -157,7 +157,8 @@ LOOKS = {
     "ef-sign": ("tab:orange", ":"), "onebit": ("tab:red", ":"), "qsgd": ("tab:purple", ":"),
     "powersgd": ("tab:pink", "-."), "dense-local-clip": ("tab:gray", "--"),
     "dgc-late": ("tab:blue", "--"), "ef-topk-late": ("tab:cyan", "--"),
-    "gtopk-late": ("tab:green", "--"), "ef-topk-warm": ("tab:cyan", "-"),
+    "gtopk-late": ("tab:green", "--"), "gtopk-long": ("lime", "-"),
+    "ef-topk-warm": ("tab:cyan", "-"),
     "topk-adam": ("tab:brown", "-"), "onebit-adam": ("tab:brown", ":"), "sign": ("gold", ":"),
 }  # fmt: skip
 """Whole lines: top-k and dense; dashed: as published; dotted: a few bits for every element."""

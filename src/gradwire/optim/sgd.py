@@ -137,5 +137,6 @@ def _check(feedback: Feedback, group: dict[str, Any]) -> None:
         raise UsageError(
             "where the plan keeps the momentum, weight decay goes through the same; "
             f"'{feedback}' has momentum={theirs[0]}, nesterov={theirs[1]}, SGD has momentum="
-            f"{group['momentum']}, nesterov={group['nesterov']}. Make them equal."
+            f"{group['momentum']}, nesterov={group['nesterov']}. Make them equal; a scheduler "
+            "that moves the momentum, as OneCycleLR, takes cycle_momentum=False."
         )

@@ -462,11 +462,22 @@ def unfrozen(ddp: bool, with_others: bool) -> str:
         model.zero_grad()
         loss_of(attach_to, 1).backward()
         said = raised(optimizer.step)
+        if not ddp:
+            step_with_its_own_handle(model, optimizer)
     anew = DistributedDataParallel(model) if ddp else model
     with attached(anew, "none | allreduce"):
         loss_of(anew, 2).backward()
         optimizer.step()
     return said
+
+
+def step_with_its_own_handle(model: Any, optimizer: torch.optim.Optimizer) -> None:
+    with attached(model.two, "none | allreduce"):
+        model.zero_grad()
+        loss_of(model, 1).backward()
+        assert len({fingerprint([x]) for x in from_all(model.two.weight.grad)}) == 1
+        optimizer.step()
+        model.zero_grad()
 
 
 @pytest.mark.parametrize("with_others", [False, True])

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
+from gradwire.training.attached import is_attached
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -42,9 +43,9 @@ class Frozen:
             return
         for group in optimizer.param_groups:
             for p in group["params"]:
-                if p.grad is not None and p in self._names:
+                if p.grad is not None and p in self._names and not is_attached(p):
                     raise UsageError(
                         "what is averaged is what trains when a model is attached; "
                         f"'{self._names[p]}' was frozen then, and has a gradient now. Unfreeze "
-                        "it before; or amid training flush(), step, detach(), and attach again."
+                        "it before, or attach the module that holds it by itself, too."
                     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from ranks import Ranks
-from small import attached
+from small import attached, loss_of, small
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 KINDS = {"dgc(0.001) | allgather": 2, "topk(0.001)+ef | allgather": 1}
 
@@ -65,6 +67,24 @@ def test_buffers(three: Ranks, strategy: str) -> None:
     for extra, after in three.run(added, strategy):
         assert extra <= KINDS[strategy] * 1.05
         assert after <= KINDS[strategy] * 1.05  # zero_grad(set_to_none=True) frees the gradients
+
+
+def dropped(ddp: bool) -> list[bool]:
+    """Whether a parameter and what waited for it are still there when model and handle are not."""
+    model = small()
+    whole: nn.Module = DistributedDataParallel(model) if ddp else model
+    with attached(whole, "topk(0.1)+ef | allgather") as handle:
+        loss_of(whole).backward()
+        waits = handle._session.ledger.memory["one.weight"]["residual"]
+        watched = [weakref.ref(model.one.weight), weakref.ref(waits)]
+    del model, whole, handle, waits
+    gc.collect()
+    return [x() is not None for x in watched]
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_a_detached_model_is_freed(three: Ranks, ddp: bool) -> None:
+    assert three.run(dropped, ddp) == [[False, False]] * 3
 
 
 def resident() -> int:

@@ -176,8 +176,8 @@ class Handle:
         session.adopt(plan)
 
     def detach(self) -> None:
-        """Stop synchronizing; what waits in residuals is dropped. DDP goes back to its own sum,
-        replicas of a sharded model to a dense one."""
+        """Stop synchronizing; what waits in residuals is dropped, and all memory is given back.
+        DDP goes back to its own sum, replicas of a sharded model to a dense one."""
         self._check.close()
         self._frontend.close()
         self._session.close()

@@ -34,10 +34,11 @@ class DdpFrontend:
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages, by DDP, it may be
         self._handed_out, self._twice = Averages(), ""
-        self._closed = self._raises = False
+        self._raises = False
         session.on_end = self._complete
+        self._owner = [self]  # of the hook: DDP keeps that for good, and what it holds
         try:
-            ddp.register_comm_hook(None, self._make_hook())
+            ddp.register_comm_hook(None, _hook(self._owner, ddp.process_group))
         except RuntimeError as error:
             raise UsageError(
                 "DDP has one communication hook for good, and this model's is taken (an earlier "
@@ -57,22 +58,10 @@ class DdpFrontend:
         )
 
     def close(self) -> None:
-        self._closed = True
+        self._owner.clear()
 
-    def _make_hook(self) -> Any:
-        # A plain function whose second parameter is called bucket, without annotations: DDP
-        # accepts nothing else.
-        def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
-            if isinstance(bucket, tuple):
-                raise UsageError(
-                    "gradwire needs DDP's own reducer; torch.compile's python_reducer passes "
-                    "single gradients. Set torch._dynamo.config.optimize_ddp = True."
-                )
-            return self._plain(bucket) if self._closed else self._take(bucket)
-
-        return gradwire_hook
-
-    def _take(self, bucket: Any) -> torch.futures.Future[Tensor]:
+    def take(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """One of DDP's buckets. Returns when its averages are to come."""
         devices: Any = [self._session.device] if self._session.device.type == "cuda" else None
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
@@ -137,12 +126,28 @@ class DdpFrontend:
                 (n, p.grad, p.grad._version) for n, p in named if p.grad is not None
             )
 
-    def _plain(self, bucket: Any) -> torch.futures.Future[Any]:
-        group, buffer = self._ddp.process_group, bucket.buffer()
-        buffer.div_(dist.get_world_size(group))
-        work: Any = dist.all_reduce(buffer, group=group, async_op=True)
-        summed: torch.futures.Future[Any] = work.get_future()
-        return summed.then(lambda done: done.value()[0])
+
+def _hook(owner: list[DdpFrontend], group: dist.ProcessGroup) -> Any:
+    # A plain function whose second parameter is called bucket, without annotations: DDP accepts
+    # nothing else.
+    def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
+        if isinstance(bucket, tuple):
+            raise UsageError(
+                "gradwire needs DDP's own reducer; torch.compile's python_reducer passes single "
+                "gradients. Set torch._dynamo.config.optimize_ddp = True."
+            )
+        return owner[0].take(bucket) if owner else _dense_mean(bucket, group)
+
+    return gradwire_hook
+
+
+def _dense_mean(bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[Any]:
+    """As DDP does it."""
+    buffer = bucket.buffer()
+    buffer.div_(dist.get_world_size(group))
+    work: Any = dist.all_reduce(buffer, group=group, async_op=True)
+    summed: torch.futures.Future[Any] = work.get_future()
+    return summed.then(lambda done: done.value()[0])
 
 
 def _in_its_own_order(parameter: Tensor, gradient: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import pytest
 # Fifty times 1/density, of 3 to 8 ms each. At half of it top-k is half a point below dense, where
 # one seed of two passes.
 STEPS, DENSITY = 5000, 0.01
-AS_GOOD = "dgc", "ef-topk", "ef-sign", "onebit", "qsgd", "powersgd"
+AS_GOOD = "dgc", "ef-topk", "gtopk", "ef-sign", "onebit", "qsgd", "powersgd"
 
 
 class Records(dict[str, dict[str, Any]]):

@@ -17,7 +17,6 @@ from task import Settings
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradwire.plan import Plan
 from gradwire.runtime.workers import Workers
 
 LOSS_SCALE = 1e4
@@ -28,61 +27,39 @@ ROUNDED = replace(
 )
 
 
-class Wrapped:
-    """Workers with something wrong about them; all that is not is theirs."""
-
-    def __init__(self, plan: Plan, world: int, **options: Any) -> None:
-        self.inner = Workers(plan, world, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    @property
-    def step(self) -> int:
-        return self.inner.step
-
-    @step.setter
-    def step(self, step: int) -> None:  # as a run that is gone on with sets it
-        self.inner.step = step
-
-    @property
-    def residuals(self) -> list[Tensor]:
-        memories = [ledger.memory for ledger in self.inner.ledgers]
-        return [s["residual"] for memory in memories for s in memory.values() if "residual" in s]
-
-
-class SignError(Wrapped):
+class SignError(Workers):
     """v = C(v) - v: what was not sent comes back with the wrong sign."""
 
-    def exchange(self, gradients: Any, scales: Sequence[float] = ()) -> dict[str, Tensor]:
-        averages = self.inner.exchange(gradients, scales)
-        for residual in self.residuals:
-            residual.neg_()
+    def exchange(self, gradients: Any, clip_scales: Sequence[float] = ()) -> dict[str, Tensor]:
+        averages = super().exchange(gradients, clip_scales)
+        for state in (s for ledger in self.ledgers for s in ledger.memory.values()):
+            if "residual" in state:
+                state["residual"].neg_()
         return averages
 
 
-class LossScaled(Wrapped):
+class LossScaled(Workers):
     """Right: gradients are those of 10,000 times the loss, as with automatic mixed precision."""
 
     unit = LOSS_SCALE  # of what waits
 
-    def exchange(self, gradients: Any, scales: Sequence[float] = ()) -> dict[str, Tensor]:
+    def exchange(self, gradients: Any, clip_scales: Sequence[float] = ()) -> dict[str, Tensor]:
         scaled = [{n: g * LOSS_SCALE for n, g in mine.items()} for mine in gradients]
-        averages = self.inner.exchange(scaled, scales)
+        averages = super().exchange(scaled, clip_scales)
         return {name: average / LOSS_SCALE for name, average in averages.items()}
 
 
 class RoundingDropped(LossScaled):
     """Wrong: sent places are cleared, whatever 16 bits left of them or could not hold."""
 
-    def exchange(self, gradients: Any, scales: Sequence[float] = ()) -> dict[str, Tensor]:
+    def exchange(self, gradients: Any, clip_scales: Sequence[float] = ()) -> dict[str, Tensor]:
         before = [
             {name: s["residual"].clone() for name, s in ledger.memory.items() if "residual" in s}
-            for ledger in self.inner.ledgers
+            for ledger in self.ledgers
         ]
         given = [{n: g.reshape(-1) * LOSS_SCALE for n, g in mine.items()} for mine in gradients]
-        averages = super().exchange(gradients, scales)
-        for ledger, old, mine in zip(self.inner.ledgers, before, given):
+        averages = super().exchange(gradients, clip_scales)
+        for ledger, old, mine in zip(self.ledgers, before, given):
             for name, state in ledger.memory.items():
                 if "residual" in state:
                     waited = old.get(name, torch.zeros_like(mine[name]))

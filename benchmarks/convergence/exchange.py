@@ -35,7 +35,7 @@ class Exchange:
         if method.whole:
             parameters = [Parameter(WHOLE, (1, sum(p.elements for p in parameters)))]
         self._plan = Plan.make(parameters, method.strategy(density, settings))
-        self._warmup = method.warmup(density, settings, steps)
+        self._warmup = method.warmup(settings, steps)
         local = method.clips == "local"
         self._norm = None if local else settings.clip
         self._clip = LocalClip.of(settings.clip if local else None, overlap=False, world=workers)

@@ -74,7 +74,7 @@ class Method:
         clips: "average" after the exchange, "local" each worker's own before it.
         follows_rate: what waits keeps the learning rate that it came with, as by `attach`.
         optimizer: of the averages.
-        workers: what performs the exchange; a negative control wraps it.
+        workers: what performs the exchange; a negative control has its own.
     """
 
     name: str
@@ -92,13 +92,13 @@ class Method:
         return Strategy.parse(self.text.format(density=density, **facts))
 
     def make_optimizer(
-        self, parameters: Sequence[nn.Parameter], settings: Settings, density: float, steps: int
+        self, parameters: Sequence[nn.Parameter], settings: Settings, steps: int
     ) -> Optimizer:
         """Of a run of so many steps."""
-        warmup = self.warmup(density, settings, steps)
+        warmup = self.warmup(settings, steps)
         return self.optimizer(parameters, settings, warmup.steps if warmup else 0)
 
-    def warmup(self, density: float, settings: Settings, steps: int) -> Warmup | None:
+    def warmup(self, settings: Settings, steps: int) -> Warmup | None:
         """Of a run of so many steps."""
         length = max(steps // (self.warm_up or settings.warm_up), len(self.densities))
         return Warmup(length, self.densities) if self.densities else None

@@ -43,6 +43,11 @@ def metric(
     return _at_most(fmean(other), limit)
 
 
+def reaches(kind: str, found: float, goal: float) -> bool:
+    """Whether a number of that metric is at least as good as another, with no margin."""
+    return found >= goal if kind == "accuracy" else found <= goal
+
+
 def training_loss(dense: Sequence[float], other: Sequence[float]) -> Verdict:
     """Within ten percent: a method may not be saved by a test set that is too easy."""
     return _at_most(fmean(other), LOSS * fmean(dense) + LOSS_FLOOR)

@@ -84,9 +84,7 @@ class Rank:
         self.model = self.task.fresh(run.seed)
         self.parameters = list(self.model.parameters())
         self.synchronize(density)
-        self.optimizer = self.method.make_optimizer(
-            self.parameters, self.task.settings, run.density, run.steps
-        )
+        self.optimizer = self.method.make_optimizer(self.parameters, self.task.settings, run.steps)
 
     @property
     def clips_average(self) -> bool:
@@ -99,7 +97,7 @@ class Rank:
         plan = Plan.make(parameters, self.method.strategy(run.density, settings))
         gradwire.attach(
             self.model, at_density(plan, density, run.workers), seed=run.seed,
-            warmup=None if density else self.method.warmup(run.density, settings, run.steps),
+            warmup=None if density else self.method.warmup(settings, run.steps),
             clip_norm=None if self.clips_average else settings.clip,
         )  # fmt: skip
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import parity
 import torch
 import torch.distributed as dist
 from main import FOLDER
@@ -93,7 +94,7 @@ def _stage(run: Run, density: float) -> str:
 
 def densities(run: Run, begin: int = 0) -> Counter[float]:
     """Of a run's steps from one on: the warm-up's, then its own."""
-    warmup = BY_NAME[run.method].warmup(run.density, TASKS[run.task].settings, run.steps)
+    warmup = BY_NAME[run.method].warmup(TASKS[run.task].settings, run.steps)
     at = [warmup.density(step) if warmup else None for step in range(begin, run.steps)]
     return Counter(run.density if density is None else density for density in at)
 
@@ -181,7 +182,7 @@ def reached(dense: Run, method: str, seeds: int, folder: Path) -> tuple[Run, dic
     for factor in LONGER:
         run = replace(dense, method=method, steps=round(factor * dense.steps))
         tried[run.steps] = _mean_metric(run, seeds, folder)
-        if tried[run.steps] <= goal:
+        if parity.reaches(TASKS[dense.task].metric.kind, tried[run.steps], goal):
             return run, tried
     texts = (f"{metric:.4f} in {steps:,} steps" for steps, metric in tried.items())
     raise SystemExit(f"{method} did not reach dense's {goal:.4f}: {', '.join(texts)}.")

@@ -77,12 +77,13 @@ class Feedback(Member):
     """What is remembered because it was not sent. State is a dict of named tensors.
 
     sends_all: only `received` acts. makes_good: what is left out follows, also of owners' means.
-    exact_mean: `received` gets fp32, whatever the gradient's dtype. shared: states that are equal
-    on all ranks.
+    dampens: gradients enter its momentum times 1 - m. shared: states that are equal on all ranks.
+    exact_mean: `received` gets fp32, whatever the gradient's dtype.
     """
 
     sends_all: ClassVar[bool] = False
     makes_good: ClassVar[bool] = False
+    dampens: ClassVar[bool] = False
     exact_mean: ClassVar[bool] = False
     shared: ClassVar[tuple[str, ...]] = ()
 
@@ -114,9 +115,8 @@ class Feedback(Member):
 class Collective(Member):
     """How payloads travel and are summed: a generator of moves, all local work through ctx.
 
-    needs: the promises of `Claims` without which the sum would be wrong.
+    needs: promises of `Claims`, or the sum is wrong. partner: its compressor, if only one.
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
-    partner: the compressor it is used with, if there is only one.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     takes_rows: gradients may be COO, rows and ids; so are results then. tasks: a path's own.
     """

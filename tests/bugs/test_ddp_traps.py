@@ -26,6 +26,7 @@ from small import (
     small,
 )
 from torch import Tensor, nn
+from torch._dynamo.backends.registry import lookup_backend
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
@@ -316,6 +317,28 @@ def test_join_with_uneven_inputs(three: Ranks) -> None:
     three.run(uneven)
 
 
+def uneven_and_scaled(strategy: str) -> str:
+    """Rank r has 1 + r inputs; a rank without any more does not see the scale change."""
+    model = small()
+    ddp, scaler = DistributedDataParallel(model), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with attached(ddp, strategy, scaler=scaler):
+        try:
+            with Join([ddp]):
+                for step in range(1 + dist.get_rank()):
+                    scaler.scale(loss_of(ddp, step)).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+        except UsageError as error:
+            return str(error)
+    return "trained"
+
+
+def test_join_with_a_scaler_is_refused_where_a_strategy_remembers(three: Ranks) -> None:
+    assert all("a GradScaler inside a Join" in said for said in three.run(uneven_and_scaled, TOPK))
+    assert three.run(uneven_and_scaled, "none | allreduce") == ["trained"] * 3
+
+
 # -- one hook, for good ----------------------------------------------------------------------
 
 
@@ -544,7 +567,39 @@ def test_groups_side_by_side(tmp_path: Path) -> None:
         ranks.run(halves)
 
 
+class Wide(nn.Module):
+    """Three layers of 1 MB, so more than one of DDP's smallest buckets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
 def compiled() -> str:
+    torch.manual_seed(0)
+    wide = Wide()
+    mine = torch.randn(4, 512, generator=torch.Generator().manual_seed(dist.get_rank()))
+    wide(mine).square().mean().backward()
+    expected = {n: mean(p.grad) for n, p in wide.named_parameters()}
+    ddp, graphs = DistributedDataParallel(wide, bucket_cap_mb=1), 0
+    with attached(ddp, LOSSLESS):
+
+        def backend(graph: Any, inputs: Any) -> Any:
+            nonlocal graphs
+            graphs += 1
+            return lookup_backend("aot_eager")(graph, inputs)
+
+        run = torch.compile(ddp, backend=backend)
+        for _ in range(3):
+            wide.zero_grad()
+            run(mine).square().mean().backward()
+            close(gradients(wide), expected)
+    assert graphs == 3, "not cut"
     model = small()
     ddp = DistributedDataParallel(model)
     expected = {n: mean(g) for n, g in local_gradients(model).items()}

@@ -97,6 +97,15 @@ def test_what_leaves_or_joins_is_made_good(feedback: Feedback) -> None:
     assert feedback.makes_good == (rule.sent != "stays")
 
 
+@pytest.mark.parametrize(
+    "feedback", [f for f in FEEDBACK if f.keeps_momentum()], ids=instances.ids
+)
+def test_what_dampens_says_so(feedback: Feedback) -> None:
+    """Of a gradient that stays 1, a momentum m makes 1/(1 - m), or dampened 1."""
+    first, _ = feedback.before(torch.ones(4), {}, StepInfo())
+    assert feedback.dampens == bool((first < 1).all())
+
+
 # -- undo and give_back ------------------------------------------------------------------------
 
 

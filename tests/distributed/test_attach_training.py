@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
+import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -77,7 +79,69 @@ def test_weight_decay_is_weighted_as_gradients_are(three: Ranks, plan: str, shar
     assert max(three.run(decayed, plan, share)) < 1e-5
 
 
+def decay_of_torch(plan: str, decay: float) -> list[str]:
+    """What torch's SGD, which takes its own weight decay, is told in two steps."""
+    model = small()
+    with attached(model, plan), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, weight_decay=decay)
+        for step in range(2):
+            loss_of(model, step).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return [str(one.message) for one in told if "weight decay" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "decay", "times"),
+    [
+        (DGC, 1e-3, 1), (DGC, 0.0, 0), ("topk(0.1)+ef | allgather", 1e-3, 0),
+        ("none+shared_momentum | allreduce", 1e-3, 0),
+    ],
+)  # fmt: skip
+def test_weight_decay_outside_the_momentum_is_warned_of(
+    three: Ranks, plan: str, decay: float, times: int
+) -> None:
+    for told in three.run(decay_of_torch, plan, decay):
+        assert len(told) == times
+        assert all("is 10 times too weak" in said for said in told)
+
+
 # -- warm-up -------------------------------------------------------------------------------------
+
+
+def of_another_warm_up() -> list[str]:
+    """What a state of step 3 says to other warm-ups, and one of step 7."""
+    saved = dict[int, Any]()
+    model = small()
+    with attached(model, DGC, warmup=Warmup(6, (0.5, 0.15))) as handle:
+        for step in range(7):
+            train(model, range(step, step + 1))
+            saved[step + 1] = copy.deepcopy(handle.state_dict())
+    said = []
+    for warmup, step in (
+        (Warmup(9, (0.5, 0.15)), 3), (Warmup(6, (0.5, 0.2)), 3), (None, 3),
+        (Warmup(6, [0.5, 0.15]), 3), (None, 7), (Warmup(9, (0.5, 0.15)), 7),
+    ):  # fmt: skip
+        with attached(model, DGC, warmup=warmup) as handle:
+            try:
+                handle.load_state_dict(saved[step])
+            except PlanError as error:
+                handle.load_state_dict(saved[step], strict=False)
+                said.append(str(error))
+            else:
+                said.append("")
+    return said
+
+
+def test_a_state_goes_on_with_its_warm_up(three: Ranks) -> None:
+    for said in three.run(of_another_warm_up):
+        longer, denser, none, *fine, begun_again = said
+        assert "saved with, Warmup(6, [0.5, 0.15]); got Warmup(9, [0.5, 0.15])" in longer
+        assert "got Warmup(6, [0.5, 0.2]), and step 3 is amid it" in denser
+        assert "goes by" in none or "got none" in none
+        assert fine == ["", ""]
+        assert begun_again
 
 
 def warmed_up() -> list[str]:
@@ -267,15 +331,17 @@ def test_what_is_refused_is_refused_everywhere(
 # -- exclusions ----------------------------------------------------------------------------------
 
 
-def excluded() -> dict[str, str]:
+def excluded(ddp: bool) -> dict[str, str]:
     model = small()
-    with attached(model, DGC, exclude=["two.*", nn.Conv2d]) as handle:
-        train(model, range(2))
+    module = DistributedDataParallel(model) if ddp else model
+    with attached(module, DGC, exclude=["two.*", nn.Conv2d]) as handle:
+        train(module, range(2))
         return {n: str(handle.plan.strategy_of(n)) for n, _ in model.named_parameters()}
 
 
-def test_exclusions_by_name_and_type_travel_dense(three: Ranks) -> None:
-    found, *_ = three.run(excluded)
+@pytest.mark.parametrize("ddp", [False, True])
+def test_exclusions_by_name_and_type_travel_dense(three: Ranks, ddp: bool) -> None:
+    found, *_ = three.run(excluded, ddp)
     compressed = {name for name, strategy in found.items() if strategy == DGC}
     assert compressed == {"one.weight"}
     assert {found[n] for n in found if n not in compressed} == {"none+server_momentum | allreduce"}
@@ -365,6 +431,15 @@ def test_a_bad_norm_is_not_remembered(three: Ranks) -> None:
 # -- learning rates ------------------------------------------------------------------------------
 
 
+def zero(model: nn.Module) -> torch.optim.Optimizer:
+    """Each rank steps some of the parameters."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, when it is imported
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05)
+
+
 def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
     """By how much a step at a fifth of the rate multiplies what waits, and what it says."""
     model = small()
@@ -372,6 +447,7 @@ def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
         "torch": lambda: torch.optim.SGD(model.parameters(), 0.05),
         "ours": lambda: gradwire.optim.SGD(model.parameters(), 0.05, momentum=0.9),
         "adam": lambda: torch.optim.AdamW(model.parameters(), 0.05),
+        "zero": lambda: zero(model),
         "two": lambda: torch.optim.SGD(
             [{"params": model.one.parameters()}, {"params": model.conv.parameters(), "lr": 0.1}],
             0.05,
@@ -395,7 +471,7 @@ def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
     ("kind", "strategy"),
     [
         ("ours", DGC), ("ours", "onebit+ef | alltoall"), ("torch", "topk(0.1)+ef | gtopk"),
-        ("two", "powersgd(2)"),
+        ("two", "powersgd(2)"), ("zero", "topk(0.1)+ef | allgather"),
     ],
 )  # fmt: skip
 def test_what_waits_keeps_its_rate(three: Ranks, kind: str, strategy: str) -> None:

@@ -27,8 +27,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import gradwire
-from gradwire import Handle
-from gradwire.errors import PlanError
+from gradwire import Handle, Warmup
+from gradwire.errors import PlanError, UsageError
 from gradwire.training.fsdp import shard_of
 
 TOPK = "topk(0.1)+ef | allgather"
@@ -643,6 +643,25 @@ def clipped() -> str:
 
 def test_clipping_and_stepping(four: Ranks) -> None:
     same(four.run(clipped))
+
+
+def momenta_clipped() -> str:
+    model = sharded()
+    with joined(model, "onebit+shared_momentum | alltoall", warmup=Warmup(9, (1.0,))):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
+        for step, norm in enumerate((1e9, 1e9, 1e-3)):
+            adam.zero_grad()
+            loss_of(model, step).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), norm)
+            try:
+                adam.step()
+            except UsageError as error:
+                return f"{step}: {error}"
+    return "stepped"
+
+
+def test_one_bit_adam_is_told_of_clipped_momenta(four: Ranks) -> None:
+    assert all(s.startswith("2: while OneBitAdam learns") for s in four.run(momenta_clipped))
 
 
 def watched() -> None:

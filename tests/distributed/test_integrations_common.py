@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import Ranks
-from small import attached, loss_of, small
+from small import attached, loss_of, raised, small
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.nn.parallel import DistributedDataParallel
@@ -181,12 +181,25 @@ def waiting(handle: Any) -> float:
     return sum(float(x.double().sum()) for x in tensors(handle.state_dict()["ranks"]))
 
 
-def refuses(folder: str) -> bool:
+def refuses(folder: str) -> str:
+    """Why, or nothing."""
     try:
         read(folder)
-    except PlanError:
-        return True
-    return False
+    except PlanError as error:
+        return str(error)
+    return ""
+
+
+def dies_writing(folder: str) -> str:
+    """After the first bytes."""
+
+    def fails(state: Any, file: Any) -> None:
+        file.write(b"PK")
+        raise OSError("disk full")
+
+    with attached(small(), TOPK) as handle, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "save", fails)
+        return raised(lambda: save(handle, folder), OSError)
 
 
 @pytest.mark.parametrize("where", [str, Path, "file://{}".format])
@@ -230,3 +243,15 @@ def test_files_of_some_ranks_are_refused(two: Ranks, three: Ranks, tmp_path: Pat
     two.run(written, str(tmp_path))
     (tmp_path / "gradwire-1-of-2.pt").unlink()
     assert any(three.run(refuses, str(tmp_path)))
+
+
+def test_a_torn_file_is_refused_and_the_one_before_is_not_torn(two: Ranks, tmp_path: Path) -> None:
+    kept = two.run(written, str(tmp_path))
+    assert two.run(dies_writing, str(tmp_path)) == ["disk full"] * 2
+    assert two.run(read, str(tmp_path)) == kept
+    file = tmp_path / "gradwire-1-of-2.pt"
+    file.write_bytes(file.read_bytes()[:500])
+    first, second = two.run(refuses, str(tmp_path))
+    assert first == ""
+    assert "cannot be read" in second
+    assert str(file) in second

@@ -424,6 +424,9 @@ def refused(options: dict[str, Any]) -> str:
         ({"kind": "sharded"}, "Pass the plain module"),
         ({"plan": "auto"}, "travel by a strategy"),
         ({"every": 0}, "every=0"),
+        ({"every": 2.5}, "every=2.5"),
+        ({"plan": "dgc(0.1) | allgather"}, "Pass outer_momentum=0.9, nesterov=False"),
+        ({"plan": "dgc(0.1) | allgather", "outer_momentum": 0.5}, "got outer_momentum=0.5"),
         ({"fragments": 5}, "fragments=5"),
         ({"fragments": 2, "delay": 2}, "delay=2"),
         ({"keep": 1.0}, "keep=1.0"),
@@ -464,7 +467,10 @@ def unfrozen() -> str:
     try:
         train(model, optimizer, range(2))
         model.two.requires_grad_(True)
-        return raised(lambda: train(model, optimizer, range(2)))
+        before = fingerprint(model.parameters())
+        said = raised(lambda: train(model, optimizer, range(2)))
+        assert fingerprint(model.parameters()) == before
+        return said
     finally:
         local.detach()
 

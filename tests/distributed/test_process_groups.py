@@ -9,13 +9,14 @@ from time import sleep
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from ranks import Ranks
 
 from gradwire.network import leaf_spine, route
 from gradwire.network.exports.pins import write
 from gradwire.runtime.planes import ADDRESSES, join_planes
-from gradwire.runtime.process_groups import make_group
+from gradwire.runtime.process_groups import differing, make_group
 from gradwire.runtime.torch_dist import Performer
 
 
@@ -73,3 +74,18 @@ def leave_planes_at_once() -> None:
 def test_a_group_is_closed_while_others_connect(three: Ranks, how: Callable[[], None]) -> None:
     """As attach does when it fails on every rank: the first to know closes its groups."""
     three.run(how)
+
+
+def differ(text: str, of_one: str) -> dict[int, str]:
+    group, device = dist.group.WORLD, torch.device("cpu")
+    assert group is not None
+    return differing(of_one if dist.get_rank() == 1 else text, group, device)
+
+
+@pytest.mark.parametrize("text", ["alike", "ü" * 700])
+def test_what_ranks_say_otherwise(three: Ranks, text: str) -> None:
+    """Also of a text that is cut, amid a letter of two bytes or not."""
+    assert three.run(differ, text, text) == [{}] * 3
+    assert three.run(differ, text, "other") == [{1: "other"}, {0: text[:500], 2: text[:500]}] + [
+        {1: "other"}
+    ]

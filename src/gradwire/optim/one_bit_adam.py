@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from gradwire.errors import UsageError
 from gradwire.feedback import SharedMomentum
 from gradwire.training.attached import feedback_of, strategy_of, velocity_of
+from gradwire.training.fsdp import shard_of
 
 
 class OneBitAdam(Optimizer):
@@ -82,7 +83,8 @@ class OneBitAdam(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
+                # Of a sharded parameter some ranks may keep no part; it is attached on the others.
+                if p.grad is not None and shard_of(p.grad).numel():
                     if not self._checked and self._kept is None:
                         _check(p, group["betas"][0])
                     self._move(p, p.grad, group)
@@ -139,7 +141,7 @@ def _check_whole(parameter: Tensor, momentum: Tensor) -> None:
     """Gradients are differences of momenta: a clipped one is ten times as wrong in the variance,
     and stays there. Unscaling rounds; NaN is not ours to judge."""
     arrived = velocity_of(parameter)
-    if arrived is not None and (arrived - momentum).norm() > 0.01 * arrived.norm():
+    if arrived is not None and (arrived - shard_of(momentum)).norm() > 0.01 * arrived.norm():
         raise UsageError(
             "while OneBitAdam learns the variance, .grad must be the momentum as it arrived; that "
             f"of a parameter of shape {list(parameter.shape)} was changed after backward(). Clip "

@@ -37,7 +37,7 @@ class SGD(Optimizer):
             already. By default what is attached says it, parameter by parameter.
 
     Raises:
-        UsageError: at the first step, if momentum or nesterov differ from the plan's.
+        UsageError: at a step, if momentum or nesterov differ from the plan's.
     """
 
     asks_the_plan = True
@@ -70,14 +70,14 @@ class SGD(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            waiting = [p for p in group["params"] if p.grad is not None]
-            kept = {id(p) for p in waiting if self._is_kept(p, group)}
-            for step, own in (
-                (self._step_kept, [p for p in waiting if id(p) in kept]),
-                (self._step_own, [p for p in waiting if id(p) not in kept]),
-            ):
-                if own:
-                    step(own, group)
+            kept, own = list[Tensor](), list[Tensor]()
+            for p in group["params"]:
+                if p.grad is not None:
+                    (kept if self._is_kept(p, group) else own).append(p)
+            if kept:
+                self._step_kept(kept, group)
+            if own:
+                self._step_own(own, group)
         return loss
 
     def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
@@ -127,12 +127,17 @@ class SGD(Optimizer):
 
 def _share(parameter: Tensor) -> float:
     """Of weight decay that goes into its momentum: of the gradient, as much does."""
-    feedback: Any = feedback_of(parameter)
-    return 1.0 - feedback.momentum if getattr(feedback, "dampens", False) else 1.0
+    feedback = feedback_of(parameter)
+    return 1.0 - rule_of(feedback)[0] if feedback is not None and feedback.dampens else 1.0
+
+
+def rule_of(feedback: Feedback) -> tuple[float, bool]:
+    """The momentum that a feedback keeps, and whether by Nesterov's rule."""
+    return getattr(feedback, "momentum", 0.0), getattr(feedback, "nesterov", False)
 
 
 def _check(feedback: Feedback, group: dict[str, Any]) -> None:
-    theirs = (getattr(feedback, "momentum", 0.0), getattr(feedback, "nesterov", False))
+    theirs = rule_of(feedback)
     if theirs != (group["momentum"], group["nesterov"]):
         raise UsageError(
             "where the plan keeps the momentum, weight decay goes through the same; "

@@ -115,6 +115,13 @@ def _machine() -> str:
     return f"{socket.gethostname()} {os.environ.get('GROUP_RANK', '')}".strip()
 
 
+def differing(text: str, group: dist.ProcessGroup, device: torch.device) -> dict[int, str]:
+    """What other ranks said instead, by rank: nothing where all say the same. Collective."""
+    said = exchange_text(text, group, device)
+    own = said[dist.get_rank(group)]
+    return {rank: other for rank, other in enumerate(said) if other != own}
+
+
 def exchange_text(text: str, group: dist.ProcessGroup, device: torch.device) -> list[str]:
     """Every rank's text, in rank order, cut at 1,000 bytes of UTF-8. Collective."""
     room = 1000

@@ -22,7 +22,7 @@ from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.runtime.planes import PlanePerformer, agreed_pins, join_planes
 from gradwire.runtime.process_groups import (
     attaching,
-    exchange_text,
+    differing,
     find_machines,
     make_group,
     make_parts,
@@ -77,7 +77,7 @@ class Handle:
         return self._frontend.no_sync()
 
     def synchronize(self) -> None:
-        """Exchange what `.grad` holds now, without a backward. Collective; plain modules only."""
+        """Exchange what `.grad` holds now, without a backward. Collective; not under DDP."""
         self._refuse_detached()
         self._frontend.synchronize()
 
@@ -96,8 +96,9 @@ class Handle:
         """This rank's residuals and momenta, by parameter name. Loads with weights_only=True.
 
         In the parameters' shapes, or with `hierarchical` in those of the parts that this rank
-        owns; but for "owners_residual", (elements of the piece that this rank owns,), and
-        "right_factor", (columns, rank) of a matrix.
+        owns; but for "owners_residual", (elements of the piece that this rank owns,),
+        "right_factor", (columns, rank) of a matrix, "threshold", (1,), and "residual/1" to
+        "residual/3" of a path's later compressions.
         The tensors are the live ones; save them before the next backward. Not collective.
         """
         return state_of(self._session)
@@ -177,6 +178,7 @@ class Handle:
 
     def detach(self) -> None:
         """Stop synchronizing; what waits in residuals is dropped, and all memory is given back.
+        Not collective, but for all ranks to do between two steps.
         DDP goes back to its own sum, replicas of a sharded model to a dense one."""
         self._check.close()
         self._frontend.close()
@@ -201,39 +203,11 @@ def attach(
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
+    Arguments, result and errors are those of `gradwire.attach`, which adds plan="auto"; but for
+
     Args:
-        module: a plain module (its parameters and buffers are broadcast from rank 0, as DDP
-            does), a `DistributedDataParallel` (whose one comm hook is taken), or one that
-            fully_shard has sharded inside replicas (docs/fsdp.md).
-        plan: a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path of a
-            saved plan.
-        process_group: whose ranks average; DDP's own, or the default group. Of a sharded model
-            the replicate group.
-        bucket_bytes: cap of a bucket, in bytes of gradient. Tables with sparse gradients, whose
-            size is not known, share one with their neighbours.
-        buckets: explicit buckets, as lists of parameter names; the rest is grouped by size.
-        lanes: buckets under way at once; each is a thread with its own process group. By default
-            two on CPUs (benchmarks/demo) and one on CUDA. A `Plan` brings its own number.
-        exclude: what is not compressed beside vectors: names of parameters, as "embedding.*",
-            and types of modules, as torch.nn.Embedding.
-        clip_norm: clip each rank's gradient at √N times this, as if the average were at this;
-            exact, so the exchange then begins after backward.
-        clip_overlap: clip by the norm of the step before instead, so that it need not.
-        warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones.
-        scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale.
-        seed: of stochastic compressors.
-        timeout_seconds: how long to wait for a silent peer.
         wants_machines: have groups of ranks inside machines for plans that are adopted later,
             though this one needs none. Not made where machines differ in their number of ranks.
-        planes: as of `gradwire.attach`.
-
-    Returns:
-        The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
-
-    Raises:
-        StrategyError, PlanError: what is asked for is wrong, or differs between ranks (on all
-            ranks). UsageError: this module cannot be attached, or machines differ in their
-            number of ranks where the plan asks for it (on all ranks).
     """
     _check_ready(module, timeout_seconds, lanes, clip_norm)
     if clip_overlap and clip_norm is None:
@@ -317,11 +291,10 @@ def _same_everywhere(
     except Exception as error:  # whatever it is, the others must not wait for us
         problem = error
     mine = f"{_in_short(plan)} {settings}" if plan else f"! {problem}"
-    theirs = exchange_text(mine, group, device)
+    wrong = differing(mine, group, device)
     if problem is not None:
         raise problem
     assert plan is not None
-    wrong = {rank: text for rank, text in enumerate(theirs) if text != mine[:1000]}
     if wrong:
         facts = "; ".join(f"rank {rank}: {text[:200]}" for rank, text in list(wrong.items())[:4])
         raise PlanError(

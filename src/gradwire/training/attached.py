@@ -35,14 +35,15 @@ def is_attached(parameter: Tensor) -> bool:
 
 def velocity_of(parameter: Tensor) -> Tensor | None:
     """The momentum of all ranks that its plan remembers, in the unit, shape and dtype of `.grad`
-    after `unscale_`; None where this rank does not remember all of it."""
+    after `unscale_`, or of the part of it that this rank keeps of a sharded one; None where this
+    rank does not remember all of that."""
     session, name = _ATTACHED.get(parameter, (None, ""))
     if session is None or not session.ledger.is_whole(name):
         return None
     velocity = session.ledger.memory[name].get("velocity")
-    if velocity is None or velocity.numel() != parameter.numel():
+    if velocity is None:
         return None
-    found: Tensor = velocity.view(parameter.shape).div(session.loss_scale)
+    found: Tensor = velocity.view(session.ledger.shapes[name]).div(session.loss_scale)
     return found.to(parameter.dtype)
 
 

@@ -55,7 +55,7 @@ def read(
     wanted = set(ranks(state.get("world", 0)))
     own = {n: path for n, path in paths.items() if path[1] == RANKS and path[2] in wanted}
     found = _filled(own, metadata.state_dict_metadata, reader, key)
-    return {"plan": {}, "aim": {}, RANKS: {}, **state, **found}
+    return {"plan": {}, "aim": {}, "warmup": [], RANKS: {}, **state, **found}
 
 
 def _filled(

@@ -66,6 +66,7 @@ class DdpFrontend:
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
+            self._check_join()
             self._open, self._kept_back, self._twice = [], [], ""
             self._session.begin()
             self._raises = _at_end_of_backward(self._finish)
@@ -96,6 +97,17 @@ class DdpFrontend:
         and none is the last."""
         again = any(name is not None and self._session.delivered(name) for name in names)
         return not self._open or (bucket.index() == 0 and again)
+
+    def _check_join(self) -> None:
+        """A rank that has left sees no loss, so its scaler's scale stays as it was."""
+        scaler, join = self._session.scaler, getattr(self._ddp, "_join_config", None)
+        follows = scaler is not None and scaler.is_enabled() and self._session.has_memory
+        if follows and join is not None and join.enable:
+            raise UsageError(
+                "what waits follows the scale of the loss, and a rank that has left a Join does "
+                "not know it; got a GradScaler inside a Join. Train in bfloat16 without a scaler, "
+                "or give all ranks equally many batches (drop_last=True)."
+            )
 
     def _complete(self, error: BaseException | None) -> None:
         opened, self._open = self._open, []

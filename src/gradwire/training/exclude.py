@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from gradwire.errors import PlanError
+from gradwire.training.trainable import unwrapped
 
 
 def excluded(
@@ -24,9 +25,9 @@ def excluded(
             f"exclude is a list of names and types; got {exclude!r} alone. Put it in brackets: "
             "exclude=[…]."
         )
-    known, found = list(names), list[str]()
+    whole, known, found = unwrapped(module), list(names), list[str]()
     for entry in exclude:
-        own = _named(known, entry) if isinstance(entry, str) else _of_type(module, entry)
+        own = _named(known, entry) if isinstance(entry, str) else _of_type(whole, entry)
         hits = [name for name in own if name in known]
         if not hits:
             shown = entry if isinstance(entry, str) else getattr(entry, "__name__", repr(entry))

@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
-from gradwire.optim.sgd import SGD
+from gradwire.optim.sgd import SGD, rule_of
 from gradwire.plan import Plan
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach, broadcast
@@ -48,8 +48,8 @@ class LocalSteps:
         optimizer: of its parameters; its steps are counted. Its state stays with the rank. No
             GradScaler, which would skip steps on one rank and not on another.
         every: steps to a round.
-        plan: how Δ travels: a strategy's text or `Strategy`. With `dgc(momentum=…)` the plan
-            keeps the outer momentum, which must be `outer_momentum`.
+        plan: how Δ travels: a strategy's text or `Strategy`. With `dgc(momentum=…, nesterov=…)`
+            the plan keeps the outer momentum, so they must be `outer_momentum` and `nesterov`.
         outer_lr, outer_momentum, nesterov: of the outer SGD (DiLoCo's defaults). 1, 0 and False
             make it the average of parameters.
         fragments: into how many parts, of about equal size, the parameters are split; part f is
@@ -70,6 +70,7 @@ class LocalSteps:
         process_group: dist.ProcessGroup | None = None, **options: Any,
     ) -> None:  # fmt: skip
         _check(model, every, plan, fragments, delay, keep)
+        _check_outer(plan, outer_momentum, nesterov)
         _refuse_scaler("scaler" in options)
         self.every, self.delay, self.step, self._checked = every, delay, 0, False
         named = trainable(model)
@@ -88,13 +89,18 @@ class LocalSteps:
         broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
         self._parameters, self._frozen = named, Frozen(model)
         enter(named, None)
-        self._hook: Any = optimizer.register_step_post_hook(lambda own, *_: self._after_step(own))
+        self._hooks: list[Any] = [
+            optimizer.register_step_pre_hook(lambda own, *_: self._before_step(own)),
+            optimizer.register_step_post_hook(lambda *_: self._after_step()),
+        ]
 
-    def _after_step(self, optimizer: Optimizer) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         self._frozen.refuse(optimizer)
         if not self._checked:
             _refuse_scaler(calling_scaler() is not None)
             self._checked = True
+
+    def _after_step(self) -> None:
         self.step += 1
         for f, fragment in enumerate(self.fragments):
             since = (self.step - f * self.every // len(self.fragments)) % self.every
@@ -118,7 +124,7 @@ class LocalSteps:
             fragment.land(0.0)
 
     def stats(self) -> list[dict[str, float]]:
-        """`Handle.stats` of each fragment, per exchange."""
+        """`Handle.stats` of each fragment, per exchange. Not collective."""
         return [fragment.handle.stats() for fragment in self.fragments]
 
     def state_dict(self) -> dict[str, object]:
@@ -152,8 +158,10 @@ class LocalSteps:
             fragment.load_state_dict([own["fragments"][f"{i}"] for own in states])
 
     def detach(self) -> None:
-        """No more exchanges; each rank's model stays as it is."""
-        self._hook.remove()
+        """No more exchanges; each rank's model stays as it is. Not collective, but for all ranks
+        to do between two steps."""
+        for hook in self._hooks:
+            hook.remove()
         leave(self._parameters.values(), None)
         for fragment in self.fragments:
             fragment.handle.detach()
@@ -313,11 +321,26 @@ def _check(
             "'topk(0.01)+ef | allgather'."
         )
     names = sum(1 for p in model.parameters() if p.requires_grad)
-    fits = every >= 1 and 1 <= fragments <= min(every, names) and 0 <= keep < 1
+    whole = all(type(number) is int for number in (every, fragments, delay))
+    fits = whole and every >= 1 and 1 <= fragments <= min(every, names) and 0 <= keep < 1
     if not fits or not 0 <= delay < max(1, every // fragments):
         raise UsageError(
-            "a round has at least one step, a model at most as many fragments as steps to a round "
-            "and as parameters; the delay is at least 0 and below every/fragments, keep at least "
-            f"0 and below 1; got every={every}, fragments={fragments}, delay={delay}, "
-            f"keep={keep}, {names} parameters."
+            "a round has a whole number of steps, at least one, a model at most as many fragments "
+            "as steps to a round and as parameters; the delay is a whole number, at least 0 and "
+            "below every/fragments, keep at least 0 and below 1; got "
+            f"every={every}, fragments={fragments}, delay={delay}, keep={keep}, {names} "
+            "parameters."
         )
+
+
+def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
+    strategy = plan if isinstance(plan, Strategy) else Strategy.parse(plan)
+    feedback = strategy.feedback
+    if feedback is not None and feedback.keeps_momentum():
+        theirs = rule_of(feedback)
+        if theirs != (momentum, nesterov):
+            raise UsageError(
+                f"'{strategy}' keeps the outer momentum, by its own rule; got outer_momentum="
+                f"{momentum}, nesterov={nesterov}. Pass outer_momentum={theirs[0]}, "
+                f"nesterov={theirs[1]}, or write the others into the strategy."
+            )

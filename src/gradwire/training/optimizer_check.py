@@ -1,7 +1,7 @@
 """What the optimizer must not do twice, what must have happened before it steps, and its rate.
 
-torch tells of every optimizer's step through one global hook; we look at the first step of each
-optimizer that holds an attached parameter.
+torch tells of every optimizer's step through one global hook; we look at those of optimizers that
+hold an attached parameter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradwire.errors import UsageError
 from gradwire.feedback import SharedMomentum
-from gradwire.optim.sgd import SGD
+from gradwire.optim.sgd import SGD, rule_of
 from gradwire.training.session import Session
 from gradwire.training.trainable import Frozen
 
@@ -65,6 +65,7 @@ class OptimizerCheck:
         if all(float(g.get("lr", 1.0)) == 0.0 for g in groups):
             return  # torch makes optimizers' states by such a step, before training
         self._check_fired()
+        self._check_decay(optimizer)
         self._seen.add(optimizer)
         self._follow_rates(optimizer)
 
@@ -79,7 +80,9 @@ class OptimizerCheck:
         Here and not when the exchange begins: only now is this step's rate known, also in the
         first step after a resume, when we have not yet met the optimizer.
         """
-        if self._session.has_memory and isinstance(optimizer, torch.optim.SGD | SGD):
+        # ZeroRedundancyOptimizer holds all parameters, and one that steps this rank's.
+        stepping = getattr(optimizer, "optim", optimizer)
+        if self._session.has_memory and isinstance(stepping, torch.optim.SGD | SGD):
             self._session.rates.follow(
                 {
                     self._names[id(p)]: rate
@@ -109,6 +112,22 @@ class OptimizerCheck:
                     f"{kind} has {momentum}. Use gradwire.optim.{own}, or keep {kind} and attach "
                     "'topk(0.01)+ef | allgather'."
                 )
+
+    def _check_decay(self, optimizer: torch.optim.Optimizer) -> None:
+        """λ·w of torch's SGD passes the plan's momentum by."""
+        feedback = self._own.feedback if self._own else None
+        if feedback is None or feedback.dampens or not isinstance(optimizer, torch.optim.SGD):
+            return
+        decay = max(float(group["weight_decay"]) for group in optimizer.param_groups)
+        momentum, _ = rule_of(feedback)
+        if decay and momentum:
+            warnings.warn(
+                f"weight decay passes through the momentum, which '{self._own}' keeps; that of "
+                f"torch.optim.SGD(weight_decay={decay}) does not, and is {1 / (1 - momentum):.3g} "
+                f"times too weak. Use gradwire.optim.SGD(momentum={momentum}, weight_decay=…).",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _check_scaler(self) -> None:
         """What waits is in the unit of the gradients, which a scaler changes."""

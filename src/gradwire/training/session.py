@@ -1,7 +1,7 @@
 """One attached model at work: gradients in, by name; averages out, in place.
 
-A frontend (plain module or DDP) delivers gradients as they become ready. A bucket whose gradients
-are complete goes to the conductor at once, unless clipping must first see them all.
+A frontend (plain module, DDP, FSDP2) delivers gradients as they become ready. A bucket whose
+gradients are complete goes to the conductor at once, unless clipping must first see them all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What a session remembers, as a dictionary for torch.save, and taken over from one.
 
     {"format", "world", "step", "seed", "loss_scale", "plan": {strategy: names}, "aim": the same,
+     "warmup": [steps, density, …],
      "ranks": {"3": {"part", "tensors", "state": {name: {key: tensor}}, "leftovers",
                      "rates": {rate: names}, "gradient_norm"}}}
 
@@ -28,8 +29,8 @@ from gradwire.training.session import Session
 
 Names = Mapping[str, Sequence[str]]
 """Of parameters, by the text of their strategy."""
-FORMAT = 3
-COMMON = ("world", "step", "seed", "loss_scale", "plan", "aim")
+FORMAT = 4
+COMMON = ("world", "step", "seed", "loss_scale", "plan", "aim", "warmup")
 """What all ranks' states say alike."""
 
 
@@ -67,8 +68,14 @@ def _head(session: Session, plan: Names, aim: Names) -> dict[str, object]:
     return {
         "format": FORMAT, "world": session.world, "step": session.step,
         "seed": session.settings.seed, "loss_scale": session.loss_scale,
-        "plan": dict(plan), "aim": dict(aim),
+        "plan": dict(plan), "aim": dict(aim), "warmup": _warmup(session),
     }  # fmt: skip
+
+
+def _warmup(session: Session) -> list[float]:
+    """In numbers; none without."""
+    warmup = session.settings.warmup
+    return [] if warmup is None else [warmup.steps, *warmup.densities]
 
 
 def _own(
@@ -97,7 +104,7 @@ def load(session: Session, saved: object, *, strict: bool) -> None:
         # Warm-up goes on at the next step, and is dense above a density that ranks decide.
         then = (head["step"], max(head["step"] - 1, 0))
         plans = [session.plan_at(step, head["world"]) for step in then]
-        passes = not all(_changes(head["plan"], plan) for plan in plans)
+        passes = any(not _changes(head["plan"], plan) for plan in plans)
         _check_same(head, "" if passes else changed, session)
     ledger = Ledger(
         _plan_saved(head["plan"], now) if changed else now, session.rank, session.world,
@@ -125,6 +132,13 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
             "was saved with and change it by handle.adopt(plan), or load with strict=False, which "
             "does so."
         )
+    saved, own = head["warmup"], _warmup(session)
+    if saved != own and head["step"] < max([*saved[:1], *own[:1]]):
+        raise PlanError(
+            f"a state goes on with the warm-up that it was saved with, {_in_words(saved)}; got "
+            f"{_in_words(own)}, and step {head['step']} is amid it. Attach with that one, or load "
+            "with strict=False."
+        )
     seed = session.settings.seed
     if head["seed"] != seed:
         raise PlanError(
@@ -132,6 +146,10 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
             f"of stochastic compressors are others; got {seed}. Attach with seed="
             f"{head['seed']}, or load with strict=False."
         )
+
+
+def _in_words(warmup: Sequence[float]) -> str:
+    return f"Warmup({warmup[0]}, {list(warmup[1:])})" if warmup else "none"
 
 
 def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
@@ -163,6 +181,7 @@ def _is_state(state: Any) -> bool:
         and all(isinstance(state.get(key), Mapping) for key in ("ranks", "plan", "aim"))
         and all(isinstance(state.get(key), int) for key in ("world", "step", "seed"))
         and isinstance(state.get("loss_scale"), float)
+        and isinstance(state.get("warmup"), list)
     )  # fmt: skip
 
 
@@ -178,8 +197,8 @@ def _of_this_rank(
 ) -> Mapping[str, Any]:  # fmt: skip
     """This rank's entry, regrouped if there were more or fewer ranks."""
     before, now = head["world"], session.world
-    wanted = sources(session.rank, now, before)
-    missing = [session.rank_name(k) for k in wanted if session.rank_name(k) not in ranks]
+    names = {k: session.rank_name(k) for k in sources(session.rank, now, before)}
+    missing = [name for name in names.values() if name not in ranks]
     if missing:
         if before == now:
             rule = "each rank loads the state it saved"
@@ -190,7 +209,7 @@ def _of_this_rank(
             f"and has that of {', '.join(sorted(ranks)) or 'none'}. Save one file per rank; load "
             "this rank's, or all of them as a list."
         )
-    own = {k: ranks[session.rank_name(k)] for k in wanted}
+    own = {k: ranks[name] for k, name in names.items()}
     for entry in own.values():
         _check_entry(entry, ledger)
     if before == now:

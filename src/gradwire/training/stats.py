@@ -1,4 +1,4 @@
-"""What `handle.stats()` tells: plain floats, means per step since attach."""
+"""What `handle.stats()` tells: plain floats, means per step of the plan in force."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ from gradwire.training.attached import is_attached
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     """What is averaged: of DDP, by the wrapped module's own names, what it reduces."""
-    own, ignored = _wrapped(module), set[str]()
+    own, ignored = unwrapped(module), set[str]()
     if own is not module:
         ignored.update(getattr(own, "_ddp_params_and_buffers_to_ignore", ()))
     named = own.named_parameters()
     return {name: p for name, p in named if p.requires_grad and name not in ignored}
 
 
-def _wrapped(module: nn.Module) -> nn.Module:
+def unwrapped(module: nn.Module) -> nn.Module:
     """By DistributedDataParallel, or the module itself."""
     own: nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
     return own
@@ -33,7 +33,7 @@ class Frozen:
 
     def __init__(self, module: nn.Module) -> None:
         self._names: Any = WeakIdKeyDictionary()
-        for name, p in _wrapped(module).named_parameters():
+        for name, p in unwrapped(module).named_parameters():
             if not p.requires_grad:
                 self._names[p] = name
 

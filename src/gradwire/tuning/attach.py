@@ -13,7 +13,7 @@ from gradwire.errors import GradwireError, PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.choose import check_candidate
-from gradwire.runtime.process_groups import exchange_text
+from gradwire.runtime.process_groups import differing
 from gradwire.strategy import Strategy
 from gradwire.training import attach as given
 from gradwire.training.attach import Handle
@@ -63,12 +63,14 @@ def attach(
 
     Args:
         module: a plain module (its parameters and buffers are broadcast from rank 0, as DDP
-            does) or a `DistributedDataParallel` (whose one comm hook is taken).
+            does), a `DistributedDataParallel` (whose one comm hook is taken), or one that
+            fully_shard has sharded inside replicas (docs/fsdp.md).
         plan: "auto", a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path
             of a saved plan. "auto" begins as plain fp32, watches some steps, measures for about
             half a minute, lets the best plans race on real steps beside tuned fp32 and bf16, and
             adopts the winner; it plans again when steps become much slower or faster.
-        process_group: whose ranks average; DDP's own, or the default group.
+        process_group: whose ranks average; DDP's own, or the default group. Of a sharded model
+            the replicate group.
         strategies: of "auto": what may be used besides fp32 and bf16 all-reduce.
         bucket_bytes: cap of a bucket, in bytes of gradient. Tables with sparse gradients, whose
             size is not known, share one with their neighbours.
@@ -163,15 +165,14 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
     except GradwireError as error:
         problem = error
     mine = f"! {problem}" if problem else "; ".join(strategies)
-    theirs = exchange_text(mine, session.performers[0].group, session.device)
+    others = differing(mine, session.performers[0].group, session.device)
     if problem is not None:
         raise problem
-    for rank, text in enumerate(theirs):
-        if text != mine[:1000]:
-            raise PlanError(
-                "all ranks choose among the same strategies, in one order; here are "
-                f"{mine[:300]}, rank {rank} has {text[:300]}. Pass the same list everywhere."
-            )
+    for rank, text in others.items():
+        raise PlanError(
+            "all ranks choose among the same strategies, in one order; here are "
+            f"{mine[:300]}, rank {rank} has {text[:300]}. Pass the same list everywhere."
+        )
     return tuple(strategies)
 
 

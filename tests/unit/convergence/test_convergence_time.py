@@ -68,6 +68,12 @@ def test_the_shortest_run_that_is_as_good(
     assert tried == pytest.approx({200: 3.2, 210: 3.1, 220: 3.0})
 
 
+def test_more_accuracy_is_better(suite: SimpleNamespace, dense: Any, tmp_path: Path) -> None:
+    digits = replace(dense, task="digits-mlp")
+    results(suite, tmp_path, digits, [2.8, 2.9, 3.0, 3.1])
+    assert suite.time_to_accuracy.reached(digits, "dgc", 2, tmp_path)[0].steps == 220
+
+
 def test_none_is(suite: SimpleNamespace, dense: Any, tmp_path: Path) -> None:
     tried = len(suite.time_to_accuracy.LONGER)
     results(suite, tmp_path, dense, [3.5, *[3.2] * (tried - 2), 3.1])

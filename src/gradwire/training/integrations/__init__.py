@@ -32,8 +32,10 @@ def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") ->
     """
     files, root = url_to_fs(str(folder))
     files.makedirs(root, exist_ok=True)
-    with files.open(f"{root}/{name}-{_rank()}.pt", "wb") as file:
+    whole = f"{root}/{name}-{_rank()}.pt"
+    with files.open(f"{whole}.part", "wb") as file:  # who dies here has the one before
         torch.save(handle.state_dict(), file)
+    files.mv(f"{whole}.part", whole)
     if dist.get_rank() == 0:
         for world, left in _by_world(files, root, name).items():
             if world != dist.get_world_size():
@@ -73,8 +75,14 @@ def load(
         return
     states = []
     for path in found:
-        with files.open(path, "rb") as file:
-            states.append(torch.load(file, map_location="cpu", weights_only=True))
+        try:
+            with files.open(path, "rb") as file:
+                states.append(torch.load(file, map_location="cpu", weights_only=True))
+        except Exception as error:  # whatever torch and a storage raise
+            raise PlanError(
+                f"a rank's file is what gradwire saved, whole; {path} cannot be read: {error!r}. "
+                "Copy it again, or take the checkpoint before."
+            ) from error
     handle.load_state_dict(states, strict=strict)
 
 

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import UsageError
 from gradwire.plan import Plan
-from gradwire.training.averages import Averages, second_backward
+from gradwire.training.averages import Averages
 from gradwire.training.session import Session
 
 
@@ -33,8 +33,7 @@ class DdpFrontend:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages, by DDP, it may be
-        self._handed_out, self._twice = Averages(), ""
-        self._raises = False
+        self._averages, self._raises = Averages(), False
         session.on_end = self._complete
         self._owner = [self]  # of the hook: DDP keeps that for good, and what it holds
         try:
@@ -67,7 +66,7 @@ class DdpFrontend:
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
             self._check_join()
-            self._open, self._kept_back, self._twice = [], [], ""
+            self._open, self._kept_back, self._averages.under_gradient = [], [], None
             self._session.begin()
             self._raises = _at_end_of_backward(self._finish)
         buffer = bucket.buffer()  # of a sparse bucket there are no views
@@ -76,8 +75,7 @@ class DdpFrontend:
         for name, parameter, gradient in zip(names, bucket.parameters(), gradients):
             if name is not None:
                 writes = 0 if parameter.grad is None else parameter.grad._version
-                if self._handed_out.holds(name, parameter.grad, writes - 1):
-                    self._twice = name  # raised at the end: others are amid their own backward
+                self._averages.look(name, parameter.grad, writes - 1)
                 own = _in_its_own_order(parameter, gradient)
                 self._session.deliver(name, own)
                 if self._ddp.find_unused_parameters and own.layout == torch.strided:
@@ -122,9 +120,7 @@ class DdpFrontend:
     def _finish(self) -> None:
         """After DDP's own last word."""
         self._session.wait()
-        twice, self._twice = self._twice, ""
-        if twice:
-            raise second_backward(twice)
+        self._averages.refuse()
         for parameter, average in self._kept_back:
             if parameter.grad is None:
                 if average.any():
@@ -134,7 +130,7 @@ class DdpFrontend:
         self._kept_back = []
         if self._session.has_memory and not _shares_memory(self._ddp):
             named = self._session.parameters.items()
-            self._handed_out.remember(
+            self._averages.remember(
                 (n, p.grad, p.grad._version) for n, p in named if p.grad is not None
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradwire.training.averages import Averages, second_backward
+from gradwire.training.averages import Averages
 from gradwire.training.session import Session
 
 
@@ -26,7 +26,6 @@ class ModuleFrontend:
     ) -> None:
         self._session, self._parameters = session, parameters or session.parameters
         self._enabled, self._active, self._exchanges = True, False, False
-        self._twice: str | None = None
         self._averages = Averages()
         self._hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -59,9 +58,7 @@ class ModuleFrontend:
         self._active = False
         if self._exchanges:
             self._session.wait()
-        twice, self._twice = self._twice, None
-        if twice is not None:
-            raise second_backward(twice)
+        self._averages.refuse()
         self._remember_averages()
 
     def close(self) -> None:
@@ -82,8 +79,7 @@ class ModuleFrontend:
         return 0 if gradient is None else gradient._version
 
     def _absent(self, name: str) -> Tensor:
-        if self._session.ledger.memory.get(name) and self._is_average(name, added=0):
-            self._twice = name  # raised when all have landed
+        if self._session.ledger.memory.get(name) and self._look(name, added=0):
             return self._session.nothing(name)
         gradient = self._gradient(name)
         if gradient is None:
@@ -105,8 +101,7 @@ class ModuleFrontend:
         return on_gradient
 
     def _on_gradient(self, name: str) -> None:
-        if self._is_average(name, added=1):
-            self._twice = name  # raised at the end: others are amid their own backward
+        self._look(name, added=1)
         if not self._active:
             self._begin()
             self._after_backward()
@@ -117,12 +112,12 @@ class ModuleFrontend:
     def _deliver(self, name: str, gradient: Tensor) -> None:
         self._session.deliver(name, gradient)
 
-    def _is_average(self, name: str, added: int) -> bool:
+    def _look(self, name: str, added: int) -> bool:
         """Is it our last average, to which so many gradients were added since?"""
-        return self._averages.holds(name, self._gradient(name), self._writes(name) - added)
+        return self._averages.look(name, self._gradient(name), self._writes(name) - added)
 
     def _begin(self) -> None:
-        self._active, self._exchanges = True, self._twice is None
+        self._active, self._exchanges = True, self._averages.under_gradient is None
         if self._exchanges:
             self._session.begin()
 

@@ -36,7 +36,8 @@ from train import Run, train
 
 FOLDER = Path("build/convergence")
 WITH_ADAM = (
-    "dense", "ef-topk-warm", "onebit", "onebit-adam", "ef-sign", "sign", "qsgd", "powersgd",
+    "dense", "ef-topk-warm", "topk-adam", "onebit", "onebit-adam", "ef-sign", "sign", "qsgd",
+    "powersgd",
 )  # fmt: skip
 FULL_TASKS = ("glyphs", "language", "gpt", "speech", "digits")
 SMALL_TASKS = ("digits-mlp",)

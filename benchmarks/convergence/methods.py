@@ -116,6 +116,8 @@ METHODS = (
     DGC,
     EF_TOPK,
     GTOPK,
+    # k elements of all workers arrive, not of each: what waits is so many times as old.
+    replace(GTOPK, name="gtopk-long", warm_up=5),
     # As its authors run it: mass is lost on the way, selection is over the model, the average is
     # clipped, and the first of 141 epochs has four times the density of 0.1 %.
     Method(
@@ -135,8 +137,6 @@ DENSE_LOCAL = Method("dense-local-clip", "none | allreduce")
 MORE = (
     # What waited is applied at the rate of the step in which it is sent, as published.
     *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, GTOPK)),
-    # k elements of all workers arrive, not of each: what waits is so many times as old.
-    replace(GTOPK, name="gtopk-long", warm_up=5),
     Method(
         "dgc-nomask",
         "topk({density})+dgc(momentum={momentum}, nesterov={nesterov}, mask=False) | allgather",

@@ -180,7 +180,11 @@ def plot(records: Sequence[Record], file: Path) -> None:
             at = [step for step, _ in row.runs[0]["metrics"]]
             found = _mean_curve([[value for _, value in run["metrics"]] for run in row.runs])
             right.plot(at, found, **look)
-        left.set_title(f"{name}: {workers} workers, density {density:g}", fontsize=10, loc="left")
+        left.set_title(
+            f"{name}: {workers} workers, density {density:g}, {steps:,} steps",
+            fontsize=10,
+            loc="left",
+        )
         _dress(left, "training loss (nats)", [run["losses"] for run in own], log=True)
         metric = TASKS[name].metric
         _dress(right, f"{metric.name} ({metric.unit})", [

@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,143 +22,20 @@ from typing import Any
 
 import parity
 import torch
-import torch.distributed as dist
+from contestants import ALONE, FP16, FP32, SETTLED, densities, in_lab, stage
 from main import FOLDER
 from methods import BY_NAME
-from processes import Rank, leave
 from tasks import TASKS
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.bench.machine import set_allocator
-from gradwire.lab import Cluster
 from gradwire.report.table import Table
 from train import Run, Training, train
 
-FP32, FP16, ALONE = "DDP fp32", "DDP fp16", "no synchronization"
 LONGER = (1.0, 1.05, 1.1, 1.15, 1.25, 1.5)
 """Runs of so many times dense's steps, tried until one is as good; each with a whole schedule."""
-ROUNDS, TURN = 4, 12
-CHECK, SETTLED = 60, 5
-"""Steps of a whole run, and of these the first, which connect and allocate: not timed."""
+CHECK = 60
+"""Steps of a whole run in the lab."""
 Seconds = Mapping[str, float]
-
-
-# -- in the lab ----------------------------------------------------------------------------
-
-
-class Ddp(Rank):
-    """The same training, synchronized by PyTorch alone."""
-
-    hook: Any = None
-
-    def synchronize(self, density: float | None) -> None:
-        self.model = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        if self.hook is not None:
-            self.model.register_comm_hook(None, self.hook)
-
-
-class HalfDdp(Ddp):
-    hook = staticmethod(fp16_compress_hook)
-
-
-class Alone(Rank):
-    """What the processors take."""
-
-    def synchronize(self, density: float | None) -> None:
-        pass
-
-
-PLAIN: dict[str, type[Rank]] = {ALONE: Alone, FP32: Ddp, FP16: HalfDdp}
-
-
-def contestants(runs: Sequence[Run]) -> dict[str, Rank]:
-    """Of the lab: a step of each density that these runs have, beside PyTorch's own."""
-    dense = replace(runs[0], method="dense")
-    found = {name: kind(dense) for name, kind in PLAIN.items()}
-    for run in runs:
-        found |= {name: Rank(run, density) for name, density in _stages(run).items()}
-    return found
-
-
-def _stages(run: Run) -> dict[str, float]:
-    return {_stage(run, density): density for density in densities(run)}
-
-
-def _stage(run: Run, density: float) -> str:
-    return f"{run.method} at {density:g}"
-
-
-def densities(run: Run, begin: int = 0) -> Counter[float]:
-    """Of a run's steps from one on: the warm-up's, then its own."""
-    warmup = BY_NAME[run.method].warmup(TASKS[run.task].settings, run.steps)
-    at = [warmup.density(step) if warmup else None for step in range(begin, run.steps)]
-    return Counter(run.density if density is None else density for density in at)
-
-
-def take_turns(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Seconds of a step until all ranks are done, by contestant, in each round. Collective."""
-    seconds: dict[str, list[float]] = {}
-    ranks = contestants(runs)
-    for turn in range(ROUNDS + 1):
-        first = turn * (TURN + 1)
-        for name, rank in ranks.items():
-            rank.advance(first)
-            dist.barrier()
-            began = time.perf_counter()
-            for step in range(TURN):
-                rank.advance(first + 1 + step)
-            dist.barrier()
-            if turn > 0:  # the first finds caches and connections cold
-                seconds.setdefault(name, []).append((time.perf_counter() - began) / TURN)
-    return seconds
-
-
-def whole_run(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """The first: seconds of its steps once it has settled, and all mean losses. Collective."""
-    run = runs[0]
-    rank = Ddp(run) if run.method == "dense" else Rank(run)
-    losses = [rank.advance(step) for step in range(SETTLED)]
-    dist.barrier()
-    began = time.perf_counter()
-    losses += [rank.advance(step) for step in range(SETTLED, run.steps)]
-    dist.barrier()
-    total = torch.tensor([*losses, time.perf_counter() - began], dtype=torch.float64)
-    dist.all_reduce(total)
-    *losses, seconds = (total / dist.get_world_size()).tolist()
-    return {"seconds": [seconds], "losses": losses}
-
-
-JOBS = {"turns": take_turns, "whole": whole_run}
-
-
-def work(job: str, runs: Sequence[Run], out: Path) -> None:
-    """One rank of a job."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    found = JOBS[job](runs)
-    if dist.get_rank() == 0:
-        out.write_text(json.dumps(found))
-    leave()
-
-
-def in_lab(job: str, runs: Sequence[Run], rate: str, folder: Path) -> dict[str, list[float]]:
-    """What rank 0 of a job found."""
-    out = (folder / f"{job},{rate}").absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    with Cluster(runs[0].workers, rate) as cluster:
-        code = cluster.run(
-            [sys.executable, __file__, job, json.dumps(list(map(asdict, runs))), str(out)],
-            env={"GRADWIRE_TIME_TO_ACCURACY": "1"},
-        )
-    if code:
-        raise SystemExit(f"the job in the lab ended with {code}; its words are above.")
-    found: dict[str, list[float]] = json.loads(out.read_text())
-    out.unlink()
-    return found
-
-
-# -- together ------------------------------------------------------------------------------
 
 
 def run_seconds(run: Run, of_step: Seconds, begin: int = 0) -> float:
@@ -169,7 +43,7 @@ def run_seconds(run: Run, of_step: Seconds, begin: int = 0) -> float:
     if run.method == "dense":
         return (run.steps - begin) * of_step[FP32]
     stages = densities(run, begin).items()
-    return sum(n * of_step[_stage(run, density)] for density, n in stages)
+    return sum(n * of_step[stage(run, density)] for density, n in stages)
 
 
 def reached(dense: Run, method: str, seeds: int, folder: Path) -> tuple[Run, dict[int, float]]:
@@ -219,7 +93,7 @@ def tables(found: Mapping[str, Any]) -> str:
         plain = {name: dense * of_step[name] for name in (FP32, FP16)}
         rows = [(name, dense, 1e3 * of_step[name], total) for name, total in plain.items()]
         for run in runs[1:]:
-            own = of_step[_stage(run, run.density)]
+            own = of_step[stage(run, run.density)]
             rows.append((run.method, run.steps, 1e3 * own, run_seconds(run, of_step)))
         cells += [
             (rate, name, f"{steps:,}", f"{ms:.0f}", f"{total / 60:.1f}",
@@ -293,6 +167,4 @@ def _arguments() -> argparse.Namespace:
 
 if __name__ == "__main__":
     set_allocator()
-    if "GRADWIRE_TIME_TO_ACCURACY" in os.environ:
-        work(sys.argv[1], [Run(**run) for run in json.loads(sys.argv[2])], Path(sys.argv[3]))
     raise SystemExit(main())

@@ -20,7 +20,7 @@ def dense(suite: SimpleNamespace) -> Any:
 
 def of_step(suite: SimpleNamespace, run: Any) -> dict[str, float]:
     """A step of density d takes d seconds."""
-    stages = {name: float(name.split()[-1]) for name in suite.time_to_accuracy._stages(run)}
+    stages = {name: float(name.split()[-1]) for name in suite.contestants.stages(run)}
     return {suite.time_to_accuracy.FP32: 2.0, suite.time_to_accuracy.FP16: 1.0, **stages}
 
 

@@ -431,13 +431,13 @@ def test_a_bad_norm_is_not_remembered(three: Ranks) -> None:
 # -- learning rates ------------------------------------------------------------------------------
 
 
-def zero(model: nn.Module) -> torch.optim.Optimizer:
+def zero(model: nn.Module, kind: type, **options: Any) -> torch.optim.Optimizer:
     """Each rank steps some of the parameters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, when it is imported
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05)
+    return ZeroRedundancyOptimizer(model.parameters(), kind, lr=0.05, **options)
 
 
 def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
@@ -447,7 +447,8 @@ def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
         "torch": lambda: torch.optim.SGD(model.parameters(), 0.05),
         "ours": lambda: gradwire.optim.SGD(model.parameters(), 0.05, momentum=0.9),
         "adam": lambda: torch.optim.AdamW(model.parameters(), 0.05),
-        "zero": lambda: zero(model),
+        "zero": lambda: zero(model, torch.optim.SGD),
+        "zero-ours": lambda: zero(model, gradwire.optim.SGD, momentum=0.9),
         "two": lambda: torch.optim.SGD(
             [{"params": model.one.parameters()}, {"params": model.conv.parameters(), "lr": 0.1}],
             0.05,
@@ -472,6 +473,7 @@ def after_a_cut(kind: str, strategy: str) -> tuple[float, float]:
     [
         ("ours", DGC), ("ours", "onebit+ef | alltoall"), ("torch", "topk(0.1)+ef | gtopk"),
         ("two", "powersgd(2)"), ("zero", "topk(0.1)+ef | allgather"),
+        ("zero-ours", DGC),
     ],
 )  # fmt: skip
 def test_what_waits_keeps_its_rate(three: Ranks, kind: str, strategy: str) -> None:

@@ -80,9 +80,8 @@ class OptimizerCheck:
         Here and not when the exchange begins: only now is this step's rate known, also in the
         first step after a resume, when we have not yet met the optimizer.
         """
-        # ZeroRedundancyOptimizer holds all parameters, and one that steps this rank's.
-        stepping = getattr(optimizer, "optim", optimizer)
-        if self._session.has_memory and isinstance(stepping, torch.optim.SGD | SGD):
+        sgd = torch.optim.SGD | SGD
+        if self._session.has_memory and isinstance(_stepping(optimizer), sgd):
             self._session.rates.follow(
                 {
                     self._names[id(p)]: rate
@@ -99,7 +98,7 @@ class OptimizerCheck:
     def _check_momentum(
         self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
     ) -> None:
-        if self._own is None or getattr(optimizer, "asks_the_plan", False):
+        if self._own is None or getattr(_stepping(optimizer), "asks_the_plan", False):
             return
         for group in groups:
             momentum = group.get("momentum", 0) or (group.get("betas") or (0,))[0]
@@ -149,6 +148,13 @@ class OptimizerCheck:
                 UserWarning,
                 stacklevel=4,
             )
+
+
+def _stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Itself; of ZeroRedundancyOptimizer, which holds all parameters, the one that steps this
+    rank's."""
+    inner: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
+    return inner
 
 
 def calling_scaler() -> GradScaler | None:

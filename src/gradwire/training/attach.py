@@ -178,8 +178,8 @@ class Handle:
 
     def detach(self) -> None:
         """Stop synchronizing; what waits in residuals is dropped, and all memory is given back.
-        Not collective, but for all ranks to do between two steps.
-        DDP goes back to its own sum, replicas of a sharded model to a dense one."""
+        DDP goes back to its own sum, replicas of a sharded model to a dense one. Not collective,
+        but for all ranks to do between two steps."""
         self._check.close()
         self._frontend.close()
         self._session.close()

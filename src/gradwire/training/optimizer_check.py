@@ -65,7 +65,7 @@ class OptimizerCheck:
         if all(float(g.get("lr", 1.0)) == 0.0 for g in groups):
             return  # torch makes optimizers' states by such a step, before training
         self._check_fired()
-        self._check_decay(optimizer)
+        self._check_decay(optimizer, groups)
         self._seen.add(optimizer)
         self._follow_rates(optimizer)
 
@@ -112,12 +112,12 @@ class OptimizerCheck:
                     "'topk(0.01)+ef | allgather'."
                 )
 
-    def _check_decay(self, optimizer: torch.optim.Optimizer) -> None:
+    def _check_decay(self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
         """λ·w of torch's SGD passes the plan's momentum by."""
         feedback = self._own.feedback if self._own else None
         if feedback is None or feedback.dampens or not isinstance(optimizer, torch.optim.SGD):
             return
-        decay = max(float(group["weight_decay"]) for group in optimizer.param_groups)
+        decay = max(float(group["weight_decay"]) for group in groups)
         momentum, _ = rule_of(feedback)
         if decay and momentum:
             warnings.warn(

@@ -168,7 +168,8 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
     others = differing(mine, session.performers[0].group, session.device)
     if problem is not None:
         raise problem
-    for rank, text in others.items():
+    if others:
+        rank, text = min(others.items())
         raise PlanError(
             "all ranks choose among the same strategies, in one order; here are "
             f"{mine[:300]}, rank {rank} has {text[:300]}. Pass the same list everywhere."

@@ -14,6 +14,7 @@ from small import (
     fingerprint,
     gradients,
     loss_of,
+    mean,
     residuals,
     small,
 )
@@ -44,7 +45,8 @@ def slopes(step: int) -> dict[str, Tensor]:
 
 
 def non_finite(strategy: str, where: str, value: float) -> None:
-    """One bad number on rank 1: NaN everywhere in that bucket; nothing is lost in the others."""
+    """One bad number on rank 1: NaN everywhere in that bucket, and in all that is given back to
+    residuals; nothing is lost in these."""
     model = Told()
     with attached(model, strategy, bucket_bytes=8) as handle:
         for step in range(4):
@@ -61,8 +63,9 @@ def non_finite(strategy: str, where: str, value: float) -> None:
         model.zero_grad()
         model(bad).backward()
         grads = gradients(model)
-        assert grads[where].isnan().all()
-        assert all(g.isfinite().all() for n, g in grads.items() if n != where)
+        for name, g in grads.items():
+            spoiled = name == where or name in before or name in velocity
+            assert (g.isnan() if spoiled else g.isfinite()).all(), name
         after = residuals(handle)
         for name, kept in before.items():
             assert after[name].isfinite().all()
@@ -88,6 +91,35 @@ def non_finite(strategy: str, where: str, value: float) -> None:
 def test_one_bad_number(three: Ranks, strategy: str, value: float) -> None:
     for where in ("a", "c"):
         three.run(non_finite, strategy, where, value)
+
+
+def stepped_all_the_same(strategy: str) -> None:
+    """Bad numbers are replaced by zeros instead of skipping the step: nothing counts twice."""
+    model, total = Told(), torch.zeros(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with attached(model, strategy, bucket_bytes=8) as handle:
+        for step in range(6):
+            given = slopes(step)
+            total += mean(given["b"])
+            if step == 3 and dist.get_rank() == 1:
+                given["a"][2, 2] = torch.inf
+            optimizer.zero_grad()
+            model(given).backward()
+            for p in model.parameters():
+                assert p.grad is not None
+                p.grad.nan_to_num_(0.0, 0.0, 0.0)
+            optimizer.step()
+        optimizer.zero_grad()
+        handle.flush()
+        optimizer.step()
+    torch.testing.assert_close(model.b.detach(), -total, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "strategy", [TOPK, "bf16+ef | allgather", "powersgd(2)", "onebit+ef | alltoall"]
+)
+def test_a_spoiled_step_counts_nothing_twice(three: Ranks, strategy: str) -> None:
+    three.run(stepped_all_the_same, strategy)
 
 
 def without_memory(strategy: str) -> None:

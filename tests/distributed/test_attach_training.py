@@ -1,4 +1,4 @@
-"""What training asks of an attached model: warm-up, clipping, loss scales, flush, exclusions."""
+"""What training asks of an attached model: decay, warm-up, exclusions, rates, loss scales."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from small import (
     entry,
     fingerprint,
     from_all,
-    gradients,
-    local_gradients,
     loss_of,
     raised,
     residuals,
@@ -164,109 +162,6 @@ def test_warm_up_goes_through_its_densities(three: Ranks) -> None:
     assert all(other == first for other in others)
 
 
-KEPT = "residual", "owners_residual", "velocity"
-
-
-def one_bit_adam() -> list[Any]:
-    """What travelled how, and the weights."""
-    model, seen = small(), []
-    plan = "onebit+shared_momentum | alltoall"
-    with attached(model, plan, warmup=Warmup(3, (1.0,))) as handle:
-        adam = gradwire.optim.OneBitAdam(
-            model.parameters(), 1e-3, betas=(0.9, 0.99), freeze_step=3
-        )
-        for step in range(6):
-            adam.zero_grad()
-            loss_of(model, step).backward()
-            adam.step()
-            seen.append(str(handle.plan.strategy_of("one.weight")))
-        state = entry(handle)["state"]
-        assert all(float(state["one.weight"][key].abs().max()) > 0 for key in KEPT)
-        other = gradwire.optim.OneBitAdam(model.parameters(), betas=(0.8, 0.99), freeze_step=3)
-        with pytest.raises(UsageError, match=r"shared_momentum\(0\.8\)"):
-            other.step()
-    return [*seen, fingerprint(model.parameters())]
-
-
-def one_bit_adam_clipped(scaled: bool) -> str:
-    """The variance is learned from differences of momenta; clipped ones have none."""
-    model, plan = small(), "onebit+shared_momentum | alltoall"
-    scaler = GradScaler("cpu", enabled=scaled)
-    with attached(model, plan, warmup=Warmup(9, (1.0,)), scaler=scaler if scaled else None):
-        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
-        for step, norm in enumerate((1e9, 1e9, 1e-3)):
-            adam.zero_grad()
-            scaler.scale(loss_of(model, step)).backward()
-            scaler.unscale_(adam)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
-            try:
-                scaler.step(adam)
-            except UsageError as error:
-                return f"{step}: {error}"
-            scaler.update()
-    return "stepped"
-
-
-def one_bit_adam_rounded() -> bool:
-    """By a scale that is no power of two; and what is not finite is not called changed."""
-    model, scaler = small(), GradScaler("cpu", init_scale=1000.0)
-    plan, warmup = "onebit+shared_momentum | alltoall", Warmup(9, (1.0,))
-    with attached(model, plan, warmup=warmup, scaler=scaler):
-        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
-        for step in range(3):
-            adam.zero_grad()
-            scaler.scale(loss_of(model, step)).backward()
-            scaler.step(adam)
-            scaler.update()
-    moved = not torch.equal(model.one.weight, small().one.weight)
-    with attached(model, plan, warmup=warmup):
-        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
-        for factor in (1.0, math.nan):
-            adam.zero_grad()
-            (loss_of(model) * factor).backward()
-            adam.step()
-    return moved and bool(model.one.weight.isnan().any())
-
-
-def test_one_bit_adam_takes_what_is_rounded_and_what_is_nan(three: Ranks) -> None:
-    assert three.run(one_bit_adam_rounded) == [True] * 3
-
-
-def one_bit_adam_too_long() -> tuple[str, str]:
-    """Ten steps to learn the variance in, three of them dense."""
-    model = small()
-    with attached(model, "onebit+shared_momentum | alltoall", warmup=Warmup(3, (1.0,))):
-        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=10)
-        for step in range(3):
-            adam.zero_grad()
-            loss_of(model, step).backward()
-            adam.step()
-        adam.zero_grad()
-        loss_of(model, 3).backward()
-        return raised(adam.step), raised(torch.optim.AdamW(model.parameters()).step)
-
-
-def test_one_bit_adam_is_told_of_a_variance_that_is_not_learned(three: Ranks) -> None:
-    for compressed, other in three.run(one_bit_adam_too_long):
-        assert "in step 4 of freeze_step=10" in compressed
-        assert "optim.OneBitAdam(betas=(0.9, 0.999)" in other
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-def test_one_bit_adam_is_told_of_clipped_momenta(three: Ranks, scaled: bool) -> None:
-    for said in three.run(one_bit_adam_clipped, scaled):
-        assert said.startswith("2: while OneBitAdam learns")
-        assert "attach(clip_norm=" in said
-
-
-def test_one_bit_adam_learns_while_the_plan_is_dense(three: Ranks) -> None:
-    """Vectors travel dense for ever, and nobody minds."""
-    first, *others = three.run(one_bit_adam)
-    dense, sparse = "none+shared_momentum | allreduce", "onebit+shared_momentum | alltoall"
-    assert first[:6] == [dense] * 3 + [sparse] * 3
-    assert all(other == first for other in others)
-
-
 def resumed_in_warm_up(stop: int) -> bool:
     def attach_to(model: nn.Module) -> Any:
         return attached(model, DGC, warmup=Warmup(6, (0.5, 0.15)))
@@ -380,52 +275,16 @@ def test_a_plan_says_itself_what_is_dense(three: Ranks) -> None:
     assert all("a plan says itself" in said for said in three.run(excluded_from_a_plan))
 
 
-# -- clipping ------------------------------------------------------------------------------------
+def names_compiled() -> set[str]:
+    """By DDP around torch.compile."""
+    model = DistributedDataParallel(torch.compile(small(), backend="eager"))
+    with attached(model, "topk(0.1)+ef | allgather", exclude=["one.*"]) as handle:
+        assert str(handle.plan.strategy_of("one.weight")) == "none | allreduce"
+        return set(entry(handle)["state"])
 
 
-def norm_of(values: Any) -> float:
-    return math.sqrt(sum(float(x.double().square().sum()) for x in values))
-
-
-def clipped(limit: float) -> None:
-    """Dense averages are of gradients times min(1, √N·c / the norm of the step before)."""
-    model, world, before = small(), dist.get_world_size(), None
-    with attached(model, "none | allreduce", clip_norm=limit, clip_overlap=True) as handle:
-        for step in range(4):
-            local = local_gradients(model, step)
-            norm = norm_of(local.values())
-            known = norm if before is None else before  # the first step waits for all
-            scale = min(1.0, limit * math.sqrt(world) / known)
-            assert (scale < 1) == (limit < 1)
-            model.zero_grad()
-            loss_of(model, step).backward()
-            for name, found in gradients(model).items():
-                wanted = sum(from_all(local[name] * scale)) / world
-                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
-            before = norm
-        own: Any = entry(handle)["gradient_norm"]
-        assert own == pytest.approx(before, rel=1e-5)
-
-
-@pytest.mark.parametrize("limit", [1e-3, 1e3])
-def test_clipping_by_the_step_before(three: Ranks, limit: float) -> None:
-    three.run(clipped, limit)
-
-
-def bad_norm() -> tuple[bool, bool]:
-    """inf is not remembered as the norm of the step before."""
-    model = small()
-    with attached(model, DGC, clip_norm=1e-3, clip_overlap=True) as handle:
-        train(model, range(1))
-        before = entry(handle)["gradient_norm"]
-        bad = loss_of(model, 1) * (math.inf if dist.get_rank() == 1 else 1.0)
-        model.zero_grad()
-        bad.backward()
-        return entry(handle)["gradient_norm"] == before, dist.get_rank() == 1
-
-
-def test_a_bad_norm_is_not_remembered(three: Ranks) -> None:
-    assert all(same == is_bad for same, is_bad in three.run(bad_norm))
+def test_names_are_the_models_own_under_ddp_and_compile(three: Ranks) -> None:
+    assert three.run(names_compiled) == [{n for n, _ in small().named_parameters()}] * 3
 
 
 # -- learning rates ------------------------------------------------------------------------------
@@ -480,6 +339,40 @@ def test_what_waits_keeps_its_rate(three: Ranks, kind: str, strategy: str) -> No
     for factor, said in three.run(after_a_cut, kind, strategy):
         assert factor == pytest.approx(5.0)
         assert said == pytest.approx(0.01)
+
+
+def by_closure(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    """Backward inside the step, as Lightning has it, at a rate that falls in each."""
+    for step in steps:
+
+        def closure(step: int = step) -> Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model, step)
+            loss.backward()
+            return loss
+
+        optimizer.param_groups[0]["lr"] = 0.1 * 0.7**step
+        optimizer.step(closure)
+
+
+def resumed_by_closure() -> bool:
+    found = []
+    for stop in (0, 3):
+        model, plan = small(), "topk(0.1)+ef | allgather"
+        state: Any = None
+        for steps in (range(stop), range(stop, 6)):
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            with attached(model, plan) as handle:
+                if state is not None and stop:
+                    handle.load_state_dict(state)
+                by_closure(model, optimizer, steps)
+                state = copy.deepcopy(handle.state_dict())
+        found.append(fingerprint(model.parameters()))
+    return found[0] == found[1]
+
+
+def test_resume_where_the_step_runs_backward(three: Ranks) -> None:
+    assert all(three.run(resumed_by_closure))
 
 
 def without_a_handle() -> tuple[float, str]:
@@ -669,77 +562,6 @@ def untold() -> str:
 
 def test_a_scaler_that_attach_was_not_told_of(three: Ranks) -> None:
     assert all("scaler=scaler" in said for said in three.run(untold))
-
-
-# -- flush ---------------------------------------------------------------------------------------
-
-
-def flushed(strategy: str) -> None:
-    """One all-reduce brings all that waited; nothing waits then, and momentum stays."""
-    model, world = small(), dist.get_world_size()
-    with attached(model, strategy) as handle:
-        train(model, range(3))
-        waiting = handle._session.ledger.waiting()
-        velocity = {n: s["velocity"].clone() for n, s in entry(handle)["state"].items()
-                    if "velocity" in s}  # fmt: skip
-        for p in model.parameters():
-            p.grad = None
-        handle.flush()
-        assert waiting
-        for name, found in gradients(model).items():
-            wanted = torch.zeros_like(found)
-            if name in waiting:
-                wanted = sum(from_all(waiting[name])).view_as(found) / world  # type: ignore[union-attr]
-            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
-        assert not any(float(x.abs().max()) for x in handle._session.ledger.waiting().values())
-        for name, u in velocity.items():
-            assert torch.equal(entry(handle)["state"][name]["velocity"], u)
-        before = gradients(model)
-        handle.flush()  # nothing waits: nothing is added
-        for name, x in gradients(model).items():
-            assert torch.equal(x, before[name])
-        fingerprints = {
-            fingerprint([x]) for x in from_all(torch.cat([g.flatten() for g in before.values()]))
-        }
-        assert len(fingerprints) == 1
-
-
-@pytest.mark.parametrize(
-    "strategy", [DGC, "topk(0.1)+ef | gtopk", "qsgd(4)+ef | alltoall", "powersgd(1)"]
-)
-def test_flush_empties_what_waits(three: Ranks, strategy: str) -> None:
-    three.run(flushed, strategy)
-
-
-def flushed_after(change: str) -> float:
-    """How much of what was given did not arrive, in parts, though the rate fell, or the scale
-    rose, between the last step and the flush."""
-    model = nn.Linear(16, 8, bias=False)
-    nn.init.zeros_(model.weight)
-    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, enabled=change == "scale")
-    optimizer, dice = torch.optim.SGD(model.parameters(), 1.0), torch.Generator().manual_seed(1)
-    told = scaler if scaler.is_enabled() else None
-    with attached(model, "topk(0.05)+ef | allgather", scaler=told) as handle:
-        given = torch.zeros(8, 16)
-        for _ in range(3):
-            optimizer.zero_grad()
-            factors = torch.randn(8, 16, generator=dice)
-            given += factors
-            scaler.scale((model.weight * factors).sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-        if change == "rate":
-            optimizer.param_groups[0]["lr"] = 0.125
-        optimizer.zero_grad()
-        handle.flush()
-        scaler.unscale_(optimizer)
-        optimizer.step()
-    return float((model.weight + given).detach().norm() / given.norm())
-
-
-@pytest.mark.parametrize("change", ["nothing", "rate", "scale"])
-def test_a_flush_brings_what_waited_whole(three: Ranks, change: str) -> None:
-    assert max(three.run(flushed_after, change)) < 1e-6
 
 
 # -- another plan than it was saved with ---------------------------------------------------------

@@ -222,6 +222,32 @@ def test_each_rank_has_its_rates(four: Ranks, tmp_path: Path) -> None:
         assert set(before) == {0.5**rank}
 
 
+def of_two_groups(folder: str) -> tuple[bool, bool]:
+    """Two stages of a pipeline, whose parameters have the same names, in one checkpoint."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    stage = dist.get_rank() % 2
+    model = small(seed=stage)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    plan, options = "topk(0.1)+ef | allgather", {"process_group": groups[stage]}
+    with attached(model, plan, **options) as handle:
+        train(model, optimizer, range(3))
+        kept = entry(handle)["state"]["one.weight"]["residual"].clone()
+        dcp.save({"gradwire": handle.state_dict()}, checkpoint_id=folder)
+    with attached(model, plan, **options) as handle:
+        handle.load_checkpoint(folder)
+        found = entry(handle)["state"]["one.weight"]["residual"]
+        state = handle.state_dict()
+        try:
+            handle.load_state_dict([state, state])
+        except PlanError as error:
+            return torch.equal(found, kept), "came twice" in str(error)
+    return torch.equal(found, kept), False
+
+
+def test_groups_that_save_beside_each_other(four: Ranks, tmp_path: Path) -> None:
+    assert four.run(of_two_groups, str(tmp_path / "both")) == [(True, True)] * 4
+
+
 def loaded(
     folder: str, key: str = "gradwire", model: nn.Module | None = None, strict: bool = True
 ) -> str:

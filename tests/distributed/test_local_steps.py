@@ -1,15 +1,13 @@
-"""Local steps: rounds, fragments, delays, what waits of progress, states."""
+"""Local steps: rounds, fragments, delays, what waits of progress, what is refused."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from ranks import Ranks
 from small import attached, fingerprint, from_all, loss_of, raised, small
 from torch import Tensor, nn
@@ -20,6 +18,7 @@ import gradwire
 from gradwire import LocalSteps
 from gradwire.errors import PlanError, UsageError
 from gradwire.training.attached import is_attached
+from gradwire.training.fragments import split
 
 AVERAGE: dict[str, Any] = {"outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False}
 DENSE, SPARSE = "none | allreduce", "topk(0.1)+ef | allgather"
@@ -135,98 +134,6 @@ def test_the_outer_momentum_may_be_the_plans(three: Ranks) -> None:
     assert float((ours[0] - theirs[0]).abs().max()) < 1e-6
 
 
-def made(seed: int, plan: str = SPARSE) -> tuple[nn.Module, torch.optim.Optimizer, LocalSteps]:
-    model = small(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    return model, optimizer, LocalSteps(model, optimizer, 4, plan, fragments=2)
-
-
-def interrupted(plan: str, stop: int) -> bool:
-    model, optimizer, local = made(0, plan)
-    train(model, optimizer, range(stop))
-    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-    saved = {k: torch.load(_saved(v)) for k, v in {**saved, "local": local.state_dict()}.items()}
-    train(model, optimizer, range(stop, 12))
-    local.detach()
-    again, optimizer, local = made(9, plan)
-    again.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    local.load_state_dict(saved["local"])
-    train(again, optimizer, range(stop, 12))
-    local.detach()
-    return torch.equal(flat(model), flat(again))
-
-
-def _saved(state: Any) -> Any:
-    import io
-
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return file
-
-
-@pytest.mark.parametrize("plan", [SPARSE, "qsgd(4)+ef | alltoall"])
-@pytest.mark.parametrize("stop", [3, 4, 7])
-def test_resume_is_the_uninterrupted_run(three: Ranks, plan: str, stop: int) -> None:
-    """Also in the middle of a round."""
-    assert three.run(interrupted, plan, stop) == [True] * 3
-
-
-def save(folder: str) -> Tensor:
-    model, optimizer, local = made(0)
-    train(model, optimizer, range(8))
-    local.synchronize()
-    torch.save(local.state_dict(), f"{folder}/{dist.get_rank()}.pt")
-    local.detach()
-    return flat(model)
-
-
-def load(folder: str, count: int) -> Any:
-    model, optimizer, local = made(5)
-    states = [torch.load(f"{folder}/{rank}.pt") for rank in range(count)]
-    try:
-        local.load_state_dict(states)
-    except PlanError as error:
-        local.detach()
-        return str(error)
-    anchors = torch.cat([a.detach().flatten() for f in local.fragments
-                         for a in f.anchors.parameters()])  # fmt: skip
-    train(model, optimizer, range(8, 12))
-    local.detach()
-    return anchors
-
-
-def test_another_number_of_ranks(four: Ranks, two: Ranks, tmp_path: Path) -> None:
-    wanted = four.run(save, str(tmp_path))
-    for anchors in two.run(load, str(tmp_path), 4):
-        assert torch.equal(anchors, wanted[0])
-    assert all("rank k's goes to k mod 2" in said for said in two.run(load, str(tmp_path), 2))
-
-
-def loaded_under_way() -> bool:
-    """A state that is loaded while an exchange is on its way: that exchange is nothing's."""
-    weights = []
-    for steps in (4, 6):  # at 6, the second round's first half is under way
-        model = small()
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        local = LocalSteps(model, optimizer, 3, SPARSE, delay=2)
-        train(model, optimizer, range(2))
-        saved = torch.load(_saved([model.state_dict(), local.state_dict()]))
-        train(model, optimizer, range(2, steps))
-        assert local.fragments[0].under_way
-        model.load_state_dict(saved[0])
-        local.load_state_dict(saved[1])
-        train(model, optimizer, range(2, 8))
-        weights.append(flat(model))
-        local.detach()
-    return torch.equal(*weights)
-
-
-def test_loading_drops_an_exchange_that_is_under_way(three: Ranks) -> None:
-    assert three.run(loaded_under_way) == [True] * 3
-
-
 def met_twice() -> bool:
     """No step, no progress: nothing moves, not even by the outer momentum."""
     model = small()
@@ -236,8 +143,9 @@ def met_twice() -> bool:
     local.synchronize()
     before = flat(model)
     local.synchronize()
-    again = LocalSteps(small(), torch.optim.SGD(small().parameters(), 0.1), 3, DENSE, fragments=2)
-    again.load_state_dict(torch.load(_saved(local.state_dict())))
+    twin = small()
+    again = LocalSteps(twin, torch.optim.SGD(twin.parameters(), 0.1), 3, DENSE, fragments=2)
+    again.load_state_dict(copy.deepcopy(local.state_dict()))
     anchors = [a.detach().clone() for f in again.fragments for a in f.anchors.parameters()]
     again.synchronize()
     moved = [a.detach() for f in again.fragments for a in f.anchors.parameters()]
@@ -250,12 +158,12 @@ def test_meeting_again_without_a_step_changes_nothing(three: Ranks) -> None:
     assert three.run(met_twice) == [True] * 3
 
 
-def scaled(resumed: bool) -> str:
+def scaled(before: int) -> str:
     model, scaler = small(), torch.amp.GradScaler("cpu")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     local = LocalSteps(model, optimizer, 2, DENSE)
-    if resumed:
-        local.load_state_dict({**local.state_dict(), "step": 5})
+    train(model, optimizer, range(before))
+    optimizer.zero_grad()
     scaler.scale(loss_of(model)).backward()
     try:
         scaler.step(optimizer)
@@ -266,9 +174,10 @@ def scaled(resumed: bool) -> str:
     return "stepped"
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_a_scaler_skips_steps_on_one_rank_only(three: Ranks, resumed: bool) -> None:
-    assert all("without a scaler" in said for said in three.run(scaled, resumed))
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_scaler_skips_steps_on_one_rank_only(three: Ranks, before: int) -> None:
+    """Also one that comes later."""
+    assert all("without a scaler" in said for said in three.run(scaled, before))
 
 
 def diverged(delay: int) -> tuple[bool, bool]:
@@ -372,30 +281,6 @@ def test_own_progress_meanwhile_is_mixed_in(three: Ranks, keep: float) -> None:
     assert max(three.run(kept, keep)) < 1e-6
 
 
-def by_dcp(folder: str, plan: str) -> str:
-    """torch.distributed.checkpoint fills what is there: of a fresh one, nothing waits yet."""
-    model, optimizer, local = made(0, plan)
-    train(model, optimizer, range(8))
-    dcp.save({"local": local.state_dict()}, checkpoint_id=folder)
-    local.detach()
-    _, _, local = made(0, plan)
-    state = {"local": local.state_dict()}
-    dcp.load(state, checkpoint_id=folder)
-    try:
-        local.load_state_dict(state["local"])
-    except (PlanError, UsageError) as error:
-        return str(error)
-    finally:
-        local.detach()
-    return "loaded"
-
-
-@pytest.mark.parametrize("plan", [DENSE, SPARSE])
-def test_what_dcp_leaves_out_is_missed(three: Ranks, tmp_path: Path, plan: str) -> None:
-    for said in three.run(by_dcp, str(tmp_path), plan):
-        assert "fills only" in said
-
-
 def refused(options: dict[str, Any]) -> str:
     model: Any = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -404,7 +289,12 @@ def refused(options: dict[str, Any]) -> str:
     handle = LocalSteps(model, optimizer, 4, DENSE) if kind == "local" else handle
     if kind == "sharded":
         fully_shard(model)
-    model = DistributedDataParallel(model) if kind == "ddp" else model
+    if "ddp" in kind:
+        model = DistributedDataParallel(model)
+        model = nn.Sequential(model) if kind == "ddp inside" else model
+        model = torch.compile(model, backend="eager") if kind == "compiled ddp" else model
+    if kind == "another's":
+        optimizer = torch.optim.SGD(small().parameters(), 0.1)
     try:
         LocalSteps(model, optimizer, options.pop("every", 4), plan, **options)
     except UsageError as error:
@@ -419,6 +309,9 @@ def refused(options: dict[str, Any]) -> str:
     ("options", "says"),
     [
         ({"kind": "ddp"}, "Pass the plain module"),
+        ({"kind": "ddp inside"}, "Pass the plain module"),
+        ({"kind": "compiled ddp"}, "Pass the plain module"),
+        ({"kind": "another's"}, "holds none of them"),
         ({"kind": "attached"}, "Pass the plain module"),
         ({"kind": "local"}, "takes local steps already"),
         ({"kind": "sharded"}, "Pass the plain module"),
@@ -436,6 +329,52 @@ def refused(options: dict[str, Any]) -> str:
 def test_what_is_refused(three: Ranks, options: dict[str, Any], says: str) -> None:
     for said in three.run(refused, options):
         assert says in said
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As Accelerate's: torch's hooks are the inner one's only."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+    def step(self, closure: Any = None) -> None:
+        self.optimizer.step(closure)
+
+
+def wrapped() -> tuple[list[str], bool]:
+    model = small()
+    compiled: Any = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(compiled, Wrapper(Wrapper(optimizer)), 2, DENSE)
+    equal = train(compiled, optimizer, range(2))[-1]
+    local.detach()
+    return list(local.fragments[0].parameters), equal
+
+
+def test_models_and_optimizers_are_taken_out_of_their_wrappers(three: Ranks) -> None:
+    names = [name for name, _ in small().named_parameters()]
+    assert three.run(wrapped) == [(names, True)] * 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "wanted"),
+    [
+        ([8, 8, 8, 8], 2, [2, 2]),
+        ([16, 4, 16, 4, 16, 4, 800, 4], 4, [5, 1, 1, 1]),
+        ([800, 4, 4, 4], 3, [1, 1, 2]),
+        ([800, 4, 4, 4], 4, [1, 1, 1, 1]),
+        ([1, 1, 1, 9], 2, [3, 1]),  # half of the 9 would not fit beside the others
+        ([4, 9, 4, 9, 4, 9, 4], 3, [2, 3, 2]),
+        ([5], 1, [1]),
+    ],
+)
+def test_there_are_as_many_fragments_as_asked_for(
+    sizes: list[int], count: int, wanted: list[int]
+) -> None:
+    named = {f"{i}": nn.Parameter(torch.zeros(size)) for i, size in enumerate(sizes)}
+    parts = split(named, count)
+    assert [len(part) for part in parts] == wanted
+    assert [name for part in parts for name in part] == list(named)
 
 
 def alone() -> tuple[str, str, bool]:

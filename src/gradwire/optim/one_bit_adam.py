@@ -41,7 +41,7 @@ class OneBitAdam(Optimizer):
     Convergence Speed", algorithm 1.
 
     Raises:
-        UsageError: at the first step, if a parameter's plan does not share its momentum; while
+        UsageError: at a step, if a parameter's plan does not share its momentum; while
             the variance is learned, if momenta travel compressed, or are not what arrived, as
             after `clip_grad_norm_`.
     """
@@ -68,11 +68,10 @@ class OneBitAdam(Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
                     "freeze_step": freeze_step}  # fmt: skip
         super().__init__(params, defaults)
-        self._kept, self._checked = momentum_kept, False
+        self._kept = momentum_kept
 
     def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
-        own = {"_kept": self._kept, "_checked": self._checked}
-        return {**super().__getstate__(), **own}
+        return {**super().__getstate__(), "_kept": self._kept}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -85,10 +84,9 @@ class OneBitAdam(Optimizer):
             for p in group["params"]:
                 # Of a sharded parameter some ranks may keep no part; it is attached on the others.
                 if p.grad is not None and shard_of(p.grad).numel():
-                    if not self._checked and self._kept is None:
+                    if self._kept is None:
                         _check(p, group["betas"][0])
                     self._move(p, p.grad, group)
-        self._checked = True
         return loss
 
     def _move(self, p: Tensor, u: Tensor, group: dict[str, Any]) -> None:
@@ -144,6 +142,7 @@ def _check_whole(parameter: Tensor, momentum: Tensor) -> None:
     if arrived is not None and (arrived - shard_of(momentum)).norm() > 0.01 * arrived.norm():
         raise UsageError(
             "while OneBitAdam learns the variance, .grad must be the momentum as it arrived; that "
-            f"of a parameter of shape {list(parameter.shape)} was changed after backward(). Clip "
-            "by gradwire.attach(clip_norm=...) instead of clip_grad_norm_."
+            f"of a parameter of shape {list(parameter.shape)} was changed after backward(), or is "
+            "what flush() gave. Clip by gradwire.attach(clip_norm=...) instead of "
+            "clip_grad_norm_, and flush after freeze_step."
         )

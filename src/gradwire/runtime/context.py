@@ -234,6 +234,9 @@ class BucketContext(Context):
             for state, result in zip(self._states, self.results):
                 if RIGHT_FACTOR in state:
                     state["residual"].add_(result.view_as(state["residual"]))
+        if skipped and (self.strategy.feedback or self.strategy.collective.own_feedback):
+            for result in self.results:  # given back: a step with it would count it twice
+                kernels.fill_nan(result)
         self._snapshots = []
         self.gradients = self.results = ()  # so that zero_grad(set_to_none=True) frees them
         if self._own:

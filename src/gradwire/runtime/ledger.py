@@ -143,11 +143,16 @@ class Ledger:
         for state in self.memory.values():
             state.clear()
 
-    def forget_waiting(self) -> None:
-        """Nothing waits any more, as it has been sent otherwise; momentum stays."""
+    def forget_waiting(self, averages: Mapping[str, Tensor]) -> None:
+        """Nothing waits any more: it has been sent otherwise, and has arrived as these averages.
+        Momentum stays, but for what is built of averages: it takes these up as any."""
         self.leftovers = {}
-        for name in self.memory:
+        for name, state in self.memory.items():
             self.scale_waiting(name, 0.0)
+            feedback = self.plan.strategy_of(name).feedback
+            for key in feedback.shared if feedback is not None and name in averages else ():
+                if key in state:
+                    state[key].add_(averages[name].view_as(state[key]))
 
     def scale_waiting(self, name: str, factor: float) -> None:
         """What waits of a parameter, times factor; momentum stays."""

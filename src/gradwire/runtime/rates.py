@@ -6,8 +6,7 @@ residual  *=  rate then / rate now       so that   rate now · residual  =  Σ r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-from gradwire.runtime.ledger import Ledger
+from typing import Protocol
 
 TOLERANCE = 0.01
 """How far, in parts, rates may drift before what waits is multiplied: schedules that fall in each
@@ -16,6 +15,12 @@ of thousands of steps cost a hundred passes over memory in all."""
 FALL = 1000.0
 """A rate that falls by more at once is a schedule's end (the cosine of π is not quite -1), not a
 rate: what waits would be multiplied out of a 16-bit number's range."""
+
+
+class Waiting(Protocol):
+    """Sums that wait, by the parameter's name: a `Ledger`'s, for example."""
+
+    def scale_waiting(self, name: str, factor: float) -> None: ...
 
 
 class Rates:
@@ -31,7 +36,7 @@ class Rates:
         self.units: dict[str, float] = {}
         """By the parameter's name; to be saved."""
 
-    def follow(self, rates: Mapping[str, float], ledgers: Sequence[Ledger]) -> None:
+    def follow(self, rates: Mapping[str, float], ledgers: Sequence[Waiting]) -> None:
         """A step is made at these rates, after its exchange. Zero, or almost, says nothing.
 
         Where a rate jumps, what remained of this step's own gradient is multiplied too: one of

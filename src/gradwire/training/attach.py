@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,6 +33,7 @@ from gradwire.trace import Trace
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.ddp import DdpFrontend, inner
 from gradwire.training.exclude import excluded
+from gradwire.training.flushed import Flushed
 from gradwire.training.fsdp import (
     FsdpFrontend,
     is_sharded,
@@ -68,6 +69,11 @@ class Handle:
         return self._session.plan
 
     @property
+    def attached(self) -> bool:
+        """Whether it synchronizes; False after `detach`."""
+        return not self._detached
+
+    @property
     def trace(self) -> Trace:
         """What the last step did, span by span, on this rank."""
         return self._session.conductor.trace
@@ -99,7 +105,8 @@ class Handle:
         owns; but for "owners_residual", (elements of the piece that this rank owns,),
         "right_factor", (columns, rank) of a matrix, "threshold", (1,), and "residual/1" to
         "residual/3" of a path's later compressions.
-        The tensors are the live ones; save them before the next backward. Not collective.
+        The tensors are the live ones; save them before the next backward, optimizer's step or
+        `flush`. Not collective.
         """
         return state_of(self._session)
 
@@ -117,6 +124,7 @@ class Handle:
             PlanError: it is of another model, plan, seed, or number of ranks, or it is not whole;
                 nothing has changed then.
         """
+        self._refuse_detached()
         load(self._session, state, strict=strict)
 
     def load_checkpoint(
@@ -131,12 +139,14 @@ class Handle:
         """
         from gradwire.training.checkpoint import read  # it takes a second to import
 
+        self._refuse_detached()
         saved = read(checkpoint, key, partial(wanted, self._session))
         load(self._session, saved, strict=strict)
 
     def reset(self) -> None:
         """Drop all that is remembered, residuals and momenta, as if attached anew; steps are
         counted on. Between two steps; not collective, but for all ranks to do."""
+        self._refuse_detached()
         self._session.reset()
 
     def flush(self) -> None:
@@ -149,12 +159,9 @@ class Handle:
         """
         self._refuse_detached()
         self._check.follow_rates()
-        averages = self._session.average_waiting()
-        for name, p in self._session.parameters.items():
-            if name in averages:
-                mean = averages[name].to(p.dtype)
-                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                shard_of(p.grad).add_(mean)
+        session = self._session
+        self._check.flushed = Flushed(session.parameters, session.average_waiting())
+        self._check.flushed.unscale(session.loss_scale)
 
     def adopt(self, plan: Plan) -> None:
         """Go on by another plan, between two steps. Collective.
@@ -413,9 +420,26 @@ def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
     return next(iter(devices))
 
 
+@torch.no_grad()
 def broadcast(module: nn.Module, group: dist.ProcessGroup) -> None:
-    """Rank 0's parameters and buffers, everywhere, as DDP begins."""
+    """Rank 0's parameters and buffers, everywhere, as DDP begins.
+
+    As bytes, row by row: backends do not know all dtypes, and take memory as it lies, while ranks
+    may lay out a tensor differently, with gaps, or one element for many.
+    """
     source = dist.get_process_group_ranks(group)[0]
     with attaching():
         for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(shard_of(tensor).detach(), src=source, group=group)
+            own = _without_repeats(shard_of(tensor).detach())
+            dense = own.contiguous()
+            dist.broadcast(dense.view(-1).view(torch.uint8), src=source, group=group)
+            if dense.data_ptr() != own.data_ptr():
+                own.copy_(dense)
+
+
+def _without_repeats(tensor: Tensor) -> Tensor:
+    """One of the many indices that an expanded tensor has for each element."""
+    for dim in reversed(range(tensor.dim())):
+        if tensor.numel() and tensor.stride(dim) == 0:
+            tensor = tensor.select(dim, 0)
+    return tensor

@@ -29,7 +29,7 @@ class LocalClip:
     def __init__(self, norm: float, world: int, *, overlap: bool = False) -> None:
         self._limit, self._overlap = norm * math.sqrt(world), overlap
         self.seen: float | None = None
-        """The norm of the last finite gradient of this rank, unscaled; to be saved."""
+        """The norm of the last gradient of this rank, finite and not 0, unscaled; to be saved."""
         self._squares: list[Tensor] = []
 
     @staticmethod
@@ -51,10 +51,11 @@ class LocalClip:
         self._squares += [_norm(g).square() for g in gradients]
 
     def learn(self, loss_scale: float = 1.0) -> float:
-        """The norm of all that was looked at since; inf or NaN is not remembered."""
+        """The norm of all that was looked at since; inf or NaN is not remembered, nor is 0, that
+        of a rank without a batch: it says nothing of the next."""
         squares, self._squares = self._squares, []
         norm = math.sqrt(float(torch.stack(squares).double().sum())) / loss_scale
-        if math.isfinite(norm):
+        if math.isfinite(norm) and norm > 0.0:
             self.seen = norm
         return norm
 

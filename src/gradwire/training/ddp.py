@@ -109,6 +109,8 @@ class DdpFrontend:
 
     def _complete(self, error: BaseException | None) -> None:
         opened, self._open = self._open, []
+        if not self._raises:  # in a Join nobody waits
+            self._session.under_way = False
         for future, buffer in opened:
             # DDP makes of an exception "Unable to cast … to Tensor": `wait` raises it instead.
             if error is None or self._raises:
@@ -118,7 +120,10 @@ class DdpFrontend:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """After DDP's own last word."""
+        """After DDP's own last word. There is none where a parameter had no gradient, and DDP was
+        not to look for such: it says so in the next forward, so this step must end."""
+        if not self._session.all_delivered:
+            self._session.flush(self._session.nothing)
         self._session.wait()
         self._averages.refuse()
         for parameter, average in self._kept_back:

@@ -51,7 +51,7 @@ class FsdpFrontend(ModuleFrontend):
             _let_go(p)
         super().__init__(session, parameters)
         self._group = group
-        session.shard = f" of shard {_coordinate(parameters.values())}"
+        session.group_name = f" of shard {_coordinate(parameters.values())}"
         # Before pytorch/pytorch#180666 hooks were called while such shards were still copied. (A
         # job on CPUs beside an accelerator cannot be told from that, and hands over late, too.)
         self._offloaded = session.device.type == "cpu" and torch.accelerator.is_available()
@@ -78,8 +78,8 @@ class FsdpFrontend(ModuleFrontend):
         if not self._offloaded and name in self._session.parameters:
             super()._deliver(name, gradient)
 
-    def _after_backward(self) -> None:
-        _after_backward(self.synchronize)
+    def _after_backward(self, callback: Callable[[], None]) -> None:
+        _after_backward(callback)
 
 
 class DenseAverage:

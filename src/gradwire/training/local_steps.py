@@ -12,27 +12,26 @@ is used evenly; with a delay the exchange goes on while the next steps are taken
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from glob import escape
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
-from gradwire.optim.sgd import SGD, rule_of
+from gradwire.optim.sgd import rule_of
 from gradwire.plan import Plan
 from gradwire.strategy import Strategy
-from gradwire.training.attach import Handle, attach, broadcast
+from gradwire.training.attach import broadcast
 from gradwire.training.attached import enter, is_attached, leave
+from gradwire.training.ddp import inner
 from gradwire.training.exclude import excluded
+from gradwire.training.fragments import Fragment, split
 from gradwire.training.fsdp import is_sharded
-from gradwire.training.module import ModuleFrontend
-from gradwire.training.optimizer_check import calling_scaler
+from gradwire.training.optimizer_check import calling_scaler, makes_states
 from gradwire.training.trainable import Frozen, trainable
 
 
@@ -44,7 +43,7 @@ class LocalSteps:
 
     Args:
         model: a plain module, not attached, not in DistributedDataParallel and not sharded. Rank
-            0's parameters and buffers are broadcast.
+            0's parameters and buffers are broadcast; weights are loaded before, or `reset` after.
         optimizer: of its parameters; its steps are counted. Its state stays with the rank. No
             GradScaler, which would skip steps on one rank and not on another.
         every: steps to a round.
@@ -60,7 +59,9 @@ class LocalSteps:
         process_group, options: as of `gradwire.attach`, but for `scaler`.
 
     Raises:
-        UsageError: the model is synchronized otherwise, or numbers do not fit. What `attach` says.
+        UsageError: the model is synchronized otherwise, the optimizer is another's, or numbers do
+            not fit. At a step: a scaler takes it, or parameters were changed between two rounds.
+            What `attach` says.
     """
 
     def __init__(
@@ -72,9 +73,11 @@ class LocalSteps:
         _check(model, every, plan, fragments, delay, keep)
         _check_outer(plan, outer_momentum, nesterov)
         _refuse_scaler("scaler" in options)
-        self.every, self.delay, self.step, self._checked = every, delay, 0, False
+        model, optimizer = inner(model), _hooked(optimizer)
         named = trainable(model)
-        parts = _split(named, fragments)
+        _check_optimizer(optimizer, named)
+        self.every, self.delay, self.step = every, delay, 0
+        parts = split(named, fragments)
         outer = {"lr": outer_lr, "momentum": outer_momentum, "nesterov": nesterov}
         own = _for_each(parts, named, model, options)
         self.fragments: list[Fragment] = []
@@ -87,20 +90,26 @@ class LocalSteps:
                 made.handle.detach()
             raise
         broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
-        self._parameters, self._frozen = named, Frozen(model)
         enter(named, None)
+        self._model, self._parameters, self._frozen = model, named, Frozen(model)
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(lambda own, *_: self._before_step(own)),
             optimizer.register_step_post_hook(lambda *_: self._after_step()),
         ]
 
     def _before_step(self, optimizer: Optimizer) -> None:
+        if makes_states():
+            return
         self._frozen.refuse(optimizer)
-        if not self._checked:
-            _refuse_scaler(calling_scaler() is not None)
-            self._checked = True
+        _refuse_scaler(calling_scaler() is not None)
+        held = _held(optimizer)
+        for fragment in self.fragments:
+            if fragment.launched_at == self.step and not fragment.under_way:
+                fragment.refuse_moved(held)
 
     def _after_step(self) -> None:
+        if makes_states():
+            return
         self.step += 1
         for f, fragment in enumerate(self.fragments):
             since = (self.step - f * self.every // len(self.fragments)) % self.every
@@ -123,6 +132,16 @@ class LocalSteps:
             fragment.launch(self.step)
             fragment.land(0.0)
 
+    def reset(self) -> None:
+        """Begin anew from rank 0's parameters and buffers, as after weights were loaded: what
+        waits, the outer momentum and an exchange that is under way are dropped; steps are counted
+        on. Collective, between two steps; blocks."""
+        for fragment in self.fragments:
+            fragment.drop()
+        broadcast(self._model, self.fragments[0].group)
+        for fragment in self.fragments:
+            fragment.reset(self.step)
+
     def stats(self) -> list[dict[str, float]]:
         """`Handle.stats` of each fragment, per exchange. Not collective."""
         return [fragment.handle.stats() for fragment in self.fragments]
@@ -136,26 +155,43 @@ class LocalSteps:
             "fragments": {f"{i}": own.state_dict() for i, own in enumerate(self.fragments)},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
-        """Go on from `state_dict`; the model and its optimizer load their own states. With another
-        number of ranks, pass a list of all ranks' states, as to `Handle.load_state_dict`, saved
-        after `synchronize()`: progress since the last exchange is in the model of each rank. All
-        ranks load; waits for an exchange that is under way, and drops it."""
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], *, strict: bool = True
+    ) -> None:
+        """Go on from `state_dict`; the model and its optimizer load their own states, before or
+        after. All ranks load; waits for an exchange that is under way, and drops it.
+
+        With another number of ranks, pass a list of all ranks' states, as to
+        `Handle.load_state_dict`, saved after `synchronize()`: progress since the last exchange is
+        in the model of each rank. strict: as there. Of the outer SGD only momenta are loaded;
+        `outer_lr`, `outer_momentum` and `nesterov` stay the constructor's.
+
+        Raises:
+            UsageError: it is no such state, has other fragments, or is not whole.
+            PlanError: it is of another model, or what `Handle.load_state_dict` says. Nothing has
+                changed then.
+        """
         states = [state] if isinstance(state, Mapping) else list(state)
         if not states or not all({"step", "fragments"} <= own.keys() for own in states):
             raise UsageError(
                 "a state of local steps is what its state_dict() returned, or a list of all "
                 f"ranks'; got {[sorted(own) for own in states]}. Pass that."
             )
-        found = len(states[0]["fragments"])
-        if found != len(self.fragments):
-            raise UsageError(
-                f"a state of local steps has the fragments that it was saved with, {found}; there "
-                f"are {len(self.fragments)} here. Pass fragments={found}."
-            )
+        for found in (len(own["fragments"]) for own in states):
+            if found != len(self.fragments):
+                raise UsageError(
+                    f"a state of local steps has the fragments that it was saved with, {found}; "
+                    f"there are {len(self.fragments)} here. Pass fragments={found}."
+                )
+        take_over = [
+            fragment.checked([own["fragments"][f"{i}"] for own in states], strict)
+            for i, fragment in enumerate(self.fragments)
+        ]
+        for fragment in self.fragments:
+            fragment.drop()
         self.step = states[0]["step"]
-        for i, fragment in enumerate(self.fragments):
-            fragment.load_state_dict([own["fragments"][f"{i}"] for own in states])
+        for take in take_over:
+            take()
 
     def detach(self) -> None:
         """No more exchanges; each rank's model stays as it is. Not collective, but for all ranks
@@ -165,118 +201,6 @@ class LocalSteps:
         leave(self._parameters.values(), None)
         for fragment in self.fragments:
             fragment.handle.detach()
-
-
-class Fragment:
-    """Parameters that are exchanged together: where all ranks were, and the outer optimizer."""
-
-    def __init__(
-        self, parameters: Mapping[str, nn.Parameter], plan: str | Strategy,
-        process_group: dist.ProcessGroup | None, outer: Mapping[str, Any], keep: float,
-        options: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        self.parameters, self.keep = dict(parameters), keep
-        self.under_way, self.launched_at = False, 0
-        self.anchors = Anchors(parameters)
-        self.handle: Handle = attach(self.anchors, plan, process_group, **options)
-        self.outer = SGD(self.anchors.parameters(), **outer)
-        frontend, session = self.handle._frontend, self.handle._session
-        assert isinstance(frontend, ModuleFrontend)
-        self._frontend, self._session = frontend, session
-        self.group = session.performers[0].group
-        self._copy_back(0.0)
-
-    @torch.no_grad()
-    def launch(self, step: int) -> None:
-        """How far this rank came until that step goes on its way. Returns at once."""
-        self.launched_at = step
-        for name, anchor in self.anchors.named_parameters():
-            anchor.grad = anchor - self.parameters[name]
-        self._frontend.launch()
-        self.under_way = True
-
-    @torch.no_grad()
-    def land(self, keep: float | None = None) -> None:
-        """Wait for it, step, and go on from there. A round in which any rank's progress is not
-        finite is dropped: all go back to where they were."""
-        self._frontend.land()
-        self.under_way = False
-        if self._session.ledger.finite:
-            self.outer.step()
-        else:
-            keep = 0.0
-            warnings.warn(
-                "a rank's progress was not finite, so its round is dropped and all go back to "
-                "where they were; its optimizer may keep what is not finite. Lower the learning "
-                "rate, or restart from a checkpoint.",
-                UserWarning,
-                stacklevel=2,
-            )
-        self.outer.zero_grad()
-        self._copy_back(self.keep if keep is None else keep)
-
-    @torch.no_grad()
-    def _copy_back(self, keep: float) -> None:
-        for name, anchor in self.anchors.named_parameters():
-            here = self.parameters[name]
-            here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
-
-    def state_dict(self) -> dict[str, Any]:
-        if self.under_way:
-            raise UsageError(
-                "a state is saved between exchanges, and one is under way; call synchronize(), or "
-                "save more than `delay` steps after a round."
-            )
-        anchors = {name: a.detach() for name, a in self.anchors.named_parameters()}
-        return {
-            "anchors": anchors, "outer": self.outer.state_dict(), "kept": len(self.outer.state),
-            "launched_at": self.launched_at, "gradwire": self.handle.state_dict(),
-        }  # fmt: skip
-
-    @torch.no_grad()
-    def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        if self.under_way:  # its result is of what is given up
-            self._frontend.land()
-            self.under_way = False
-            self.outer.zero_grad()
-        outer, kept = states[0]["outer"], states[0]["kept"]
-        if len(outer["state"]) != kept:
-            raise UsageError(
-                f"the outer optimizer's state has the momenta that were saved, {kept}; got "
-                f"{len(outer['state'])}. Save by torch.save, a file per rank: "
-                "torch.distributed.checkpoint.load fills only what is there before it."
-            )
-        self.handle.load_state_dict([own["gradwire"] for own in states])
-        self.launched_at = states[0]["launched_at"]
-        self.outer.load_state_dict(outer)
-        for name, anchor in self.anchors.named_parameters():
-            anchor.copy_(states[0]["anchors"][name])
-
-
-class Anchors(nn.Module):
-    """Where all ranks were after the last exchange: fp32 copies, under the parameters' names."""
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        super().__init__()
-        self._named = {
-            name: nn.Parameter(p.detach().to(torch.float32, copy=True))
-            for name, p in parameters.items()
-        }
-
-    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        """All of them, flat."""
-        yield from self._named.items()
-
-
-def _split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.Parameter]]:
-    """In order, into parts of about equal size."""
-    total, parts, begun = sum(p.numel() for p in named.values()), list[dict[str, Any]](), 0
-    for name, p in named.items():
-        if not parts or (begun >= len(parts) * total / count and len(parts) < count):
-            parts.append({})
-        parts[-1][name] = p
-        begun += p.numel()
-    return parts
 
 
 def _for_each(
@@ -296,6 +220,29 @@ def _for_each(
     return found
 
 
+def _hooked(optimizer: Any) -> Optimizer:
+    """The one that torch's hooks are called for: what a wrapper holds that never made itself an
+    Optimizer, as Accelerate's."""
+    while not hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "optimizer"):
+        optimizer = optimizer.optimizer
+    own: Optimizer = optimizer
+    return own
+
+
+def _held(optimizer: Optimizer) -> set[int]:
+    """Which parameters, by id."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> None:
+    if _held(optimizer).isdisjoint(map(id, named.values())):
+        raise UsageError(
+            "local steps are those of the optimizer that moves the model's parameters; this "
+            f"{type(optimizer).__name__} holds none of them. Pass the model's optimizer, made "
+            "after the model was moved or converted."
+        )
+
+
 def _refuse_scaler(given: bool) -> None:
     if given:
         raise UsageError(
@@ -308,8 +255,8 @@ def _refuse_scaler(given: bool) -> None:
 def _check(
     model: nn.Module, every: int, plan: object, fragments: int, delay: int, keep: float
 ) -> None:
-    by_others = isinstance(model, DistributedDataParallel) or is_sharded(model)
-    if by_others or any(map(is_attached, model.parameters())):
+    averaged = any(isinstance(part, DistributedDataParallel) for part in model.modules())
+    if averaged or is_sharded(model) or any(map(is_attached, model.parameters())):
         raise UsageError(
             "local steps are taken by each rank alone, and nobody else exchanges what they move; "
             "this model is averaged in every step, or sharded, or takes local steps already. Pass "

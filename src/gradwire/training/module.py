@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gradwire.errors import UsageError
 from gradwire.training.averages import Averages
 from gradwire.training.session import Session
 
@@ -26,6 +29,7 @@ class ModuleFrontend:
     ) -> None:
         self._session, self._parameters = session, parameters or session.parameters
         self._enabled, self._active, self._exchanges = True, False, False
+        self._backward: weakref.ref[Any] | None = None  # the one under way
         self._averages = Averages()
         self._hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -48,6 +52,7 @@ class ModuleFrontend:
 
     def launch(self) -> None:
         """Begin to exchange what `.grad` holds now. Collective; returns at once."""
+        self._refuse_aborted()
         if not self._active:
             self._begin()
         if self._exchanges:
@@ -55,7 +60,7 @@ class ModuleFrontend:
 
     def land(self) -> None:
         """Wait for what was launched."""
-        self._active = False
+        self._active, self._backward = False, None
         if self._exchanges:
             self._session.wait()
         self._averages.refuse()
@@ -86,10 +91,19 @@ class ModuleFrontend:
             gradient = self._parameters[name].grad = self._session.nothing(name)
         return gradient
 
-    def _after_backward(self) -> None:
-        """Have all synchronized once autograd has nothing left to do, in the thread that called
+    def _after_backward(self, callback: Callable[[], None]) -> None:
+        """Have it called once autograd has nothing left to do, in the thread that called
         backward()."""
-        torch.autograd.Variable._execution_engine.queue_callback(self.synchronize)
+        torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+    def _refuse_aborted(self) -> None:
+        """Autograd drops its callbacks with the backward that they were queued in."""
+        if self._active and self._backward is not None and self._backward() is None:
+            raise UsageError(
+                f"the backward() of step {self._session.step} was aborted amid its exchange, in "
+                "which the other ranks wait, so there is no next one. Detach and attach again on "
+                "all ranks, or restart from a checkpoint."
+            )
 
     # -- one backward ----------------------------------------------------------------------
 
@@ -102,9 +116,12 @@ class ModuleFrontend:
 
     def _on_gradient(self, name: str) -> None:
         self._look(name, added=1)
+        self._refuse_aborted()
         if not self._active:
             self._begin()
-            self._after_backward()
+            callback = partial(self.synchronize)
+            self._backward = weakref.ref(callback)
+            self._after_backward(callback)
         gradient = self._gradient(name)
         if self._exchanges and gradient is not None:
             self._deliver(name, gradient)

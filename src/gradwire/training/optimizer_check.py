@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire.errors import UsageError
 from gradwire.feedback import SharedMomentum
 from gradwire.optim.sgd import SGD, rule_of
+from gradwire.training.flushed import Flushed
 from gradwire.training.session import Session
 from gradwire.training.trainable import Frozen
 
@@ -37,7 +39,7 @@ class OptimizerCheck:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._warned = False
+        self._warned, self.flushed = False, Flushed({}, {})
         _WATCHED.add(self)
         if not _INSTALLED:
             _INSTALLED.append(register_optimizer_step_pre_hook(_before_step))
@@ -54,6 +56,7 @@ class OptimizerCheck:
         groups = [g for g in optimizer.param_groups if self._holds(g)]
         if not groups:
             return
+        self._check_backward_over()
         self._check_momentum(optimizer, groups)
         if optimizer in self._seen:
             self._follow_rates(optimizer)
@@ -61,6 +64,7 @@ class OptimizerCheck:
         self._check_scaler()
         if with_closure and optimizer not in self._began:
             self._began.add(optimizer)
+            self._follow_rates(optimizer)  # after a resume what waits has had its first step
             return
         if all(float(g.get("lr", 1.0)) == 0.0 for g in groups):
             return  # torch makes optimizers' states by such a step, before training
@@ -80,17 +84,16 @@ class OptimizerCheck:
         Here and not when the exchange begins: only now is this step's rate known, also in the
         first step after a resume, when we have not yet met the optimizer.
         """
-        sgd = torch.optim.SGD | SGD
-        if self._session.has_memory and isinstance(_stepping(optimizer), sgd):
-            self._session.rates.follow(
-                {
-                    self._names[id(p)]: rate
-                    for group in optimizer.param_groups
-                    for rate in [float(group["lr"])]
-                    for p in group["params"] if id(p) in self._names
-                },
-                [self._session.ledger],
-            )  # fmt: skip
+        sgd, session = torch.optim.SGD | SGD, self._session
+        rates = {
+            self._names[id(p)]: rate
+            for group in optimizer.param_groups
+            for rate in [float(group["lr"])]
+            for p in group["params"] if id(p) in self._names
+        }  # fmt: skip
+        if session.has_memory and isinstance(_stepping(optimizer), sgd):
+            session.rates.follow(rates, [session.ledger, self.flushed])
+        self.flushed.leave(rates)
 
     def _holds(self, group: dict[str, Any]) -> bool:
         return any(id(p) in self._names for p in group["params"])
@@ -126,6 +129,16 @@ class OptimizerCheck:
                 f"times too weak. Use gradwire.optim.SGD(momentum={momentum}, weight_decay=…).",
                 UserWarning,
                 stacklevel=4,
+            )
+
+    def _check_backward_over(self) -> None:
+        """Amid an exchange `.grad` holds this rank's own gradients."""
+        if self._session.under_way:
+            raise UsageError(
+                "an optimizer steps with averages, which are there when backward() has returned; "
+                f"in step {self._session.step} one steps before that, from a hook inside "
+                "backward(), or after a backward() that was aborted. Step after backward(); after "
+                "an aborted one detach and attach on all ranks, or restart from a checkpoint."
             )
 
     def _check_scaler(self) -> None:
@@ -167,6 +180,15 @@ def calling_scaler() -> GradScaler | None:
             if isinstance(scaler, GradScaler) and scaler.is_enabled():
                 return scaler
     return None
+
+
+def makes_states() -> bool:
+    """Whether this step is torch.distributed.checkpoint's, which makes an optimizer's state by
+    one with zeros, on any rank that asks for it: a step of the rate 0 may also be a warm-up's."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "_init_optim_state":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

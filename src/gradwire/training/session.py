@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire import kernels
@@ -55,7 +56,11 @@ class Session:
         self.clip = LocalClip.of(settings.clip_norm, settings.clip_overlap, self.world)
         self.launches_at_end = False  # as the recorder wants it
         self.step, self.loss_scale, self.rates = 0, 1.0, Rates()
-        self.shard = ""  # of the model, that this group's ranks keep
+        self.taken = 0  # steps that were not skipped: those of the warm-up
+        begins = dist.get_process_group_ranks(performers[0].group)[0]
+        # Of these ranks, where others save beside them; fully_shard has one of its own.
+        self.group_name = f" of ranks from {begins}" if begins else ""
+        self.under_way = False  # an exchange whose averages nobody has waited for
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.optimizer_check: object = None  # kept here: a handle may be dropped, hooks stay
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
@@ -111,33 +116,34 @@ class Session:
     def adopt(self, plan: Plan) -> None:
         """Another plan for the same model, between two steps. The same on all ranks."""
         self.whole_plan = plan
-        self._go_by(self.plan_at(self.step))
+        self._go_by(self.plan_at(self.taken))
 
     def _go_by(self, plan: Plan) -> None:
         self.conductor.stop()
         self.ledger.adopt(plan, self._lanes(plan))
         self._conduct()
 
-    def plan_at(self, step: int, world: int | None = None) -> Plan:
-        """In force at a step, among so many ranks; by default those that there are."""
+    def plan_at(self, taken: int, world: int | None = None) -> Plan:
+        """In force after so many steps, among so many ranks; by default those that there are."""
         warmup = self.settings.warmup
-        density = None if warmup is None else warmup.density(step)
+        density = None if warmup is None else warmup.density(taken)
         return at_density(self.whole_plan, density, world or self.world)
 
     def rank_name(self, rank: int) -> str:
         """By which a rank of this group is told from all others that save beside it."""
-        return f"{rank}{self.shard}"
+        return f"{rank}{self.group_name}"
 
-    def go_to(self, step: int) -> None:
-        """The next step has this number: seeds, headers and warm-up follow."""
-        self.step = step
+    def go_to(self, step: int, taken: int) -> None:
+        """The next step has this number: seeds and headers follow; and warm-up that of steps
+        which were not skipped."""
+        self.step, self.taken = step, taken
         self._warm_up()
 
     def _warm_up(self) -> None:
         warmup = self.settings.warmup
-        density = None if warmup is None else warmup.density(self.step)
+        density = None if warmup is None else warmup.density(self.taken)
         if density != self._density:
-            self._density, plan = density, self.plan_at(self.step)
+            self._density, plan = density, self.plan_at(self.taken)
             if plan != self.plan:
                 self._go_by(plan)
 
@@ -159,6 +165,7 @@ class Session:
         self._at_end = self.launches_at_end or (self.clip is not None and self.clip.needs_all)
         self._clip_scale = self.clip.scale_for(self.clip.seen) if self.clip else 1.0
         self.conductor.begin(self.step)
+        self.under_way = True
         for b, slots in enumerate(self._slots):
             self._slots[b] = [None] * len(slots)
             self._missing[b] = len(slots)
@@ -232,7 +239,7 @@ class Session:
                 assert isinstance(total, Tensor)
                 parts = torch.split(total, [p.elements for p in dense])
                 averages |= {p.name: x.view(p.shape) for p, x in zip(dense, parts)}
-        self.ledger.forget_waiting()
+        self.ledger.forget_waiting(averages)
         return averages
 
     def reset(self) -> None:
@@ -244,6 +251,7 @@ class Session:
 
     def wait(self) -> None:
         """Block until every average is in place; raise what went wrong, here or in a lane."""
+        self.under_way = False
         self.conductor.wait()
 
     def close(self) -> None:
@@ -270,6 +278,7 @@ class Session:
         if self.clip is not None and not self._at_end:
             self.clip.learn(self.loss_scale)
         if error is None:
+            self.taken += self.ledger.finite
             self.ledger.settle()
         self.step += 1
         if self.on_end is not None:

@@ -1,11 +1,12 @@
 """What a session remembers, as a dictionary for torch.save, and taken over from one.
 
-    {"format", "world", "step", "seed", "loss_scale", "plan": {strategy: names}, "aim": the same,
-     "warmup": [steps, density, …],
+    {"format", "world", "step", "taken", "seed", "loss_scale",
+     "plan": {strategy: names}, "aim": the same, "warmup": [steps, density, …],
      "ranks": {"3": {"part", "tensors", "state": {name: {key: tensor}}, "leftovers",
                      "rates": {rate: names}, "gradient_norm"}}}
 
-plan: in force at the last step; aim: after the warm-up. tensors: how many were saved.
+taken: steps that were not skipped. plan: in force at the last step; aim: after the warm-up.
+tensors: how many were saved.
 
 Each rank saves its own entry of "ranks"; so several ranks' dictionaries can be written into one
 checkpoint, and several may be loaded where the number of ranks has changed (`elastic`).
@@ -13,7 +14,7 @@ checkpoint, and several may be loaded where the number of ranks has changed (`el
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -29,8 +30,8 @@ from gradwire.training.session import Session
 
 Names = Mapping[str, Sequence[str]]
 """Of parameters, by the text of their strategy."""
-FORMAT = 4
-COMMON = ("world", "step", "seed", "loss_scale", "plan", "aim", "warmup")
+FORMAT = 5
+COMMON = ("world", "step", "taken", "seed", "loss_scale", "plan", "aim", "warmup")
 """What all ranks' states say alike."""
 
 
@@ -67,7 +68,7 @@ def _by_strategy(plan: Plan) -> Names:
 def _head(session: Session, plan: Names, aim: Names) -> dict[str, object]:
     return {
         "format": FORMAT, "world": session.world, "step": session.step,
-        "seed": session.settings.seed, "loss_scale": session.loss_scale,
+        "taken": session.taken, "seed": session.settings.seed, "loss_scale": session.loss_scale,
         "plan": dict(plan), "aim": dict(aim), "warmup": _warmup(session),
     }  # fmt: skip
 
@@ -97,13 +98,19 @@ def load(session: Session, saved: object, *, strict: bool) -> None:
 
     saved: a state, or states of several ranks. strict: by the strategies it was saved with.
     """
+    checked(session, saved, strict=strict)()
+
+
+def checked(session: Session, saved: object, *, strict: bool) -> Callable[[], None]:
+    """The same in two halves, for several sessions that load all or nothing: it fits, or
+    PlanError; what is returned takes it over."""
     head, ranks = _read(saved)
-    now = session.plan_at(head["step"])
+    now = session.plan_at(head["taken"])
     changed = _changes(head["plan"], now)
     if strict:
         # Warm-up goes on at the next step, and is dense above a density that ranks decide.
-        then = (head["step"], max(head["step"] - 1, 0))
-        plans = [session.plan_at(step, head["world"]) for step in then]
+        then = (head["taken"], max(head["taken"] - 1, 0))
+        plans = [session.plan_at(taken, head["world"]) for taken in then]
         passes = any(not _changes(head["plan"], plan) for plan in plans)
         _check_same(head, "" if passes else changed, session)
     ledger = Ledger(
@@ -115,12 +122,16 @@ def load(session: Session, saved: object, *, strict: bool) -> None:
     if changed:
         ledger.check_next(now)
         ledger.adopt(now)
-    session.go_to(head["step"])
-    session.ledger.take_over(ledger)
-    session.loss_scale = head["loss_scale"]
-    session.rates.units = rates_of(own)
-    if session.clip is not None:
-        session.clip.seen = own.get("gradient_norm", session.clip.seen)
+
+    def take_over() -> None:
+        session.go_to(head["step"], head["taken"])
+        session.ledger.take_over(ledger)
+        session.loss_scale = head["loss_scale"]
+        session.rates.units = rates_of(own)
+        if session.clip is not None:
+            session.clip.seen = own.get("gradient_norm")
+
+    return take_over
 
 
 def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None:
@@ -133,11 +144,11 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
             "does so."
         )
     saved, own = head["warmup"], _warmup(session)
-    if saved != own and head["step"] < max([*saved[:1], *own[:1]]):
+    if saved != own and head["taken"] < max([*saved[:1], *own[:1]]):
         raise PlanError(
             f"a state goes on with the warm-up that it was saved with, {_in_words(saved)}; got "
-            f"{_in_words(own)}, and step {head['step']} is amid it. Attach with that one, or load "
-            "with strict=False."
+            f"{_in_words(own)}, and step {head['taken']} is amid it. Attach with that one, or "
+            "load with strict=False."
         )
     seed = session.settings.seed
     if head["seed"] != seed:
@@ -164,6 +175,12 @@ def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
                 f"{found!r}. Load what handle.state_dict() returned in this version."
             )
         heads.append({key: state[key] for key in COMMON})
+        twice = [name for name in state["ranks"] if name in ranks]
+        if twice:
+            raise PlanError(
+                f"each rank's state is passed once; that of rank {twice[0]} came twice. Groups of "
+                "ranks, as those of pipeline stages, load their own each."
+            )
         ranks |= state["ranks"]
     for key in heads[0]:
         different = [head[key] for head in heads if head[key] != heads[0][key]]
@@ -179,7 +196,7 @@ def _is_state(state: Any) -> bool:
     return (
         isinstance(state, Mapping) and state.get("format") == FORMAT
         and all(isinstance(state.get(key), Mapping) for key in ("ranks", "plan", "aim"))
-        and all(isinstance(state.get(key), int) for key in ("world", "step", "seed"))
+        and all(isinstance(state.get(key), int) for key in ("world", "step", "taken", "seed"))
         and isinstance(state.get("loss_scale"), float)
         and isinstance(state.get("warmup"), list)
     )  # fmt: skip

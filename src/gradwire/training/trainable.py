@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from torch import nn
@@ -23,22 +24,31 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """By DistributedDataParallel, or the module itself."""
+    """By DistributedDataParallel, or torch.compile within it; or the module itself."""
     own: nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
-    return own
+    plain: nn.Module = getattr(own, "_orig_mod", own)
+    return plain
 
 
 class Frozen:
-    """Parameters of a module that do not train now. Weakly held."""
+    """Parameters of an attached module that each rank would step its own way: those that do not
+    train now, and those that will have taken the place of one that does. Weakly held."""
 
     def __init__(self, module: nn.Module) -> None:
         self._names: Any = WeakIdKeyDictionary()
-        for name, p in unwrapped(module).named_parameters():
+        own, self._attached = unwrapped(module), set[str]()
+        self._module, self._known = weakref.ref(own), weakref.WeakSet[Optimizer]()
+        for name, p in own.named_parameters():
             if not p.requires_grad:
                 self._names[p] = name
+            elif is_attached(p):
+                self._attached.add(name)
 
     def refuse(self, optimizer: Optimizer) -> None:
-        """UsageError if it is about to step one of them: each rank would go its own way."""
+        """UsageError if it is about to step one of them."""
+        if optimizer not in self._known:
+            self._known.add(optimizer)
+            self._refuse_replaced(optimizer)
         if not self._names:
             return
         for group in optimizer.param_groups:
@@ -49,3 +59,12 @@ class Frozen:
                         f"'{self._names[p]}' was frozen then, and has a gradient now. Unfreeze "
                         "it before, or attach the module that holds it by itself, too."
                     )
+
+    def _refuse_replaced(self, optimizer: Optimizer) -> None:
+        module, held = self._module(), {id(p) for g in optimizer.param_groups for p in g["params"]}
+        for name, p in module.named_parameters() if module is not None else ():
+            if name in self._attached and not is_attached(p) and id(p) in held:
+                raise UsageError(
+                    f"what is averaged are the parameters that were attached; '{name}' is another "
+                    "one now, as load_state_dict(assign=True) makes it. Attach after that."
+                )

@@ -1,0 +1,192 @@
+"""A part of a model whose progress is exchanged at one time; see `local_steps`."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gradwire.errors import PlanError, UsageError
+from gradwire.optim.sgd import SGD
+from gradwire.strategy import Strategy
+from gradwire.training.attach import Handle, attach
+from gradwire.training.module import ModuleFrontend
+from gradwire.training.state import checked
+
+
+class Fragment:
+    """Parameters that are exchanged together: where all ranks were, and the outer optimizer."""
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], plan: str | Strategy,
+        process_group: dist.ProcessGroup | None, outer: Mapping[str, Any], keep: float,
+        options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.parameters, self.keep = dict(parameters), keep
+        self.under_way, self.launched_at = False, 0
+        self.anchors = Anchors(parameters)
+        self.handle: Handle = attach(self.anchors, plan, process_group, **options)
+        self.outer = SGD(self.anchors.parameters(), **outer)
+        frontend, session = self.handle._frontend, self.handle._session
+        assert isinstance(frontend, ModuleFrontend)
+        self._frontend, self._session = frontend, session
+        self.group = session.performers[0].group
+        self._copy_back(0.0)
+
+    @torch.no_grad()
+    def launch(self, step: int) -> None:
+        """How far this rank came until that step goes on its way. Returns at once."""
+        self.launched_at = step
+        for name, anchor in self.anchors.named_parameters():
+            anchor.grad = anchor - self.parameters[name]
+        self._frontend.launch()
+        self.under_way = True
+
+    @torch.no_grad()
+    def land(self, keep: float | None = None) -> None:
+        """Wait for it, step, and go on from there. A round in which any rank's progress is not
+        finite is dropped: all go back to where they were."""
+        self._frontend.land()
+        self.under_way = False
+        if self._session.ledger.finite:
+            self.outer.step()
+        else:
+            keep = 0.0
+            warnings.warn(
+                "a rank's progress was not finite, so its round is dropped and all go back to "
+                "where they were; its optimizer may keep what is not finite. Lower the learning "
+                "rate, or restart from a checkpoint.",
+                UserWarning,
+                stacklevel=2,
+            )
+        self.outer.zero_grad()
+        self._copy_back(self.keep if keep is None else keep)
+
+    @torch.no_grad()
+    def _copy_back(self, keep: float) -> None:
+        for name, anchor in self.anchors.named_parameters():
+            here = self.parameters[name]
+            here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
+
+    @torch.no_grad()
+    def refuse_moved(self, among: Container[int]) -> None:
+        """UsageError where a parameter, of these ids, is not where all ranks were.
+
+        Others are another optimizer's, which steps when it likes. NaN is for `land` to judge, and
+        a hundredth is nothing: optimizers that swap weights for an evaluation and back round.
+        """
+        differ = dict[str, Tensor]()
+        for name, anchor in self.anchors.named_parameters():
+            here = self.parameters[name]
+            if id(here) in among:
+                far = torch.linalg.vector_norm(anchor - here)
+                differ[name] = far > 0.01 * torch.linalg.vector_norm(anchor)
+        if differ and torch.stack(list(differ.values())).any():  # one wait for the device
+            name = next(name for name, moved in differ.items() if moved)
+            raise UsageError(
+                "progress is measured from where all ranks were after the last exchange, and only "
+                f"the optimizer's steps are progress; '{name}' was changed otherwise since. Call "
+                "reset() after loading weights; with a state of local steps load the model's own; "
+                "what follows each step, as clipping weights, goes into the optimizer's "
+                "register_step_post_hook before LocalSteps is made."
+            )
+
+    def drop(self) -> None:
+        """Wait for an exchange that is under way; its result is of what is given up."""
+        if self.under_way:
+            self._frontend.land()
+            self.under_way = False
+            self.outer.zero_grad()
+
+    @torch.no_grad()
+    def reset(self, step: int) -> None:
+        """As if made anew, after that step, from where the parameters are now."""
+        self.handle.reset()
+        self.outer.state.clear()
+        self.launched_at = step
+        for name, anchor in self.anchors.named_parameters():
+            anchor.copy_(self.parameters[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.under_way:
+            raise UsageError(
+                "a state is saved between exchanges, and one is under way; call synchronize(), or "
+                "save more than `delay` steps after a round."
+            )
+        anchors = {name: a.detach() for name, a in self.anchors.named_parameters()}
+        return {
+            "anchors": anchors, "outer": self.outer.state_dict(), "kept": len(self.outer.state),
+            "launched_at": self.launched_at, "gradwire": self.handle.state_dict(),
+        }  # fmt: skip
+
+    def checked(self, states: Sequence[Mapping[str, Any]], strict: bool) -> Callable[[], None]:
+        """These fit, or UsageError or PlanError; what is returned takes them over. An exchange
+        that is under way is dropped before."""
+        first = states[0]
+        outer, kept = first["outer"], first["kept"]
+        if len(outer["state"]) != kept:
+            raise UsageError(
+                f"the outer optimizer's state has the momenta that were saved, {kept}; got "
+                f"{len(outer['state'])}. Save by torch.save, a file per rank: "
+                "torch.distributed.checkpoint.load fills only what is there before it."
+            )
+        for own in states:
+            self._check_anchors(own["anchors"])
+        remember = checked(self._session, [own["gradwire"] for own in states], strict=strict)
+
+        @torch.no_grad()
+        def take_over() -> None:
+            remember()
+            self.launched_at = first["launched_at"]
+            groups = self.outer.state_dict()["param_groups"]
+            # Copies: momenta are written to in place, and a state may be loaded again.
+            momenta = copy.deepcopy(outer["state"])
+            self.outer.load_state_dict({"state": momenta, "param_groups": groups})
+            for name, anchor in self.anchors.named_parameters():
+                anchor.copy_(first["anchors"][name])
+
+        return take_over
+
+    def _check_anchors(self, saved: Mapping[str, Tensor]) -> None:
+        here = dict(self.anchors.named_parameters())
+        for name in {**here, **saved}:
+            shapes = [list(of[name].shape) if name in of else "none" for of in (saved, here)]
+            if shapes[0] != shapes[1]:
+                raise PlanError(
+                    "a fragment has the parameters and shapes that it was saved with; "
+                    f"'{name}' has {shapes[0]} in the state, {shapes[1]} here. Load the state of "
+                    "this very model, with the same fragments."
+                )
+
+
+class Anchors(nn.Module):
+    """Where all ranks were after the last exchange: fp32 copies, under the parameters' names."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        super().__init__()
+        self._named = {
+            name: nn.Parameter(p.detach().to(torch.float32, copy=True))
+            for name, p in parameters.items()
+        }
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """All of them, flat."""
+        yield from self._named.items()
+
+
+def split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.Parameter]]:
+    """In order, into so many parts of about equal size. count: at most as many as there are."""
+    total, parts, begun = sum(p.numel() for p in named.values()), list[dict[str, Any]](), 0
+    for i, (name, p) in enumerate(named.items()):
+        left = count - len(parts)
+        full = begun + p.numel() / 2 >= len(parts) * total / count  # less than half would fit
+        if left and (full or len(named) - i == left):
+            parts.append({})
+        parts[-1][name] = p
+        begun += p.numel()
+    return parts

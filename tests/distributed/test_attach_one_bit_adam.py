@@ -1,0 +1,177 @@
+"""OneBitAdam beside an attached plan: warm-up, scales, what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import (
+    attached,
+    entry,
+    fingerprint,
+    loss_of,
+    raised,
+    small,
+)
+from torch.amp import GradScaler
+
+import gradwire
+from gradwire import Warmup
+from gradwire.errors import UsageError
+
+KEPT = "residual", "owners_residual", "velocity"
+
+
+def one_bit_adam() -> list[Any]:
+    """What travelled how, and the weights."""
+    model, seen = small(), []
+    plan = "onebit+shared_momentum | alltoall"
+    with attached(model, plan, warmup=Warmup(3, (1.0,))) as handle:
+        adam = gradwire.optim.OneBitAdam(
+            model.parameters(), 1e-3, betas=(0.9, 0.99), freeze_step=3
+        )
+        for step in range(6):
+            adam.zero_grad()
+            loss_of(model, step).backward()
+            adam.step()
+            seen.append(str(handle.plan.strategy_of("one.weight")))
+        state = entry(handle)["state"]
+        assert all(float(state["one.weight"][key].abs().max()) > 0 for key in KEPT)
+        other = gradwire.optim.OneBitAdam(model.parameters(), betas=(0.8, 0.99), freeze_step=3)
+        with pytest.raises(UsageError, match=r"shared_momentum\(0\.8\)"):
+            other.step()
+    return [*seen, fingerprint(model.parameters())]
+
+
+def one_bit_adam_clipped(scaled: bool) -> str:
+    """The variance is learned from differences of momenta; clipped ones have none."""
+    model, plan = small(), "onebit+shared_momentum | alltoall"
+    scaler = GradScaler("cpu", enabled=scaled)
+    with attached(model, plan, warmup=Warmup(9, (1.0,)), scaler=scaler if scaled else None):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
+        for step, norm in enumerate((1e9, 1e9, 1e-3)):
+            adam.zero_grad()
+            scaler.scale(loss_of(model, step)).backward()
+            scaler.unscale_(adam)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+            try:
+                scaler.step(adam)
+            except UsageError as error:
+                return f"{step}: {error}"
+            scaler.update()
+    return "stepped"
+
+
+def one_bit_adam_rounded() -> bool:
+    """By a scale that is no power of two; and what is not finite is not called changed."""
+    model, scaler = small(), GradScaler("cpu", init_scale=1000.0)
+    plan, warmup = "onebit+shared_momentum | alltoall", Warmup(9, (1.0,))
+    with attached(model, plan, warmup=warmup, scaler=scaler):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
+        for step in range(3):
+            adam.zero_grad()
+            scaler.scale(loss_of(model, step)).backward()
+            scaler.step(adam)
+            scaler.update()
+    moved = not torch.equal(model.one.weight, small().one.weight)
+    with attached(model, plan, warmup=warmup):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=9)
+        for factor in (1.0, math.nan):
+            adam.zero_grad()
+            (loss_of(model) * factor).backward()
+            adam.step()
+    return moved and bool(model.one.weight.isnan().any())
+
+
+def test_one_bit_adam_takes_what_is_rounded_and_what_is_nan(three: Ranks) -> None:
+    assert three.run(one_bit_adam_rounded) == [True] * 3
+
+
+def one_bit_adam_skips() -> list[Any]:
+    """A step that the scaler skips is none of the warm-up either."""
+    model, scaler = small(), GradScaler("cpu", init_scale=4.0)
+    plan, warmup = "onebit+shared_momentum | alltoall", Warmup(4, (1.0,))
+    with attached(model, plan, warmup=warmup, scaler=scaler) as handle:
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=4)
+        for step in range(8):
+            adam.zero_grad()
+            bad = step in (1, 2) and dist.get_rank() == step
+            scaler.scale(loss_of(model, step) * (math.inf if bad else 1.0)).backward()
+            scaler.step(adam)
+            scaler.update()
+            if step == 2:  # resumes go on so, too
+                handle.load_state_dict(copy.deepcopy(handle.state_dict()))
+        (state, *_) = adam.state.values()
+        return [
+            str(handle.plan.strategy_of("one.weight")),
+            int(state["step"]),
+            "momentum" in state,
+        ]
+
+
+def test_a_skipped_step_is_none_of_the_warm_up(three: Ranks) -> None:
+    for strategy, steps, learns in three.run(one_bit_adam_skips):
+        assert strategy.startswith("onebit")
+        assert steps == 6
+        assert not learns
+
+
+def one_bit_adam_attached_anew(plan: str) -> str:
+    model = small()
+    adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=2)
+    with attached(model, "onebit+shared_momentum | alltoall", warmup=Warmup(2, (1.0,))):
+        for step in range(3):
+            adam.zero_grad()
+            loss_of(model, step).backward()
+            adam.step()
+    adam.zero_grad()
+    with attached(model, plan) if plan else nullcontext():
+        loss_of(model).backward()
+        return raised(adam.step)
+
+
+@pytest.mark.parametrize("plan", ["onebit+ef | alltoall", ""])
+def test_one_bit_adam_is_told_of_gradients_that_come_later(three: Ranks, plan: str) -> None:
+    for said in three.run(one_bit_adam_attached_anew, plan):
+        assert "takes the momentum of all ranks instead of a gradient" in said
+
+
+def one_bit_adam_too_long() -> tuple[str, str]:
+    """Ten steps to learn the variance in, three of them dense."""
+    model = small()
+    with attached(model, "onebit+shared_momentum | alltoall", warmup=Warmup(3, (1.0,))):
+        adam = gradwire.optim.OneBitAdam(model.parameters(), 1e-3, freeze_step=10)
+        for step in range(3):
+            adam.zero_grad()
+            loss_of(model, step).backward()
+            adam.step()
+        adam.zero_grad()
+        loss_of(model, 3).backward()
+        return raised(adam.step), raised(torch.optim.AdamW(model.parameters()).step)
+
+
+def test_one_bit_adam_is_told_of_a_variance_that_is_not_learned(three: Ranks) -> None:
+    for compressed, other in three.run(one_bit_adam_too_long):
+        assert "in step 4 of freeze_step=10" in compressed
+        assert "optim.OneBitAdam(betas=(0.9, 0.999)" in other
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_one_bit_adam_is_told_of_clipped_momenta(three: Ranks, scaled: bool) -> None:
+    for said in three.run(one_bit_adam_clipped, scaled):
+        assert said.startswith("2: while OneBitAdam learns")
+        assert "attach(clip_norm=" in said
+
+
+def test_one_bit_adam_learns_while_the_plan_is_dense(three: Ranks) -> None:
+    """Vectors travel dense for ever, and nobody minds."""
+    first, *others = three.run(one_bit_adam)
+    dense, sparse = "none+shared_momentum | allreduce", "onebit+shared_momentum | alltoall"
+    assert first[:6] == [dense] * 3 + [sparse] * 3
+    assert all(other == first for other in others)

@@ -1,0 +1,164 @@
+"""What must not come between a backward and its optimizer's step: each is refused, none silent."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, fingerprint, loss_of, raised, small
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.errors import UsageError
+
+TOPK = "topk(0.1)+ef | allgather"
+
+
+class Fails(torch.autograd.Function):
+    """In backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        raise RuntimeError("as told")
+
+
+class Heads(nn.Module):
+    """A trunk and two heads, one of which is used; a backward may fail between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Linear(4, 4)
+        self.heads = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, head: int, fails: bool = False) -> Tensor:
+        y = self.trunk(torch.ones(2, 4) * (dist.get_rank() + 1))
+        return self.heads[head](Fails.apply(y) if fails else y).square().mean()
+
+
+def aborted(strategy: str) -> None:
+    """The next backward, by another head, would be this rank's alone."""
+    model = Heads()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with attached(model, strategy) as handle:
+        for head in (0, 1):
+            optimizer.zero_grad()
+            model(head).backward()
+            optimizer.step()
+        before = fingerprint(model.parameters())
+        optimizer.zero_grad()
+        assert "as told" in raised(lambda: model(0, fails=True).backward(), RuntimeError)
+        assert "aborted" in raised(optimizer.step)
+        optimizer.zero_grad()
+        assert "was aborted" in raised(lambda: model(1).backward())
+        assert "was aborted" in raised(handle.synchronize)
+        assert fingerprint(model.parameters()) == before
+    with attached(model, strategy):  # on all ranks, and on it goes
+        optimizer.zero_grad()
+        model(1).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("strategy", [TOPK, "none | allreduce"])
+def test_after_an_aborted_backward(three: Ranks, strategy: str) -> None:
+    three.run(aborted, strategy)
+
+
+def steps_inside_backward(first: bool) -> None:
+    """As memory-saving recipes have it: each parameter's optimizer steps from its own hook."""
+    model = small()
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def hook() -> None:
+        for p, optimizer in optimizers.items():
+            p.register_post_accumulate_grad_hook(lambda _, own=optimizer: own.step())
+
+    if first:
+        hook()
+    with attached(model, "none | allreduce"):
+        if not first:
+            hook()
+        before = fingerprint(model.parameters())
+        early = pytest.warns(UserWarning, match="has seen no gradients")
+        with early if first else nullcontext():
+            told = raised(lambda: loss_of(model).backward())
+        assert "inside backward()" in told
+        assert first or fingerprint(model.parameters()) == before
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_an_optimizer_that_steps_inside_backward(three: Ranks, first: bool) -> None:
+    three.run(steps_inside_backward, first)
+
+
+def replaced() -> str:
+    model = small()
+    with attached(model, TOPK):
+        model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loss_of(model).backward()
+        return raised(optimizer.step)
+
+
+def test_parameters_that_took_the_place_of_attached_ones(three: Ranks) -> None:
+    for told in three.run(replaced):
+        assert "'conv.weight' is another one now" in told
+
+
+class Skips(nn.Module):
+    """Layers in DDP buckets of their own, of which one may be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([nn.Linear(30, 30) for _ in range(4)])
+
+    def forward(self, x: Tensor, without: int | None = None) -> Tensor:
+        for i, layer in enumerate(self.layers):
+            x = x if i == without else layer(x)
+        return x.square().mean()
+
+
+def unused(without: int) -> None:
+    """DDP was not to look for unused parameters: it says so, and nobody hangs."""
+    model = DistributedDataParallel(Skips(), bucket_cap_mb=0.001)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.ones(2, 30) * (dist.get_rank() + 1)
+    with attached(model, TOPK):
+        for step in range(5):
+            optimizer.zero_grad()
+            if step == 4:
+                told = raised(lambda: model(x), RuntimeError)
+                assert "Expected to have finished reduction" in told
+                break
+            model(x, without if step == 3 else None).backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("without", [0, 1, 3])
+def test_ddp_with_a_parameter_that_was_not_used(three: Ranks, without: int) -> None:
+    three.run(unused, without)
+
+
+def detached() -> None:
+    handle = gradwire.attach(small(), TOPK)
+    state = handle.state_dict()
+    assert handle.attached
+    handle.detach()
+    assert not handle.attached
+    for call in (handle.reset, handle.flush, lambda: handle.load_state_dict(state)):
+        assert "detached" in raised(call, UsageError)
+
+
+def test_a_detached_handle(three: Ranks) -> None:
+    three.run(detached)

@@ -120,3 +120,53 @@ def hook_is_taken(job: Job) -> str:
 def test_a_hook_of_its_own_is_in_the_way(pair: Ranks, tmp_path: Path) -> None:
     for text in pair.run(hook_is_taken, Job(str(tmp_path))):
         assert "one communication hook" in text
+
+
+def step(accelerator: Any, model: nn.Module) -> None:
+    model.zero_grad()
+    accelerator.backward(model(torch.ones(4, 20) + accelerator.process_index).square().mean())
+
+
+def attached_again(job: Job) -> bool:
+    """By another plan, in another wrapper; whether a checkpoint brings back what waits."""
+    from gradwire.training.integrations.accelerate import attach
+
+    accelerator, inner = accelerator_of(job), net()
+    model = accelerator.prepare(inner)
+    handle = attach(accelerator, model, job.plan, timeout_seconds=30.0)
+    step(accelerator, model)
+    handle.detach()
+    accelerator.free_memory()
+    model = accelerator.prepare(inner)
+    handle = attach(accelerator, model, "topk(0.5)+ef | allgather", timeout_seconds=30.0)
+    step(accelerator, model)
+    before = trained(model, handle)
+    accelerator.save_state(job.folder)
+    accelerator.wait_for_everyone()
+    step(accelerator, model)
+    accelerator.load_state(job.folder)
+    after = trained(model, handle)
+    handle.detach()
+    return after.residuals == before.residuals
+
+
+def test_another_plan_may_be_attached(pair: Ranks, tmp_path: Path) -> None:
+    assert pair.run(attached_again, Job(str(tmp_path))) == [True, True]
+
+
+def saved_detached(job: Job) -> list[str]:
+    from gradwire.training.integrations.accelerate import attach
+
+    accelerator = accelerator_of(job)
+    model = accelerator.prepare(net())
+    handle = attach(accelerator, model, job.plan, timeout_seconds=30.0)
+    step(accelerator, model)
+    handle.detach()
+    accelerator.save_state(job.folder)
+    accelerator.wait_for_everyone()
+    accelerator.load_state(job.folder)  # and no warning that there are no residuals
+    return [path.name for path in Path(job.folder).glob("gradwire*")]
+
+
+def test_a_detached_model_has_no_residuals_in_checkpoints(pair: Ranks, tmp_path: Path) -> None:
+    assert pair.run(saved_detached, Job(str(tmp_path))) == [[], []]

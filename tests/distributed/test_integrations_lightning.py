@@ -32,7 +32,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
         yield ranks
 
 
-def trainer_of(job: Job) -> Any:
+def trainer_of(job: Job, *callbacks: Any) -> Any:
     """A Lightning Trainer and its module."""
     import warnings
 
@@ -75,8 +75,9 @@ def trainer_of(job: Job) -> Any:
     strategy = GradwireStrategy(job.plan, {"timeout_seconds": 30.0})
     trainer = lightning.Trainer(
         accelerator="cpu", devices=2, strategy=strategy, max_epochs=job.epochs, logger=False,
-        precision="bf16-mixed" if job.half else None, callbacks=[checkpoint],
-        enable_progress_bar=False, enable_model_summary=False, **options,
+        precision="bf16-mixed" if job.half else None, callbacks=[*callbacks, checkpoint],
+        default_root_dir=job.folder, enable_progress_bar=False, enable_model_summary=False,
+        **options,
     )  # fmt: skip
     return trainer, Module()
 
@@ -131,3 +132,24 @@ def fits_twice(job: Job) -> tuple[float, ...]:
 
 def test_fit_may_come_twice(pair: Ranks, tmp_path: Path) -> None:
     assert pair.run(fits_twice, Job(str(tmp_path))) == [(2.0, 2.0, 2.0, 2.0)] * 2
+
+
+def after_a_search(job: Job) -> tuple[Trained, list[str]]:
+    """For a learning rate, which `fit` begins with and which takes steps of its own."""
+    from lightning.pytorch.callbacks import LearningRateFinder
+
+    finder = LearningRateFinder(num_training_steps=4, early_stop_threshold=None, update_attr=False)
+    trainer, module = trainer_of(job, finder)
+    trainer.fit(module, loader())
+    assert finder.optimal_lr.results["lr"]
+    left = [path.name for path in Path(job.folder).glob(".*")]
+    return trained(module, trainer.strategy.handle), left
+
+
+def test_a_search_for_the_learning_rate_leaves_nothing(pair: Ranks, tmp_path: Path) -> None:
+    """No residuals: the run ends with the bits of one without it. And no files."""
+    plain = pair.run(train, Job(str(tmp_path / "plain")))
+    searched = pair.run(after_a_search, Job(str(tmp_path / "searched")))
+    for (end, left), wanted in zip(searched, plain):
+        assert (end.parameters, end.residuals) == (wanted.parameters, wanted.residuals)
+        assert left == []

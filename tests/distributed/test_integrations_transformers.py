@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from ranks import Ranks
+from small import raised
 from torch import Tensor, nn
 from trainers import (
     ACCUMULATE,
@@ -128,3 +129,49 @@ def weights_alone(job: Job) -> list[str]:
 
 def test_weights_alone_have_no_residuals(pair: Ranks, tmp_path: Path) -> None:
     assert pair.run(weights_alone, Job(str(tmp_path))) == [[], []]
+
+
+def detached_between(job: Job) -> tuple[str, float]:
+    """The DDP of the first training has no place for another hook; a new one has."""
+    from gradwire.training.integrations.transformers import attach
+
+    trainer = trainer_of(job)
+    callback = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.train()
+    assert callback.handle is not None
+    callback.handle.detach()
+    error = raised(trainer.train)
+    trainer.model_wrapped = trainer.model
+    trainer.train()
+    again = callback.handle.stats()["steps"]
+    callback.handle.detach()
+    return error, again
+
+
+def test_after_detach_training_attaches_anew(pair: Ranks, tmp_path: Path) -> None:
+    """Or says why it cannot; it does not train without exchanges."""
+    for error, again in pair.run(detached_between, Job(str(tmp_path))):
+        assert "one communication hook" in error
+        assert again == 2.0
+
+
+def detached_in_training(job: Job) -> list[str]:
+    from transformers import TrainerCallback
+
+    from gradwire.training.integrations.transformers import attach
+
+    class Detaches(TrainerCallback):  # type: ignore[misc]
+        def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.epoch == 1:
+                callback.handle.detach()
+
+    trainer = trainer_of(job)
+    callback: Any = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.add_callback(Detaches())
+    trainer.train()
+    return sorted(path.name for path in Path(job.folder).glob("*/gradwire*"))
+
+
+def test_checkpoints_after_detach_have_no_residuals(pair: Ranks, tmp_path: Path) -> None:
+    """Of the two, the last is kept."""
+    assert pair.run(detached_in_training, Job(str(tmp_path), epochs=2)) == [[], []]

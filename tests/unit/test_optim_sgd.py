@@ -74,6 +74,7 @@ def far(one: list[Tensor], other: list[Tensor]) -> float:
     [c for c in product((0.0, 0.9), (False, True), (0.0, 1e-2)) if c[0] or not c[1]],
 )
 def test_alone_it_is_torchs_to_the_bit(momentum: float, nesterov: bool, decay: float) -> None:
+    """In float32."""
     options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
     one, other = model(), model()
     ours = SGD(one.parameters(), LR, **options)  # type: ignore[arg-type]
@@ -164,6 +165,56 @@ def test_copies_go_on(how: Callable[[SGD], SGD], kept: bool) -> None:
         optimizer.step()
     assert copied is not w
     assert torch.equal(copied, w)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second"), [(SGD, torch.optim.SGD), (torch.optim.SGD, SGD), (SGD, SGD)]
+)
+def test_a_state_goes_over_from_torchs_and_to_it(
+    first: Callable[..., torch.optim.Optimizer],
+    second: Callable[..., torch.optim.Optimizer],
+    nesterov: bool,
+) -> None:
+    """Momentum and settings, to the bit: what goes on is what would have gone on."""
+    one, other = model(), model()
+    before = first(one.parameters(), LR, momentum=0.9, weight_decay=0.1, nesterov=nesterov)
+    for step in range(6):
+        if step == 3:
+            other.load_state_dict(one.state_dict())
+            after = second(other.parameters(), lr=1.0)
+            after.load_state_dict(copy.deepcopy(before.state_dict()))
+        x, y = batches(1, step)
+        for net, optimizer in ((one, before), *(((other, after),) if step >= 3 else ())):
+            optimizer.zero_grad()
+            loss(net, x[0], y[0]).backward()
+            optimizer.step()
+    assert far(list(one.parameters()), list(other.parameters())) == 0.0
+
+
+def test_a_state_saved_before_groups_said_so_loads() -> None:
+    optimizer = SGD(model().parameters(), LR)
+    state = optimizer.state_dict()
+    for name in ("dampening", "maximize"):
+        state["param_groups"][0].pop(name, None)
+    optimizer.load_state_dict(state)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("other", [{"dampening": 0.5}, {"maximize": True}])
+def test_what_only_torchs_does_is_refused_at_a_step(other: dict[str, float]) -> None:
+    """In a group or in a state; and nothing has moved then, of the groups before either."""
+    first, second = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    groups = [{"params": [first]}, {"params": [second], **other}]
+    theirs = torch.optim.SGD(copy.deepcopy(groups), LR, momentum=0.9)
+    loaded = SGD([{"params": [first]}, {"params": [second]}], LR)
+    loaded.load_state_dict(theirs.state_dict())
+    ((name, value),) = other.items()
+    for optimizer in (SGD(groups, LR, momentum=0.9), loaded):
+        first.grad, second.grad = torch.ones(3), torch.ones(3)
+        with pytest.raises(UsageError, match=rf"{name}={value}.*torch\.optim\.SGD"):
+            optimizer.step()
+        assert torch.equal(first, torch.ones(3))
 
 
 def test_a_closure_and_frozen_parameters() -> None:

@@ -13,6 +13,9 @@ from gradwire.errors import UsageError
 from gradwire.strategy import Feedback
 from gradwire.training.attached import feedback_of
 
+_NEUTRAL = {"dampening": 0, "maximize": False}
+"""Only torch's SGD has them; groups hold them, so that it can go on from our state."""
+
 
 class SGD(Optimizer):
     """`torch.optim.SGD`, also where an attached plan keeps the momentum (`dgc`).
@@ -27,6 +30,9 @@ class SGD(Optimizer):
     is what their released code does.) The third, for the feedbacks `momentum` and
     `shared_momentum`, is torch's with dampening=m.
 
+    The first line has torch's bits in float32 (in bfloat16, torch's own ways of computing it
+    differ from each other, too). States of torch's SGD load here, and these there.
+
     Args:
         params: as of torch's optimizers. Dense gradients.
         lr: learning rate.
@@ -37,7 +43,8 @@ class SGD(Optimizer):
             already. By default what is attached says it, parameter by parameter.
 
     Raises:
-        UsageError: at a step, if momentum or nesterov differ from the plan's.
+        UsageError: at a step, if momentum or nesterov differ from the plan's, or if a group,
+            which may be of torch's SGD, has a dampening or maximizes.
     """
 
     asks_the_plan = True
@@ -55,16 +62,24 @@ class SGD(Optimizer):
         if nesterov and not momentum:
             raise UsageError("Nesterov's rule needs a momentum; got momentum=0. Set it.")
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay,
-                    "nesterov": nesterov}  # fmt: skip
+                    "nesterov": nesterov, **_NEUTRAL}  # fmt: skip
         super().__init__(params, defaults)
         self._kept = momentum_kept
 
     def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
         return {**super().__getstate__(), "_kept": self._kept}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # one saved before groups had them
+            for name, neutral in _NEUTRAL.items():
+                group.setdefault(name, neutral)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with what `.grad` holds; as of torch's optimizers. Not collective."""
+        for group in self.param_groups:
+            _check_neutral(group)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -91,7 +106,7 @@ class SGD(Optimizer):
         return True
 
     def _step_own(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """torch's operations in torch's order, so its bits."""
+        """torch's operations in torch's order, so in float32 its bits."""
         steps: Any = [p.grad for p in parameters]
         if group["weight_decay"]:
             steps = torch._foreach_add(steps, parameters, alpha=group["weight_decay"])
@@ -134,6 +149,16 @@ def _share(parameter: Tensor) -> float:
 def rule_of(feedback: Feedback) -> tuple[float, bool]:
     """The momentum that a feedback keeps, and whether by Nesterov's rule."""
     return getattr(feedback, "momentum", 0.0), getattr(feedback, "nesterov", False)
+
+
+def _check_neutral(group: dict[str, Any]) -> None:
+    for name, neutral in _NEUTRAL.items():
+        if group[name] != neutral:
+            raise UsageError(
+                f"gradwire.optim.SGD knows {name}={neutral} only; a group, or the state that was "
+                f"loaded, has {name}={group[name]}. Set {neutral} in param_groups, or use "
+                "torch.optim.SGD."
+            )
 
 
 def _check(feedback: Feedback, group: dict[str, Any]) -> None:

@@ -72,6 +72,7 @@ def load(
             UserWarning,
             stacklevel=2,
         )
+        handle.reset()
         return
     states = []
     for path in found:

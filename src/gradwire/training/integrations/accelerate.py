@@ -32,7 +32,7 @@ def attach(
     """Attach a prepared model, and have `save_state` and `load_state` keep residuals. Collective.
 
     `register_for_checkpointing(handle)` would write rank 0's residuals only. Here each rank's are
-    a file in the checkpoint's folder.
+    a file in the checkpoint's folder, until the handle is detached.
 
     Args:
         accelerator: that prepared the model.
@@ -46,11 +46,14 @@ def attach(
         options.setdefault("scaler", accelerator.scaler)
     handle = gradwire.attach(model, plan, **options)
 
+    # Accelerate keeps its hooks, also when another handle has taken the place of this one.
     def on_save(models: Sequence[nn.Module], weights: Sequence[Any], folder: str) -> None:
-        save(handle, folder, _name(models, model))
+        if handle.attached:
+            save(handle, folder, _name(models, model))
 
     def on_load(models: Sequence[nn.Module], folder: str) -> None:
-        load(handle, folder, _name(models, model))
+        if handle.attached:
+            load(handle, folder, _name(models, model))
 
     accelerator.register_save_state_pre_hook(on_save)
     accelerator.register_load_state_pre_hook(on_load)

@@ -67,9 +67,13 @@ class GradwireStrategy(DDPStrategy):
             save(self.handle, _beside(filepath))
 
     def load_checkpoint(self, checkpoint_path: str | Path, *args: Any, **kwargs: Any) -> Any:
-        """Called before the model is wrapped."""
-        self._resume_from = _beside(checkpoint_path)
-        return super().load_checkpoint(checkpoint_path, *args, **kwargs)
+        """Called before the model is wrapped; by tuners, which undo their steps, in `fit`, too."""
+        checkpoint = super().load_checkpoint(checkpoint_path, *args, **kwargs)
+        if self.handle is not None and self.handle.attached:
+            load(self.handle, _beside(checkpoint_path))
+        else:
+            self._resume_from = _beside(checkpoint_path)
+        return checkpoint
 
     def remove_checkpoint(self, filepath: str | Path) -> None:
         super().remove_checkpoint(filepath)

@@ -49,14 +49,18 @@ class GradwireCallback(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         elsewhere = args.save_only_model or state.is_hyper_param_search
-        if self.handle is not None and not elsewhere:
+        if self.handle is not None and self.handle.attached and not elsewhere:
             save(self.handle, Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
     def _attach(self, model: nn.Module) -> None:
-        """Another train() of the same Trainer may bring a new DDP around the same parameters."""
-        if model is self._attached:
-            return
-        if self.handle is not None:
+        """Another train() of the same Trainer may bring a new DDP around the same parameters.
+
+        After `handle.detach()` it needs one, or gradwire.attach says so: without exchanges
+        nothing is trained silently.
+        """
+        if self.handle is not None and self.handle.attached:
+            if model is self._attached:
+                return
             self.handle.detach()
         if self._trainer.accelerator.scaler is not None:
             self._options.setdefault("scaler", self._trainer.accelerator.scaler)

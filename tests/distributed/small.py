@@ -56,6 +56,15 @@ def loss_of(model: nn.Module, step: int = 0, rank: int | None = None) -> Tensor:
     return model(batch(step, rank)).square().mean()
 
 
+def train(model: nn.Module, steps: range, lr: float = 0.05) -> None:
+    """By SGD with momentum, whoever keeps it."""
+    optimizer = gradwire.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=1e-3)
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """Copies of all gradients, by name; DDP's prefix is dropped."""
     return {

@@ -19,20 +19,10 @@ from small import (
     local_gradients,
     loss_of,
     small,
+    train,
 )
-from torch import nn
-
-import gradwire
 
 DGC = "dgc(0.1) | allgather"
-
-
-def train(model: nn.Module, steps: range, lr: float = 0.05) -> None:
-    optimizer = gradwire.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=1e-3)
-    for step in steps:
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        optimizer.step()
 
 
 def norm_of(values: Any) -> float:

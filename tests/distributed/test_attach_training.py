@@ -22,6 +22,7 @@ from small import (
     raised,
     residuals,
     small,
+    train,
 )
 from torch import Tensor, nn
 from torch.amp import GradScaler
@@ -33,14 +34,6 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.training.attached import _ATTACHED
 
 DGC = "dgc(0.1) | allgather"
-
-
-def train(model: nn.Module, steps: range, lr: float = 0.05) -> None:
-    optimizer = gradwire.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=1e-3)
-    for step in steps:
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        optimizer.step()
 
 
 # -- momentum and weight decay -------------------------------------------------------------------

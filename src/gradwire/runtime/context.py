@@ -234,7 +234,8 @@ class BucketContext(Context):
             for state, result in zip(self._states, self.results):
                 if RIGHT_FACTOR in state:
                     state["residual"].add_(result.view_as(state["residual"]))
-        if skipped and (self.strategy.feedback or self.strategy.collective.own_feedback):
+                    kernels.fill_nan(result)
+        if skipped and self.strategy.feedback is not None:
             for result in self.results:  # given back: a step with it would count it twice
                 kernels.fill_nan(result)
         self._snapshots = []

@@ -32,7 +32,7 @@ from gradwire.training.exclude import excluded
 from gradwire.training.fragments import Fragment, split
 from gradwire.training.fsdp import is_sharded
 from gradwire.training.optimizer_check import calling_scaler, makes_states
-from gradwire.training.trainable import Frozen, trainable
+from gradwire.training.trainable import Frozen, held, trainable
 
 
 class LocalSteps:
@@ -102,10 +102,10 @@ class LocalSteps:
             return
         self._frozen.refuse(optimizer)
         _refuse_scaler(calling_scaler() is not None)
-        held = _held(optimizer)
+        stepped = held(optimizer)
         for fragment in self.fragments:
             if fragment.launched_at == self.step and not fragment.under_way:
-                fragment.refuse_moved(held)
+                fragment.refuse_moved(stepped)
 
     def _after_step(self) -> None:
         if makes_states():
@@ -229,13 +229,8 @@ def _hooked(optimizer: Any) -> Optimizer:
     return own
 
 
-def _held(optimizer: Optimizer) -> set[int]:
-    """Which parameters, by id."""
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
-
-
 def _check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) -> None:
-    if _held(optimizer).isdisjoint(map(id, named.values())):
+    if held(optimizer).isdisjoint(map(id, named.values())):
         raise UsageError(
             "local steps are those of the optimizer that moves the model's parameters; this "
             f"{type(optimizer).__name__} holds none of them. Pass the model's optimizer, made "

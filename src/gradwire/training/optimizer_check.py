@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -172,9 +173,7 @@ def _stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 def calling_scaler() -> GradScaler | None:
     """The enabled GradScaler whose `step` called the optimizer's, if one did."""
-    frame = sys._getframe()
-    while (caller := frame.f_back) is not None:
-        frame = caller
+    for frame in _callers():
         if frame.f_code.co_name in ("step", "_maybe_opt_step"):
             scaler = frame.f_locals.get("self")
             if isinstance(scaler, GradScaler) and scaler.is_enabled():
@@ -185,10 +184,15 @@ def calling_scaler() -> GradScaler | None:
 def makes_states() -> bool:
     """Whether this step is torch.distributed.checkpoint's, which makes an optimizer's state by
     one with zeros, on any rank that asks for it: a step of the rate 0 may also be a warm-up's."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_name != "_init_optim_state":
+    return any(frame.f_code.co_name == "_init_optim_state" for frame in _callers())
+
+
+def _callers() -> Iterator[FrameType]:
+    """Of who asks, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
         frame = frame.f_back
-    return frame is not None
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

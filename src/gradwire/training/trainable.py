@@ -30,6 +30,11 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return plain
 
 
+def held(optimizer: Optimizer) -> set[int]:
+    """Which parameters it steps, by id."""
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
 class Frozen:
     """Parameters of an attached module that each rank would step its own way: those that do not
     train now, and those that will have taken the place of one that does. Weakly held."""
@@ -61,9 +66,9 @@ class Frozen:
                     )
 
     def _refuse_replaced(self, optimizer: Optimizer) -> None:
-        module, held = self._module(), {id(p) for g in optimizer.param_groups for p in g["params"]}
+        module, stepped = self._module(), held(optimizer)
         for name, p in module.named_parameters() if module is not None else ():
-            if name in self._attached and not is_attached(p) and id(p) in held:
+            if name in self._attached and not is_attached(p) and id(p) in stepped:
                 raise UsageError(
                     f"what is averaged are the parameters that were attached; '{name}' is another "
                     "one now, as load_state_dict(assign=True) makes it. Attach after that."

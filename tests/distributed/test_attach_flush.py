@@ -103,6 +103,12 @@ def _flush(
             handle.flush()
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
+    scaler.update()
+    for group in optimizer.param_groups:  # it has arrived: a later rate is not for it
+        group["lr"] *= 0.5
+        for p in group["params"]:
+            p.grad = torch.zeros_like(p)
+    optimizer.step()
 
 
 @pytest.mark.parametrize(

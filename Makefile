@@ -6,21 +6,33 @@ PY := $(VENV)/bin/python
 CONSTRAINTS ?= constraints.txt
 # Ranks share the cores: one intra-op thread each, or they stall one another.
 export OMP_NUM_THREADS ?= 1
-# That test at once.
+# That test at once: what computes, and jobs of several ranks.
 PROCESSES ?= 2
+JOBS ?= 4
+# --full: every case instead of the fast suite (docs/design/tests.md).
+SUITE ?=
 
-.PHONY: demo test test-asan test-oldest lint setup bench bench-demo bench-convergence clean help
+.PHONY: demo test test-all test-here test-ranks test-sanitized test-oldest lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire
 	$(PY) -m gradwire demo
 
-test: setup  ## all tests, or those of ARGS=...
+test:  ## the fast suite, in minutes; or the tests of ARGS=...
 ifdef ARGS
+	$(MAKE) setup
 	$(PY) -m pytest $(ARGS)
-else  # jobs of several processes one after the other, all else side by side
-	$(PY) -m pytest --numprocesses $(PROCESSES) --dist worksteal --ignore tests/distributed
-	$(PY) -m pytest tests/distributed
+else
+	$(MAKE) test-here test-ranks test-sanitized
 endif
+
+test-all:  ## every case: more than half an hour
+	$(MAKE) test SUITE=--full
+
+test-here: setup  ## the fast suite's part of one process
+	$(PY) -m pytest $(SUITE) --numprocesses $(PROCESSES) --dist worksteal --ignore tests/distributed
+
+test-ranks: setup  ## the fast suite's part of several: they wait more than they compute
+	$(PY) -m pytest $(SUITE) --numprocesses $(JOBS) --dist loadgroup tests/distributed
 
 lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff check .
@@ -66,10 +78,10 @@ ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py h
   stream_damage.py) $(addprefix tests/unit/planner/test_,joint.py link_bounds.py search.py timeline.py) \
   $(addprefix tests/unit/network/test_,colouring.py failures.py flow_engine.py hashed.py least_loaded.py packet_engine.py)
 
-test-asan: setup build/asan/.ready  ## the tests of everything that decodes or searches, under AddressSanitizer
+test-sanitized: setup build/asan/.ready  ## what decodes or searches, where every address is checked
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:log_path=build/asan/report GRADWIRE_TEST_NATIVE=$$(echo build/asan/gradwire/_native*.so) \
-	  $(PY) -m pytest -q --numprocesses $(PROCESSES) --dist worksteal $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
+	  $(PY) -m pytest -q $(SUITE) --numprocesses $(PROCESSES) --dist worksteal $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
 
 build/asan/.ready: $(VENV)/.ready
 	rm -rf build/asan

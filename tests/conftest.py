@@ -14,7 +14,7 @@ import pytest
 import torch
 
 if NATIVE := os.environ.get("GRADWIRE_TEST_NATIVE"):
-    # An extension that is not installed, as of `make test-asan`; before anything loads ours.
+    # An extension that is not installed, as of `make test-sanitized`; before anything loads ours.
     _spec = importlib.util.spec_from_file_location("gradwire._native", NATIVE)
     assert _spec is not None
     assert _spec.loader is not None
@@ -22,6 +22,8 @@ if NATIVE := os.environ.get("GRADWIRE_TEST_NATIVE"):
     _spec.loader.exec_module(sys.modules[_spec.name])
 
 GOLDEN = Path(__file__).parent / "golden"
+
+pytest_plugins = ("suites", "pytester")
 
 # The same examples on every machine and run: a failure in CI is the failure at home.
 hypothesis.settings.register_profile(

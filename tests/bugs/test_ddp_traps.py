@@ -619,7 +619,7 @@ def compiled() -> str:
     return "right"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_compiled_modules(three: Ranks) -> None:
     """DDPOptimizer cuts the graph at bucket borders and still calls the hook."""
     pytest.importorskip("torch._dynamo")

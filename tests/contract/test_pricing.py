@@ -13,6 +13,7 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.planner import tree
 from gradwire.planner.pricing import can_price, price
 from gradwire.tasks import Path
+from suites import first
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,)}
 PARAMETERS = [Parameter(name, shape) for name, shape in SHAPES.items()]
@@ -43,12 +44,12 @@ def priced(text: str, world: int, parameters: Sequence[Parameter] = PARAMETERS) 
 
 @every_place
 @pytest.mark.parametrize("left", ["none", "topk(0.1)"])
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", first(range(32)))
 def test_every_path_to_the_byte(world: int, per_node: int, left: str, part: int) -> None:
     """All 4,341. Where a path compresses matters to no byte, so of those that differ in nothing
     else lockstep counts one, and of the others the first rank and the last are priced."""
     known: dict[str, list[float]] = {}
-    for path in ALL[part::8]:
+    for path in ALL[part::32]:
         text = text_of(left, path, per_node)
         anywhere = text.replace("@cpu", "@gpu")
         if anywhere not in known:

@@ -7,6 +7,7 @@ import torch
 from several import Named, Several, all_nan, equal
 
 from gradwire.collectives._chooser import Chooser
+from suites import first
 
 SHAPES = {"table": (40, 8), "bias": (5,)}
 STEPS = 85
@@ -39,7 +40,7 @@ def members(job: Several) -> list[str]:
     return [chooser.member for chooser in choosers(job)]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("world", first([2, 5, 1, 3, 4], 2))
 @pytest.mark.parametrize("every", [1, 3, 50])
 def test_every_step_has_the_mean_whoever_sums(every: int, world: int) -> None:
     job, raced = Several(f"nonzero | sparse_auto(every={every})", SHAPES, world), False

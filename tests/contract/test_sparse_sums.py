@@ -19,6 +19,7 @@ from gradwire.runtime.context import BucketContext
 from gradwire.runtime.lockstep import _agreed, _next, _perform
 from gradwire.sparsity import synthetic
 from gradwire.strategy import StepInfo
+from suites import first
 
 OF_AN_EARLIER_SUM = "topk(1.0) | oktopk"
 """Its threshold is, but for the first step."""
@@ -36,7 +37,7 @@ TEXTS = (
     *(f"nonzero(index='int32') | {name}" for name in ("sparcml", "zen", "columns")),
     "topk(1.0, index='int32') | gtopk",
 )
-WORLDS = range(1, 10)
+WORLDS = first((1, 2, 3, 5, 8, 4, 6, 7, 9), 5)
 SHAPES = ((), (1,), (5,), (37,), (300,), (4, 9), (2, 3, 5), (0,), (3, 0), (2, 700))
 every = pytest.mark.parametrize("text", TEXTS)
 

@@ -14,6 +14,7 @@ from gradwire import Strategy, lockstep
 from gradwire.errors import PayloadError, StrategyError
 from gradwire.planner import tree
 from gradwire.tasks import Path
+from suites import first
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,)}
 ALL = tree.options()
@@ -25,6 +26,7 @@ SOME = [path for i, path in enumerate(COMPRESSING) if i % 6 == 0 or path.compres
 LEFT = ("topk(0.1)+ef", "dgc(0.1)", "qsgd(4)+ef", "sign(scaled=True)+ef", "fp16+ef")
 PLACES = [(4, 2), (6, 2)]
 """Ranks, and ranks to a machine: 2 x 2, and 3 machines of 2."""
+every_part = pytest.mark.parametrize("part", first(range(4)))
 every_place = pytest.mark.parametrize(("world", "per_node"), PLACES)
 
 
@@ -37,13 +39,13 @@ def text_of(left: str, path: Path, per_node: int) -> str:
 
 
 @every_place
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", first(range(32)))
 def test_every_option_is_the_dense_mean(world: int, per_node: int, part: int) -> None:
     """All 4,341: bit for bit where n is a power of 2, else to the rounding of two divisions."""
     xs = integers(world, 200)
     wanted = torch.stack(xs).mean(0)
     exact = world & (world - 1) == 0
-    for path in ALL[part::8]:
+    for path in ALL[part::32]:
         results, _ = lockstep(text_of("none", path, per_node), xs)
         assert all(torch.equal(result, results[0]) for result in results), path
         if exact:
@@ -53,10 +55,11 @@ def test_every_option_is_the_dense_mean(world: int, per_node: int, part: int) ->
 
 
 @pytest.mark.parametrize(("world", "per_node"), [(1, 1), (3, 1), (2, 2), (3, 3), (6, 3), (8, 4)])
-def test_in_other_places(world: int, per_node: int) -> None:
+@every_part
+def test_in_other_places(world: int, per_node: int, part: int) -> None:
     """A machine, a rank to a machine, one rank: moves among nobody are not made."""
     xs = ranks(world, 130)
-    for path in ON_ONE:
+    for path in ON_ONE[part::4]:
         results, trace = lockstep(text_of("none", path, per_node), xs)
         torch.testing.assert_close(results[0], torch.stack(xs).mean(0), rtol=1e-5, atol=1e-6)
         assert all(torch.equal(result, results[0]) for result in results)
@@ -64,25 +67,28 @@ def test_in_other_places(world: int, per_node: int) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 64, 1000])
-def test_of_any_length(n: int) -> None:
-    for path in ON_ONE:
+@every_part
+def test_of_any_length(n: int, part: int) -> None:
+    for path in ON_ONE[part::4]:
         results, _ = lockstep(text_of("none", path, 2), ranks(4, n))
         assert all(torch.equal(result, results[0]) for result in results)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_short_gradients(dtype: torch.dtype) -> None:
+@every_part
+def test_short_gradients(dtype: torch.dtype, part: int) -> None:
     xs = ranks(4, 200, dtype=dtype)
     wanted = torch.stack([x.double() for x in xs]).mean(0)
-    for path in ON_ONE:
+    for path in ON_ONE[part::4]:
         results, _ = lockstep(text_of("none", path, 2), xs)
         assert all(torch.equal(result, results[0]) for result in results)
         torch.testing.assert_close(results[0].double(), wanted, rtol=0.03, atol=0.03)
 
 
 @every_place
-def test_ranks_end_equal(world: int, per_node: int) -> None:
-    for number, path in enumerate(COMPRESSING):
+@every_part
+def test_ranks_end_equal(world: int, per_node: int, part: int) -> None:
+    for number, path in enumerate(COMPRESSING[part::4]):
         run = Several(text_of(LEFT[number % len(LEFT)], path, per_node), SHAPES, world)
         for step in range(2):
             results = run.step(drawn(SHAPES, world, step))
@@ -155,10 +161,11 @@ def waiting(run: Several) -> dict[str, Tensor]:
 
 
 @every_place
+@every_part
 @pytest.mark.parametrize("left", ["topk(0.05)+ef", "fp16+ef", "qsgd(2)+ef"])
-def test_nothing_is_lost(left: str, world: int, per_node: int) -> None:
+def test_nothing_is_lost(left: str, world: int, per_node: int, part: int) -> None:
     """residuals of all sites + world · results = what was given; skipped steps wait whole."""
-    for path in COMPRESSING[PLACES.index((world, per_node)) :: 2]:
+    for path in COMPRESSING[2 * part + PLACES.index((world, per_node)) :: 8]:
         run = Several(text_of(left, path, per_node), SHAPES, world)
         given = {
             n: torch.zeros(shape, dtype=torch.float64).view(-1) for n, shape in SHAPES.items()
@@ -180,11 +187,12 @@ def test_nothing_is_lost(left: str, world: int, per_node: int) -> None:
 
 
 @every_place
+@every_part
 @pytest.mark.parametrize("left", ["topk(0.1)+ef", "qsgd(4)+ef", "dgc(0.1)"])
 def test_a_bad_number_anywhere_spoils_all_and_leaves_states(
-    left: str, world: int, per_node: int
+    left: str, world: int, per_node: int, part: int
 ) -> None:
-    for number, path in enumerate(SOME):
+    for number, path in enumerate(SOME[part::4]):
         run = Several(text_of(left, path, per_node), SHAPES, world, exact_undo=True)
         undisturbed = Several(text_of(left, path, per_node), SHAPES, world, exact_undo=True)
         for step in range(2):
@@ -208,9 +216,10 @@ def test_uncompressed_paths_spoil_too() -> None:
             assert all(bool(result.isnan().all()) for result in results)
 
 
-def test_clipping_comes_first() -> None:
+@every_part
+def test_clipping_comes_first(part: int) -> None:
     xs = integers(4, 300)
-    for path in ON_ONE:
+    for path in ON_ONE[part::4]:
         text = text_of("topk(0.1)+ef", path, 2) if path.compressions else text_of("none", path, 2)
         clipped = lockstep(text, xs, clip_scale=0.25)[0]
         for one, other in zip(clipped, lockstep(text, [x * 0.25 for x in xs])[0]):

@@ -230,8 +230,13 @@ def all_damage(
 
 @pytest.mark.parametrize(
     ("world", "shapes", "seeds"),
-    [(2, SHAPES, 4), (3, SHAPES, 3), (5, SHAPES, 1), (3, LARGE, 1)],
-    ids=["2", "3", "5", "3 large"],
+    [
+        pytest.param(2, SHAPES, 1, id="2"),
+        pytest.param(3, LARGE, 1, id="3 large"),
+        pytest.param(2, SHAPES, 4, id="2 often", marks=pytest.mark.full),
+        pytest.param(3, SHAPES, 3, id="3", marks=pytest.mark.full),
+        pytest.param(5, SHAPES, 1, id="5", marks=pytest.mark.full),
+    ],
 )
 @pytest.mark.parametrize("text", TEXTS)
 def test_damage_is_an_error_or_another_number(

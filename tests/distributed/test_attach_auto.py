@@ -19,6 +19,7 @@ import gradwire
 from gradwire import Plan, Strategy
 from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.planner.candidates import timeline_of
+from suites import first
 
 STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
 PATIENCE = 4000  # steps: three races of twenty rounds
@@ -59,8 +60,13 @@ def settled(ddp: bool, loop: str) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("ddp", [False, True])
-@pytest.mark.parametrize("loop", ["plain", "evaluates", "accumulates"])
+@pytest.mark.parametrize(
+    ("loop", "ddp"),
+    first(
+        [("plain", False), ("accumulates", True), ("plain", True), ("accumulates", False),
+         ("evaluates", False), ("evaluates", True)], 2,
+    ),
+)  # fmt: skip
 def test_ranks_settle_on_one_plan(two: Ranks, ddp: bool, loop: str) -> None:
     first, other = two.run(settled, ddp, loop)
     assert first == other, "plans, profiles, gradients and weights are the same to the bit"
@@ -81,6 +87,7 @@ def resumed_from(path: str) -> str:
     return f"{digest}"
 
 
+@pytest.mark.full
 def test_a_found_plan_is_a_plan(two: Ranks, tmp_path: Path) -> None:
     _, digest, text, *_ = two.run(settled, False, "plain")[0]
     path = tmp_path / "plan.json"
@@ -113,6 +120,7 @@ def on_machines(machine_of: tuple[int, ...], strategy: str) -> str:
     return f"{said} {profile.to_json()}"
 
 
+@pytest.mark.full
 def test_strategies_that_sum_inside_machines_are_candidates(four: Ranks) -> None:
     first, *others = four.run(on_machines, (0, 0, 1, 1), "topk(0.1)+ef | hierarchical")
     assert first.startswith("True ")

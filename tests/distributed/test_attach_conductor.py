@@ -66,7 +66,7 @@ def stress(lanes: int, steps: int) -> float:
     return wrong
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)  # a mismatch is found by attach's own limit; a busy machine is none
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_two_thousand_steps_without_a_mismatch(three: Ranks, lanes: int) -> None:

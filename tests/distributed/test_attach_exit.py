@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from suites import first
+
 JOB = """
 import os, sys, torch, torch.distributed as dist, gradwire
 torch.set_num_threads(1)
@@ -31,7 +33,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("how", ["nothing", "destroy-first", "dropped"])
+@pytest.mark.parametrize("how", first(["nothing", "destroy-first", "dropped"]))
 def test_processes_end(tmp_path: Path, how: str) -> None:
     jobs = [
         subprocess.Popen(

@@ -23,6 +23,7 @@ from gradwire.runtime.hierarchy import make_context
 from gradwire.runtime.lockstep import drive
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace
+from suites import first
 
 STRATEGIES = (
     "int8 | alltoall",
@@ -55,7 +56,15 @@ STRATEGIES = (
     "topk(0.1)+ef | sparse_auto(every=2)",
     "nonzero | sparse_auto",
 )
-every = pytest.mark.parametrize("strategy", STRATEGIES)
+KINDS = (
+    "int8 | alltoall", "signum | vote", "powersgd(2)", "topk(0.1)+ef | gtopk",
+    "topk(0.1)+ef | zen", "topk(0.1)+ef | oktopk", "nonzero | columns",
+    "topk(0.1)+ef21 | sparcml_split", "topk(0.1)+ef | sparse_auto(every=2)",
+    "onebit+shared_momentum | alltoall",
+)  # fmt: skip
+"""One of each kind of moves; the laws themselves are those of tests/contract."""
+ORDERED = sorted(STRATEGIES, key=lambda text: text not in KINDS)
+every = pytest.mark.parametrize("strategy", first(ORDERED, len(KINDS)))
 STEPS = 3
 
 

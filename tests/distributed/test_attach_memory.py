@@ -111,7 +111,7 @@ def measured(strategy: str) -> tuple[float, float]:
     return (now - before) / given, (peak - before) / given
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc/self/statm")
 def test_resident_set(tmp_path: Path) -> None:
     with Ranks(2, tmp_path) as ranks:

@@ -11,7 +11,7 @@ from gradwire.demo.rows import ALONE, DDP, DDP_FP16, Row, gradwire_row
 from gradwire.demo.task import Measured, Task
 from gradwire.lab import Cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 DGC = gradwire_row("dgc(0.001) | allgather")
 NONE = gradwire_row("none | allreduce")
 

@@ -170,7 +170,7 @@ def dies(lost: int, how: str) -> tuple[str, float]:
     ("how", "lost"),
     [
         *((how, lost) for how in ("before", "midway") for lost in range(3)),
-        pytest.param("stuck", 1, marks=pytest.mark.slow),
+        pytest.param("stuck", 1, marks=pytest.mark.full),
     ],
 )
 def test_the_rank_that_is_gone_is_named(tmp_path: Path, how: str, lost: int) -> None:

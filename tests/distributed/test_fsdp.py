@@ -746,6 +746,7 @@ def test_what_cannot_be_attached(four: Ranks) -> None:
     four.run(refused)
 
 
+@pytest.mark.full
 def test_the_example() -> None:
     example = Path(__file__).parents[2] / "examples" / "fsdp2.py"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]

@@ -121,6 +121,7 @@ def test_much_output_arrives_whole(lab):
         assert heard.lines[rank, "stdout"] == [str(n) for n in range(1, 20001)]
 
 
+@pytest.mark.full
 def test_gloo_reduces_over_the_cluster(lab):
     program = (
         "import torch, torch.distributed as d; d.init_process_group('gloo');"

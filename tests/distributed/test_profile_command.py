@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.planner.profile import Profile
+from suites import first
 
 JOB = """
 import torch, torch.distributed as dist, gradwire
@@ -41,6 +42,7 @@ def profile(
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_job_is_measured_and_ends(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     text = "topk(0.01)+ef | allgather"
@@ -79,12 +81,15 @@ def test_a_job_without_attach_is_an_error_with_the_next_step(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [
-        ((), "there is no command"),
-        (("--strategies", "topk(0.01) | nowhere"), "no collective"),
-        (("--strategies", "dgc(0.01) | allgather"), "can be exchanged"),
-        (("-o", "/nowhere/profile.json"), "Make the folder"),
-    ],
+    first(
+        [
+            ((), "there is no command"),
+            (("--strategies", "topk(0.01) | nowhere"), "no collective"),
+            (("--strategies", "dgc(0.01) | allgather"), "can be exchanged"),
+            (("-o", "/nowhere/profile.json"), "Make the folder"),
+        ],
+        2,
+    ),
 )
 def test_bad_calls(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
     script = None if not arguments else "raise SystemExit(9)"

@@ -33,7 +33,7 @@ def records(suite: SimpleNamespace) -> Records:
     return Records(suite)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("method", AS_GOOD)
 def test_one_percent_of_the_gradient_is_as_good_as_all(
     suite: SimpleNamespace, records: Records, method: str
@@ -47,14 +47,14 @@ def test_one_percent_of_the_gradient_is_as_good_as_all(
     assert dense["bytes_per_step"] > 3 * found["bytes_per_step"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_global_topk_is_within_a_point_of_topk(suite: SimpleNamespace, records: Records) -> None:
     topk, found = records["ef-topk"], records["gtopk"]
     verdict = suite.parity.like_topk([topk["metric"]], [found["metric"]])
     assert verdict.passed, verdict
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_is_not_sent_and_not_kept_is_missed(suite: SimpleNamespace, records: Records) -> None:
     dense, found = records["dense"], records["no-ef"]
     assert not suite.parity.metric("accuracy", [dense["metric"]], [found["metric"]]).passed
@@ -62,7 +62,7 @@ def test_what_is_not_sent_and_not_kept_is_missed(suite: SimpleNamespace, records
     assert not suite.parity.training_loss(*losses).passed
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_real_processes_have_the_same_losses(suite: SimpleNamespace) -> None:
     run = suite.train.Run("digits-mlp", "dgc", 0, 2, 30, DENSITY)
     found = suite.processes.compare(run)

@@ -1,0 +1,14 @@
+"""Imported by the fork server of ranks: they get the mutant that their parent is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import gradwire.training.attach  # noqa: F401 - so that there is something to change
+from mutation.operators import sites
+from mutation.run import Mutant, put_in
+
+number, file = os.environ["GRADWIRE_MUTANT"].split(" ", 1)
+_sites = sites(Path(file).read_text(encoding="utf-8"))
+put_in(Mutant(file, int(number), _sites[int(number)]))

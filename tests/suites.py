@@ -1,0 +1,102 @@
+"""Two suites out of one tree: `pytest` runs the fast one, `pytest --full` every case.
+
+Of a test with several parameters the fast suite runs so few cases that any two values still meet
+in one. Of a strategy the values are its compressor, feedback and collective, by name; each member
+with its own parameters is met at least once. Two marks say where that is not right, and
+docs/design/tests.md by which evidence:
+
+    @pytest.mark.full     in the full suite only: others find what it finds, or it takes long
+    @pytest.mark.every    all cases in the fast suite, too
+
+`first(values)` are values of which all but the first have the mark "full": of a long list that is
+cut into parts, the fast suite has one. Cases that are named one by one (`pytest FILE::TEST`) are
+all run.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+
+def first(values: Iterable[Any], count: int = 1) -> list[Any]:
+    """The values for `parametrize`; those beyond the first so many are in the full suite only.
+
+    A tuple has a value for each of several parameters.
+    """
+    rows = [value if isinstance(value, tuple) else (value,) for value in values]
+    marks = [() if i < count else (pytest.mark.full,) for i in range(len(rows))]
+    return [pytest.param(*row, marks=mark) for row, mark in zip(rows, marks)]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="every case, not the fast suite alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full") or any("::" in argument for argument in config.args):
+        return
+    kept = set(fast(items))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def fast(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("full"):
+            continue
+        if item.get_closest_marker("every") or not hasattr(item, "callspec"):
+            yield item
+        else:
+            families.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for family in families.values():
+        yield from (family[i] for i in covering([_goals(item) for item in family]))
+
+
+def covering(goals: Sequence[frozenset[Hashable]]) -> list[int]:
+    """The indices of few of these sets that have every element of all, in order.
+
+    The one with the most new elements first, at equality the earlier: the same on every worker.
+    """
+    missing = set().union(*goals)
+    heap = [(-len(goal), i) for i, goal in enumerate(goals)]
+    heapq.heapify(heap)
+    chosen = []
+    while missing:
+        _, i = heapq.heappop(heap)
+        new = len(goals[i] & missing)
+        if heap and -new > heap[0][0]:  # what it had is partly had by now
+            heapq.heappush(heap, (-new, i))
+            continue
+        chosen.append(i)
+        missing -= goals[i]
+    return sorted(chosen)
+
+
+def _goals(item: Any) -> frozenset[Hashable]:
+    """What one case meets: pairs of values, and each value as it is."""
+    spec = item.callspec
+    rough: list[Hashable] = []
+    exact: list[Hashable] = []
+    for name, value in spec.params.items():
+        parts = _parts(name, value) or [((name, id(value)), (name, id(value)))]
+        rough += (one for one, _ in parts)
+        exact += (one for _, one in parts)
+    return frozenset(exact).union(combinations(rough, 2))
+
+
+def _parts(name: str, value: Any) -> list[tuple[Hashable, Hashable]]:
+    """A strategy's or a member's values: the name, and the name with its parameters."""
+    whole = hasattr(value, "compressor") and hasattr(value, "collective")
+    members = (value.compressor, value.feedback, value.collective) if whole else (value,)
+    if not whole and not isinstance(getattr(value, "name", None), str):
+        return []
+    return [
+        ((name, i, getattr(member, "name", None)), (name, i, str(member)))
+        for i, member in enumerate(members)
+    ]

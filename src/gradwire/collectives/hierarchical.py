@@ -66,7 +66,6 @@ class Hierarchical(Collective):
         return Collective.parse(self.outer)
 
     def check(self, strategy: Strategy) -> None:
-        super().check(strategy)
         feedback = strategy.feedback
         if feedback is not None and type(feedback).received is not Feedback.received:
             raise StrategyError(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gradwire.local import BlockCodes, Context, Encoder, Sections, State
 from gradwire.member import Claims, Key, Member, Recurrence, StepInfo
@@ -130,6 +130,7 @@ class Collective(Member):
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     takes_rows: gradients may be COO, rows and ids; so are results then. tasks: a path's own.
+    sizes: of moves. "known"; "expected", as chance has it; "measured", where the data decide.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -137,6 +138,7 @@ class Collective(Member):
     partner: ClassVar[str] = "none"
     per_node: int | None = None
     takes_rows: ClassVar[bool] = False
+    sizes: ClassVar[Literal["known", "expected", "measured"]] = "known"
     tasks: ClassVar[Path | None] = None
 
     @abstractmethod

@@ -102,7 +102,7 @@ def _before(text: str, left: ast.expr, collective: str) -> tuple[Pair, str | Non
         return (compressor, NOTATION.member(text, left.right, FEEDBACK, "feedback")), None
     if name_of(left) in ALIASES:
         return NOTATION.member(text, left, ALIASES, "alias"), _typed(left)
-    known = {**COMPRESSORS, **ALIASES}
+    known: dict[str, Callable[..., Any]] = {**COMPRESSORS, **ALIASES}
     return (NOTATION.member(text, left, known, "compressor"), None), None
 
 

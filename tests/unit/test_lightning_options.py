@@ -1,4 +1,4 @@
-"""Whose argument is whose, for Lightning's strategy: without Lightning, which a stub stands for."""
+"""Whose argument is whose, for Lightning's strategy; a stub stands for Lightning."""
 
 from __future__ import annotations
 

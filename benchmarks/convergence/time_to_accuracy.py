@@ -63,11 +63,16 @@ def reached(dense: Run, method: str, seeds: int, folder: Path) -> tuple[Run, dic
 
 
 def _mean_metric(run: Run, seeds: int, folder: Path) -> float:
+    return fmean(_metrics(run, seeds, folder))
+
+
+def _metrics(run: Run, seeds: int, folder: Path) -> list[float]:
+    """Of every seed."""
     metrics = []
     for one in (replace(run, seed=seed) for seed in range(seeds)):
         metrics.append(train(one, folder)["metric"])
         print(f"{one.name}: {metrics[-1]:.4f}", file=sys.stderr, flush=True)
-    return fmean(metrics)
+    return metrics
 
 
 def check(run: Run, rate: str, of_step: Seconds, folder: Path) -> dict[str, Any]:
@@ -128,8 +133,11 @@ def main() -> int:
             found["rates"][rate] = in_turn(dense, arguments.method, rate, arguments.folder)
             _save(found, arguments.json)
     runs = [reached(dense, name, arguments.seeds, arguments.folder) for name in arguments.method]
-    found["runs"] = [asdict(run) for run in (dense, *(run for run, _ in runs))]
-    goal = {dense.steps: _mean_metric(dense, arguments.seeds, arguments.folder)}
+    shortest = [dense, *(run for run, _ in runs)]
+    found["runs"] = [asdict(run) for run in shortest]
+    of_seeds = [_metrics(run, arguments.seeds, arguments.folder) for run in shortest]
+    found["seeds"] = {run.method: metrics for run, metrics in zip(shortest, of_seeds)}
+    goal = {dense.steps: fmean(of_seeds[0])}
     found["metrics"] = {"dense": goal} | {run.method: tried for run, tried in runs}
     _save(found, arguments.json)
     print(tables(found))

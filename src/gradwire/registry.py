@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 
 from gradwire import collectives, compressors, feedback
 from gradwire.errors import StrategyError
@@ -87,21 +87,31 @@ def parse_strategy(text: str) -> Strategy:
         return Strategy(compressors.Identity(), collective, None, str(collective))
     if not (isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr)):
         _refuse_whole(text, tree)
-        NOTATION.fail(text, "it needs a collective after '|'", f"'{text.strip()} | allgather'")
+        _refuse_without_collective(text, tree)
     _refuse_whole(text, tree.left)
-    left, collective = tree.left, NOTATION.member(text, tree.right, COLLECTIVES, "collective")
-    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Add):
+    collective = NOTATION.member(text, tree.right, COLLECTIVES, "collective")
+    (compressor, memory), alias = _before(text, tree.left, str(collective))
+    return Strategy(compressor, collective, memory, alias)
+
+
+def _before(text: str, left: ast.expr, collective: str) -> tuple[Pair, str | None]:
+    """What stands before the '|', and how it was typed, if that is an alias."""
+    if _is_sum(left):
+        _refuse_beside_alias(text, left, collective)
         compressor = NOTATION.member(text, left.left, COMPRESSORS, "compressor")
-        return Strategy(
-            compressor, collective, NOTATION.member(text, left.right, FEEDBACK, "feedback")
-        )
+        return (compressor, NOTATION.member(text, left.right, FEEDBACK, "feedback")), None
     if name_of(left) in ALIASES:
-        alias = ast.unparse(left).replace("'", '"')
-        short, memory = NOTATION.member(text, left, ALIASES, "alias")
-        return Strategy(short, collective, memory, alias)
-    return Strategy(
-        NOTATION.member(text, left, {**COMPRESSORS, **ALIASES}, "compressor"), collective
-    )
+        return NOTATION.member(text, left, ALIASES, "alias"), _typed(left)
+    known: dict[str, Callable[..., Any]] = {**COMPRESSORS, **ALIASES}
+    return (NOTATION.member(text, left, known, "compressor"), None), None
+
+
+def _is_sum(node: ast.expr) -> TypeGuard[ast.BinOp]:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+
+
+def _typed(node: ast.expr) -> str:
+    return ast.unparse(node).replace("'", '"')
 
 
 def parse_collective(text: str) -> Collective:
@@ -122,12 +132,54 @@ def _refuse_whole(text: str, left: ast.expr) -> None:
             NOTATION.fail(text, f"{rule}; nothing stands beside it", f"'{instead}' alone")
 
 
+def _refuse_beside_alias(text: str, left: ast.BinOp, collective: str) -> None:
+    """StrategyError if a feedback stands beside an alias, which has its own, or is short for one
+    member alone."""
+    if name_of(left.left) not in ALIASES:
+        return
+    short, memory = NOTATION.member(text, left.left, ALIASES, "alias")
+    alias, other = _typed(left.left), _typed(left.right)
+    instead = f"'{short}+{other} | {collective}'"
+    if memory is None:
+        NOTATION.fail(text, f"'{alias}' is an alias, of '{short}'", instead)
+    rule = f"'{alias}' is an alias that brings its own memory: '{short}+{memory}'"
+    NOTATION.fail(text, rule, f"'{alias} | {collective}', or {instead}")
+
+
+def _refuse_without_collective(text: str, tree: ast.expr) -> NoReturn:
+    """StrategyError, of a text without '|'."""
+    rule, name = "it needs a collective after '|'", name_of(tree)
+    if name in COLLECTIVES:
+        alone: Collective = NOTATION.member(text, tree, COLLECTIVES, "collective")
+        rule = f"'{name}' is a collective, and a compressor stands before it"
+        NOTATION.fail(text, rule, f"'{_fitting(alone)}'")
+    if _is_sum(tree) and name_of(tree.right) in COLLECTIVES:
+        NOTATION.fail(text, rule, f"'{_typed(tree.left)} | {_typed(tree.right)}'")
+    if name or _is_sum(tree):
+        _before(text, tree, "allgather")  # what else is wrong comes first
+    NOTATION.fail(text, rule, f"'{text.strip()} | allgather'")
+
+
+def _fitting(collective: Collective) -> str:
+    """A strategy with this collective."""
+    for left in (collective.partner, "topk(0.01)+ef", "sign"):
+        try:
+            return str(parse_strategy(f"{left} | {collective}"))
+        except StrategyError:
+            continue
+    return f"compressor | {collective}"
+
+
 def _wish(member: Any) -> str:
     """What a compressor loses without feedback, from its claims."""
     if not (isinstance(member, type) and issubclass(member, Compressor)):
         return ""
-    try:
-        claims = member().claims(1 << 20)
-    except TypeError:  # a density or a threshold is required
-        claims = member(0.01).claims(1 << 20)  # type: ignore[call-arg]
+    for parameters in ((), (0.01,)):  # a density or a threshold may be required
+        try:
+            claims = member(*parameters).claims(1 << 20)
+            break
+        except (TypeError, StrategyError):
+            continue
+    else:
+        return ""
     return " Wants ef, dgc or ef21." if claims.wants_feedback else ""

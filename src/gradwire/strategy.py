@@ -12,13 +12,13 @@ parameters. This module needs no torch: tensors appear in signatures only.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from gradwire.errors import StrategyError
 from gradwire.local import BlockCodes, Context, Encoder, Sections, State
-from gradwire.member import PROMISES, Claims, Key, Member, Recurrence, StepInfo
+from gradwire.member import Claims, Key, Member, Recurrence, StepInfo
+from gradwire.pairs import check_promises
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,6 +64,13 @@ class Compressor(Member):
         """
         raise NotImplementedError(f"{self.name} does not promise entries")
 
+    def places(self, sections: Sections, n: int, key: Key) -> Tensor | None:
+        """Which of n elements a payload of this rank's speaks of, as `read`; None: of all."""
+        claims = self.claims(n)
+        if claims.elements is not None and not claims.entries:
+            raise NotImplementedError(f"{self.name} does not say which elements it speaks of")
+        return self.read(sections, n)[0] if claims.entries else None
+
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         """The sections as block codes, if they are such: feedback then runs in the same pass."""
         return ()
@@ -99,6 +106,10 @@ class Feedback(Member):
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
         """The state once `sent`, of all of x, has left."""
 
+    def masked(self, state: State, places: Callable[[], Tensor | None]) -> State:
+        """The state of `after`, once these places were sent, whatever their values; None: all."""
+        return state
+
     def received(self, mean: Tensor, state: State) -> State:
         """A last word on the mean, in place, alike on all ranks; not if skipped or not finite."""
         return state
@@ -119,6 +130,7 @@ class Collective(Member):
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     takes_rows: gradients may be COO, rows and ids; so are results then. tasks: a path's own.
+    sizes: of moves. "known"; "expected", as chance has it; "measured", where the data decide.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -126,6 +138,7 @@ class Collective(Member):
     partner: ClassVar[str] = "none"
     per_node: int | None = None
     takes_rows: ClassVar[bool] = False
+    sizes: ClassVar[Literal["known", "expected", "measured"]] = "known"
     tasks: ClassVar[Path | None] = None
 
     @abstractmethod
@@ -134,11 +147,6 @@ class Collective(Member):
 
     def check(self, strategy: Strategy) -> None:
         """StrategyError unless it can work in this strategy, whose promises are seen to."""
-        if self.own_feedback and strategy.feedback is not None:
-            raise StrategyError(
-                f"the collective '{self}' keeps what it did not send itself; got the feedback "
-                f"'{strategy.feedback}' beside it. Use '{strategy.compressor} | {self}'."
-            )
 
     @staticmethod
     def parse(text: str) -> Collective:
@@ -158,25 +166,17 @@ class Strategy:
     alias: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for promise in self.collective.needs:
-            if not getattr(self.compressor.claims(1 << 20), promise):
-                raise StrategyError(
-                    f"the collective '{self.collective}' needs a compressor that promises "
-                    f"'{promise}' ({PROMISES[promise]}); '{self.compressor}' does not. "
-                    f"Use '{self._instead()}'."
-                )
+        check_promises(self)
         self.collective.check(self)
 
-    def _instead(self) -> str:
-        alone = f"{self.collective.partner} | {self.collective}"
-        return alone if self.collective.own_feedback else f"{self._left()} | allgather"
-
-    def _left(self) -> str:
+    @property
+    def left(self) -> str:
+        """What stands before the '|'."""
         return self.alias or "+".join(map(str, filter(None, (self.compressor, self.feedback))))
 
     def __str__(self) -> str:
         whole = str(self.collective)
-        return whole if self.alias == whole else f"{self._left()} | {whole}"
+        return whole if self.alias == whole else f"{self.left} | {whole}"
 
     def expand(self) -> Strategy:
         """The same strategy without its alias: `dgc(0.01)` becomes `topk(0.01)+dgc`."""

@@ -16,9 +16,11 @@ from gradwire import Strategy, kernels, lockstep
 from gradwire.buckets import Bucket, Parameter
 from gradwire.compressors import TopK
 from gradwire.errors import PayloadError
+from gradwire.feedback import MomentumCorrection
 from gradwire.layout.pieces import Pieces
 from gradwire.local import LATER_RESIDUALS, OWNERS_RESIDUAL
 from gradwire.runtime.context import BucketContext
+from gradwire.runtime.encoder import ComposedEncoder
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
 
 KEY = Key(seed=0, step=0, parameter="w")
@@ -294,6 +296,36 @@ def law_encoders_agree(
         same(value, other_state[key], f"state '{key}'")
 
 
+def sending_zeros(compressor: Compressor, feedback: MomentumCorrection, n: int) -> list[Tensor]:
+    """Two gradients; the second takes back what the first left waiting, so that zeros are sent
+    of elements that have a velocity. Exact for m = 1/2."""
+    first = 6.0 * torch.arange(1, n + 1)
+    state: dict[str, Tensor] = {}
+    sections = sections_for(compressor, n, "float32")
+    ComposedEncoder(compressor, feedback).encode(first, state, sections, StepInfo(), KEY)
+    back = state["residual"] + state["velocity"] * feedback.momentum
+    return [first, -back / (1 + feedback.momentum if feedback.nesterov else 1)]
+
+
+def law_masked_by_place(
+    encoder: Encoder, compressor: Compressor, feedback: MomentumCorrection, n: int
+) -> None:
+    """u is zeroed where a payload speaks of an element, zero or not, and nowhere else."""
+    state: dict[str, Tensor] = {}
+    for step, x in enumerate(sending_zeros(compressor, feedback, n)):
+        u = feedback.before(x, state, StepInfo(step))[1]["velocity"]
+        sections, key = sections_for(compressor, n, "float32"), KEY._replace(step=step)
+        encoder.encode(x, state, sections, StepInfo(step), key)
+        encoder.release()
+        sent = decoded(compressor, sections, n, key)
+        at = compressor.places(sections, n, key)
+        masked = torch.ones(n, dtype=torch.bool)
+        if at is not None:
+            masked = torch.zeros(n, dtype=torch.bool).index_fill(0, at.long(), True)
+        assert torch.equal(state["velocity"], torch.where(masked, 0.0, u)), f"step {step}"
+    assert bool((masked & (sent == 0) & (u != 0)).any()), "no zero was sent"
+
+
 def close(state: State, wanted: dict[str, Tensor], tolerance: float, what: str) -> None:
     for key, value in state.items():
         expected = wanted.get(key, torch.zeros_like(value))
@@ -332,14 +364,16 @@ def law_give_back_keeps_everything(
         encoder.encode(x, state, sections, info, KEY)
         kept = {key: v.clone() for key, v in state.items()}
         sent = decoded(compressor, sections, len(x))
+        at = compressor.places(sections, len(x), KEY)
+        masked = slice(None) if at is None else at.long()
         encoder.give_back(state, sections)
         close(
             {"residual": state["residual"]}, {"residual": kept["residual"] + sent}, tolerance,
             "give_back",
         )  # fmt: skip
         if "velocity" in state:
-            elsewhere = sent == 0
-            assert torch.equal(state["velocity"][elsewhere], kept["velocity"][elsewhere])
+            kept["velocity"][masked] = state["velocity"][masked]
+            assert torch.equal(state["velocity"], kept["velocity"])
         encoder.release()
 
 

@@ -9,7 +9,7 @@ import torch
 from inputs import FLOATS, normal
 from instances import COMPRESSORS, FEEDBACK, REMEMBERED
 
-from gradwire.compressors import TopK
+from gradwire.compressors import QSGD, Int8, RandK, TopK
 from gradwire.feedback import (
     EF21,
     ErrorFeedback,
@@ -18,7 +18,9 @@ from gradwire.feedback import (
     ServerMomentum,
     SharedMomentum,
 )
+from gradwire.layout.pieces import Pieces
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
+from gradwire.runtime.pieces import PieceByPiece
 from gradwire.strategy import Compressor, Encoder, Feedback, StepInfo
 
 every = pytest.mark.parametrize("feedback", FEEDBACK, ids=instances.ids)
@@ -78,6 +80,29 @@ def test_fused_is_composed_on_small_parameters(
 ) -> None:
     fused, composed = make_encoder(compressor, feedback), ComposedEncoder(compressor, feedback)
     laws.law_encoders_agree(fused, composed, compressor, [normal(n, s) for s in range(5)])
+
+
+@pytest.mark.parametrize("values", ["fp32", "bf16"])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_fused_is_composed_where_zeros_are_sent(nesterov: bool, values: str) -> None:
+    feedback, compressor = MomentumCorrection(0.5, nesterov), TopK(0.1, values)
+    laws.law_encoders_agree(
+        make_encoder(compressor, feedback), ComposedEncoder(compressor, feedback), compressor,
+        laws.sending_zeros(compressor, feedback, N),
+    )  # fmt: skip
+
+
+PIECES = PieceByPiece(TopK(0.1), Pieces.of("w", N, 3).bounds)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(
+    "compressor", [TopK(0.1), PIECES, RandK(0.1), Int8(), QSGD(4)], ids=lambda c: c.name
+)
+def test_what_was_sent_has_no_velocity(compressor: Compressor, nesterov: bool) -> None:
+    feedback = MomentumCorrection(0.5, nesterov)
+    for encoder, _ in encoders(compressor, feedback).values():
+        laws.law_masked_by_place(encoder, compressor, feedback, N)
 
 
 def test_what_is_no_recurrence_is_composed() -> None:
@@ -219,6 +244,16 @@ def test_momentum_correction_by_hand(nesterov: bool, mask: bool) -> None:
         assert sections[1].tolist() == sent
         assert state["residual"].tolist() == residual
         assert state["velocity"].tolist() == velocity
+
+
+def test_a_zero_that_is_sent_clears_the_velocity() -> None:
+    """By hand: the second gradient leaves nothing, and the first of equals is sent."""
+    feedback, compressor = MomentumCorrection(0.5), TopK(0.25)
+    for encoder, _ in encoders(compressor, feedback).values():
+        state, sections = {}, laws.sections_for(compressor, 4, "float32")
+        for gradient in ([1.0, 2.0, 0.0, 0.0], [-1.5, 0.0, 0.0, 0.0]):
+            encoder.encode(torch.tensor(gradient), state, sections, StepInfo(), laws.KEY)
+        assert state["residual"].tolist() == state["velocity"].tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize("nesterov", [False, True])

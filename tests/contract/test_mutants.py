@@ -171,10 +171,21 @@ class MaskByGradient(Composed):
         largest = g.abs().topk(int((sent != 0).sum())).indices
         return {"velocity": u.index_fill(0, largest, 0.0), "residual": x - sent}
 
+    def masked(self, state: State, places: Callable[[], Tensor | None]) -> State:
+        return state
+
 
 class MaskForgotten(Composed):
+    def masked(self, state: State, places: Callable[[], Tensor | None]) -> State:
+        return state
+
+
+class MaskByValue(MaskForgotten):
+    """Masks where what was sent is not zero, and so not where a zero was sent."""
+
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
-        return {"velocity": state["velocity"], "residual": x - sent}
+        u = torch.where(sent != 0, 0.0, state["velocity"])
+        return {"velocity": u, "residual": x - sent}
 
 
 class NesterovWithoutTheGradient(Composed):
@@ -443,6 +454,14 @@ MUTANTS = [
     ),
     Mutant(law_follows_the_authors, NesterovWithoutTheGradient(0.9, True),
            MomentumCorrection(0.9, True), lambda f: (f,)),
+    *(
+        Mutant(laws.law_masked_by_place, wrong, MomentumCorrection(0.5),
+               lambda f: (ComposedEncoder(TENTH, f), TENTH, f, N))
+        for wrong in (MaskForgotten(0.5), MaskByValue(0.5))
+    ),
+    Mutant(laws.law_encoders_agree, MaskByValue(0.5), MomentumCorrection(0.5),
+           lambda f: (make_encoder(TENTH, MomentumCorrection(0.5)), ComposedEncoder(TENTH, f),
+                      TENTH, laws.sending_zeros(TENTH, f, N))),
     # encoders
     Mutant(laws.law_undo_restores, UndoForgotten, ComposedEncoder, encoding(TENTH, 0.0)),
     Mutant(laws.law_give_back_keeps_everything, GiveBackForgotten, ComposedEncoder,

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
+import torch
 from several import Several, drawn
 
-from gradwire import Strategy
+from gradwire import Strategy, lockstep
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
+from gradwire.moves import AllGather, Exchange, Move
 from gradwire.planner import tree
 from gradwire.planner.pricing import can_price, price
+from gradwire.strategy import Collective, Context
 from gradwire.tasks import Path
 from suites import first
 
@@ -135,6 +140,77 @@ def test_a_density_is_asked_for_where_it_counts() -> None:
     assert price("nonzero | allgather", LARGE, 4, density=0.01).estimated
     with pytest.raises(PlanError, match="from 0 to 1"):
         price("nonzero | zen", LARGE, 4, density=1.5)
+
+
+# -- members of others ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ring(Collective):
+    """Messages go round, from each rank to the next; the sum is in rank order."""
+
+    name: ClassVar[str] = "ring"
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        right, left = (ctx.rank + 1) % ctx.world, (ctx.rank - 1) % ctx.world
+        held = [ctx.message()]
+        for _ in range(ctx.world - 1):
+            arrived = yield Exchange({right: held[-1]}, {left: held[-1].numel()})
+            held.append(arrived[left])
+        ctx.accumulate(torch.stack(held).flip(0).roll(ctx.rank + 1, 0))
+
+
+@dataclass(frozen=True)
+class Star(Collective):
+    """Rank 0 hears of all before it has sent anything, and tells."""
+
+    name: ClassVar[str] = "star"
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        own = ctx.message()
+        others = range(1, ctx.world) if ctx.rank == 0 else []
+        sends = {} if ctx.rank == 0 else {0: own}
+        arrived = yield Exchange(sends, dict.fromkeys(others, own.numel()))
+        every = torch.cat([own, *arrived.values()])
+        size = ctx.world * own.numel()
+        told = yield Exchange(dict.fromkeys(others, every), {} if ctx.rank == 0 else {0: size})
+        ctx.accumulate(told.get(0, every).view(ctx.world, -1))
+
+
+@dataclass(frozen=True)
+class Peeks(Collective):
+    """Moves more where it sees something: this cannot be known beforehand."""
+
+    name: ClassVar[str] = "peeks"
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        messages = yield AllGather(ctx.message())
+        if messages[:, 32:].any():
+            messages = yield AllGather(messages[ctx.rank])
+        ctx.accumulate(messages)
+
+
+@pytest.mark.parametrize("left", ["none", "topk(0.1)+ef", "int8"])
+@pytest.mark.parametrize("collective", [Ring(), Star()], ids=str)
+def test_a_collective_of_others_is_priced_by_its_own_rounds(
+    collective: Collective, left: str
+) -> None:
+    made = Strategy.parse(f"{left} | allgather")
+    strategy = Strategy(made.compressor, collective, made.feedback)
+    gradients = [rank["a"] for rank in drawn({"a": (700,)}, 4)]
+    results, trace = lockstep(strategy, gradients)
+    wanted, _ = lockstep(made, gradients)
+    assert all(torch.equal(one, other) for one, other in zip(results, wanted))
+    assert can_price(strategy)
+    said = [price(strategy, [700], 4, rank=r).bytes_sent for r in range(4)]
+    assert said == pytest.approx(trace.bytes_sent)
+
+
+def test_a_collective_of_others_that_looks_at_data_is_measured_only() -> None:
+    strategy = Strategy(Strategy.parse("none | allgather").compressor, Peeks())
+    assert not can_price(strategy)
+    with pytest.raises(PlanError, match=r"what 'peeks' moves .* measured only"):
+        price(strategy, [100], 4)
 
 
 # -- what is written down ------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
@@ -13,7 +15,6 @@ from gradwire.bench.machine import ALLOCATOR
 from gradwire.bench.traffic import decode_bytes, encode_bytes
 from gradwire.cli import bench_compressors as command
 from gradwire.compressors import Int8, OneBit, Sign, TernGrad, TopK
-from gradwire.errors import StrategyError
 from gradwire.kernels import instruction_set, use
 from gradwire.strategy import Compressor
 
@@ -48,10 +49,25 @@ def test_a_member_that_is_not_listed_is_measured_as_it_is(monkeypatch: pytest.Mo
     assert [str(s.compressor) for s in bench.strategies()] == ["none", "int8"]
 
 
-def test_a_member_that_needs_parameters_must_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "LISTED", ("none",))
-    with pytest.raises(StrategyError, match="topk"):
-        bench.strategies()
+@dataclass(frozen=True)
+class Foreign(Int8):
+    """A member of somebody else's, which cannot do without its parameter."""
+
+    level: int
+    name: ClassVar[str] = "foreign"
+
+
+def test_a_member_that_needs_parameters_is_left_out_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(registry.COMPRESSORS, "foreign", Foreign)
+    told: list[str] = []
+    every = {s.compressor.name for s in bench.strategies(progress=told.append)}
+    assert every == set(registry.COMPRESSORS) - {"foreign"}
+    (line,) = told
+    assert "'foreign' is left out" in line
+    assert "'foreign(level)'" in line
+    assert bench.strategies(["foreign(3)"])[0].compressor == Foreign(3)
 
 
 def test_texts_choose_the_rows() -> None:

@@ -12,6 +12,7 @@ FAMILIES = ("compressors", "feedback", "collectives")
 VOCABULARY = (
     "strategy",
     "member",
+    "pairs",
     "local",
     "streams",
     "tasks",
@@ -72,7 +73,7 @@ def of(name: str) -> list[str]:
 
 def test_the_source_is_found() -> None:
     assert {"gradwire", "gradwire.strategy", "gradwire.compressors.topk"} <= set(FILES)
-    assert "gradwire.errors" in imported("gradwire.strategy")
+    assert "gradwire.member" in imported("gradwire.strategy")
     assert "gradwire.registry" in imported("gradwire.strategy")
     assert "gradwire.registry" not in imported("gradwire.strategy", top_level=True)
     assert "gradwire.moves" not in imported("gradwire.strategy", top_level=True), "types only"

@@ -63,3 +63,18 @@ def test_available_names_every_member_with_a_line() -> None:
             assert 10 < len(line) < 99, name
             assert "\n" not in line
             assert not line.startswith("Abstract")
+
+
+def test_a_member_of_somebody_else_is_named_whatever_its_parameters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Foreign(compressors.Identity):
+        """Two parameters, both of them required."""
+
+        level: int
+        form: str
+
+    monkeypatch.setitem(registry.COMPRESSORS, "foreign", Foreign)
+    line = gradwire.available()["compressors"]["foreign"]
+    assert line == "Two parameters, both of them required."

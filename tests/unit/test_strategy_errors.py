@@ -39,7 +39,26 @@ def problem(text: Any) -> str:
         # members in the wrong place
         ("ef | allgather", "'ef' is no compressor", "none, fp16, bf16, int8, fp8"),
         ("topk(0.1)+topk(0.1) | allgather", "'topk' is no feedback", "(there are ef, dgc, ef21"),
-        ("dgc(0.1)+ef | allgather", "'dgc' is no compressor", "none, fp16, bf16, int8, fp8"),
+        # an alias beside a feedback
+        (
+            "dgc(0.1)+ef | allgather",
+            "'dgc(0.1)' is an alias that brings its own memory: 'topk(0.1)+dgc'",
+            "Use 'dgc(0.1) | allgather', or 'topk(0.1)+ef | allgather'",
+        ),
+        (
+            "dgc(0.1, values='bf16')+ef(0.9) | gtopk",
+            "brings its own memory: 'topk(0.1, values=\"bf16\")+dgc'",
+            "or 'topk(0.1, values=\"bf16\")+ef(0.9) | gtopk'",
+        ),
+        ("dgc(0.1)+ef", "brings its own memory", "Use 'dgc(0.1) | allgather'"),
+        ("signsgd+ef | vote", "'signsgd' is an alias, of 'sign'", "Use 'sign+ef | vote'"),
+        # a collective alone
+        ("allreduce", "'allreduce' is a collective", "Use 'none | allreduce'"),
+        ("vote", "'vote' is a collective", "Use 'sign | vote'"),
+        ("zen", "a compressor stands before it", "Use 'topk(0.01)+ef | zen'"),
+        ("gtopk(variant='tree')", "a compressor stands", 'gtopk(variant="tree")\''),
+        ("bf16+allreduce", "it needs a collective after '|'", "Use 'bf16 | allreduce'"),
+        ("topkk(0.1)", "'topkk' is no compressor", "Use 'topk'"),
         ("allgather | none", "'none' is no collective", "Use"),
         # what stands alone, in company
         (

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.bench.machine import ELEMENTS, native
 from gradwire.bench.traffic import decode_bytes, encode_bytes, payload_bytes
+from gradwire.errors import StrategyError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,22 +70,33 @@ class Row:
     bits_per_kept: float | None
 
 
-def strategies(texts: Sequence[str] = ()) -> list[Strategy]:
+def strategies(
+    texts: Sequence[str] = (), progress: Callable[[str], object] = lambda line: None
+) -> list[Strategy]:
     """The strategies of these texts, `| allgather` if they name no collective; else all.
 
-    Raises StrategyError, also for a member that has required parameters and is not in LISTED.
+    Of all, a member that has required parameters and is not in LISTED is left out: progress is
+    told. Raises StrategyError, of a text.
     """
     from gradwire.registry import COMPRESSORS
-    from gradwire.strategy import Strategy
-
-    def parse(text: str) -> Strategy:
-        return Strategy.parse(text if "|" in text else f"{text} | allgather")
 
     if texts:
-        return [parse(text) for text in texts]
-    listed = [parse(text) for text in LISTED]
+        return [_parse(text) for text in texts]
+    listed = [_parse(text) for text in LISTED]
     names = {strategy.compressor.name for strategy in listed}
-    return listed + [parse(name) for name in COMPRESSORS if name not in names]
+    for name in COMPRESSORS:
+        if name not in names:
+            try:
+                listed.append(_parse(name))
+            except StrategyError as error:
+                progress(f"'{name}' is left out; name it with its parameters. {error}")
+    return listed
+
+
+def _parse(text: str) -> Strategy:
+    from gradwire.strategy import Strategy
+
+    return Strategy.parse(text if "|" in text else f"{text} | allgather")
 
 
 def distinct_compressors(of: Sequence[Strategy]) -> list[Compressor]:
@@ -241,7 +253,7 @@ def measure(
     import torch
 
     native()
-    chosen, before = strategies(texts), torch.get_num_threads()
+    chosen, before = strategies(texts, progress), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         bench = _Bench(chosen, elements, payloads)

@@ -1,7 +1,7 @@
-"""gradwire doctor: what is here, what works, and how fast the network is.
+"""gradwire doctor: what is here, what works, how fast the network is, and what that means.
 
 Alone it looks at this machine. Under torchrun it also measures the process group: every rank calls
-it, rank 0 prints.
+it, rank 0 prints. Its exit code is 1 where nothing can be trained.
 """
 
 from __future__ import annotations
@@ -11,10 +11,19 @@ import json
 import os
 import platform
 import socket
+import textwrap
 from time import perf_counter
 from typing import Any
 
+from gradwire.errors import UsageError
+
 Facts = dict[str, dict[str, Any]]
+
+PARAMETERS = 100_000_000
+NONE = "none"
+INSTALL_TORCH = "pip install 'torch>=2.11'"
+MEASURE = "torchrun --nproc-per-node 2 -m gradwire doctor"
+GAIN = "gradwire profile -- torchrun … train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,29 +34,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    facts = {"machine": _machine(), "torch": _torch(), "kernels": _kernels(), "lab": _lab()}
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if not 0.001 <= arguments.megabytes <= 100_000:
+        raise UsageError(
+            "the bandwidth is measured with 0.001 to 100,000 megabytes; got "
+            f"{arguments.megabytes:g}. Say for example --megabytes 64."
+        )
+    facts: Facts = {"machine": _machine(), "torch": _torch()}
+    there = "missing" not in facts["torch"]
+    if there:
+        facts["kernels"] = _kernels()
+    facts["lab"] = _lab()
+    if there and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         facts["network"] = _network(arguments.megabytes)
         if int(os.environ["RANK"]) != 0:
             return 0
-    print(json.dumps(facts, indent=2) if arguments.json else _text(facts))
-    return 0
+    facts["verdict"] = verdict(facts)
+    print(json.dumps(facts, indent=2) if arguments.json else text(facts))
+    return 0 if there else 1
 
 
 def _machine() -> dict[str, Any]:
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux has it
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(affinity(0)) if affinity else os.cpu_count(),
         "interfaces": [name for _, name in socket.if_nameindex()],
         "chosen interface": os.environ.get("GLOO_SOCKET_IFNAME", "the backend's choice"),
     }
 
 
 def _torch() -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
+    try:
+        import torch
+        import torch.distributed as dist
+    except (ImportError, OSError) as error:  # OSError: a library of its own does not load
+        return {"missing": str(error), "advice": INSTALL_TORCH}
     backends = {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
     return {
         "version": torch.__version__,
@@ -60,7 +82,7 @@ def _torch() -> dict[str, Any]:
 
 def _thread_advice(threads: int) -> str:
     if threads == 1:
-        return "none"
+        return NONE
     return "set OMP_NUM_THREADS=1 when ranks share the cores: more threads stall one another"
 
 
@@ -69,7 +91,7 @@ def _kernels() -> dict[str, Any]:
 
     used = kernels.instruction_set()
     native = used != "twin"
-    advice = "none" if native else "the native part is not built: pip install with a C++ compiler"
+    advice = NONE if native else "the native part is not built: pip install with a C++ compiler"
     return {"instruction set": used, "native": native, "advice": advice}
 
 
@@ -77,35 +99,41 @@ def _lab() -> dict[str, Any]:
     from gradwire.lab import available
 
     found = available()
-    return {"namespaces": found.mode, "reason": found.reason or "none"}
+    return {"namespaces": found.mode, "reason": found.reason or NONE}
 
 
 def _network(megabytes: float) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from gradwire.runtime.process_groups import exchange_text
-
     torch.set_num_threads(1)
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl" if cuda else "gloo")
-    device = torch.device("cuda" if cuda else "cpu")
+    try:
+        return measured(megabytes, torch.device("cuda" if cuda else "cpu"))
+    finally:
+        dist.destroy_process_group()
+
+
+def measured(megabytes: float, device: Any) -> dict[str, Any]:
+    """What the default process group delivers. Collective."""
+    import torch
+    import torch.distributed as dist
+
+    from gradwire.runtime.process_groups import exchange_text
+
     world = dist.get_world_size()
-    small, large = (
-        torch.ones(1, device=device),
-        torch.ones(int(megabytes * 250_000), device=device),
-    )
+    small = torch.ones(1, device=device)
+    large = torch.ones(int(megabytes * 250_000), device=device)
     latency_seconds = _time(small, 20)
     seconds = _time(large, 3)
     bits = 2 * (world - 1) / world * large.numel() * 32
     assert dist.group.WORLD is not None
     hosts = exchange_text(socket.gethostname(), dist.group.WORLD, device)
-    backend = dist.get_backend()
-    dist.destroy_process_group()
     return {
-        "backend": backend,
+        "backend": dist.get_backend(),
         "ranks": world,
         "hosts": len(set(hosts)),
         "all-reduce latency_seconds": latency_seconds,
@@ -129,17 +157,109 @@ def _time(data: Any, repeats: int) -> float:
     return sorted(times[2:])[repeats // 2]
 
 
-def _text(facts: Facts) -> str:
-    lines = []
-    for section, rows in facts.items():
-        lines.append(section)
-        for name, value in rows.items():
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else _number(value)
-            lines.append(f"  {name:28} {shown}")
-    return "\n".join(lines)
+def verdict(facts: Facts) -> dict[str, Any]:
+    """ready: whether anything can be trained. fp32_seconds: of a step's exchange of 100 M
+    parameters, from the measured bandwidth; None: not measured. says: both, in words. next: what
+    to run now."""
+    if "missing" in facts["torch"]:
+        return _verdict(False, None, "gradwire cannot work here: torch is missing", INSTALL_TORCH)
+    network = facts.get("network")
+    if network is None or network["ranks"] == 1:
+        alone = "one rank alone exchanges nothing" if network else "the network was not measured"
+        says = f"gradwire works here; {alone} (for other hosts: --nnodes and --rdzv-endpoint)"
+        return _verdict(True, None, says, MEASURE)
+    ranks = network["ranks"]
+    bits = 2 * (ranks - 1) / ranks * PARAMETERS * 32
+    seconds = bits / network["all-reduce bits_per_second"]
+    says = (
+        f"fp32 gradients of 100 M parameters cost {duration(seconds)} a step here, bf16 half of "
+        "that. Where a model's own work takes much longer, leave them as they are; else a profile "
+        "says what is gained"
+    )
+    return _verdict(True, seconds, says, GAIN)
 
 
-def _number(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value / 1e6:,.0f} M" if value > 1e6 else f"{value:.6f}"
-    return str(value)
+def _verdict(ready: bool, seconds: float | None, says: str, command: str) -> dict[str, Any]:
+    return {"ready": ready, "fp32_seconds": seconds, "says": says, "next": command}
+
+
+def text(facts: Facts) -> str:
+    """The facts in plain words, a line each, and the verdict."""
+    told = {
+        "this machine": _machine_lines(**facts),
+        "torch": _torch_lines(**facts),
+        "kernels": _kernel_lines(**facts),
+        "emulated networks (gradwire lab, gradwire demo)": _lab_lines(**facts),
+        "the network between ranks": _network_lines(**facts),
+        "verdict": _verdict_lines(**facts),
+    }
+    return "\n".join(
+        line
+        for section, lines in told.items()
+        if lines
+        for line in (section, *(f"  {line}" for line in lines))
+    )
+
+
+def _machine_lines(machine: dict[str, Any], **_: Any) -> list[str]:
+    return [
+        f"Python {machine['python']} on {machine['system']}, {machine['cores']} cores",
+        f"network interfaces: {', '.join(machine['interfaces'])}",
+        f"messages go by {machine['chosen interface']}; GLOO_SOCKET_IFNAME names another",
+    ]
+
+
+def _torch_lines(torch: dict[str, Any], **_: Any) -> list[str]:
+    if "missing" in torch:
+        return [f"missing: {torch['missing']}"]
+    return [
+        f"version {torch['version']}; backends: {', '.join(torch['backends']) or NONE}; "
+        f"CUDA devices: {torch['cuda devices']}",
+        f"threads of a process: {torch['intra-op threads']}",
+        *_advice(torch),
+    ]
+
+
+def _kernel_lines(kernels: dict[str, Any] | None = None, **_: Any) -> list[str]:
+    if kernels is None:
+        return []
+    if not kernels["native"]:
+        return ["in torch, many times slower than compiled ones", *_advice(kernels)]
+    return [f"compiled; what they use of this processor: {kernels['instruction set']}"]
+
+
+def _advice(section: dict[str, Any]) -> list[str]:
+    return [] if section["advice"] == NONE else [section["advice"]]
+
+
+def _lab_lines(lab: dict[str, Any], **_: Any) -> list[str]:
+    can = "cannot be made here" if lab["namespaces"] == "none" else "can be made here"
+    return [can if lab["reason"] == NONE else f"{can}: {lab['reason']}"]
+
+
+def _network_lines(network: dict[str, Any] | None = None, **_: Any) -> list[str]:
+    if network is None:
+        return []
+    ranks, hosts = network["ranks"], network["hosts"]
+    lines = [f"ranks: {ranks}, on hosts: {hosts}, by {network['backend']}"]
+    if ranks > 1:
+        rate = network["all-reduce bits_per_second"]
+        latency = duration(network["all-reduce latency_seconds"])
+        lines.append(f"the sum of one number takes {latency}")
+        lines.append(f"large sums run at {rate / 1e9:.3g} Gbit/s from each rank")
+    return lines
+
+
+def _verdict_lines(verdict: dict[str, Any], **_: Any) -> list[str]:
+    lines = textwrap.wrap(f"{verdict['says']}:", 95, break_on_hyphens=False)
+    return [*lines, f"  {verdict['next']}"]
+
+
+def duration(seconds: float) -> str:
+    """In a unit that fits."""
+    unit, size = next((u for u in _UNITS if seconds >= u[1]), _UNITS[-1])
+    number = seconds / size
+    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
+
+
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))

@@ -40,6 +40,7 @@ class Columns(Collective):
     """
 
     name: ClassVar[str] = "columns"
+    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("exact",)
     own_feedback: ClassVar[bool] = True
     takes_rows: ClassVar[bool] = True

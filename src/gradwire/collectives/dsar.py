@@ -21,6 +21,7 @@ class DSAR(Collective):
     """
 
     name: ClassVar[str] = "dsar"
+    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

@@ -37,6 +37,7 @@ class GTopK(Collective):
 
     variant: Literal["butterfly", "tree"] = "butterfly"
     name: ClassVar[str] = "gtopk"
+    sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
 
     def __post_init__(self) -> None:

@@ -56,9 +56,9 @@ class Hierarchical(Collective):
                 f'{self.outer!r}. Use hierarchical(outer="allgather"), or another.'
             )
         # The text as it prints, so that equals are equal; and what the other member asks for.
-        facts = {"outer": str(outer), "needs": outer.needs, "partner": outer.partner}
-        for name, fact in {**facts, "own_feedback": outer.own_feedback}.items():
-            object.__setattr__(self, name, fact)
+        for name in ("needs", "partner", "own_feedback", "sizes"):
+            object.__setattr__(self, name, getattr(outer, name))
+        object.__setattr__(self, "outer", str(outer))
 
     @cached_property
     def across(self) -> Collective:
@@ -66,7 +66,6 @@ class Hierarchical(Collective):
         return Collective.parse(self.outer)
 
     def check(self, strategy: Strategy) -> None:
-        super().check(strategy)
         feedback = strategy.feedback
         if feedback is not None and type(feedback).received is not Feedback.received:
             raise StrategyError(

@@ -41,6 +41,7 @@ class OkTopk(Collective):
     """
 
     name: ClassVar[str] = "oktopk"
+    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

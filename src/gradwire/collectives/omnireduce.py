@@ -29,6 +29,7 @@ class OmniReduce(Collective):
     """
 
     name: ClassVar[str] = "omnireduce"
+    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries", "exact")
     own_feedback: ClassVar[bool] = True
     partner: ClassVar[str] = "nonzero"

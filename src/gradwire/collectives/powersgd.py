@@ -36,6 +36,7 @@ class PowerSGD(Collective):
 
     rank: int
     name: ClassVar[str] = "powersgd"
+    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("lossless",)
     own_feedback: ClassVar[bool] = True
 

@@ -27,6 +27,7 @@ class SparCML(Collective):
     """
 
     name: ClassVar[str] = "sparcml"
+    sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

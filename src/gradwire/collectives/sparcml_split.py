@@ -24,6 +24,7 @@ class SparCMLSplit(Collective):
     """
 
     name: ClassVar[str] = "sparcml_split"
+    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

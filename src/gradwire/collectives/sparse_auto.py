@@ -47,6 +47,7 @@ class SparseAuto(Collective):
 
     every: int = 50
     name: ClassVar[str] = "sparse_auto"
+    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def __post_init__(self) -> None:

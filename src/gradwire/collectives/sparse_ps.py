@@ -21,6 +21,7 @@ class SparsePS(Collective):
     """
 
     name: ClassVar[str] = "sparse_ps"
+    sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

@@ -29,6 +29,7 @@ class Union(Collective):
     """
 
     name: ClassVar[str] = "union"
+    sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

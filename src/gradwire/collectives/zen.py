@@ -35,6 +35,7 @@ class Zen(Collective):
 
     variant: Literal["chunks", "paper"] = "chunks"
     name: ClassVar[str] = "zen"
+    sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def __post_init__(self) -> None:

@@ -54,7 +54,7 @@ class RandK(Compressor):
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         (values,) = sections
-        n, places = x.numel(), self._places(x, values, key)
+        n, places = x.numel(), self._places(x.numel(), values, key)
         k, whole = values.numel(), x.dtype == values.dtype
         taken = values if whole else kernels.scratch("randk taken", k, x.dtype, x.device)
         torch.index_select(x.detach(), 0, places, out=taken)
@@ -72,22 +72,25 @@ class RandK(Compressor):
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         (values,) = sections
-        kernels.add(v, self._places(v, values, key), values, factor)
+        kernels.add(v, self._places(v.numel(), values, key), values, factor)
 
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:
         values = [payload[0] for payload in payloads]
-        places = self._places(x, values[0], key)
+        places = self._places(x.numel(), values[0], key)
         kernels.accumulate(x, [places] * len(values), values, divisor)
 
-    def _places(self, x: Tensor, values: Tensor, key: Key | None) -> Tensor:
+    def places(self, sections: Sections, n: int, key: Key) -> Tensor:
+        return self._places(n, sections[0], key)
+
+    def _places(self, n: int, values: Tensor, key: Key | None) -> Tensor:
         """(k,) int32, ascending; valid until the thread's next call."""
         if key is None:
             raise UsageError(
                 "randk's places follow from the key it was encoded with; got none. "
                 "Pass the key that encode got."
             )
-        places = kernels.scratch("randk", values.numel(), torch.int32, x.device)
-        kernels.strata(noise_of(key._replace(rank=0)), x.numel(), places)
+        places = kernels.scratch("randk", values.numel(), torch.int32, values.device)
+        kernels.strata(noise_of(key._replace(rank=0)), n, places)
         return places

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,8 +18,9 @@ class MomentumCorrection(Feedback):
     """u = m·u + g; v = v + u; send C(v); keep the rest. Two fp32 buffers.
 
     The optimizer must have no momentum of its own. nesterov: u = m·(u + g); v = v + u + g.
-    mask (momentum factor masking): u is zeroed where something was sent; at density 1 this is
-    SGD *without* momentum, without the mask it is SGD with it, exactly.
+    mask (momentum factor masking): u is zeroed at the places that were sent, also where a zero
+    was; a dense payload sends all places. So at density 1 this is SGD *without* momentum, without
+    the mask it is SGD with it, exactly.
 
     Source: Lin et al. 2018, sections 3.1 and 3.2; Nesterov as in the authors' code.
     """
@@ -48,10 +50,14 @@ class MomentumCorrection(Feedback):
         return v + u, {"velocity": u}
 
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
-        u = state["velocity"]
-        if self.mask:
-            u = torch.where(sent != 0, torch.zeros_like(u), u)
-        return {"velocity": u, "residual": x - sent}
+        return {"velocity": state["velocity"], "residual": x - sent}
+
+    def masked(self, state: State, places: Callable[[], Tensor | None]) -> State:
+        if not self.mask:
+            return state
+        u, at = state["velocity"], places()
+        kept = torch.zeros_like(u) if at is None else u.index_fill(0, at.long(), 0.0)
+        return {**state, "velocity": kept}
 
     def dense(self) -> str:
         return f"server_momentum(momentum={self.momentum}, nesterov={self.nesterov})"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gradwire.buckets import Bucket, Parameter
-from gradwire.errors import PlanError, UsageError
+from gradwire.errors import GradwireError, PlanError, UsageError
 from gradwire.groups import Machines
 from gradwire.moves import (
     AllGather,
@@ -33,14 +33,10 @@ from gradwire.moves import (
 from gradwire.planner.expected import Crowd, Together, by_chance
 from gradwire.planner.priced import Priced, PricedMove, Step
 from gradwire.planner.sized import SizedContext, measured_only
-from gradwire.strategy import Collective, Strategy
+from gradwire.strategy import Strategy
 
 Size: TypeAlias = "int | tuple[int, ...] | Parameter"
 """Of a parameter: its elements, its shape, or all of it."""
-
-_PRICED = ("allreduce", "allgather", "alltoall", "vote", "steps", "hierarchical",
-           "gtopk", "zen", "sparcml", "sparse_ps")  # fmt: skip
-_ESTIMATED = ("gtopk", "zen", "sparcml", "sparse_ps")
 
 
 def price(
@@ -66,28 +62,27 @@ def price(
     steps: list[Step] = []
     crowd = Crowd(density, together)
     context = SizedContext(made, bucket, rank, world, steps, crowd, machines)
-    _drive(made.collective.rounds(context), world, steps)
-    return Priced(tuple(steps), context.ragged or _is_estimated(made.collective))
+    try:
+        _drive(made.collective.rounds(context), world, steps)
+    except GradwireError:
+        raise
+    except (RuntimeError, TypeError) as error:  # torch's, of a tensor without data
+        measured_only(made, error)
+    return Priced(tuple(steps), context.ragged or made.collective.sizes == "expected")
 
 
 def can_price(strategy: Strategy | str) -> bool:
-    """Whether its cost is known beforehand, given densities."""
+    """Whether its cost is known beforehand, given densities: tried on a small bucket."""
     made = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
-    return all(member.name in _PRICED for member in _members(made.collective))
-
-
-def _members(collective: Collective) -> list[Collective]:
-    """It, and what it carries across machines."""
-    outer: Collective | None = getattr(collective, "across", None)
-    return [collective, *([outer] if outer else [])]
-
-
-def _is_estimated(collective: Collective) -> bool:
-    return any(member.name in _ESTIMATED for member in _members(collective))
+    try:
+        price(made, [(8, 8)], 2 * (made.collective.per_node or 1), density=0.5)
+    except PlanError:
+        return False
+    return True
 
 
 def _check(strategy: Strategy, world: int, per_node: int, rank: int) -> None:
-    if not can_price(strategy):
+    if strategy.collective.sizes == "measured":
         measured_only(strategy)
     if world < 1 or not 0 <= rank < world:
         raise PlanError(
@@ -108,8 +103,12 @@ def _parameter(number: int, size: Size, dtype: str) -> Parameter:
 
 
 def _drive(rounds: Generator[Move, Any, None], world: int, steps: list[Step]) -> None:
-    """Between moves, local work is written into steps."""
+    """Between moves, local work is written into steps.
+
+    What arrives has data or none, as the last message that this rank brought.
+    """
     arrived: Any = None
+    device = torch.device("meta")
     while True:
         try:
             move = rounds.send(arrived)
@@ -117,7 +116,16 @@ def _drive(rounds: Generator[Move, Any, None], world: int, steps: list[Step]) ->
             return
         ranks = len(move.group.ranks) if move.group else world
         steps.append(_priced(move, ranks))
-        arrived = _arrived(move, ranks)
+        device = next((m.device for m in _messages(move)), device)
+        arrived = _arrived(move, ranks, device)
+
+
+def _messages(move: Move) -> list[Tensor]:
+    """What it brings, unless that is numbers to be looked at."""
+    if isinstance(move, Exchange):
+        return list(move.sends.values())
+    data: Tensor = move.data  # type: ignore[attr-defined]
+    return [data] if data.dtype == torch.uint8 else []
 
 
 def _priced(move: Move, ranks: int) -> PricedMove:
@@ -131,10 +139,11 @@ def _priced(move: Move, ranks: int) -> PricedMove:
     return PricedMove(move.name, size, sent, received, dtype, move.where, ranks, to)
 
 
-def _arrived(move: Move, ranks: int) -> Any:
-    """As much as would."""
+def _arrived(move: Move, ranks: int, device: torch.device) -> Any:
+    """As much as would. device: of what comes from single ranks."""
     if isinstance(move, Exchange):
-        return {by: torch.zeros(size, dtype=torch.uint8) for by, size in move.receives.items()}
+        sizes = move.receives.items()
+        return {r: torch.zeros(n, dtype=torch.uint8, device=device) for r, n in sizes}
     data: Tensor = move.data  # type: ignore[attr-defined]
     if isinstance(move, AllGather):
         return data.expand(ranks, -1)

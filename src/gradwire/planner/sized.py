@@ -242,9 +242,10 @@ def _bytes(n: int) -> Tensor:
     return torch.empty(n, dtype=torch.uint8, device=_META)
 
 
-def measured_only(strategy: Strategy) -> NoReturn:
-    """PlanError: what this strategy sends cannot be said beforehand."""
+def measured_only(strategy: Strategy, why: Exception | None = None) -> NoReturn:
+    """PlanError: what this strategy sends cannot be said beforehand. why: what looked at data."""
+    told = f" (without data: {why})" if why else ""
     raise PlanError(
-        f"what '{strategy.collective}' moves depends on the data, step by step: its cost is "
+        f"what '{strategy.collective}' moves depends on the data, step by step{told}: its cost is "
         "measured only. Profile with it, and plan for the profiled cluster."
-    )
+    ) from why

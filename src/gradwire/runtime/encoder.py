@@ -54,7 +54,9 @@ class ComposedEncoder(Encoder):
         sent = torch.empty_like(y)
         self.compressor.decode(sections, sent, key)
         self._old, self._unsent = dict(state), (y, midway)
-        _replace(state, feedback.after(y, sent, midway))
+        places = self.compressor.places
+        after = feedback.after(y, sent, midway)
+        _replace(state, feedback.masked(after, lambda: places(sections, y.numel(), key)))
         return True
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:

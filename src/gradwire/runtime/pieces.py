@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from gradwire.local import BlockCodes
@@ -33,6 +34,15 @@ class PieceByPiece(Compressor):
         for j, (part, own) in enumerate(self._parts(x, sections)):
             finite &= self.inner.encode(part, own, of_piece(key, j))
         return finite
+
+    def places(self, sections: Sections, n: int, key: Key) -> Tensor | None:
+        found = []
+        for j, ((begin, end), own) in enumerate(zip(self.bounds, self._own(sections))):
+            places = self.inner.places(own, end - begin, of_piece(key, j))
+            if places is None:
+                return None
+            found.append(places + begin)
+        return torch.cat(found)
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         return [

@@ -94,3 +94,14 @@ def test_the_table_says_how_many_times_faster(suite: SimpleNamespace, dense: Any
     assert "| 1gbit | DDP fp32 | 200 | 2000 | 6.7 | 1.0× | 0.5× |" in text
     assert "| 1gbit | ef-topk | 250 | 10 | 0.0 | 160.0× | 80.0× |" in text
     assert "| 1gbit | dense | 60 | 121.0 | 120.0 | +1 % | 0.0e+00 |" in text
+
+
+def test_what_the_readme_says_of_it_is_in_the_file(suite: SimpleNamespace) -> None:
+    folder = Path(suite.time_to_accuracy.__file__).parent
+    found = json.loads((folder / "results" / "time_to_accuracy.json").read_text())
+    text = (folder / "README.md").read_text().partition("## Time to dense")[2]
+    words = text.partition("\n## ")[0]
+    metrics = found["metrics"]["ef-topk"]
+    assert f"reads {metrics['dense']:.3f} bits" in words
+    assert f"{metrics['found']:.3f} after {found['runs'][1]['steps']:,}" in words
+    assert "two seeds" not in words or "seeds" in found

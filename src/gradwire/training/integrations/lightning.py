@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,14 @@ except ImportError as error:
     ) from error
 
 
+_OPTIONS = {
+    option.name
+    for option in inspect.signature(gradwire.attach).parameters.values()
+    if option.kind is option.KEYWORD_ONLY
+}
+"""What belongs to attach: Lightning's strategy and DDP know none of these names."""
+
+
 class GradwireStrategy(DDPStrategy):
     """Lightning's DDPStrategy, with gradients that travel by a plan.
 
@@ -31,9 +40,9 @@ class GradwireStrategy(DDPStrategy):
 
     Args:
         plan: as of `gradwire.attach`.
-        options: keyword arguments of `gradwire.attach`; the scaler of mixed precision is the
-            trainer's.
-        ddp: keyword arguments of Lightning's DDPStrategy.
+        options: keyword arguments of `gradwire.attach`, as a dictionary; the scaler of mixed
+            precision is the trainer's.
+        more: the same, as `clip_norm=1.0`, and those of Lightning's DDPStrategy.
 
     `Trainer.fit` raises what `gradwire.attach` raises, on all ranks.
     """
@@ -45,10 +54,11 @@ class GradwireStrategy(DDPStrategy):
         self,
         plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
         options: Mapping[str, Any] | None = None,
-        **ddp: Any,
+        **more: Any,
     ) -> None:
-        super().__init__(**ddp)
-        self._plan, self._options = plan, dict(options or {})
+        own = {name: more.pop(name) for name in _OPTIONS & more.keys()}
+        super().__init__(**more)
+        self._plan, self._options = plan, {**(options or {}), **own}
         self._resume_from: str | None = None
 
     def configure_ddp(self) -> None:

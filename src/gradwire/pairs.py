@@ -1,0 +1,34 @@
+"""What members promise each other: a strategy that breaks it is refused, with what to write."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gradwire.errors import StrategyError
+from gradwire.member import PROMISES
+
+if TYPE_CHECKING:
+    from gradwire.strategy import Strategy
+
+
+def check_promises(strategy: Strategy) -> None:
+    """StrategyError unless the compressor promises what the collective needs, and the collective
+    leaves memory to the feedback that stands beside it."""
+    collective, compressor = strategy.collective, strategy.compressor
+    for promise in collective.needs:
+        if not getattr(compressor.claims(1 << 20), promise):
+            raise StrategyError(
+                f"the collective '{collective}' needs a compressor that promises '{promise}' "
+                f"({PROMISES[promise]}); '{compressor}' does not. Use '{_instead(strategy)}'."
+            )
+    if collective.own_feedback and strategy.feedback is not None:
+        raise StrategyError(
+            f"the collective '{collective}' keeps what it did not send itself; got the feedback "
+            f"'{strategy.feedback}' beside it. Use '{compressor} | {collective}'."
+        )
+
+
+def _instead(strategy: Strategy) -> str:
+    collective = strategy.collective
+    alone = f"{collective.partner} | {collective}"
+    return alone if collective.own_feedback else f"{strategy.left} | allgather"

@@ -1,0 +1,115 @@
+"""gradwire doctor: plain words and a verdict; what is missing is said, without a traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from gradwire.cli import doctor, main
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from gradwire.cli.main import main
+sys.exit(main(["doctor", *sys.argv[1:]]))
+"""
+
+
+def facts(**network: Any) -> doctor.Facts:
+    return {
+        "machine": {"python": "3.11.7", "system": "Linux x86_64", "cores": 2,
+                    "interfaces": ["lo", "eth0"], "chosen interface": "the backend's choice"},
+        "torch": {"version": "2.13.0", "backends": ["gloo"], "cuda devices": 0,
+                  "intra-op threads": 1, "advice": "none"},
+        "kernels": {"instruction set": "avx2", "native": True, "advice": "none"},
+        "lab": {"namespaces": "none", "reason": "rootless: not allowed"},
+    } | ({"network": network} if network else {})  # fmt: skip
+
+
+FOUR = {"backend": "gloo", "ranks": 4, "hosts": 2, "all-reduce latency_seconds": 0.00052,
+        "all-reduce bits_per_second": 1.5e9}  # fmt: skip
+
+
+def shown(found: doctor.Facts) -> str:
+    return doctor.text({**found, "verdict": doctor.verdict(found)})
+
+
+def test_the_verdict_is_what_gradients_cost() -> None:
+    """By hand: 2 · 3/4 · 100 M · 32 bits at 1.5 Gbit/s."""
+    found = doctor.verdict(facts(**FOUR))
+    assert found["ready"]
+    assert found["fp32_seconds"] == pytest.approx(3.2)
+    assert "fp32 gradients of 100 M parameters cost 3.2 s a step here" in found["says"]
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [({}, "the network was not measured"), (FOUR | {"ranks": 1}, "one rank alone exchanges no")],
+)
+def test_without_a_network_it_says_how_to_measure_one(network: Any, says: str) -> None:
+    found = doctor.verdict(facts(**network))
+    assert found["fp32_seconds"] is None
+    assert says in found["says"]
+    assert found["next"] == "torchrun --nproc-per-node 2 -m gradwire doctor"
+
+
+def test_the_text_is_words_not_names() -> None:
+    text = shown(facts(**FOUR))
+    for line in (
+        "  ranks: 4, on hosts: 2, by gloo", "  the sum of one number takes 520 µs",
+        "  large sums run at 1.5 Gbit/s from each rank",
+        "  cannot be made here: rootless: not allowed",
+        "  compiled; what they use of this processor: avx2",
+    ):  # fmt: skip
+        assert f"{line}\n" in text
+    assert text.splitlines()[-1] == "    gradwire profile -- torchrun … train.py"
+    assert "_" not in text.replace("GLOO_SOCKET_IFNAME", "").replace("x86_64", "")
+    assert max(map(len, text.splitlines())) < 100
+
+
+def test_advice_is_shown_where_there_is_some() -> None:
+    found = facts()
+    found["torch"]["advice"] = doctor._thread_advice(4)
+    found["kernels"] = {"instruction set": "twin", "native": False, "advice": "build them"}
+    text = shown(found)
+    assert "set OMP_NUM_THREADS=1" in text
+    assert "compiled ones\n  build them\n" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3.21, "3.2 s"), (45.6, "46 s"), (0.0123, "12 ms"), (2e-6, "2.0 µs")]
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert doctor.duration(seconds) == words
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_without_torch_it_says_so_and_how_to_install_it(as_json: bool) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, *["--json"] * as_json]
+    job = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert job.returncode == 1
+    assert job.stderr == ""
+    assert "torch is missing" in job.stdout
+    assert "pip install" in job.stdout
+    if as_json:
+        assert json.loads(job.stdout)["verdict"]["ready"] is False
+
+
+@pytest.mark.parametrize("megabytes", ["0", "-1", "nan", "inf"])
+def test_what_cannot_be_measured_with_is_refused(
+    megabytes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["doctor", "--megabytes", megabytes]) == 2
+    assert "0.001 to 100,000 megabytes" in capsys.readouterr().err
+
+
+def test_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert main.main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["machine", "torch", "kernels", "lab", "verdict"]
+    assert "gradwire works here" in shown(found)

@@ -66,6 +66,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
+def test_of(case: str) -> str:
+    """Without the parameters."""
+    return case.partition("[")[0]
+
+
 def drawn(reached: dict[tuple[str, int], Any], count: int, seed: int) -> list[Mutant]:
     """Mutants on lines that some case reaches, from all over the core."""
     paths = [p for name in CORE for p in sorted(Path(PACKAGE, name).glob("**/*.py"))
@@ -89,6 +94,7 @@ class Campaign:
         self.items = {item.nodeid: item for item in session.items}
         self.fast = {item.nodeid for item in suites.fast(session.items)}
         self.by_line = evidence.by_line()
+        self.known = {test_of(case) for case in evidence.arcs}
         self._option = session.config.getoption
         self._rows: list[dict[str, Any]] = []
 
@@ -114,9 +120,7 @@ class Campaign:
             path.write_text(json.dumps(self._rows, indent=1) + "\n", encoding="utf-8")
 
     def _fork(self, mutant: Mutant) -> Child:
-        cases = self.by_line[mutant.file, mutant.site.line] & self.items.keys()
-        cheap = sorted(cases, key=lambda c: (self.evidence.seconds.get(c, 0.0), c))
-        plan = [c for c in cheap if c in self.fast], [c for c in cheap if c not in self.fast]
+        plan = self._plan(mutant)
         ours, theirs = os.pipe()
         pid = os.fork()
         if not pid:
@@ -130,6 +134,20 @@ class Campaign:
                 os._exit(0)
         os.close(theirs)
         return Child(mutant, pid, ours)
+
+    def _plan(self, mutant: Mutant) -> tuple[list[str], list[str]]:
+        """The cases of the fast suite that reach the line, the cheapest first; and others of the
+        same tests, and tests that the evidence knows nothing of, in a fixed random order."""
+        reaching = self.by_line[mutant.file, mutant.site.line] & self.items.keys()
+        fast = sorted(reaching & self.fast, key=lambda c: (self.evidence.seconds.get(c, 0.0), c))
+        tests = {test_of(case) for case in reaching}
+        others = [
+            case for case in self.items
+            if case not in self.fast
+            and (case in reaching or test_of(case) in tests or test_of(case) not in self.known)
+        ]  # fmt: skip
+        random.Random(0).shuffle(others)
+        return fast, others
 
     def _try(self, mutant: Mutant, plan: tuple[list[str], list[str]], pipe: int) -> None:
         silence = os.open(os.devnull, os.O_RDWR)

@@ -80,14 +80,26 @@ def test_without_a_command_it_shows_all_and_fails(capsys: pytest.CaptureFixture[
         assert line.split()[0] in out
 
 
-@pytest.mark.parametrize("arguments", [["nope"], ["available", "--nope"]])
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        (["nope"], "gradwire [-h]"),
+        (["--nope"], "gradwire [-h]"),
+        (["available", "--nope"], "gradwire available [-h]"),
+        (["bench", "kernels", "--nope"], "gradwire bench kernels [-h]"),
+        (["lab", "probe", "nope"], "gradwire lab probe [-h]"),
+    ],
+)
 def test_what_it_cannot_read_is_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], usage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """With the usage of the command that was asked for."""
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
     assert left.value.code == 2
-    assert "usage: gradwire" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: {usage}")
+    assert "nope" in said
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

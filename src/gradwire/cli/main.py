@@ -57,8 +57,8 @@ def _reader_is_gone() -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Shows its own usage where it meets a word that it does not know, as its commands do: argparse
-    leaves that to the outermost, whose usage says nothing of the command."""
+    """Shows its own usage where it meets a word that it does not know. So do the commands, which
+    argparse makes of the same class: it would leave that to the outermost."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         known, unknown = super().parse_known_args(args, namespace)

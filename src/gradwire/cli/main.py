@@ -21,7 +21,7 @@ COMMANDS = {
     "lab": "run a job on a cluster emulated on this machine",
     "profile": "measure a job's first steps, and what strategies cost on its network",
     "network": "which paths traffic should take between switches, and what that gains",
-    "available": "every compressor, feedback and collective, in a line each",
+    "available": "every compressor, feedback and collective in a line; one of them in full",
 }
 
 

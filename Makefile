@@ -11,8 +11,8 @@ PROCESSES ?= 2
 
 .PHONY: demo test test-asan test-oldest lint setup bench bench-demo bench-convergence clean help
 
-demo: setup  ## train a real model over an emulated slow network, with and without gradwire
-	$(PY) -m gradwire demo
+demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
+	$(PY) -m gradwire demo $(if $(QUICK),--quick)
 
 test: setup  ## all tests, or those of ARGS=...
 ifdef ARGS
@@ -52,10 +52,16 @@ $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*.
 	  echo "$(PYTHON) lacks the venv module. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { \
 	  echo "the kernels need a C++20 compiler; '$${CXX:-c++}' is not there. On Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --constraint $(CONSTRAINTS) torch
-	$(PY) -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
+	@echo "setting up $(VENV), once: about 2 minutes and 1.6 GB, most of it torch"
+	$(call part,1 of 3: a virtual environment,test -x $(PY) || $(PYTHON) -m venv $(VENV))
+	$(call part,2 of 3: torch,$(INSTALL) torch)
+	$(call part,3 of 3: all other packages; compiling the kernels,$(INSTALL) --editable '.[dev]')
 	@touch $@
+
+# Downloads move on a terminal, and are quiet elsewhere.
+INSTALL = $(PY) -m pip install $$(test -t 1 || echo --quiet) --constraint $(CONSTRAINTS)
+# $(call part,WORDS,COMMAND): what is done, and how many seconds it took.
+part = @echo "  $(1) ..."; began=$$(date +%s); $(2) && echo "  $(1): $$(($$(date +%s) - began)) s"
 
 test-oldest:  ## the tests with the oldest torch that is supported, where a wheel can be had
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt

@@ -58,6 +58,24 @@ def test_every_command_is_one(page: str) -> None:
             mentioned(shlex.split(span))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gradwire bench kernels --nothing",
+        "gradwire lab run --hosts 4 -- python nothing.py",
+        "make nothing",
+        "make demo NOTHING=1",
+        "OMP_NUM_THREADS=1 python benchmarks/sparse/main.py --nothing > out",
+        "torchrun --nothing train.py",
+        "nothing",
+    ],
+)
+def test_a_command_that_is_none_is_found(line: str) -> None:
+    (command,) = commands(line)
+    with pytest.raises(AssertionError):
+        check(command)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
     for link in links(page):

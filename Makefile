@@ -14,8 +14,8 @@ SUITE ?=
 
 .PHONY: demo test test-all test-here test-ranks test-sanitized test-oldest lint setup bench bench-demo bench-convergence clean help
 
-demo: setup  ## train a real model over an emulated slow network, with and without gradwire
-	$(PY) -m gradwire demo
+demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
+	$(PY) -m gradwire demo $(if $(QUICK),--quick)
 
 test:  ## the fast suite, in minutes; or the tests of ARGS=...
 ifdef ARGS
@@ -64,10 +64,16 @@ $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*.
 	  echo "$(PYTHON) lacks the venv module. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { \
 	  echo "the kernels need a C++20 compiler; '$${CXX:-c++}' is not there. On Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --constraint $(CONSTRAINTS) torch
-	$(PY) -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
+	@echo "setting up $(VENV), once: about 2 minutes and 1.6 GB, most of it torch"
+	$(call part,1 of 3: a virtual environment,test -x $(PY) || $(PYTHON) -m venv $(VENV))
+	$(call part,2 of 3: torch,$(INSTALL) torch)
+	$(call part,3 of 3: all other packages; compiling the kernels,$(INSTALL) --editable '.[dev]')
 	@touch $@
+
+# Downloads move on a terminal, and are quiet elsewhere.
+INSTALL = $(PY) -m pip install $$(test -t 1 || echo --quiet) --constraint $(CONSTRAINTS)
+# $(call part,WORDS,COMMAND): what is done, and how many seconds it took.
+part = @echo "  $(1) ..."; began=$$(date +%s); $(2) && echo "  $(1): $$(($$(date +%s) - began)) s"
 
 test-oldest:  ## the tests with the oldest torch that is supported, where a wheel can be had
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt

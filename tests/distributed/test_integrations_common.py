@@ -1,9 +1,8 @@
-"""docs/trainers.md and what all integrations have in common: imports, and a file per rank."""
+"""What all integrations have in common: imports, and a file per rank."""
 
 from __future__ import annotations
 
 import importlib
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,41 +24,7 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.training.ddp import inner
 from gradwire.training.integrations import load, save
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "trainers.md").read_text(encoding="utf-8")
 FILES = ("accelerate", "transformers", "lightning", "ray")
-
-
-# -- the page ----------------------------------------------------------------------------------
-
-
-def lines(text: str) -> list[str]:
-    return [stripped for line in text.splitlines() if (stripped := line.strip())]
-
-
-SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
-
-
-@pytest.mark.parametrize("section", SECTIONS)
-def test_snippets_are_cut_from_the_example(section: str) -> None:
-    """Which is run: its lines, in its order."""
-    (example,) = re.findall(r"`examples/(\w+\.py)`", SECTIONS[section])
-    source = lines((ROOT / "examples" / example).read_text(encoding="utf-8"))
-    snippets = re.findall(r"^```python\n(.*?)^```", SECTIONS[section], re.DOTALL | re.MULTILINE)
-    assert snippets
-    place = 0
-    for line in lines("".join(snippets)):
-        assert line in source[place:], f"{example} lacks, or has elsewhere: {line}"
-        place += source[place:].index(line) + 1
-
-
-@pytest.mark.parametrize("section", SECTIONS)
-def test_imports_are_those_of_the_example(section: str) -> None:
-    (example,) = re.findall(r"`examples/(\w+\.py)`", SECTIONS[section])
-    source = lines((ROOT / "examples" / example).read_text(encoding="utf-8"))
-    wanted = re.findall(r"`(from gradwire[^`]*)`", SECTIONS[section])
-    assert wanted
-    assert set(wanted) <= set(source)
 
 
 # -- imports -----------------------------------------------------------------------------------

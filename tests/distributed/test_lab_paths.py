@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,10 +182,3 @@ def test_the_folder_of_tasks_is_gone(lab, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     transfer(lab, hashed(ACROSS, seed=2))
     assert os.listdir(tmp_path) == []
-
-
-def test_the_documents_snippet_runs(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "lab.md").read_text(encoding="utf-8")
-    _, snippet = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    exec(compile(snippet, "docs/lab.md", "exec"), {})
-    assert "s, pinned" in capsys.readouterr().out

@@ -80,14 +80,26 @@ def test_without_a_command_it_shows_all_and_fails(capsys: pytest.CaptureFixture[
         assert line.split()[0] in out
 
 
-@pytest.mark.parametrize("arguments", [["nope"], ["available", "--nope"]])
+@pytest.mark.parametrize(
+    ("arguments", "usage"),
+    [
+        (["nope"], "gradwire [-h]"),
+        (["--nope"], "gradwire [-h]"),
+        (["available", "--nope"], "gradwire available [-h]"),
+        (["bench", "kernels", "--nope"], "gradwire bench kernels [-h]"),
+        (["lab", "probe", "nope"], "gradwire lab probe [-h]"),
+    ],
+)
 def test_what_it_cannot_read_is_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], usage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """With the usage of the command that was asked for."""
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
     assert left.value.code == 2
-    assert "usage: gradwire" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: {usage}")
+    assert "nope" in said
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,3 +144,35 @@ def test_another_s_broken_pipe_is_not_ours(command: list[BaseException | int]) -
     command[0] = BrokenPipeError("a worker is gone")
     with pytest.raises(BrokenPipeError, match="a worker is gone"):
         cli.main(["fake"])
+
+
+MEMBERS = sorted({name for members in gradwire.available().values() for name in members})
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_a_member_tells_its_parameters_their_ranges_and_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["available", name, "--json"]) == 0
+    for found in json.loads(capsys.readouterr().out):
+        assert found["text"]
+        assert f" {name}" in f" {found['example']}".replace("+", " ")
+        assert gradwire.Strategy.parse(found["example"])
+        for parameter in found["parameters"]:
+            assert len(parameter["takes"].split()) > 2, parameter  # a rule, not a type
+
+
+def test_a_member_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["available", "topk"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("compressors: topk(density, values='fp32', index='auto')\n")
+    assert "required     the fraction of elements sent, above 0 and at most 1\n" in out
+    assert "'fp32'       one of fp32, bf16, fp16\n" in out
+    assert out.endswith("for example: topk(0.01)+ef | allgather\n")
+
+
+def test_a_name_that_is_no_member(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["available", "topkk"]) == 2
+    said = capsys.readouterr().err
+    assert "got 'topkk'" in said
+    assert "'gradwire available topk'" in said

@@ -62,7 +62,11 @@ class _Contestant:
         return self.seconds[1:] or self.seconds
 
 
-def measure(elements: int = ELEMENTS, repeats: int = 25) -> list[Row]:
+def measure(
+    elements: int = ELEMENTS,
+    repeats: int = 25,
+    progress: Callable[[str], object] = lambda line: None,
+) -> list[Row]:
     """Times every kernel on `elements` fp32 values, with one thread, `repeats` turns each.
 
     Needs the native extension (KernelError) and about 80 bytes of memory per element.
@@ -72,8 +76,10 @@ def measure(elements: int = ELEMENTS, repeats: int = 25) -> list[Row]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        progress(f"drawing gradients of {elements} elements")
         contestants = _contestants(elements)
         for turn in range(repeats + 1):
+            progress(f"turn {turn + 1} of {repeats + 1} of all kernels")
             for contestant in contestants:
                 contestant.take_turn(turn)
     finally:

@@ -1,24 +1,169 @@
-"""gradwire available: the members of every family."""
+"""gradwire available: the members of every family in a line each, or one of them in full.
+
+What a parameter takes is asked of the member itself: it is handed what no parameter takes, and
+refuses that with its rule and an example, as it refuses any other mistake.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import difflib
+import inspect
 import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from gradwire.errors import GradwireError, UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name",
+        nargs="?",
+        help="a member, such as topk: what its parameters take, an example",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Print them; the exit code. UsageError for a name that is none."""
     from gradwire.registry import available
 
     families = available()
+    found: Any = families
+    if arguments.name is not None:
+        found = describe(arguments.name, families)
     if arguments.json:
-        print(json.dumps(families, indent=2))
-        return 0
-    for family, members in families.items():
-        print(family)
-        for name, line in members.items():
-            print(f"  {name:16} {line}")
+        print(json.dumps(found, indent=2))
+    elif arguments.name is not None:
+        print("\n\n".join(map(_text, found)))
+    else:
+        print("\n".join(_lines(families)))
     return 0
+
+
+def _lines(families: dict[str, dict[str, str]]) -> Iterable[str]:
+    for family, members in families.items():
+        yield family
+        for name, line in members.items():
+            yield f"  {name:16} {line}"
+
+
+def describe(name: str, families: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    """Everything of this name: `dgc` is a feedback and an alias. Raises UsageError."""
+    from gradwire import registry
+
+    members: dict[str, dict[str, Any]] = {
+        "compressors": registry.COMPRESSORS,
+        "feedback": registry.FEEDBACK,
+        "collectives": registry.COLLECTIVES,
+        "aliases": registry.ALIASES,
+    }
+    found = [(family, among[name]) for family, among in members.items() if name in among]
+    if not found:
+        known = list(dict.fromkeys(each for among in families.values() for each in among))
+        near = difflib.get_close_matches(name, known, n=1) or known[:1]
+        raise UsageError(
+            f"a member is one of {', '.join(known)}; got '{name}'. Use for example "
+            f"'gradwire available {near[0]}'."
+        )
+    return [_described(name, family, member) for family, member in found]
+
+
+def _described(name: str, family: str, member: Any) -> dict[str, Any]:
+    from gradwire.notation import signature
+
+    parameters = inspect.signature(member).parameters.values()
+    shortest = _shortest(name, member)
+    return {
+        "name": name,
+        "family": family,
+        "signature": re.sub(r"^\w+", name, signature(member)).removesuffix("()"),
+        "text": inspect.getdoc(member) or "",
+        "parameters": [
+            {
+                "name": p.name,
+                "required": p.default is p.empty,
+                "default": None if p.default is p.empty else p.default,
+                "takes": _rule(member, p.name) or str(p.annotation),
+            }
+            for p in parameters
+        ],
+        "example": _example(shortest, family),
+    }
+
+
+class _Unfit:
+    """What no parameter takes."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _refusal(member: Any, names: Iterable[str], **given: Any) -> str:
+    """What it says when these parameters are given what they do not take."""
+    try:
+        member(**{**given, **{name: _Unfit() for name in names}})
+    except GradwireError as error:
+        return str(error)
+    except TypeError:  # a member from elsewhere, which leaves the check to Python
+        return ""
+    return ""
+
+
+def _required(member: Any) -> list[str]:
+    parameters = inspect.signature(member).parameters.values()
+    return [p.name for p in parameters if p.default is p.empty]
+
+
+def _shortest(name: str, member: Any) -> str:
+    """The member as it is written with what is required alone."""
+    required = _required(member)
+    if not required:
+        return name
+    shown = re.search(r"\w(\(.*\))", _refusal(member, required))
+    return f"{name}{shown[1]}" if shown else f"{name}({', '.join(required)})"
+
+
+def _rule(member: Any, parameter: str) -> str:
+    """What the parameter takes, in the member's own words."""
+    given = {}
+    if parameter not in (required := _required(member)) and required:
+        call = ast.parse(_shortest("member", member), mode="eval").body
+        assert isinstance(call, ast.Call)
+        given = dict(zip(required, map(ast.literal_eval, call.args)))
+    rule = re.split(r"; got |: cannot read", _refusal(member, [parameter], **given))[0]
+    return re.sub(rf"^\w+'?s? {parameter} (is|are) ", "", rule)
+
+
+def _example(text: str, family: str) -> str:
+    """A whole strategy that has it: the first that is none of the impossible ones."""
+    from gradwire import registry
+    from gradwire.strategy import Strategy
+
+    lefts = ("none", "topk(0.01)+ef", "nonzero", "sign", "int8")
+    ways = {
+        "collectives": [f"{left} | {text}" for left in lefts],
+        "feedback": [f"{left}+{text} | allgather" for left in ("topk(0.01)", "sign", "none")],
+    }.get(family, [f"{text} | {way}" for way in registry.COLLECTIVES])
+    for example in ways:
+        try:
+            found = Strategy.parse(example)
+        except GradwireError:
+            continue
+        if found.feedback is None and found.compressor.claims(1 << 20).wants_feedback:
+            return f"{found.compressor}+ef | {found.collective}"
+        return str(found)
+    return text
+
+
+def _text(found: dict[str, Any]) -> str:
+    lines = [f"{found['family']}: {found['signature']}", "", found["text"], ""]
+    for p in found["parameters"]:
+        default = "required" if p["required"] else repr(p["default"])
+        lines.append(f"  {p['name']:12} {default:12} {p['takes']}")
+    if not found["parameters"]:
+        lines.append("  no parameters")
+    return "\n".join([*lines, "", f"for example: {found['example']}"])

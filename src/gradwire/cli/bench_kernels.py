@@ -25,7 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     from gradwire.kernels import instruction_set
 
     try:
-        rows = measure(arguments.elements, arguments.repeats)
+        rows = measure(
+            arguments.elements, arguments.repeats, lambda line: print(line, file=sys.stderr)
+        )
     except KernelError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

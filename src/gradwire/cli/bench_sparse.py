@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -72,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         recorded=_recorded(arguments.tensors) if arguments.tensors else None,
         count=arguments.count, bytes_per_second=parse_rate(arguments.rate) / 8,
         latency_seconds=1e-3 * arguments.latency_ms,
+        progress=lambda line: print(line, file=sys.stderr),
     )  # fmt: skip
     if arguments.plot:
         draw(document, arguments.plot)
@@ -93,6 +95,7 @@ def compute(
     preset: str, workers: Sequence[int] | None = None, scale: float = 1.0, seed: int = 0,
     points: Sequence[dict[str, Any]] = (), *, recorded: Sequence[Tensor] | None = None,
     count: Sequence[int] = (), bytes_per_second: float = 125e6, latency_seconds: float = 1e-4,
+    progress: Callable[[str], object] = lambda line: None,
 ) -> dict[str, Any]:  # fmt: skip
     """All formulas at every number of workers, as one JSON document. Raises UsageError.
 
@@ -101,6 +104,10 @@ def compute(
     """
     from gradwire.bench.sparse import count as counted
     from gradwire.sparsity import expected, measure, measured, synthetic, times, volumes
+
+    def points_of(n: int) -> list[dict[str, Any]]:
+        progress(f"counting the bytes of sums of {n} tensors")
+        return counted(tensors[:n])
 
     if wrong := [n for n in (*(workers or ()), *count) if n < 1]:
         raise UsageError(f"workers are counted from 1; got {wrong[0]}. Use for example 2 4 8.")
@@ -132,7 +139,7 @@ def compute(
         "latency_seconds": latency_seconds,
         "facts": measure(tensors) if tensors else None,
         "rows": rows,
-        "measured": [*points, *(p for n in sorted(set(count)) for p in counted(tensors[:n]))],
+        "measured": [*points, *(p for n in sorted(set(count)) for p in points_of(n))],
     }
 
 

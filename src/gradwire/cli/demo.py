@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a row of gradwire's, instead of the usual ones; may be given again",
     )
     parser.add_argument("--lanes", type=int, metavar="N", help="of gradwire's rows")
-    parser.add_argument("--quick", action="store_true", help="fewer rows, a smaller model")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rows, a smaller model: a minute"
+    )
     parser.add_argument(
         "--loopback",
         action="store_true",
@@ -59,9 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
     with cluster:
         ran = runner.run(setting, cluster, progress)
     progress.close()
+    seconds = time.monotonic() - began
     summary = summarize(ran)
+    training = sum(result.seconds for result in summary.results)
+    _say(
+        f"{seconds:.0f} s: {training:.0f} s of training; the rest reads the text, starts "
+        f"{len(ran)} × {setting.hosts} processes and evaluates"
+    )
     plot = outcome.save_plot(ran, summary, cluster, arguments.out)
-    document = outcome.document(summary, cluster, time.monotonic() - began)
+    document = outcome.document(summary, cluster, seconds)
     document["plot"] = str(plot)
     (arguments.out / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps(document) if arguments.json else _text(summary, plot))
@@ -71,10 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _setting(arguments: argparse.Namespace) -> Setting:
     from gradwire.demo.runner import QUICK, Setting
     from gradwire.lab import available
+    from gradwire.lab.availability import how_to_allow
 
     loopback = arguments.loopback
     if not loopback and available().mode == "none":
-        _say(f"this machine has no network namespaces ({available().reason})")
+        _say(f"this machine refuses network namespaces ({available().reason}). {how_to_allow()}")
         loopback = True
     return replace(
         QUICK if arguments.quick else Setting(),
@@ -102,6 +111,11 @@ def _announce(setting: Setting, cluster: Cluster) -> None:
         )
     _say(f"an LSTM language model on {network(cluster)}; all rows: same seed, same data")
     _say(f"reading the text that ships with Python; then {setting.row_count} rows")
+    if setting.quick:
+        _say(
+            "quick: a smaller model and few steps show what a step costs, not how well it learns; "
+            "for that take the whole demo"
+        )
 
 
 class Progress:
@@ -113,6 +127,14 @@ class Progress:
         self._noted: set[str] = set()
         self._moves = sys.stderr.isatty()
         self._start = "\r" if self._moves else ""
+
+    def begin(self, number: int, count: int, seconds_to_go: float) -> None:
+        """A row begins."""
+        self.close()
+        print(
+            f"  row {number} of {count}; about {seconds_to_go:.0f} s to go, all rows",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
     def __call__(self, row: Row, point: Point) -> None:
         if row.label != self._row:

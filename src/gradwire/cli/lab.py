@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gradwire.lab.availability import available
+from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
 from gradwire.lab.rates import format_rate
 
@@ -170,6 +170,9 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def _announce(cluster: Cluster) -> None:
+    """What is built. LabError where it cannot be, in the words of a command line."""
+    if not cluster.loopback and available().mode == "none":
+        raise refused(available().reason, "--loopback, without --topology")
     if cluster.loopback:
         _say(f"{cluster.ranks} processes on 127.0.0.1, unshaped: --rate has no effect")
         return

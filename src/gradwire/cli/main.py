@@ -21,7 +21,7 @@ COMMANDS = {
     "lab": "run a job on a cluster emulated on this machine",
     "profile": "measure a job's first steps, and what strategies cost on its network",
     "network": "which paths traffic should take between switches, and what that gains",
-    "available": "every compressor, feedback and collective, in a line each",
+    "available": "every compressor, feedback and collective in a line; one of them in full",
 }
 
 
@@ -56,11 +56,22 @@ def _reader_is_gone() -> bool:
     return any(event & select.POLLERR for _, event in asked.poll(0))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Shows its own usage where it meets a word that it does not know. So do the commands, which
+    argparse makes of the same class: it would leave that to the outermost."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+
 def _parser(command: str) -> argparse.ArgumentParser:
     """All commands by name and line; the arguments only of the one that is asked for."""
     import gradwire
 
-    parser = argparse.ArgumentParser(prog="gradwire", description=gradwire.__doc__.split("\n")[0])
+    parser = _Parser(prog="gradwire", description=gradwire.__doc__.split("\n")[0])
     parser.add_argument("--version", action="version", version=f"gradwire {gradwire.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, line in COMMANDS.items():

@@ -51,6 +51,16 @@ def contestants(strategies: Sequence[str] = (), *, quick: bool = False) -> list[
     return list(dict.fromkeys([*dense, *map(gradwire_row, texts)]))
 
 
+def sent_share(row: Row) -> float:
+    """How much of an fp32 gradient a row puts into its messages, about."""
+    if row.method != "gradwire":
+        return {"alone": 0.0, "ddp": 1.0, "ddp_fp16": 0.5}[row.method]
+    elements = 1 << 20
+    sections = Strategy.parse(row.strategy).compressor.claims(elements).sections
+    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int16": 2}
+    return sum(sizes.get(dtype, 1) * count for dtype, count in sections) / (4 * elements)
+
+
 def keeps_momentum(strategy: str) -> bool:
     """Whether a strategy does the optimizer's momentum itself, so that SGD must have none."""
     feedback = Strategy.parse(strategy).feedback

@@ -6,13 +6,14 @@ import json
 import math
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from gradwire.demo import corpus
-from gradwire.demo.rows import DDP, Row, contestants
+from gradwire.demo.rows import DDP, Row, contestants, sent_share
 from gradwire.demo.task import Measured, Point, Task
 from gradwire.errors import LabError
 from gradwire.lab import Cluster
@@ -20,6 +21,9 @@ from gradwire.lab import Cluster
 
 class Watcher(Protocol):
     """Is told how the rows get on."""
+
+    def begin(self, number: int, count: int, seconds_to_go: float) -> None:
+        """A row begins, of so many; a guess at what is left, corrected by how long others took."""
 
     def __call__(self, row: Row, point: Point) -> None:
         """A row has evaluated its loss."""
@@ -30,6 +34,7 @@ class Watcher(Protocol):
 
 _PARAMETERS = {650: 19_780_400, 325: 8_205_200}
 _GUESSED_COMPUTE_SECONDS = 0.25
+_GUESSED_START_SECONDS = 8.0  # of a row's processes, its model, and evaluations
 _FEWEST_STEPS = 4
 _LAST_LINES = 15
 
@@ -71,10 +76,18 @@ class Setting:
 
         bits_per_second: of the links; None if they are not shaped.
         """
+        dense = self._wire_seconds(bits_per_second) + _GUESSED_COMPUTE_SECONDS
+        return min(self.most_steps, max(_FEWEST_STEPS, int(self.dense_seconds / dense)))
+
+    def seconds(self, row: Row, bits_per_second: float | None) -> float:
+        """A guess at how long a row takes, where four hosts share two cores."""
+        step = sent_share(row) * self._wire_seconds(bits_per_second) + _GUESSED_COMPUTE_SECONDS
+        return _GUESSED_START_SECONDS + self.steps(bits_per_second) * step
+
+    def _wire_seconds(self, bits_per_second: float | None) -> float:
+        """Of a step that sends everything in fp32."""
         share = 2 * (self.hosts - 1) / self.hosts
-        wire = 32 * _PARAMETERS[self.hidden] * share / bits_per_second if bits_per_second else 0.0
-        affordable = int(self.dense_seconds / (wire + _GUESSED_COMPUTE_SECONDS))
-        return min(self.most_steps, max(_FEWEST_STEPS, affordable))
+        return 32 * _PARAMETERS[self.hidden] * share / bits_per_second if bits_per_second else 0.0
 
 
 QUICK = Setting(quick=True, most_steps=16, dense_seconds=12.0)
@@ -97,8 +110,14 @@ def run(setting: Setting, cluster: Cluster, watch: Watcher) -> list[Ran]:
     rows = contestants(setting.strategies, quick=setting.quick)
     with tempfile.TemporaryDirectory(prefix="gradwire-demo-") as folder:
         task = _task(setting, cluster, Path(folder))
+        bits = None if cluster.loopback else cluster.bits_per_second
+        guessed = [setting.seconds(row, bits) for row in rows]
         ran: list[Ran] = []
-        for row in rows:
+        began = time.monotonic()
+        for number, row in enumerate(rows):
+            took = time.monotonic() - began
+            pace = took / sum(guessed[:number]) if ran else 1.0
+            watch.begin(number + 1, len(rows), pace * sum(guessed[number:]))
             ran.append(Ran(row, _run_row(row, _limited(task, row, ran, setting), cluster, watch)))
         return ran
 

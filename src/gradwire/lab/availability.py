@@ -1,14 +1,24 @@
-"""Whether this machine lets us make network namespaces, found out by making some."""
+"""Whether this machine lets us make network namespaces, found out by making some; and what would
+let it."""
 
 import functools
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from gradwire.errors import LabError
 
 Mode = Literal["root", "rootless", "none"]
+
+_SYSCTLS = {
+    "kernel.unprivileged_userns_clone": ("0", "1"),  # Debian
+    "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),  # Ubuntu, since 23.10
+    "user.max_user_namespaces": ("0", "15000"),
+    "user.max_net_namespaces": ("0", "15000"),
+}
+"""The kernel's switches: the value that forbids namespaces to a user, and one that does not."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +68,34 @@ def _reason(mode: Mode) -> str:
     if mode == "root":
         return "running as root with the privilege to make network namespaces"
     return "the kernel lets this user make user and network namespaces"
+
+
+def refused(reason: str, instead: str) -> LabError:
+    """The error where there are none; instead: how the caller asks for loopback."""
+    return LabError(
+        "a shaped cluster needs network namespaces; this machine refuses them "
+        f"({reason}). {how_to_allow()} Or use {instead}: the same processes on "
+        "127.0.0.1, but unshaped."
+    )
+
+
+def how_to_allow(sysctls: Path = Path("/proc/sys")) -> str:
+    """What an administrator can do, by what is set here."""
+    closed = [
+        f"{name}={allows}"
+        for name, (forbids, allows) in _SYSCTLS.items()
+        if _read(sysctls / name.replace(".", "/")) == forbids
+    ]
+    if closed:
+        return f"To allow them: sudo sysctl -w {' '.join(closed)}."
+    return (
+        f"No sysctl forbids them here ({', '.join(_SYSCTLS)}); a container may, which docker run "
+        "--privileged allows them, or a security policy."
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

@@ -17,7 +17,7 @@ from gradwire.lab.addresses import (
     LOOPBACK_INTERFACE,
     host_name,
 )
-from gradwire.lab.availability import Mode, available
+from gradwire.lab.availability import Mode, available, refused
 from gradwire.lab.environment import Layout, rank_environment
 from gradwire.lab.guarded import GuardConnection
 from gradwire.lab.job import Job, LabTimeoutError
@@ -122,11 +122,7 @@ class Cluster:
             return "none"
         found = available()
         if found.mode == "none":
-            raise LabError(
-                "a shaped cluster needs network namespaces; this machine refuses them "
-                f"({found.reason}); use loopback=True (--loopback): the same processes on "
-                "127.0.0.1, but unshaped"
-            )
+            raise refused(found.reason, "loopback=True")
         return found.mode
 
     def run(

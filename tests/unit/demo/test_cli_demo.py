@@ -34,6 +34,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[runner.Setting]:
 
     def run(setting: runner.Setting, cluster: Any, watch: runner.Watcher) -> list[Ran]:
         asked.append(setting)
+        watch.begin(1, 2, 61.4)
         watch(ALONE, Point(0, 0.0, 9.2))
         watch(ALONE, Point(8, 1.6, 7.0))
         watch(DDP, Point(8, 9.6, 7.0))
@@ -68,6 +69,15 @@ def test_the_table_is_on_stdout_and_progress_on_stderr(
     assert err.count("no synchronization") == 1  # its last line only, where stderr is no terminal
     assert "step    8" in err
     assert "says nothing" in err
+    assert "row 1 of 2; about 61 s to go" in err
+    assert "11 s of training" in err
+
+
+def test_the_quick_one_says_what_it_does_not_show(
+    pretended: list[runner.Setting], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.run(parse("--loopback", "--quick", "--out", str(tmp_path)))
+    assert "not how well it learns" in capsys.readouterr().err
 
 
 def test_json_is_one_document_and_nothing_else(

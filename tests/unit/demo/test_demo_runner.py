@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradwire.demo import corpus, runner
-from gradwire.demo.rows import DDP, DDP_FP16, Row
+from gradwire.demo.rows import DDP, DDP_FP16, Row, contestants
 from gradwire.demo.task import Measured, Point, Task
 from gradwire.errors import LabError, StrategyError
 
@@ -48,6 +48,10 @@ class Seen(list[tuple[Row, Point]]):
     def __init__(self) -> None:
         super().__init__()
         self.notes: list[str] = []
+        self.begun: list[tuple[int, int, float]] = []
+
+    def begin(self, number: int, count: int, seconds_to_go: float) -> None:
+        self.begun.append((number, count, seconds_to_go))
 
     def __call__(self, row: Row, point: Point) -> None:
         self.append((row, point))
@@ -70,6 +74,21 @@ def test_every_row_runs_once_with_the_same_data_and_seed() -> None:
     same = {(t.tokens, t.seed, t.steps, t.learning_rate, t.hidden) for t in cluster.tasks}
     assert len(same) == 1
     assert cluster.tasks[-1].strategy == "dgc(0.001) | allgather"
+
+
+def test_rows_say_how_many_there_are_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what others took: here ten seconds each."""
+    cluster = PretendedCluster()
+    monkeypatch.setattr(runner.time, "monotonic", lambda: 10.0 * len(cluster.tasks))
+    begun = run(cluster).begun
+    assert [(number, count) for number, count, _ in begun] == [(n, 6) for n in range(1, 7)]
+    guessed = [runner.Setting().seconds(row, 1e9) for row in contestants()]
+    assert 120 < sum(guessed) < 300  # on two cores it was 194 s
+    for ran, (_, _, left) in enumerate(begun):
+        pace = 10 * ran / sum(guessed[:ran]) if ran else 1.0
+        assert left == pytest.approx(pace * sum(guessed[ran:]))
+    quick = [runner.QUICK.seconds(row, 1e9) for row in contestants(quick=True)]
+    assert 30 < sum(quick) < 75
 
 
 def test_rows_after_ddp_go_on_to_its_loss() -> None:

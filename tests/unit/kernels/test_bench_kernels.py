@@ -39,7 +39,9 @@ def test_every_contestant_has_a_row() -> None:
 @pytest.mark.usefixtures("_allocator_is_set")
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_kernels.run(options("--json")) == 0
-    document = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert "turn 1 of 3" in err
     assert document["elements"] == 20000
     assert {"update_topk", "topk", "stream update"} <= {r["kernel"] for r in document["rows"]}
 

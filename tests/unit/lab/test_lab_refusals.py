@@ -5,8 +5,11 @@ import sys
 
 import pytest
 
+from gradwire.cli import lab as command
+from gradwire.cli.main import main
 from gradwire.errors import LabError
 from gradwire.lab import Availability, Cluster, available, bytes_sent, cluster, parse_rate
+from gradwire.lab.availability import how_to_allow
 from gradwire.lab.guarded import with_package_on_path
 from gradwire.lab.network import find_tool
 from gradwire.lab.probe import probe
@@ -46,10 +49,29 @@ def test_commands_that_are_no_list_of_words(command):
 def test_where_namespaces_are_impossible_the_reason_and_loopback_are_named(monkeypatch):
     monkeypatch.setattr(cluster, "available", lambda: Availability("none", "forbidden by test"))
     with (
-        pytest.raises(LabError, match=r"forbidden by test.*--loopback.*unshaped"),
+        pytest.raises(LabError, match=r"forbidden by test.*Or use loopback=True: .*unshaped"),
         Cluster(2, "1gbit"),
     ):
         pass
+
+
+def test_the_command_line_is_told_its_own_option(monkeypatch, capsys):
+    monkeypatch.setattr(command, "available", lambda: Availability("none", "forbidden by test"))
+    for words in (["lab", "run", "--", "true"], ["lab", "probe"]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert "forbidden by test" in said
+        assert "Or use --loopback" in said
+        assert "loopback=True" not in said
+
+
+def test_how_to_allow_namespaces_is_read_from_the_kernel_s_switches(tmp_path):
+    assert "docker run --privileged" in how_to_allow(tmp_path)
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / "apparmor_restrict_unprivileged_userns").write_text("1\n")
+    (tmp_path / "kernel" / "unprivileged_userns_clone").write_text("1\n")
+    wanted = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0."
+    assert how_to_allow(tmp_path) == f"To allow them: {wanted}"
 
 
 def test_available_says_why():

@@ -1,0 +1,20 @@
+"""The same pools of ranks as in tests/distributed, and the page that a test is about."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "distributed"))
+
+from collections.abc import Iterator
+
+import pytest
+from ranks import Ranks
+
+
+@pytest.fixture(scope="session")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Two ranks."""
+    with Ranks(2, tmp_path_factory.mktemp("two")) as ranks:
+        yield ranks

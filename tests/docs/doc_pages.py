@@ -1,0 +1,90 @@
+"""What the pages hold: fenced blocks, the commands in them, commands and links in the text."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
+    for path in sorted(ROOT.glob(pattern))
+]
+LANGUAGES = ("python", "console", "toml", "diff", "text")
+"""What a block may be. `diff` and `text` (pictures, output) are shown and not run."""
+
+_FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+_SPAN = re.compile(r"`([^`]+)`")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block, and where it begins."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[Block]:
+    """In the page's order."""
+    text = text_of(page)
+    return [
+        Block(page, text.count("\n", 0, found.start()) + 1, found[1], found[2])
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def spans(page: str) -> list[str]:
+    """What stands `like this` in the text."""
+    prose = _FENCE.sub("", text_of(page))
+    return [" ".join(span.split()) for span in _SPAN.findall(prose)]
+
+
+def links(page: str) -> list[str]:
+    """Where links inside this repository lead."""
+    prose = _SPAN.sub("", _FENCE.sub("", text_of(page)))
+    return [link for link in _LINK.findall(prose) if "://" not in link]
+
+
+def anchors(page: str) -> set[str]:
+    """Headings, as links name them."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", text_of(page)), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Each command of a shell's lines, as words: without what a pipe or a file takes up."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.shlex(line, posix=True, punctuation_chars="&|;<>")
+        words.whitespace_split = True
+        command: list[str] = []
+        for word in [*words, ";"]:
+            if word not in ("&&", ";"):
+                command.append(word)
+                continue
+            if found := _alone(command):
+                yield found
+            command = []
+
+
+def _alone(command: list[str]) -> list[str]:
+    """Without variables in front and redirections behind."""
+    while command and re.fullmatch(r"[A-Z_]+=.*", command[0]):
+        command = command[1:]
+    ends = [place for place, word in enumerate(command) if word in (">", "|", "<")]
+    return command[: ends[0]] if ends else command

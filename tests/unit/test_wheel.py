@@ -16,7 +16,7 @@ import numpy
 import pytest
 import torch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 MOST_BYTES = 3_000_000  # 1.8 MB as of now
 LOCKSTEP = """

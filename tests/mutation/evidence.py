@@ -23,7 +23,7 @@ import gradwire
 
 PACKAGE = str(Path(gradwire.__file__).parent)
 Arcs = dict[str, set[int]]
-"""By file: arcs as coverage.py's C tracer packs them."""
+"""By file of the package: arcs as coverage.py's C tracer packs them."""
 
 
 class Watch:
@@ -37,7 +37,10 @@ class Watch:
         self._data: Arcs = self._coverage._collector.data  # type: ignore[attr-defined]
 
     def taken(self) -> Arcs:
-        found = {file: set(arcs) for file, arcs in self._data.items() if arcs}
+        found = {
+            file.removeprefix(f"{PACKAGE}/"): set(arcs)
+            for file, arcs in self._data.items() if arcs
+        }  # fmt: skip
         for arcs in self._data.values():
             arcs.clear()  # in place: functions that run hold on to the set
         return found

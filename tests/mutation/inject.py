@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import gradwire.training.attach  # noqa: F401 - so that there is something to change
+from mutation.evidence import PACKAGE
 from mutation.operators import sites
 from mutation.run import Mutant, put_in
 
 number, file = os.environ["GRADWIRE_MUTANT"].split(" ", 1)
-_sites = sites(Path(file).read_text(encoding="utf-8"))
+_sites = sites(Path(PACKAGE, file).read_text(encoding="utf-8"))
 put_in(Mutant(file, int(number), _sites[int(number)]))

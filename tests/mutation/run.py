@@ -76,10 +76,10 @@ def drawn(reached: dict[tuple[str, int], Any], count: int, seed: int) -> list[Mu
     paths = [p for name in CORE for p in sorted(Path(PACKAGE, name).glob("**/*.py"))
              or [Path(PACKAGE, name)]]  # fmt: skip
     found = [
-        Mutant(str(path), number, site)
+        Mutant(str(path.relative_to(PACKAGE)), number, site)
         for path in paths if path.suffix == ".py" and path.exists()
         for number, site in enumerate(sites(path.read_text(encoding="utf-8")))
-        if (str(path), site.line) in reached
+        if (str(path.relative_to(PACKAGE)), site.line) in reached
     ]  # fmt: skip
     return random.Random(seed).sample(found, min(count, len(found)))
 
@@ -218,7 +218,7 @@ class Child:
         # Neither killed nor through: it died or hung.
         through = self._text.count("left ") == 2
         return {
-            "mutant": str(self.mutant).removeprefix(f"{PACKAGE}/"),
+            "mutant": str(self.mutant),
             "killed_by": said.get("killed") or ("" if through else "death or hang"),
             "suite": "" if through and "killed" not in said else "".join(suites_run[-1:]),
             "error": said.get("error", ""),
@@ -232,9 +232,10 @@ class Child:
 
 def put_in(mutant: Mutant) -> None:
     """Give every function of that name and place the mutant's code, and forget what is cached."""
-    source = Path(mutant.file).read_text(encoding="utf-8")
-    before = compile(source, mutant.file, "exec")
-    after, site = mutated(source, mutant.file, mutant.number)
+    path = f"{PACKAGE}/{mutant.file}"
+    source = Path(path).read_text(encoding="utf-8")
+    before = compile(source, path, "exec")
+    after, site = mutated(source, path, mutant.number)
     new = dict(_codes(after, ""))
     for name, old in _codes(before, ""):
         if name == site.function:

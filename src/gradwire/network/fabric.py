@@ -79,6 +79,11 @@ class Fabric:
         return int(self.pod_of.max()) + 1
 
     @property
+    def planes(self) -> int:
+        """Ports of each host."""
+        return int(self.host_up.shape[1])
+
+    @property
     def up(self) -> Numbers:
         """Rates from leaves, [leaves, uplinks]."""
         return self._rates_of(0)
@@ -215,7 +220,7 @@ class Fabric:
         low, high = self._sizes
         start = (0, low, 2 * low, 2 * low + high)[tier]
         if tier < 2:
-            return self.rates[start : start + low].reshape(self.leaves, -1)
+            return self.rates[start : start + low].reshape(self.leaves, len(self.uplinks))
         shape = self.pods, len(self.uplinks), self.cores
         return self.rates[start : start + high].reshape(shape)
 
@@ -243,12 +248,14 @@ def above_zero(name: str, value: float) -> float:
     return value
 
 
-def count(name: str, number: int, least: int = 1) -> int:
-    """NetworkError unless a whole number, and not below the least."""
-    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+def count(name: str, number: int, least: int = 1, most: int | None = None) -> int:
+    """NetworkError unless a whole number, not below the least, and not above the most."""
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    if not is_number or number < least or (most is not None and number > most):
         raise NetworkError(
-            f"{name} is a whole number of at least {least}; got {number!r}. Write for example "
-            f"{max(least, 4)}."
+            f"{name} is a whole number of at least {least}"
+            f"{'' if most is None else f' and at most {most}'}; got {number!r}. Write for "
+            f"example {max(least, 4)}."
         )
     return number
 

@@ -28,7 +28,7 @@ from gradwire.network.routing.scheme import Scheme
 
 NOBODY = -1
 """The connection of work."""
-_MOST_RANKS = 1 << 24
+_MOST = 1 << 24  # ranks, and rows that are added at once
 
 
 class Workload:
@@ -36,7 +36,7 @@ class Workload:
     and connections that are not there, and for seconds and bytes that are none."""
 
     def __init__(self, ranks: int) -> None:
-        self.ranks, self.rows = count("ranks", ranks, most=_MOST_RANKS), 0
+        self.ranks, self.rows = count("ranks", ranks, most=_MOST), 0
         self._seconds = [np.zeros(0)]
         self._connection, self._bytes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         self._before, self._after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -64,7 +64,7 @@ class Workload:
 
     def work(self, seconds: float | Reals, rows: int) -> Numbers:
         """So many rows, each of its own seconds or all of the same."""
-        nobody = np.full(count("rows of work", rows, 0), NOBODY)
+        nobody = np.full(count("rows of work", rows, 0, _MOST), NOBODY)
         own = real("seconds of work", np.atleast_1d(seconds))
         return self._add(nobody, each("seconds", own, rows), np.zeros_like(nobody))
 

@@ -153,6 +153,7 @@ def made() -> Workload:
         (lambda w: w.work(math.inf, 1), "is inf"), (lambda w: w.work(-1.0, 1), "is -1.0"),
         (lambda w: w.work(np.ones(2), 3), "one for each of 3 rows, or one for all; got 2"),
         (lambda w: w.work(1.0, -1), "rows of work .* got -1"),
+        (lambda w: w.work(1.0, 1 << 62), "rows of work .* at most 16777216"),
         (lambda w: w.wait(np.array([3]), np.array([0])), "wait .* 0 to 2; number 0 is 3"),
         (lambda w: w.wait(np.array([0]), np.array([-1])), "number 0 is -1"),
         (lambda w: w.wait(np.arange(2), np.arange(1)), "got 2 of before, 1 of after"),

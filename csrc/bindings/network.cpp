@@ -25,8 +25,9 @@ void colour_edges_at(std::size_t n, Address left, Address right, const SideAt& l
     for (std::size_t i = 0; i < n; ++i)
         edges[i] = {at<std::int32_t>(left)[i], at<std::int32_t>(right)[i],
                     static_cast<std::int32_t>(i)};
+    Interrupt signals = python_signals();
     colour_edges(std::move(edges), side_at(left_side), side_at(right_side), colours, seed,
-                 at<std::int32_t>(colour));
+                 at<std::int32_t>(colour), signals);
 }
 
 using TiersAt =
@@ -45,7 +46,8 @@ void least_loaded_at(const PiecesAt& given, const TiersAt& tiers, bool local, st
     const Pieces pieces{n, at<std::int64_t>(source), at<std::int64_t>(target),
                         at<std::int64_t>(amount)};
     const auto choose = local ? least_loaded_locally : least_loaded;
-    choose(pieces, tiers_at(tiers), seed, at<double>(load), at<std::int64_t>(path));
+    Interrupt signals = python_signals();
+    choose(pieces, tiers_at(tiers), seed, at<double>(load), at<std::int64_t>(path), signals);
 }
 
 void slowest_links_at(const PiecesAt& given, std::int64_t parts, const TiersAt& tiers,
@@ -56,7 +58,8 @@ void slowest_links_at(const PiecesAt& given, std::int64_t parts, const TiersAt& 
     const Hashed flows{n, at<std::int64_t>(source), at<std::int64_t>(target),
                        at<std::int64_t>(amount), parts, at<std::int64_t>(counts),
                        at<std::int64_t>(pair), at<std::int64_t>(paths), most};
-    slowest_links(flows, tiers_at(tiers), seed, samples, at<double>(longest));
+    Interrupt signals = python_signals();
+    slowest_links(flows, tiers_at(tiers), seed, samples, at<double>(longest), signals);
 }
 
 using RowsAt = std::tuple<Address, Address>;
@@ -76,13 +79,15 @@ std::size_t share_links_at(const FlowsAt& flows, std::size_t links, Address rate
                            double tolerance, Address begin, Address end) {
     const nb::gil_scoped_release release;
     const FlowSet set = flow_set_at(flows, links, rate);
-    return MaxMin(set, tolerance).run(at<double>(begin), at<double>(end));
+    Interrupt signals = python_signals();
+    return MaxMin(set, tolerance, signals).run(at<double>(begin), at<double>(end));
 }
 
 void fair_rates_at(const FlowsAt& flows, std::size_t links, Address rate, Address found) {
     const nb::gil_scoped_release release;
     const FlowSet set = flow_set_at(flows, links, rate);
-    MaxMin(set, 0.0).rates(at<double>(found));
+    Interrupt signals = python_signals();
+    MaxMin(set, 0.0, signals).rates(at<double>(found));
 }
 
 using ConnectionsAt = std::tuple<std::size_t, Address, Address, Address, Address, Address,
@@ -124,9 +129,10 @@ void sweep_failures_at(const PiecesAt& given, Address path, const TiersAt& tiers
     const Pieces pieces{n, at<std::int64_t>(source), at<std::int64_t>(target),
                         at<std::int64_t>(amount)};
     const auto& [count, start, links] = sets;
+    Interrupt signals = python_signals();
     sweep_failures(pieces, at<std::int64_t>(path), tiers_at(tiers),
                    {count, at<std::int64_t>(start), at<std::int64_t>(links)}, seed,
-                   at<double>(slowest), at<std::int64_t>(moved));
+                   at<double>(slowest), at<std::int64_t>(moved), signals);
 }
 
 }  // namespace

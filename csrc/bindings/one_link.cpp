@@ -27,7 +27,8 @@ Found plan_link_at(Address ready, Address position, std::size_t n, Address rows,
         const Curve first = next(encode), second = next(send), third = next(decode);
         problem.options.push_back({static_cast<Lane>(lane), first, second, third});
     }
-    LinkPlan plan = plan_link(problem, tolerance, max_labels);
+    Interrupt signals = python_signals();
+    LinkPlan plan = plan_link(problem, tolerance, max_labels, signals);
     return {std::move(plan.ends), std::move(plan.options), plan.seconds, plan.lower_bound,
             plan.labels};
 }

@@ -32,7 +32,9 @@ Machine machine_is(const MachineIs& machine) {
 double simulate_at(const JobsAt& jobs, const MachineIs& machine, Address choice, int repeats) {
     const nb::gil_scoped_release release;
     double seconds = 0.0;
+    Interrupt signals = python_signals();
     for (int i = 0; i < repeats; ++i) {
+        signals(1000 + 100 * std::int64_t{std::get<0>(jobs)});
         const Simulator simulator(jobs_at(jobs), machine_is(machine));
         seconds = run_all(simulator, at<std::int32_t>(choice));
     }
@@ -58,16 +60,18 @@ std::tuple<double, double, double> search_at(const JobsAt& jobs, const MachineIs
                                              double limit, std::uint64_t seed, int rounds,
                                              Address choice) {
     const nb::gil_scoped_release release;
+    Interrupt signals = python_signals();
     const Found found = search(jobs_at(jobs), machine_is(machine), {limit, seed, rounds},
-                               at<std::int32_t>(choice));
+                               at<std::int32_t>(choice), signals);
     return {found.seconds, found.bound, found.evaluations};
 }
 
 std::pair<double, double> exhaust_at(const JobsAt& jobs, const MachineIs& machine,
                                      Address choice) {
     const nb::gil_scoped_release release;
+    Interrupt signals = python_signals();
     const Found found =
-        exhaust(jobs_at(jobs), machine_is(machine), at<std::int32_t>(choice));
+        exhaust(jobs_at(jobs), machine_is(machine), at<std::int32_t>(choice), signals);
     return {found.seconds, found.evaluations};
 }
 
@@ -75,14 +79,19 @@ double lower_bound_at(const JobsAt& jobs, const MachineIs& machine, int rounds) 
     const nb::gil_scoped_release release;
     const Jobs own = jobs_at(jobs);
     const std::vector<Usage> usage = usages(own);
-    return lower_bound(own, machine_is(machine), usage, undominated(own, usage), rounds,
-                       [](const auto&) { return std::numeric_limits<double>::infinity(); });
+    Interrupt signals = python_signals();
+    return lower_bound(own, machine_is(machine), usage, undominated(own, usage, signals), rounds,
+                       [&](const auto& choice) {
+                           signals(100 * std::ssize(choice));
+                           return std::numeric_limits<double>::infinity();
+                       });
 }
 
 std::vector<std::int32_t> undominated_at(const JobsAt& jobs) {
     const nb::gil_scoped_release release;
     const Jobs own = jobs_at(jobs);
-    return undominated(own, usages(own)).begin;
+    Interrupt signals = python_signals();
+    return undominated(own, usages(own), signals).begin;
 }
 
 }  // namespace

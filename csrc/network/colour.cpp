@@ -35,15 +35,16 @@ std::vector<std::int32_t> cut_into_chunks(std::vector<Edge>& edges, std::int32_t
 // All vertices have `degree` edges.
 class Regular {
   public:
-    Regular(std::int32_t vertices, std::uint64_t& dice, std::int32_t* colour)
+    Regular(std::int32_t vertices, std::uint64_t& dice, std::int32_t* colour,
+            Interrupt& interrupt)
         : vertices_(vertices), group_(static_cast<std::size_t>(vertices), 0),
-          halver_({vertices, group_.data(), 1}, {vertices, group_.data(), 1}), dice_(dice),
-          colour_(colour) {}
+          halver_({vertices, group_.data(), 1}, {vertices, group_.data(), 1}, interrupt),
+          dice_(dice), colour_(colour), interrupt_(interrupt) {}
 
     void colour(Edge* edges, std::int32_t degree, std::int32_t first) {
         const auto a_class = static_cast<std::size_t>(vertices_);
         if (degree % 2 == 1) {
-            if (degree > 1) perfect_matching_first(edges, vertices_, degree, dice_);
+            if (degree > 1) perfect_matching_first(edges, vertices_, degree, dice_, interrupt_);
             for (std::size_t i = 0; i < a_class; ++i)
                 if (edges[i].id != nobody) colour_[edges[i].id] = first;
             edges += a_class, --degree, ++first;
@@ -60,10 +61,12 @@ class Regular {
     Halver halver_;
     std::uint64_t& dice_;
     std::int32_t* colour_;
+    Interrupt& interrupt_;
 };
 
 void colour_oddly(const Edge* begin, std::size_t n, Side left, Side right, std::int32_t colours,
-                  std::int32_t first, std::uint64_t& dice, std::int32_t* colour) {
+                  std::int32_t first, std::uint64_t& dice, std::int32_t* colour,
+                  Interrupt& interrupt) {
     std::vector<Edge> edges(begin, begin + n);
     auto full_left = cut_into_chunks(edges, left.vertices, colours, &Edge::left);
     auto full_right = cut_into_chunks(edges, right.vertices, colours, &Edge::right);
@@ -74,26 +77,28 @@ void colour_oddly(const Edge* begin, std::size_t n, Side left, Side right, std::
         while (l < vertices && full_left[l] == colours) ++l;
         while (r < vertices && full_right[r] == colours) ++r;
         if (l == vertices) break;
+        interrupt();
         ++full_left[l], ++full_right[r];
         edges.push_back({static_cast<std::int32_t>(l), static_cast<std::int32_t>(r), nobody});
     }
-    Regular(static_cast<std::int32_t>(vertices), dice, colour).colour(edges.data(), colours, first);
+    Regular(static_cast<std::int32_t>(vertices), dice, colour, interrupt)
+        .colour(edges.data(), colours, first);
 }
 
 }  // namespace
 
 void colour_edges(std::vector<Edge> edges, Side left, Side right, std::int32_t colours,
-                  std::uint64_t seed, std::int32_t* colour) {
+                  std::uint64_t seed, std::int32_t* colour, Interrupt& interrupt) {
     std::uint64_t dice = seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;
     if (dice == 0) dice = 1;
-    Halver halver(left, right);
+    Halver halver(left, right, interrupt);
     const auto split = [&](auto self, Edge* from, std::size_t n, std::int32_t some,
                            std::int32_t first) -> void {
         if (n == 0) return;
         if (some == 1) {
             for (std::size_t i = 0; i < n; ++i) colour[from[i].id] = first;
         } else if (some % 2 == 1) {
-            colour_oddly(from, n, left, right, some, first, dice, colour);
+            colour_oddly(from, n, left, right, some, first, dice, colour, interrupt);
         } else {
             const std::size_t half = halver.halve(from, n);
             self(self, from, half, some / 2, first);

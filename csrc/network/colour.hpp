@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "../interrupt.hpp"
+
 namespace gradwire {
 
 // One flow from a vertex of the left side to one of the right.
@@ -21,14 +23,15 @@ struct Side {
 
 // A colour for each edge, by id, from 0 to colours - 1: at every vertex of d edges each colour
 // comes floor(d / colours) or ceil(d / colours) times. If colours is a power of two, in every
-// group as well. The same seed gives the same colours.
+// group as well. The same seed gives the same colours. Memory: for each edge, and, unless colours
+// is a power of two, for its odd part at each vertex.
 void colour_edges(std::vector<Edge> edges, Side left, Side right, std::int32_t colours,
-                  std::uint64_t seed, std::int32_t* colour);
+                  std::uint64_t seed, std::int32_t* colour, Interrupt& interrupt);
 
 // Parts of the edges, in place; each keeps half of every vertex's, rounded up or down.
 class Halver {
   public:
-    Halver(Side left, Side right);
+    Halver(Side left, Side right, Interrupt& interrupt);
     // Moves one half of edges[0 .. n) to the front; how many they are.
     std::size_t halve(Edge* edges, std::size_t n);
 
@@ -39,7 +42,7 @@ class Halver {
         explicit Open(Side side);
         template <class VertexOf>
         void pair_up(const Edge* edges, std::size_t n, VertexOf vertex_of,
-                     std::vector<std::int32_t>& mate);
+                     std::vector<std::int32_t>& mate, Interrupt& interrupt);
     };
 
     void walk(std::size_t start, bool by_left, std::uint8_t half);
@@ -49,11 +52,12 @@ class Halver {
     std::vector<std::uint8_t> half_;
     std::vector<Edge> spare_;
     std::uint8_t next_half_ = 0;
+    Interrupt& interrupt_;
 };
 
 // One edge of each vertex of a bipartite graph in which all have as many, moved to the front.
 // Random walks (Goel, Kapralov and Khanna 2013): O(edges + n log n) expected, n vertices a side.
 void perfect_matching_first(Edge* edges, std::int32_t n, std::int32_t degree,
-                            std::uint64_t& dice);
+                            std::uint64_t& dice, Interrupt& interrupt);
 
 }  // namespace gradwire

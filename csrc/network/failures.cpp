@@ -13,8 +13,9 @@ namespace {
 
 class Sweep {
   public:
-    Sweep(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers)
-        : pieces_(pieces), path_(path), tiers_(tiers), links_(static_cast<std::size_t>(tiers.links())),
+    Sweep(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers, Interrupt& interrupt)
+        : pieces_(pieces), path_(path), tiers_(tiers), interrupt_(interrupt),
+          links_(static_cast<std::size_t>(tiers.links())),
           rates_(tiers.rates, tiers.rates + links_), load_(links_, 0.0), first_(links_ + 1, 0),
           stamp_(links_, 0), chosen_(pieces.n, 0) {
         for (std::size_t i = 0; i < pieces.n; ++i)
@@ -80,7 +81,7 @@ class Sweep {
         Tiers broken = tiers_;
         broken.rates = rates_.data();
         least_loaded({moving_.size(), source_.data(), target_.data(), amount_.data()}, broken,
-                     seed, load_.data(), other_.data());
+                     seed, load_.data(), other_.data(), interrupt_);
         double worst = 0.0;
         for (std::size_t i = 0; i < moving_.size(); ++i)
             each_link(moving_[i], other_[i], [&](std::size_t link) { touch(link); });
@@ -115,6 +116,7 @@ class Sweep {
     const Pieces& pieces_;
     const std::int64_t* path_;
     const Tiers& tiers_;
+    Interrupt& interrupt_;
     std::size_t links_;
     std::vector<std::int64_t> rates_;
     std::vector<double> load_;  // whole numbers: taken away, they leave nothing
@@ -129,11 +131,13 @@ class Sweep {
 
 void sweep_failures(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers,
                     const FailureSets& sets, std::uint64_t seed, double* slowest,
-                    std::int64_t* moved) {
-    Sweep sweep(pieces, path, tiers);
-    for (std::size_t i = 0; i < sets.n; ++i)
+                    std::int64_t* moved, Interrupt& interrupt) {
+    Sweep sweep(pieces, path, tiers, interrupt);
+    for (std::size_t i = 0; i < sets.n; ++i) {
+        interrupt(1000);
         slowest[i] = sweep.without(sets.links + sets.start[i], sets.links + sets.start[i + 1],
                                    seed, moved[i]);
+    }
 }
 
 }  // namespace gradwire

@@ -16,6 +16,6 @@ struct FailureSets {
 // least is, all others staying; infinity if one has no other path. moved: how many went.
 void sweep_failures(const Pieces& pieces, const std::int64_t* path, const Tiers& tiers,
                     const FailureSets& sets, std::uint64_t seed, double* slowest,
-                    std::int64_t* moved);
+                    std::int64_t* moved, Interrupt& interrupt);
 
 }  // namespace gradwire

@@ -26,7 +26,7 @@ Halver::Open::Open(Side side)
 
 template <class VertexOf>
 void Halver::Open::pair_up(const Edge* edges, std::size_t n, VertexOf vertex_of,
-                           std::vector<std::int32_t>& mate) {
+                           std::vector<std::int32_t>& mate, Interrupt& interrupt) {
     const auto meet = [&mate](std::int32_t& open, std::int32_t edge) {
         if (open == none) {
             open = edge;
@@ -37,10 +37,13 @@ void Halver::Open::pair_up(const Edge* edges, std::size_t n, VertexOf vertex_of,
         }
     };
     std::fill_n(mate.begin(), n, none);
-    for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t i = 0; i < n; ++i) {
+        interrupt();
         meet(of_vertex[static_cast<std::size_t>(vertex_of(edges[i]))],
              static_cast<std::int32_t>(i));
+    }
     for (std::size_t i = 0; i < n; ++i) {
+        interrupt();
         const auto vertex = static_cast<std::size_t>(vertex_of(edges[i]));
         if (of_vertex[vertex] != static_cast<std::int32_t>(i)) continue;
         of_vertex[vertex] = none;
@@ -52,13 +55,15 @@ void Halver::Open::pair_up(const Edge* edges, std::size_t n, VertexOf vertex_of,
             side.group[static_cast<std::size_t>(vertex_of(edges[i]))])] = none;
 }
 
-Halver::Halver(Side left, Side right) : left_(left), right_(right) {}
+Halver::Halver(Side left, Side right, Interrupt& interrupt)
+    : left_(left), right_(right), interrupt_(interrupt) {}
 
 // Alternates from an edge on, first to its mate at one side.
 void Halver::walk(std::size_t start, bool by_left, std::uint8_t half) {
     for (auto edge = static_cast<std::int32_t>(start);
          edge != none && half_[static_cast<std::size_t>(edge)] == unknown;
          half ^= 1, by_left = !by_left) {
+        interrupt_();
         const auto at = static_cast<std::size_t>(edge);
         half_[at] = half;
         edge = by_left ? left_mate_[at] : right_mate_[at];
@@ -72,8 +77,8 @@ std::size_t Halver::halve(Edge* edges, std::size_t n) {
         half_.resize(n);
         spare_.resize(n);
     }
-    left_.pair_up(edges, n, [](const Edge& e) { return e.left; }, left_mate_);
-    right_.pair_up(edges, n, [](const Edge& e) { return e.right; }, right_mate_);
+    left_.pair_up(edges, n, [](const Edge& e) { return e.left; }, left_mate_, interrupt_);
+    right_.pair_up(edges, n, [](const Edge& e) { return e.right; }, right_mate_, interrupt_);
     std::fill_n(half_.begin(), n, unknown);
     // Paths from their ends; of an odd number of edges the larger half goes to both in turn.
     for (std::size_t i = 0; i < n; ++i) {

@@ -6,7 +6,7 @@
 namespace gradwire {
 
 void slowest_links(const Hashed& flows, const Tiers& tiers, std::uint64_t seed,
-                   std::size_t samples, double* longest) {
+                   std::size_t samples, double* longest, Interrupt& interrupt) {
     const auto links = static_cast<std::size_t>(tiers.links());
     std::vector<std::int64_t> load(links);
     std::vector<double> per_amount(links, 0.0);
@@ -17,6 +17,7 @@ void slowest_links(const Hashed& flows, const Tiers& tiers, std::uint64_t seed,
         const Dice dice(seed + sample);
         std::uint64_t index = 0;
         for (std::size_t i = 0; i < flows.n; ++i) {
+            interrupt(10 * flows.parts);
             const std::int64_t* own =
                 flows.paths ? flows.paths + flows.pair[i] * flows.most : nullptr;
             for (std::int64_t part = 0; part < flows.parts; ++part) {
@@ -27,6 +28,7 @@ void slowest_links(const Hashed& flows, const Tiers& tiers, std::uint64_t seed,
                     load[static_cast<std::size_t>(hops.link[h])] += flows.amount[i];
             }
         }
+        interrupt(static_cast<std::int64_t>(links));
         double most = 0.0;
         for (std::size_t i = 0; i < links; ++i)
             most = std::max(most, static_cast<double>(load[i]) * per_amount[i]);

@@ -1,6 +1,7 @@
 // What hashes do to loads, many times over: gradwire/network/samples.py has the face.
 #pragma once
 
+#include "../interrupt.hpp"
 #include "paths.hpp"
 
 namespace gradwire {
@@ -21,6 +22,6 @@ struct Hashed {
 
 // For seeds from `seed` on: amount / rate of the slowest link, every part on a drawn path.
 void slowest_links(const Hashed& flows, const Tiers& tiers, std::uint64_t seed,
-                   std::size_t samples, double* longest);
+                   std::size_t samples, double* longest, Interrupt& interrupt);
 
 }  // namespace gradwire

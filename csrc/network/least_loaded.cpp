@@ -48,8 +48,9 @@ std::int64_t best_of(std::int64_t count, std::int64_t first, Cost cost) {
 
 template <class Choose>
 void place(const Pieces& pieces, const Tiers& tiers, double* load, std::int64_t* path,
-           Choose choose) {
+           Interrupt& interrupt, Choose choose) {
     for (std::size_t i = 0; i < pieces.n; ++i) {
+        interrupt(10 * tiers.paths(pieces.source[i], pieces.target[i]));
         path[i] = choose(i, pieces.source[i], pieces.target[i],
                          static_cast<double>(pieces.amount[i]));
         const Hops hops = tiers.hops(pieces.source[i], pieces.target[i], path[i]);
@@ -61,9 +62,9 @@ void place(const Pieces& pieces, const Tiers& tiers, double* load, std::int64_t*
 }  // namespace
 
 void least_loaded(const Pieces& pieces, const Tiers& tiers, std::uint64_t seed, double* load,
-                  std::int64_t* path) {
+                  std::int64_t* path, Interrupt& interrupt) {
     const Dice dice(seed);
-    place(pieces, tiers, load, path,
+    place(pieces, tiers, load, path, interrupt,
           [&](std::size_t i, std::int64_t source, std::int64_t target, double amount) {
               const std::int64_t count = tiers.paths(source, target);
               return best_of(count, pick(dice(i), count), [&](std::int64_t one) {
@@ -74,9 +75,9 @@ void least_loaded(const Pieces& pieces, const Tiers& tiers, std::uint64_t seed, 
 }
 
 void least_loaded_locally(const Pieces& pieces, const Tiers& tiers, std::uint64_t seed,
-                          double* load, std::int64_t* path) {
+                          double* load, std::int64_t* path, Interrupt& interrupt) {
     const Dice dice(seed);
-    place(pieces, tiers, load, path,
+    place(pieces, tiers, load, path, interrupt,
           [&](std::size_t i, std::int64_t source, std::int64_t target, double amount) {
               const bool far = tiers.crosses(source, target);
               const auto open = [&](std::int64_t uplink, std::int64_t core) {

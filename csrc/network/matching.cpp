@@ -22,11 +22,12 @@ std::uint32_t below(std::uint32_t limit, std::uint64_t& dice) {
 }  // namespace
 
 void perfect_matching_first(Edge* edges, std::int32_t n, std::int32_t degree,
-                            std::uint64_t& dice) {
+                            std::uint64_t& dice, Interrupt& interrupt) {
     const auto size = static_cast<std::size_t>(n), width = static_cast<std::size_t>(degree);
     std::vector<std::int32_t> of_left(size * width);  // positions of its edges, vertex by vertex
     std::vector<std::int32_t> count(size, 0);
     for (std::size_t i = 0; i < size * width; ++i) {
+        interrupt();
         const auto left = static_cast<std::size_t>(edges[i].left);
         of_left[left * width + static_cast<std::size_t>(count[left]++)] =
             static_cast<std::int32_t>(i);
@@ -42,6 +43,7 @@ void perfect_matching_first(Edge* edges, std::int32_t n, std::int32_t degree,
     };
     for (std::size_t start = 0; start < size; ++start) {
         for (std::size_t at = start;;) {
+            interrupt();
             do {
                 chosen[at] = of_left[at * width + below(static_cast<std::uint32_t>(degree), dice)];
             } while (chosen[at] == matched_left[at]);
@@ -61,6 +63,7 @@ void perfect_matching_first(Edge* edges, std::int32_t n, std::int32_t degree,
     rest.reserve(size * width - size);
     std::vector<Edge> matching(size);
     for (std::size_t i = 0; i < size * width; ++i) {
+        interrupt();
         const auto left = static_cast<std::size_t>(edges[i].left);
         if (matched_left[left] == static_cast<std::int32_t>(i))
             matching[left] = edges[i];

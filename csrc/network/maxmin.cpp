@@ -23,8 +23,8 @@ bool all_one(const double* values, std::size_t n) {
 
 }  // namespace
 
-MaxMin::MaxMin(const FlowSet& set, double tolerance)
-    : set_(set), tolerance_(tolerance),
+MaxMin::MaxMin(const FlowSet& set, double tolerance, Interrupt& interrupt)
+    : set_(set), tolerance_(tolerance), interrupt_(interrupt),
       is_plain_(all_one(set.many, set.n) && all_one(set.part, at(set.uses.start[set.n]))),
       flows_(set.n), used_(set.uses.value, set.uses.value + set.uses.start[set.n]),
       open_(set.n / 64 + 1, 0), begin_(set.links, 0), end_(set.links, 0), full_(set.links),
@@ -93,6 +93,7 @@ void MaxMin::freeze(std::size_t link, double share) {
             __builtin_prefetch(&flows_[members_[m + ahead]], 1);
         const std::size_t number = members_[m];
         if (!is_open(number)) continue;
+        interrupt_(10 * std::int64_t{flows_[number].uses});
         open_[number / 64] &= ~(std::uint64_t{1} << number % 64);
         Flow& flow = flows_[number];
         flow.rate = share;
@@ -118,6 +119,7 @@ void MaxMin::share() {
     }
     Queue queue(std::greater<>{}, std::move(shares));
     while (!queue.empty()) {
+        interrupt_();
         const auto [old, number] = queue.top();
         queue.pop();
         const std::size_t link = at(number);
@@ -143,6 +145,7 @@ void MaxMin::done(std::size_t flow, double now, double* end) {
 // What is ready becomes active; what moves nothing has ended at once.
 void MaxMin::admit(double now, double* begin, double* end) {
     while (!waiting_.empty() && waiting_.top().first <= now) {
+        interrupt_(100);
         const auto [when, flow] = waiting_.top();
         waiting_.pop();
         begin[flow] = when;
@@ -167,6 +170,7 @@ std::size_t MaxMin::run(double* begin, double* end) {
         if (active_.empty()) now = std::max(now, waiting_.top().first);
         admit(now, begin, end);
         if (active_.empty()) continue;
+        interrupt_(10 * std::ssize(active_));
         share();
         ++rounds;
         const auto ends_at = [&](std::size_t flow) {

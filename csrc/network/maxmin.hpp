@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "../interrupt.hpp"
+
 namespace gradwire {
 
 // Rows of numbers, one after the other: row i is [start[i], start[i + 1]).
@@ -32,7 +34,7 @@ class MaxMin {
   public:
     // tolerance: flows that end within so much of a flow's duration after it do not see each
     // other go; 0: exact.
-    MaxMin(const FlowSet& set, double tolerance);
+    MaxMin(const FlowSet& set, double tolerance, Interrupt& interrupt);
     // Seconds at which each starts and ends. How many times rates were found.
     std::size_t run(double* begin, double* end);
     // Fair rates of all flows at once: no flow can have more without a slower one having less.
@@ -65,6 +67,7 @@ class MaxMin {
 
     const FlowSet& set_;
     double tolerance_;
+    Interrupt& interrupt_;
     bool is_plain_;                      // every use counts for one
     bool is_stale_ = true;               // members and weights are of other flows
     std::size_t gone_ = 0;               // since they were found

@@ -7,8 +7,8 @@ namespace {
 
 class Exhaust {
   public:
-    Exhaust(const Jobs& jobs, const Machine& machine, std::int32_t* choice)
-        : jobs_(jobs), simulator_(jobs, machine), after_(seconds_after(jobs)),
+    Exhaust(const Jobs& jobs, const Machine& machine, std::int32_t* choice, Interrupt& interrupt)
+        : jobs_(jobs), interrupt_(interrupt), simulator_(jobs, machine), after_(seconds_after(jobs)),
           rest_(jobs, machine), best_(choice), own_(choice, choice + jobs.count) {
         const std::vector<Usage> usage = usages(jobs);
         Kept all{{}, {jobs.option, jobs.option + jobs.count + 1}};
@@ -37,6 +37,7 @@ class Exhaust {
             State next = state;
             simulator_.begin(next, lane, i);
             begun_ += 1.0;
+            interrupt_(100);
             if (rest_.least_end(simulator_, after_, next) >= seconds_) continue;
             own_[static_cast<std::size_t>(job)] = i - jobs_.option[job];
             visit(next);
@@ -44,6 +45,7 @@ class Exhaust {
     }
 
     const Jobs& jobs_;
+    Interrupt& interrupt_;
     Simulator simulator_;
     std::vector<double> after_;
     Rest rest_;
@@ -54,8 +56,9 @@ class Exhaust {
 
 }  // namespace
 
-Found exhaust(const Jobs& jobs, const Machine& machine, std::int32_t* choice) {
-    return Exhaust(jobs, machine, choice).run();
+Found exhaust(const Jobs& jobs, const Machine& machine, std::int32_t* choice,
+              Interrupt& interrupt) {
+    return Exhaust(jobs, machine, choice, interrupt).run();
 }
 
 }  // namespace gradwire

@@ -24,8 +24,8 @@ void lower(Tail& x, const Tail& y) {
 }  // namespace
 
 Bounds::Bounds(const LinkProblem& p, const std::vector<std::size_t>& stops, const Paths& paths,
-               double limit, std::size_t longest)
-    : p_(p), stops_(stops), paths_(paths), limit_(limit), longest_(longest),
+               double limit, std::size_t longest, Interrupt& interrupt)
+    : p_(p), stops_(stops), paths_(paths), limit_(limit), longest_(longest), interrupt_(interrupt),
       least_slack_(std::max(least_slack * limit, std::numeric_limits<double>::min())),
       slack_(least_slack_), fronts_(stops.size()), least_(stops.size()) {
     fronts_.back() = {Tail{p.last(), 0, 0}};  // the link ends last
@@ -56,6 +56,7 @@ void Bounds::collect(std::size_t stop) {
     for (std::size_t next = stop + 1; next < stops_.size(); ++next) {
         if (stops_[next] - first > p_.max_span) break;
         for (const LinkOption& by : p_.options) {
+            interrupt_(100 + 10 * std::ssize(fronts_[next]));
             const Group g = group_of(p_, first, stops_[next], by);
             if (paths_.after(before(g, least_[next]), stop) >= limit_) continue;
             for (const Tail& x : fronts_[next]) {
@@ -85,6 +86,7 @@ void Bounds::thin(std::size_t stop) {
 bool Bounds::thinned(std::vector<Tail>& front, double slack) const {
     front.clear();
     for (const auto& [_, y] : found_) {
+        interrupt_(10 + 3 * std::ssize(front));
         auto near = front.begin();
         while (near != front.end() && !at_most(*near, y, slack)) ++near;
         if (near != front.end()) {

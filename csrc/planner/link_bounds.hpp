@@ -22,7 +22,7 @@ class Bounds {
 public:
     // Of plans that cut at stops alone (from 0 to n, ascending) and end before limit.
     Bounds(const LinkProblem& p, const std::vector<std::size_t>& stops, const Paths& paths,
-           double limit, std::size_t longest);
+           double limit, std::size_t longest, Interrupt& interrupt);
 
     // What a plan with these clocks takes at least; limit or more: not less than limit.
     double operator()(const Clocks& clocks, std::size_t stop) const;
@@ -37,6 +37,7 @@ private:
     const Paths& paths_;
     const double limit_;
     const std::size_t longest_;
+    Interrupt& interrupt_;
     const double least_slack_;
     double slack_;
     std::vector<std::vector<Tail>> fronts_;

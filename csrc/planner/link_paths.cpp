@@ -19,8 +19,8 @@ double log_sum(double x, double y) {
 
 }  // namespace
 
-Paths::Paths(const LinkProblem& p, const std::vector<std::size_t>& stops)
-    : p_(p), stops_(stops), last_(stops.size() - 1), row_(last_), costs_(p.options.size()),
+Paths::Paths(const LinkProblem& p, const std::vector<std::size_t>& stops, Interrupt& interrupt)
+    : p_(p), stops_(stops), interrupt_(interrupt), last_(stops.size() - 1), row_(last_), costs_(p.options.size()),
       shares_(stops.size()), lengths_(stops.size()), newest_(stops.size()), now_(stops.size()),
       best_(stops.size()), next_(last_), by_(last_) {
     bool cpu = false;
@@ -32,6 +32,7 @@ Paths::Paths(const LinkProblem& p, const std::vector<std::size_t>& stops)
             row_[stop] = costs_[o].size();
             for (std::size_t end = stop + 1; end <= last_; ++end) {
                 if (stops[end] - stops[stop] > p.max_span) break;
+                interrupt(30);
                 const Group g = group_of(p, stops[stop], stops[end], by);
                 costs_[o].push_back({g.encode, g.send, g.decode});
             }
@@ -116,6 +117,7 @@ void Paths::minimise() {
         const Mean& at = now_[stop];
         double least = infinity;
         for (std::size_t o = 0; o < costs_.size(); ++o) {
+            interrupt_(10 * static_cast<std::int64_t>(last_ - stop));
             const Lane lane = p_.options[o].lane;
             const Cost* cost = &costs_[o][row_[stop]];
             for (std::size_t end = stop + 1; end <= last_; ++end, ++cost) {
@@ -138,6 +140,7 @@ void Paths::look_back() {
     for (std::size_t end = 1; end <= last_; ++end) best_[end].before = infinity;
     for (std::size_t stop = 0; stop < last_; ++stop) {
         for (std::size_t o = 0; o < costs_.size(); ++o) {
+            interrupt_(10 * static_cast<std::int64_t>(last_ - stop));
             const Lane lane = p_.options[o].lane;
             const Cost* cost = &costs_[o][row_[stop]];
             for (std::size_t end = stop + 1; end <= last_; ++end, ++cost) {

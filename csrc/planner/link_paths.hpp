@@ -11,6 +11,7 @@
 
 #include <array>
 
+#include "../interrupt.hpp"
 #include "lanes.hpp"
 
 namespace gradwire {
@@ -18,7 +19,7 @@ namespace gradwire {
 class Paths {
 public:
     // Of plans that cut at stops alone: from 0 to n, ascending.
-    Paths(const LinkProblem& p, const std::vector<std::size_t>& stops);
+    Paths(const LinkProblem& p, const std::vector<std::size_t>& stops, Interrupt& interrupt);
 
     // Begins with what another has learned of the same problem, by fewer stops.
     void begin_like(const Paths& other);
@@ -68,6 +69,7 @@ private:
 
     const LinkProblem& p_;
     const std::vector<std::size_t>& stops_;
+    Interrupt& interrupt_;
     const std::size_t last_;
     std::vector<std::size_t> row_;          // of each stop: its costs, those to the next stop first
     std::vector<std::vector<Cost>> costs_;  // by option

@@ -46,7 +46,8 @@ struct Label {
 
 class Search {
 public:
-    Search(const LinkProblem& p, double tolerance) : p_(p), tolerance_(tolerance) {}
+    Search(const LinkProblem& p, double tolerance, Interrupt& interrupt)
+        : p_(p), tolerance_(tolerance), interrupt_(interrupt) {}
 
     LinkPlan solve(std::size_t max_labels);
 
@@ -68,6 +69,7 @@ private:
 
     const LinkProblem& p_;
     const double tolerance_;
+    Interrupt& interrupt_;
     LinkPlan best_;
     double slack_ = 0;
     std::vector<Label> labels_, fresh_;
@@ -77,6 +79,7 @@ private:
 
 void Search::offer(const std::vector<std::int32_t>& ends,
                    const std::vector<std::int32_t>& options) {
+    interrupt_(100 * std::ssize(ends));
     if (ends.size() > p_.max_groups) return;
     Clocks clocks;
     std::size_t first = 0;
@@ -127,10 +130,10 @@ LinkPlan Search::solve(std::size_t max_labels) {
     even_cuts();
     Stops all(p_.n + 1);
     for (std::size_t i = 0; i <= p_.n; ++i) all[i] = i;
-    Paths paths(p_, all);
+    Paths paths(p_, all, interrupt_);
     if (p_.n > few) {
         const Stops some = coarse_stops();
-        Paths rough(p_, some);
+        Paths rough(p_, some, interrupt_);
         widen(some, rough, coarse_labels);
         paths.begin_like(rough);
     }
@@ -158,7 +161,7 @@ double Search::widen(const Stops& stops, Paths& paths, std::size_t max_labels) {
         proved = std::max(proved, paths.bound);
         if (proved >= goal()) return proved;
         const std::size_t longest = std::clamp(2 * width, least_front, longest_front);
-        const Bounds bounds(p_, stops, paths, goal(), longest);
+        const Bounds bounds(p_, stops, paths, goal(), longest, interrupt_);
         proved = std::max(proved, bounds(Clocks{}, 0));
         if (proved >= goal()) return proved;
         proved = std::max(proved, sweep(stops, bounds, width));
@@ -208,6 +211,7 @@ void Search::extend_by(const Group& g, std::size_t from, const Label& like, cons
                        const Bounds& bounds, std::size_t stop) {
     Clocks least = earliest_[from];
     least.add(g);
+    interrupt_(1000 * static_cast<std::int64_t>(1 + first_[from + 1] - first_[from]));
     if (bounds(least, stop) >= goal()) return;
     const bool ends = stop + 1 == stops.size(), counted = p_.max_groups < p_.n;
     for (std::size_t i = first_[from]; i < first_[from + 1]; ++i) {
@@ -261,6 +265,7 @@ bool Search::thinned(std::size_t width, double slack, double& dropped) {
     const std::size_t first = labels_.size();
     dropped = infinity;
     for (const Label& label : fresh_) {
+        interrupt_(10 * static_cast<std::int64_t>(1 + labels_.size() - first));
         std::size_t i = first;
         while (i < labels_.size() && !at_most(labels_[i].key, label.key, slack)) ++i;
         if (i < labels_.size()) {
@@ -277,8 +282,9 @@ bool Search::thinned(std::size_t width, double slack, double& dropped) {
 
 }  // namespace
 
-LinkPlan plan_link(const LinkProblem& problem, double tolerance, std::size_t max_labels) {
-    return Search(problem, tolerance).solve(max_labels);
+LinkPlan plan_link(const LinkProblem& problem, double tolerance, std::size_t max_labels,
+                   Interrupt& interrupt) {
+    return Search(problem, tolerance, interrupt).solve(max_labels);
 }
 
 }  // namespace gradwire

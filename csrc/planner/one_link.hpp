@@ -1,6 +1,7 @@
 // The best groups and options for one link. Sources: gradwire/planner/joint.py.
 #pragma once
 
+#include "../interrupt.hpp"
 #include "lanes.hpp"
 
 namespace gradwire {
@@ -13,6 +14,7 @@ struct LinkPlan {
 };
 
 // tolerance: a plan may take so much longer than the best, as a part. max_labels: kept at one stop.
-LinkPlan plan_link(const LinkProblem& problem, double tolerance, std::size_t max_labels);
+LinkPlan plan_link(const LinkProblem& problem, double tolerance, std::size_t max_labels,
+                   Interrupt& interrupt);
 
 }  // namespace gradwire

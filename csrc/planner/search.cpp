@@ -40,10 +40,10 @@ using Prices = std::array<double, resources>;
 
 class Search {
   public:
-    Search(const Jobs& jobs, const Machine& machine, const Effort& effort)
-        : jobs_(jobs), simulator_(jobs, machine), usage_(usages(jobs)),
-          kept_(undominated(jobs, usage_)), incumbent_(simulator_, usage_), random_(effort.seed),
-          limit_(effort.limit), all_(static_cast<std::size_t>(jobs.count)) {
+    Search(const Jobs& jobs, const Machine& machine, const Effort& effort, Interrupt& interrupt)
+        : jobs_(jobs), interrupt_(interrupt), simulator_(jobs, machine), usage_(usages(jobs)),
+          kept_(undominated(jobs, usage_, interrupt)), incumbent_(simulator_, usage_),
+          random_(effort.seed), limit_(effort.limit), all_(static_cast<std::size_t>(jobs.count)) {
         std::iota(all_.begin(), all_.end(), 0);
         for (const std::int32_t job : all_)
             options_.emplace_back(kept_.option.begin() + kept_.begin[job],
@@ -79,7 +79,11 @@ class Search {
     }
 
   private:
-    bool spent() const { return incumbent_.evaluations() >= limit_; }
+    // Asked before every trial.
+    bool spent() {
+        interrupt_(100 * std::int64_t{jobs_.count});
+        return incumbent_.evaluations() >= limit_;
+    }
 
     void keep() {
         if (incumbent_.seconds() >= seconds_) return;
@@ -244,6 +248,7 @@ class Search {
     }
 
     const Jobs& jobs_;
+    Interrupt& interrupt_;
     Simulator simulator_;
     std::vector<Usage> usage_;
     Kept kept_;
@@ -256,10 +261,10 @@ class Search {
 
 }  // namespace
 
-Found search(const Jobs& jobs, const Machine& machine, const Effort& effort,
-             std::int32_t* choice) {
+Found search(const Jobs& jobs, const Machine& machine, const Effort& effort, std::int32_t* choice,
+             Interrupt& interrupt) {
     if (jobs.count == 0) return {machine.backward, machine.backward, 0.0};
-    return Search(jobs, machine, effort).run(effort, choice);
+    return Search(jobs, machine, effort, interrupt).run(effort, choice);
 }
 
 }  // namespace gradwire

@@ -18,10 +18,13 @@ struct Effort {
 };
 
 // choice: (count,), an option of each job from 0; the given one is one of those to start from.
-Found search(const Jobs& jobs, const Machine& machine, const Effort& effort, std::int32_t* choice);
+Found search(const Jobs& jobs, const Machine& machine, const Effort& effort, std::int32_t* choice,
+             Interrupt& interrupt);
 
 // The best of all choices, by trying them: jobs begin one by one and what cannot beat the best so
-// far is left out. choice: a start, and the result. evaluations: how many jobs were begun.
-Found exhaust(const Jobs& jobs, const Machine& machine, std::int32_t* choice);
+// far is left out. choice: a start, and the result. evaluations: how many jobs were begun. Takes
+// half a kilobyte of the stack for each job.
+Found exhaust(const Jobs& jobs, const Machine& machine, std::int32_t* choice,
+              Interrupt& interrupt);
 
 }  // namespace gradwire

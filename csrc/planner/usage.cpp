@@ -45,7 +45,7 @@ std::vector<double> seconds_after(const Jobs& jobs) {
     return after;
 }
 
-Kept undominated(const Jobs& jobs, const std::vector<Usage>& usage) {
+Kept undominated(const Jobs& jobs, const std::vector<Usage>& usage, Interrupt& interrupt) {
     Kept kept;
     kept.begin.push_back(0);
     std::vector<std::int32_t> order;
@@ -59,6 +59,7 @@ Kept undominated(const Jobs& jobs, const std::vector<Usage>& usage) {
         const auto first = kept.option.size();
         for (const std::int32_t option : order) {
             const auto own = kept.option.begin() + static_cast<std::ptrdiff_t>(first);
+            interrupt(10 * (kept.option.end() - own) + 10);
             if (std::none_of(own, kept.option.end(), [&](std::int32_t other) {
                     return no_more(usage[other], usage[option]);
                 }))

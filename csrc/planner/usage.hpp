@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "../interrupt.hpp"
 #include "timeline.hpp"
 
 namespace gradwire {
@@ -27,7 +28,7 @@ struct Kept {
 // Without the options that another asks as little or less than, of every resource and of LATENCY;
 // the first of equals stays. Nothing is lost with one conductor lane and processors for all; with
 // more, order and sharing matter and the rule is a heuristic.
-Kept undominated(const Jobs& jobs, const std::vector<Usage>& usage);
+Kept undominated(const Jobs& jobs, const std::vector<Usage>& usage, Interrupt& interrupt);
 
 // The least that a job's kept options ask of each resource, one by one.
 std::vector<Usage> least(const Jobs& jobs, const std::vector<Usage>& usage, const Kept& kept);

@@ -6,6 +6,7 @@ the jobs, slower and without random neighbourhoods. What each finds is what it s
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ from gradwire.kernels.tensors import pointer
 
 ROUNDS = 300
 """Of the bound's weights; more bring little."""
+MOST_JOBS, MOST_CHOICES = 256, 10**12
+"""Of which all choices are tried."""
 
 
 class Best(NamedTuple):
@@ -41,8 +44,12 @@ def search_options(
     """
     check_machine(jobs, machine)
     check_choice(jobs, start)
-    if not limit > 0:
-        raise KernelError(f"a search may evaluate 1 step or more, not {limit}; raise the limit")
+    if not 0 < limit < math.inf:
+        raise KernelError(
+            f"a search may evaluate 1 step or more, not {limit}; give a limit, as 1000.0"
+        )
+    if not isinstance(seed, int):
+        raise KernelError(f"seed is a whole number, not {seed!r}; give 0")
     found = core_for(jobs.ready)
     if found is None:
         return search_options_twin(jobs, machine, start, limit=limit)
@@ -72,12 +79,19 @@ def search_options_twin(jobs: Jobs, machine: Machine, start: Tensor, *, limit: f
 
 
 def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
-    """The best of all choices; time grows as their number. Raises KernelError.
+    """The best of all choices; time grows as their number. Raises KernelError, also for more than
+    MOST_JOBS jobs, or MOST_CHOICES choices.
 
     evaluations: how many jobs were begun, over the number of jobs.
     """
     check_machine(jobs, machine)
     check_choice(jobs, start)
+    choices = math.prod(jobs.option.diff().tolist()) if len(jobs) <= MOST_JOBS else math.inf
+    if choices > MOST_CHOICES:
+        raise KernelError(
+            f"all choices are tried of {MOST_JOBS} jobs and {MOST_CHOICES:g} choices at most, not "
+            f"of {len(jobs)} jobs with {choices:g}; search instead"
+        )
     found = core_for(jobs.ready)
     if found is None:
         return exhaust_options_twin(jobs, machine)
@@ -89,9 +103,10 @@ def exhaust_options(jobs: Jobs, machine: Machine, start: Tensor) -> Best:
 def exhaust_options_twin(jobs: Jobs, machine: Machine) -> Best:
     """Every choice, one after the other."""
     lists = jobs.lists()
-    every = list(product(*map(range, jobs.option.diff().tolist())))
+    options = jobs.option.diff().tolist()
+    every = product(*map(range, options))
     seconds, choice = min((Run(lists, machine, own).end, own) for own in every)
-    return Best(torch.tensor(choice, dtype=torch.int32), seconds, seconds, len(every))
+    return Best(torch.tensor(choice, dtype=torch.int32), seconds, seconds, math.prod(options))
 
 
 def lower_bound(jobs: Jobs, machine: Machine) -> float:

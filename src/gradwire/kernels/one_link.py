@@ -27,7 +27,11 @@ from gradwire.errors import KernelError
 from gradwire.kernels.lanes import CPU, NONE, Clocks, Problem
 from gradwire.kernels.native import core_for
 from gradwire.kernels.one_link_twin import plan_twin
+from gradwire.kernels.schedule import MOST
 from gradwire.kernels.tensors import INDEX_LIMIT, pointer
+
+_MOST_COSTS = 1 << 29
+"""Of ranges of tensors, times options: 24 bytes for each, or half of them where any range goes."""
 
 
 class LinkPlan(NamedTuple):
@@ -79,7 +83,9 @@ def _check(p: Problem, tolerance: float, max_labels: int) -> None:
             f"ready has an entry for each tensor and position one more, not {p.n} and "
             f"{len(p.position)}; pass sums of sizes from 0"
         )
-    ready, position = (all(b >= a >= 0 for a, b in pairwise(x)) for x in (p.ready, p.position))
+    ready, position = (
+        x[0] >= 0 and all(b >= a for a, b in pairwise(x)) for x in (p.ready, p.position)
+    )
     if not (ready and position and math.isfinite(p.ready[-1] + p.position[-1])):
         raise KernelError(
             "ready and position are finite, not negative and nowhere falling, but these are not; "
@@ -88,17 +94,45 @@ def _check(p: Problem, tolerance: float, max_labels: int) -> None:
     if not p.options or not all(_is_option(*option) for option in p.options):
         raise KernelError(
             f"an option has lane {NONE} to {CPU} and three curves of one row at least, finite and "
-            f"not negative, and there is one at least, not {p.options}; ask planner.joint"
+            "not negative, in the order of sizes, and there is one at least, not "
+            f"{p.options}; ask planner.joint"
         )
-    if min(p.max_span, p.max_groups, max_labels) < 1 or p.max_span * p.max_groups < p.n:
+    longest = max(_longest(curve, p.position[-1]) for o in p.options for curve in o[1:])
+    if not max(longest, p.ready[-1]) <= MOST:
         raise KernelError(
-            "max_span, max_groups and max_labels are at least 1 and groups can hold all tensors, "
-            f"not {p.max_span}, {p.max_groups} and {max_labels} for {p.n}; raise them"
+            f"seconds are {MOST:g} at most, for all tensors together too, not "
+            f"{max(longest, p.ready[-1]):g}; correct the curves"
         )
+    _check_counts(p, max_labels)
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise KernelError(f"tolerance is finite and not negative, not {tolerance}; pass 0.0")
 
 
+def _check_counts(p: Problem, max_labels: int) -> None:
+    counts = p.max_span, p.max_groups, max_labels
+    whole = all(isinstance(count, int) and 1 <= count < 1 << 63 for count in counts)
+    if not whole or p.max_span * p.max_groups < p.n:
+        raise KernelError(
+            "max_span, max_groups and max_labels are at least 1 and groups can hold all tensors, "
+            f"not {p.max_span}, {p.max_groups} and {max_labels} for {p.n}; raise them"
+        )
+    costs = p.n * min(p.n, p.max_span) * len(p.options)
+    if costs > _MOST_COSTS:
+        raise KernelError(
+            f"tensors, times those of a group, times options, are {_MOST_COSTS} at most, not "
+            f"{costs}; lower max_span"
+        )
+
+
+def _longest(curve: Sequence[tuple[float, float, float]], size: float) -> float:
+    """No size up to this one takes longer."""
+    return max(seconds + size * slope for _, seconds, slope in curve)
+
+
 def _is_option(lane: int, *curves: Sequence[tuple[float, float, float]]) -> bool:
-    values = [x for curve in curves for row in curve for x in row]
-    return NONE <= lane <= CPU and all(curves) and all(math.isfinite(x) and x >= 0 for x in values)
+    rows = [row for curve in curves for row in curve]
+    return (
+        isinstance(lane, int) and NONE <= lane <= CPU and all(curves)
+        and all(len(row) == 3 and all(math.isfinite(x) and x >= 0 for x in row) for row in rows)
+        and all(a[0] <= b[0] for curve in curves for a, b in pairwise(curve))
+    )  # fmt: skip

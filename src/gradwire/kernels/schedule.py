@@ -6,7 +6,6 @@ extension and the twin (schedule_twin.py) give the same bits.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,8 @@ LANES = 5
 """Lanes of stages: 0 latency, 1 compute, 2 workers, 3 node, 4 cross."""
 MOST_LANES = 16
 """Lanes of a conductor, at most."""
+MOST = 1e15
+"""Of seconds, and of what slows them down: their sums and products stay finite."""
 
 
 class Machine(NamedTuple):
@@ -53,7 +54,8 @@ class Jobs:
 
     ready: (jobs,) float64, seconds of backward work until a job is complete. option: (jobs + 1,),
     stage: (options + 1,), lane: (stages,), all int32. seconds: (stages,) float64, at full speed.
-    Raises KernelError: lists that do not fit together, times that are negative or not finite.
+    Raises KernelError: lists that do not fit together, times that are negative, not finite, or
+    beyond 10^15.
     """
 
     ready: Tensor
@@ -96,7 +98,7 @@ class Jobs:
 
 
 def _check_begins(name: str, begins: Tensor, least: int) -> int:
-    if int(begins[0]) != 0 or (begins.numel() > 1 and int(begins.diff().min()) < least):
+    if int(begins[0]) != 0 or (begins.numel() > 1 and int(begins.long().diff().min()) < least):
         raise KernelError(
             f"{name} tells where lists begin: from 0, each {least} or more after the last, "
             f"but it is {begins.tolist()[:8]}…; correct it"
@@ -105,14 +107,17 @@ def _check_begins(name: str, begins: Tensor, least: int) -> int:
 
 
 def _check_seconds(name: str, seconds: Tensor) -> None:
-    if not bool(((seconds >= 0.0) & (seconds < math.inf)).all()):
-        wrong = seconds[~((seconds >= 0.0) & (seconds < math.inf))][0]
-        raise KernelError(f"{name} are finite and not negative, but one is {wrong}; correct it")
+    fits = (seconds >= 0.0) & (seconds <= MOST)
+    if not bool(fits.all()):
+        raise KernelError(
+            f"{name} are finite and not negative, but one is {seconds[~fits][0]} ({MOST:g} at "
+            "most); correct it"
+        )
 
 
 def check_machine(jobs: Jobs, machine: Machine) -> None:
     """KernelError unless the machine can run the jobs."""
-    if not 1 <= machine.lanes <= MOST_LANES:
+    if not isinstance(machine.lanes, int) or not 1 <= machine.lanes <= MOST_LANES:
         raise KernelError(
             f"a conductor has 1 to {MOST_LANES} lanes, not {machine.lanes}; choose so many"
         )
@@ -122,17 +127,20 @@ def check_machine(jobs: Jobs, machine: Machine) -> None:
             f"{machine.cores} and {machine.workers}; give 1.0 for a shared one"
         )
     for name in ("wire_demand", "start_sharing", "start_demand"):
-        if not 0.0 <= (value := getattr(machine, name)) < math.inf:
-            raise KernelError(f"{name} is finite and not negative, not {value}; give 0.0")
-    if not 1.0 <= machine.start_slowdown < math.inf:
+        if not 0.0 <= (value := getattr(machine, name)) <= MOST:
+            raise KernelError(
+                f"{name} is finite and not negative, not {value} ({MOST:g} at most); give 0.0"
+            )
+    if not 1.0 <= machine.start_slowdown <= MOST:
         raise KernelError(
-            f"start_slowdown is finite, 1.0 or more, not {machine.start_slowdown}; give 1.0"
+            f"start_slowdown is finite, 1.0 or more, not {machine.start_slowdown} ({MOST:g} at "
+            "most); give 1.0"
         )
     last = float(jobs.ready.max()) if len(jobs) else 0.0
-    if not last <= machine.backward_seconds < math.inf:
+    if not last <= machine.backward_seconds <= MOST:
         raise KernelError(
             f"backward lasts {machine.backward_seconds} s, but a job is ready at {last} s; "
-            "make it as long as the last job needs"
+            f"make it as long as the last job needs, and not above {MOST:g} s"
         )
 
 
@@ -175,6 +183,8 @@ def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int = 1
     """
     check_machine(jobs, machine)
     check_choice(jobs, choice)
+    if not isinstance(repeats, int) or not 1 <= repeats < 1 << 31:
+        raise KernelError(f"repeats are 1 to 2^31 - 1 times, not {repeats}; give 1")
     found = core_for(jobs.ready)
     if found is None:
         return Run(jobs.lists(), machine, choice.tolist()).end

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.checked import same_length, whole
 
 if TYPE_CHECKING:
     from gradwire.network.flows import Flows
@@ -52,7 +53,7 @@ class Fabric:
     leaf_of: of each host; pod_of: of each leaf. uplinks: of each leaf, with the name of the switch
     and the number of the cable; plane_of: which of its hosts' ports an uplink serves. cores: of
     each switch. Rates are bits per second, each way: host_up and host_down [hosts, ports]; `rates`
-    of links in the order of `links`.
+    of links in the order of `links`. NetworkError for columns that do not fit together.
     """
 
     leaf_of: Numbers
@@ -63,6 +64,31 @@ class Fabric:
     host_up: Numbers
     host_down: Numbers
     rates: Numbers
+
+    def __post_init__(self) -> None:
+        count("cores", self.cores, 0)
+        count("leaves", self.leaves)
+        shape = np.shape(self.host_up)
+        if len(shape) != 2 or np.shape(self.host_down) != shape:
+            raise NetworkError(
+                f"rates of hosts are [hosts, ports], as many up as down; got shapes {shape} and "
+                f"{np.shape(self.host_down)}. Give a row for each host."
+            )
+        for name, end in (
+            ("leaf_of", self.leaves), ("pod_of", self.leaves), ("plane_of", shape[1]),
+            ("host_up", _FASTEST + 1), ("host_down", _FASTEST + 1), ("rates", _FASTEST + 1),
+        ):  # fmt: skip
+            given = np.asarray(getattr(self, name))
+            own = whole(f"{name} of a fabric", given.reshape(-1), end).reshape(given.shape)
+            object.__setattr__(self, name, own)
+        same_length(leaf_of=self.leaf_of, host_up=self.host_up)
+        same_length(uplinks=self.uplinks, plane_of=self.plane_of)
+        links = 2 * sum(self._sizes)
+        if self.rates.shape != (links,):
+            raise NetworkError(
+                f"every link has a rate; there are {links} links and {self.rates.size} rates, of "
+                f"shape {self.rates.shape}. Give them in one row, in the order of `links`."
+            )
 
     # -- what there is ---------------------------------------------------------------------
 
@@ -77,6 +103,11 @@ class Fabric:
     @cached_property
     def pods(self) -> int:
         return int(self.pod_of.max()) + 1
+
+    @property
+    def planes(self) -> int:
+        """Ports of each host."""
+        return int(self.host_up.shape[1])
 
     @property
     def up(self) -> Numbers:
@@ -136,6 +167,11 @@ class Fabric:
             start = 2 * low + (column - 2) * high
             found[:, column] = np.where(crosses, start + switch * self.cores + core, NO_LINK)
         return found
+
+    def paths(self, source: Numbers, target: Numbers) -> Numbers:
+        """How many there are between leaves, whether they work or not."""
+        far = self.pod_of[source] != self.pod_of[target]
+        return len(self.uplinks) * np.where(far, self.cores, 1)
 
     def pairs(self, source: Numbers, target: Numbers) -> tuple[tuple[Numbers, Numbers], Numbers]:
         """The different pairs of leaves, in order, and which of them each one is."""
@@ -215,7 +251,7 @@ class Fabric:
         low, high = self._sizes
         start = (0, low, 2 * low, 2 * low + high)[tier]
         if tier < 2:
-            return self.rates[start : start + low].reshape(self.leaves, -1)
+            return self.rates[start : start + low].reshape(self.leaves, len(self.uplinks))
         shape = self.pods, len(self.uplinks), self.cores
         return self.rates[start : start + high].reshape(shape)
 
@@ -243,12 +279,14 @@ def above_zero(name: str, value: float) -> float:
     return value
 
 
-def count(name: str, number: int, least: int = 1) -> int:
-    """NetworkError unless a whole number, and not below the least."""
-    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+def count(name: str, number: int, least: int = 1, most: int | None = None) -> int:
+    """NetworkError unless a whole number, not below the least, and not above the most."""
+    is_number = isinstance(number, int) and not isinstance(number, bool)
+    too_many = is_number and most is not None and number > most
+    if not is_number or number < least or too_many:
         raise NetworkError(
-            f"{name} is a whole number of at least {least}; got {number!r}. Write for example "
-            f"{max(least, 4)}."
+            f"{name} is a whole number of {f'at most {most}' if too_many else f'at least {least}'}"
+            f"; got {number!r}. Write for example {max(least, 4)}."
         )
     return number
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import shrunk
-from gradwire.network.fabric import EVERY, Fabric, Link
+from gradwire.network.checked import same_length, whole
+from gradwire.network.fabric import EVERY, Fabric, Link, count
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.loads import add_loads
 from gradwire.network.native import columns, core, tiers
@@ -60,9 +61,10 @@ def sweep(
 ) -> Failures:
     """Each of these sets of links alone, by default every cable. The routes are of one step, and
     pinned; else NetworkError, as for links that are not there."""
+    count("seed", seed, 0)
     fabric = routes.fabric
     sets = cables(fabric) if what is None else list(what)
-    _check(routes)
+    routes = _checked(routes)
     number = {link: i for i, link in enumerate(fabric.links)}
     unknown = [link for own in sets for link in own if link not in number]
     if unknown:
@@ -115,11 +117,23 @@ def _around(routes: Routes, failed: Numbers, seed: int) -> tuple[float, int]:
     return longest * 8 / unit, int(moves.sum())
 
 
-def _check(routes: Routes) -> None:
+def _checked(routes: Routes) -> Routes:
+    flow = whole("flows of pieces", routes.flow, len(routes.flows))
+    path = whole("paths of pieces", routes.path, least=EVERY)
+    amount = np.asarray(routes.amount)
+    whole("amounts of pieces", shrunk(amount, count("unit", routes.unit))[0])
+    same_length(flow=flow, path=path, amount=amount)
+    fabric = routes.fabric
+    source, target = (fabric.leaf_of[end[flow]] for end in (routes.flows.src, routes.flows.dst))
+    if (path >= fabric.paths(source, target)).any():
+        raise NetworkError(
+            "pieces take paths of the topology; got one of another. Route the flows over this one."
+        )
     steps = len(np.unique(routes.flows.step))
-    if steps > 1 or (routes.path == EVERY).any():
+    if steps > 1 or (path == EVERY).any():
         raise NetworkError(
             "failures are told of one step of pinned pieces; got "
             f"{f'{steps} steps' if steps > 1 else 'sprayed packets'}. Route one step alone, by "
             "'coloured' or another scheme that pins."
         )
+    return replace(routes, flow=flow, path=path, amount=amount)

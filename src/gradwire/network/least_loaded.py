@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.errors import NetworkError
+from gradwire.network.checked import same_length, whole
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import Fabric
-from gradwire.network.native import columns, core, tiers
+from gradwire.network.native import core, tiers
 
 Numbers = NDArray[np.int64]
 
@@ -21,18 +23,38 @@ def least_loaded(
 
     load: on every link before; grows by what is placed. local: switches see only their own links:
     the leaf chooses an uplink, then the switch a core. Every pair of leaves has a path that works.
+    NetworkError for leaves that are not there, and for pairs without any path.
     """
     load = np.zeros(len(fabric.rates)) if load is None else load
+    source, target = (whole("leaves of pieces", end, fabric.leaves) for end in (source, target))
+    amount = whole("amounts of pieces", amount)
+    same_length(source=source, target=target, amount=amount)
+    _check_paths(fabric, source, target, load)
     native = core()
     if native is None:
         return least_loaded_twin(fabric, source, target, amount, seed, load, local)
     path = np.zeros(len(source), np.int64)
-    source, target, amount = columns(source, target, amount)
     native.least_loaded(
         (len(path), source.ctypes.data, target.ctypes.data, amount.ctypes.data), tiers(fabric),
         local, seed % (1 << 64), load.ctypes.data, path.ctypes.data,
     )  # fmt: skip
     return path
+
+
+def _check_paths(
+    fabric: Fabric, source: Numbers, target: Numbers, load: NDArray[np.float64]
+) -> None:
+    is_load = load.dtype == np.float64 and load.flags.c_contiguous
+    if not is_load or load.shape != fabric.rates.shape:
+        raise NetworkError(
+            f"load is a row of float64, one for each of {len(fabric.rates)} links; got "
+            f"{load.dtype} of shape {load.shape}. Begin with np.zeros(len(fabric.rates))."
+        )
+    if not fabric.paths(source, target).all():
+        raise NetworkError(
+            f"between leaves that send there are paths; of {len(source)} pieces some have none. "
+            "Leave them out."
+        )
 
 
 def least_loaded_twin(

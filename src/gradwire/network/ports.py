@@ -36,20 +36,19 @@ def ports(
 
 def port_shares(fabric: Fabric, source: Numbers, target: Numbers, path: Numbers) -> Bytes:
     """Of each piece, the part by each port."""
-    planes = fabric.host_up.shape[1]
-    if planes == 1:
+    if fabric.planes == 1:
         return np.ones((len(path), 1))
     leaf = fabric.leaf_of
     found = np.minimum(fabric.host_up[source], fabric.host_down[target]).astype(float)
     far = fabric.pod_of[leaf[source]] != fabric.pod_of[leaf[target]]
     pinned = path >= 0
     uplink = np.where(far, path // max(fabric.cores, 1), path)[pinned]
-    found[pinned] = np.arange(planes) == fabric.plane_of[uplink][:, None]
+    found[pinned] = np.arange(fabric.planes) == fabric.plane_of[uplink][:, None]
     for kind in (False, True):
         rows = np.flatnonzero((path == EVERY) & (far == kind))
         if len(rows):
             own = weights(fabric, leaf[source[rows]], leaf[target[rows]]).astype(float)
             by_uplink = own.reshape(len(rows), len(fabric.uplinks), -1).sum(2)
-            found[rows] = by_uplink @ (fabric.plane_of[:, None] == np.arange(planes))
+            found[rows] = by_uplink @ (fabric.plane_of[:, None] == np.arange(fabric.planes))
     shares: Bytes = found / found.sum(1, keepdims=True)
     return shares

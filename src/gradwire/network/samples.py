@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gradwire.network.bounds import bounds
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
+from gradwire.network.loads import EXACT
 from gradwire.network.native import columns, core, tiers
 from gradwire.network.routing.ecmp import Ecmp
 from gradwire.network.routing.ecmp_k import EcmpK
@@ -42,7 +43,7 @@ def samples(
 def _of_step(flows: Flows, topology: Fabric, scheme: Scheme, number: int, seed: int) -> Seconds:
     first = route(flows, topology, scheme, seed).fabric_seconds
     parts = _parts(scheme)
-    if core() is not None and parts:
+    if core() is not None and parts and float(flows.bytes.sum(dtype=float)) * parts < EXACT:
         return _hashed(Crossing(topology, flows), parts, number, seed)
     rest = (route(flows, topology, scheme, seed + i) for i in range(1, number))
     return np.array([first, *(routes.fabric_seconds for routes in rest)])

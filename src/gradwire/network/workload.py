@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes
+from gradwire.network.checked import each, real, same_length, whole
 from gradwire.network.engines.flow import uses_of
 from gradwire.network.engines.maxmin import run
 from gradwire.network.engines.transfers import Numbers, Reals, Rows, Transfers
-from gradwire.network.fabric import BELOW, Fabric
+from gradwire.network.fabric import BELOW, Fabric, count
 from gradwire.network.flows import Flows, joined
 from gradwire.network.placement import Placement
 from gradwire.network.ports import all_rates
@@ -26,13 +28,15 @@ from gradwire.network.routing.scheme import Scheme
 
 NOBODY = -1
 """The connection of work."""
+_MOST = 1 << 24  # ranks, and rows that are added at once
 
 
 class Workload:
-    """Of ranks 0 to ranks - 1. Rows are numbered as they are added."""
+    """Of ranks 0 to ranks - 1. Rows are numbered as they are added. NetworkError for ranks, rows
+    and connections that are not there, and for seconds and bytes that are none."""
 
     def __init__(self, ranks: int) -> None:
-        self.ranks, self.rows = ranks, 0
+        self.ranks, self.rows = count("ranks", ranks, most=_MOST), 0
         self._seconds = [np.zeros(0)]
         self._connection, self._bytes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         self._before, self._after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -45,6 +49,12 @@ class Workload:
     def connect(self, flows: Flows) -> Numbers:
         """Connections between ranks, and their numbers. bytes: that they are routed for. Those of
         one step are used at the same time, and routed together."""
+        last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
+        if last >= self.ranks:
+            raise NetworkError(
+                f"ranks are numbered from 0 to {self.ranks - 1}; got a connection of rank {last}. "
+                "Leave it out, or make the workload of more ranks."
+            )
         own = Flows(flows.src, flows.dst, flows.bytes, flows.step + self._steps)
         numbers = self._connected + np.arange(len(own))
         self._connections.append(own)
@@ -54,16 +64,20 @@ class Workload:
 
     def work(self, seconds: float | Reals, rows: int) -> Numbers:
         """So many rows, each of its own seconds or all of the same."""
-        nobody = np.full(rows, NOBODY)
-        return self._add(nobody, np.broadcast_to(np.float64(seconds), rows), np.zeros_like(nobody))
+        nobody = np.full(count("rows of work", rows, 0, _MOST), NOBODY)
+        own = real("seconds of work", np.atleast_1d(seconds))
+        return self._add(nobody, each("seconds", own, rows), np.zeros_like(nobody))
 
     def send(self, connection: Numbers, bytes: int | Numbers) -> Numbers:
         """A message on each, which is cut as the connection's bytes are."""
-        size = np.broadcast_to(np.int64(bytes), len(connection))
-        return self._add(connection, np.zeros(len(connection)), size)
+        own = whole("connections", connection, self._connected)
+        size = each("bytes", whole("bytes of messages", np.atleast_1d(bytes)), len(own))
+        return self._add(own, np.zeros(len(own)), size)
 
     def wait(self, before: Numbers, after: Numbers) -> None:
         """Row by row: what comes after begins when what is before has ended."""
+        before, after = (whole("rows that wait", rows, self.rows) for rows in (before, after))
+        same_length(before=before, after=after)
         self._before.append(before)
         self._after.append(after)
 
@@ -74,7 +88,7 @@ class Workload:
         begin: of each of all ranks, the row that it waits for. lane: whose connections are used.
         Returns the rows with which each rank's part ends.
         """
-        gate = begin.copy()
+        gate = each("rows", whole("rows that ranks wait for", begin, self.rows), self.ranks).copy()
         for rows, connection in self._by_step(flows, lane):
             source, target = flows.src[rows], flows.dst[rows]
             message = self.send(connection, flows.bytes[rows])

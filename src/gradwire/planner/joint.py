@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeAlias
 
-from gradwire.errors import PlanError
+from gradwire.errors import KernelError, PlanError
 from gradwire.kernels import lanes
 from gradwire.kernels.lanes import LANES
 from gradwire.kernels.one_link import plan_link, plan_seconds
@@ -150,7 +150,10 @@ def solve(
         )
     labels = _usual_labels(problem.n) if max_labels is None else max_labels
     _check_count("max_labels", labels)
-    found = plan_link(problem, tolerance, labels)
+    try:
+        found = plan_link(problem, tolerance, labels)
+    except KernelError as error:
+        raise PlanError(f"the planner's input: {error}") from error
     groups = list(zip([0, *found.ends], found.ends))
     return Solution(groups, found.options, found.seconds, found.lower_bound, found.labels)
 

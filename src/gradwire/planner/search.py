@@ -23,12 +23,13 @@ Source: Espresso (EuroSys'23), properties 1 to 3, as heuristics; Shaw 1998 for t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from gradwire.errors import PlanError
+from gradwire.errors import KernelError, PlanError
 from gradwire.kernels import choices
 from gradwire.kernels.schedule import Jobs
 from gradwire.planner.timeline import Executor, Job, Stage, machine, tensors
@@ -74,7 +75,7 @@ def search(
     Raises:
         PlanError: a time is negative or not finite, a job has no option, start is no choice.
     """
-    if not limit >= 1:
+    if not 1 <= limit < math.inf:
         raise PlanError(f"a search may simulate 1 step or more, not {limit}; raise the limit")
     own = _tensors(jobs)
     return _found(
@@ -86,11 +87,14 @@ def search(
 
 
 def exhaust(jobs: Sequence[Alternatives], executor: Executor) -> Found:
-    """The best choice of all, by trying them: for few jobs. Raises PlanError as `search`."""
+    """The best choice of all, by trying them: for few jobs. Raises PlanError as `search`, and for
+    too many choices."""
     own = _tensors(jobs)
-    return _found(
-        choices.exhaust_options(own, machine(own, executor), _start(own, None)), executor
-    )
+    try:
+        best = choices.exhaust_options(own, machine(own, executor), _start(own, None))
+    except KernelError as error:
+        raise PlanError(f"the planner's input: {error}") from error
+    return _found(best, executor)
 
 
 def lower_bound(jobs: Sequence[Alternatives], executor: Executor) -> float:

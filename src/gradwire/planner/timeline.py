@@ -39,6 +39,7 @@ import torch
 
 from gradwire.errors import PlanError
 from gradwire.kernels.schedule import (
+    MOST,
     MOST_LANES,
     Jobs,
     Machine,
@@ -117,18 +118,19 @@ class Executor:
                     f"{name} must be 1.0 or more, as a stage takes one whole, not {value}; "
                     f"give {name}=1.0"
                 )
-        if not 1.0 <= self.start_slowdown < math.inf:
+        if not 1.0 <= self.start_slowdown <= MOST:
             raise PlanError(
                 "start_slowdown must be finite, 1.0 or more, as nothing is faster beside backward,"
-                f" not {self.start_slowdown}; measure it again"
+                f" not {self.start_slowdown} ({MOST:g} at most); measure it again"
             )
         for name in (
             "wire_demand", "forward_seconds", "backward_seconds", "optimizer_seconds",
             "start_sharing", "start_demand",
         ):  # fmt: skip
-            if not 0.0 <= (value := getattr(self, name)) < math.inf:
+            if not 0.0 <= (value := getattr(self, name)) <= MOST:
                 raise PlanError(
-                    f"{name} must be finite and not negative, not {value}; measure it again"
+                    f"{name} must be finite and not negative, not {value} ({MOST:g} at most); "
+                    "measure it again"
                 )
 
     @property

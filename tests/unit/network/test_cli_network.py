@@ -61,6 +61,13 @@ def test_what_fails_is_gone_around(capsys: pytest.CaptureFixture[str]) -> None:
     assert broken["bounds"]["fabric_seconds"] > whole["bounds"]["fabric_seconds"]
 
 
+def test_a_job_goes_on_in_the_plane_that_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--topology", "dual_plane(4, 2, 1)", "--traffic", "ring", "--json"]
+    assert main(["network", "plan", *asked, "--fail", "plane0.spine0"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert "coloured" in {row["scheme"] for row in rows}
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

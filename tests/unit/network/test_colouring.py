@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gradwire.errors import NetworkError
 from gradwire.network.colouring import Side, colour
 from gradwire.network.colouring_twin import colour_twin
 from gradwire.network.native import VARIABLE, core
@@ -122,3 +125,37 @@ def test_without_the_extension_the_twin_colours() -> None:
     )
     environment = {**os.environ, VARIABLE: "twin"}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
+@pytest.mark.parametrize("twin", [False, True])
+@pytest.mark.parametrize(
+    ("left", "right", "colours", "said"),
+    [
+        ([0], [0], 0, "colours is a whole number of at least 1; got 0"),
+        ([0], [0], -3, "colours .* got -3"),
+        ([0], [0], 1.5, "colours .* got 1.5"),
+        ([0], [0], 1 << 31, "takes 268435456 edges and places .* below 2\\^31"),
+        ([0], [0], (1 << 31) - 1, "1 edges at 1 vertices with 2147483647 colours take 2147483648"),
+        ([0, 1], [0], 2, "equally long; got 2 of left, 1 of right"),
+        ([0, -1], [0, 0], 2, "vertices are whole numbers from 0 .* number 1 is -1"),
+        ([1 << 62], [0], 2, "vertices .* number 0 is 4611686018427387904"),
+        ([math.nan], [0], 2, "vertices are one row of whole numbers .*; got float64"),
+        ([[0], [0]], [0, 0], 2, "got int64 of shape \\(2, 1\\)"),
+        (Side(np.array([0, 5], np.int32), np.array([0], np.int32)), [0, 0], 2, "number 1 is 5"),
+        (Side(np.array([0], np.int32), np.array([1 << 30])), [0], 2, "groups .* 1073741824"),
+    ],
+)  # fmt: skip
+def test_what_is_no_graph_is_refused(
+    left: Any, right: Any, colours: Any, said: str, twin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if twin:
+        monkeypatch.setenv(VARIABLE, "twin")
+    with pytest.raises(NetworkError, match=said):
+        colour(left if isinstance(left, Side) else Side.alone(left), Side.alone(right), colours)
+
+
+def test_numbers_of_any_kind_and_step_are_read() -> None:
+    """Every other of small ones, and a billion colours: as many vertices see each once."""
+    own = np.array([0, 9, 0, 9, 1, 9], np.uint8)[::2]
+    found = colour(Side.alone(own), Side.alone(own), 1 << 30)
+    assert found[0] != found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -113,3 +114,25 @@ def test_other_rates_of_some_links() -> None:
 def test_what_no_fabric_can_be(build: Any, rule: str) -> None:
     with pytest.raises(NetworkError, match=rule):
         build()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"leaf_of": np.array([0, 0, 1, 2])}, "leaf_of of a fabric .* 0 to 1; number 3 is 2"),
+        ({"leaf_of": np.array([0, 0, 1])}, "got 3 of leaf_of, 4 of host_up"),
+        ({"pod_of": np.array([0, -1])}, "pod_of of a fabric .* number 1 is -1"),
+        ({"pod_of": np.zeros(0, np.int64)}, "leaves is a whole number of at least 1"),
+        ({"pod_of": np.array([0, 1]), "cores": 2}, "there are 24 links and 8 rates"),
+        ({"plane_of": np.array([0, 10**9])}, "plane_of of a fabric .* 0 to 0; number 1 is 1000"),
+        ({"plane_of": np.array([0])}, "got 2 of uplinks, 1 of plane_of"),
+        ({"cores": -1}, "cores is a whole number of at least 0; got -1"),
+        ({"rates": np.full(8, -1)}, "rates of a fabric .* number 0 is -1"),
+        ({"rates": np.full(8, np.nan)}, "rates of a fabric are one row of whole .*; got float64"),
+        ({"rates": np.ones(7, np.int64)}, "there are 8 links and 7 rates"),
+        ({"host_up": np.ones((4, 2), np.int64)}, "as many up as down; got shapes"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        replace(leaf_spine(2, 2, 2), **changes)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from demands import FABRICS, SIZE, groups, permutation
@@ -88,3 +91,21 @@ def test_what_cannot_be_swept_is_refused() -> None:
         sweep(route([(0, 2, 1)], fabric, "spray"))
     with pytest.raises(NetworkError, match="links of the topology; got"):
         sweep(route([(0, 2, 1)], fabric), [(Link("leaf0", "spine7"),)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"path": np.array([2])}, "paths of the topology; got one of another"),
+        ({"path": np.array([1 << 62])}, "paths of the topology"),
+        ({"path": np.array([-3])}, "paths of pieces .* number 0 is -3"),
+        ({"path": np.zeros(2, np.int64)}, "equally long; got 1 of flow, 2 of path"),
+        ({"flow": np.array([1])}, "flows of pieces .* number 0 is 1"),
+        ({"amount": np.array([-1])}, "amounts of pieces .* number 0 is -1"),
+        ({"unit": 0}, "unit is a whole number of at least 1"),
+    ],
+)
+def test_pieces_of_another_topology_are_refused(changes: dict[str, Any], said: str) -> None:
+    routes = route([(0, 2, 10)], leaf_spine(2, 2, 2))
+    with pytest.raises(NetworkError, match=said):
+        sweep(replace(routes, **changes))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,3 +203,29 @@ def test_flows_end_when_simgrid_says(case: int) -> None:
     wanted = json.loads(simgrid_cases.FILE.read_text())[case]
     assert len(set(wanted)) > 8, "a case in which rates change often"
     assert ends.tolist() == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"delay": np.array([0.0, np.nan])}, "delay of transfers are numbers from 0 .* 1 is nan"),
+        ({"bytes": np.array([1.0, -1.0])}, "bytes of transfers .* number 1 is -1.0"),
+        ({"rate": np.array([np.inf])}, "rate of transfers .* is inf"),
+        ({"many": np.ones(3)}, "equally long; got 2 of bytes, 3 of many"),
+        ({"part": np.ones(1)}, "got 2 of uses, 1 of part"),
+        ({"part": np.array(["1", "2"])}, "part of transfers are one row of numbers; got <U1"),
+        ({"uses": Rows(np.array([0, 1, 2]), np.array([0, 1]))}, "uses .* from 0 to 0; number 1"),
+        ({"uses": Rows(np.array([0, 5, 2]), np.array([0, 0]))}, "uses are 2 rows, each from its"),
+        ({"next": Rows(np.array([0, 1]), np.array([0]))}, "next are 2 rows, .* got 2 begins"),
+        ({"next": Rows(np.array([0, 0, 1]), np.array([2]))}, "next .* from 0 to 1; number 0 is 2"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        replace(transfers([[0], [0]], [1.0]), **changes)
+
+
+def test_columns_of_any_kind_and_step_are_read() -> None:
+    """Every other byte count, of 32 bits."""
+    two = replace(transfers([[0], [0]], [1.0]), bytes=np.array([1, 9, 3, 9], np.int32)[::2])
+    assert run(two).end.tolist() == [2.0, 4.0]

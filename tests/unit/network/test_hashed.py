@@ -111,3 +111,15 @@ def test_one_hash_for_two_tiers_leaves_cores_idle() -> None:
     assert (
         samples(flows, fabric, "ecmp(True)", 20).mean() > samples(flows, fabric, "ecmp", 20).mean()
     )
+
+
+def test_samples_of_more_bytes_than_64_bits_add_up_to() -> None:
+    fabric = leaf_spine(2, 2, 1)
+    flows = Flows([0, 1], [2, 3], [(1 << 63) - 1] * 2)
+    assert samples(flows, fabric, "ecmp", 2) == pytest.approx([8 * 2.0**64 / 100e9] * 2)
+
+
+@pytest.mark.parametrize("scheme", ["ecmp_k(65537)", "reps(65537)", "adaptive(65537)"])
+def test_a_flow_has_no_more_parts_than_there_are_ports(scheme: str) -> None:
+    with pytest.raises(NetworkError, match="at most 65536; got 65537"):
+        route([(0, 4, 1)], leaf_spine(2, 4, 2), scheme)

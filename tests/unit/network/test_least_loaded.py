@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from demands import FABRICS, SIZE, groups, permutation, unequal
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradwire.errors import NetworkError
 from gradwire.network import Fabric, Flows, Link, leaf_spine, route
 from gradwire.network.least_loaded import least_loaded, least_loaded_twin
 from gradwire.network.native import core
@@ -84,3 +88,28 @@ def test_flowlets_are_placed_one_by_one() -> None:
     coarse, fine = (route(flows, fabric, f"adaptive({n})") for n in (1, 64))
     assert fine.max_load <= 0.6 * coarse.max_load
     assert fine.max_load <= 1.25 * route(flows, fabric, "spray").max_load
+
+
+@pytest.mark.parametrize(
+    ("source", "load", "said"),
+    [
+        ([2], None, "leaves of pieces are whole numbers from 0 to 1; number 0 is 2"),
+        ([-1], None, "number 0 is -1"),
+        ([0, 0], None, "got 2 of source, 1 of target"),
+        ([0], np.zeros(3), "one for each of 8 links; got float64"),
+        ([0], np.zeros(8, np.float32), "got float32"),
+        ([0], np.zeros(16)[::2], "load is a row of float64"),
+    ],
+)
+def test_pieces_of_another_topology_are_refused(source: Any, load: Any, said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        least_loaded(leaf_spine(2, 2, 2), source, [1], [10], 0, load)
+
+
+def test_pods_without_cores_have_no_paths() -> None:
+    """A fabric that an importer may make of two networks."""
+    apart = replace(leaf_spine(2, 2, 2), pod_of=np.array([0, 1]))
+    with pytest.raises(NetworkError, match="of 1 pieces some have none"):
+        least_loaded(apart, [0], [1], [10], 0)
+    with pytest.raises(NetworkError, match="0 and 2 have none"):
+        route([(0, 2, 10)], apart)

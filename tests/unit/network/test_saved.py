@@ -75,7 +75,7 @@ def changed(path: str, value: object) -> str:
         ("flows.src.0", 99, "hosts are numbered from 0 to 3; a flow names 99"),
         ("topology.rates", [1, 2], "8 links and 2 rates"),
         ("topology.rates", [0] * 8, "a link of rate 0"),
-        ("topology.leaf_of", [0, 0, 1, 5], "do not fit together"),
+        ("topology.leaf_of", [0, 0, 1, 5], "leaf_of of a fabric are .* number 3 is 5"),
     ],
 )
 def test_documents_that_cannot_be_are_refused(path: str, value: object, said: str) -> None:

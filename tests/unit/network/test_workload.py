@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -134,3 +136,40 @@ def test_what_waits_for_itself_is_refused() -> None:
 def test_nothing_takes_no_time() -> None:
     assert Workload(3).seconds(FOUR) == 0.0
     assert Workload(3).work_seconds() == 0.0
+
+
+def made() -> Workload:
+    """Three rows, and a connection between the first two of three ranks."""
+    own = Workload(3)
+    own.work(1.0, 3)
+    own.connect(Flows([0], [1], [10]))
+    return own
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda w: w.work(math.nan, 1), "seconds of work are numbers from 0 .* is nan"),
+        (lambda w: w.work(math.inf, 1), "is inf"), (lambda w: w.work(-1.0, 1), "is -1.0"),
+        (lambda w: w.work(np.ones(2), 3), "one for each of 3 rows, or one for all; got 2"),
+        (lambda w: w.work(1.0, -1), "rows of work .* got -1"),
+        (lambda w: w.work(1.0, 1 << 62), "rows of work .* at most 16777216"),
+        (lambda w: w.wait(np.array([3]), np.array([0])), "wait .* 0 to 2; number 0 is 3"),
+        (lambda w: w.wait(np.array([0]), np.array([-1])), "number 0 is -1"),
+        (lambda w: w.wait(np.arange(2), np.arange(1)), "got 2 of before, 1 of after"),
+        (lambda w: w.send(np.array([1]), 10), "connections are whole numbers from 0 to 0"),
+        (lambda w: w.send(np.array([0]), -10), "bytes of messages .* is -10"),
+        (lambda w: w.connect(Flows([0], [3], [10])), "from 0 to 2; got a connection of rank 3"),
+        (lambda w: w.exchange(np.array([0, 1]), Flows([0], [1], [1])), "each of 3 rows, .* got 2"),
+        (lambda w: w.exchange(np.array([0, 1, 9]), Flows([0], [1], [1])), "number 2 is 9"),
+        (lambda w: Workload(0), "ranks is a whole number of at least 1"),
+        (lambda w: Workload(1 << 31), "at most 16777216; got 2147483648"),
+    ],
+)  # fmt: skip
+def test_rows_that_are_not_there_are_refused(use: Callable[[Workload], None], said: str) -> None:
+    """Before anything runs: what was added stays as it was."""
+    own = made()
+    with pytest.raises(NetworkError, match=said):
+        use(own)
+    assert own.rows == 3
+    assert own.work_seconds() == 1.0

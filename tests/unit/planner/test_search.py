@@ -193,3 +193,14 @@ def test_what_is_refused() -> None:
     zeros = choices.search_options(own, machine(own, Executor()), own.lane[:2] * 0, limit=5).choice
     with pytest.raises(KernelError, match="1 step or more, not -1"):
         choices.search_options(own, machine(own, Executor()), zeros, limit=-1)
+
+
+def test_what_would_never_end_is_refused() -> None:
+    job = Alternatives(0.0, ((), ()))
+    for limit in (0.0, math.inf, math.nan):
+        with pytest.raises(PlanError, match="a search may simulate 1 step or more"):
+            search([job], Executor(), limit=limit)
+    with pytest.raises(PlanError, match=r"of 41 jobs with .* search instead"):
+        exhaust([job] * 41, Executor())
+    with pytest.raises(PlanError, match="not of 100000 jobs"):
+        exhaust([Alternatives(0.0, ((),))] * 100_000, Executor())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -331,6 +332,8 @@ def test_the_kernel_refuses_what_does_not_fit() -> None:
         (good._replace(start_demand=-1.0), none, "start_demand is finite"),
         (good._replace(start_slowdown=0.5), none, "start_slowdown is finite, 1.0 or more"),
         (good._replace(backward_seconds=0.5), none, "a job is ready at 1.0 s"),
+        (good._replace(lanes=1.5), none, "1 to 16 lanes, not 1.5"),
+        (good._replace(start_demand=1e300), none, "start_demand .* at most"),
         (good, none[:1], "choice must have shape"),
         (good, none + 1, "one of the job's options"),
         (good, none.long(), "choice must be torch.int32"),
@@ -339,3 +342,11 @@ def test_the_kernel_refuses_what_does_not_fit() -> None:
             simulate_step(own, machine_, choice)
     with pytest.raises(KernelError, match="option tells where lists begin"):
         jobs_of([0.0], [[]])
+    for repeats in (0, 1 << 31):
+        with pytest.raises(KernelError, match=f"repeats are 1 to 2.31 - 1 times, not {repeats}"):
+            simulate_step(own, good, none, repeats)
+    with pytest.raises(KernelError, match=r"seconds are finite .* \(1e\+15 at most\)"):
+        jobs_of([0.0], [[[(4, 1e300)]]])
+    wraps = torch.tensor([0, 2**31 - 1, -2, 1], dtype=torch.int32)
+    with pytest.raises(KernelError, match="option tells where lists begin"):
+        replace(own, ready=torch.zeros(3, dtype=torch.float64), option=wraps)

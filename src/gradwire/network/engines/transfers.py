@@ -8,8 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.errors import NetworkError
+from gradwire.network.checked import real, same_length, whole
+
 Numbers = NDArray[np.int64]
 Reals = NDArray[np.float64]
+_MOST = 1 << 32  # the extension's numbers of transfers, links and uses
 
 
 class Rows(NamedTuple):
@@ -25,6 +29,17 @@ class Rows(NamedTuple):
         np.cumsum(np.bincount(row, minlength=rows), out=start[1:])
         return Rows(start, np.ascontiguousarray(value, np.int64))
 
+    def checked(self, name: str, rows: int, end: int) -> Rows:
+        """NetworkError unless they are so many rows of numbers from 0 to below `end`."""
+        start, value = whole(f"begins of {name}", self.start), whole(name, self.value, end)
+        is_fit = len(start) == rows + 1 and start[0] == 0 and start[-1] == len(value)
+        if not is_fit or (np.diff(start) < 0).any():
+            raise NetworkError(
+                f"{name} are {rows} rows, each from its begin to the next; got {len(start)} "
+                f"begins for {len(value)} numbers. Make them with Rows.of."
+            )
+        return Rows(start, value)
+
     def of_row(self, row: int) -> Numbers:
         return self.value[self.start[row] : self.start[row + 1]]
 
@@ -35,7 +50,8 @@ class Transfers:
 
     uses: links of each, by numbers below len(rate), and `part`, of each use, of the transfer's
     rate; bytes: 0 for what only waits. next: transfers that begin `delay` seconds after the last
-    one before them. rate: of links, bytes per second.
+    one before them. rate: of links, bytes per second. NetworkError for columns that do not fit
+    together, and numbers that are negative, not finite, or beyond 10^20.
     """
 
     uses: Rows
@@ -45,6 +61,20 @@ class Transfers:
     next: Rows
     delay: Reals
     rate: Reals
+
+    def __post_init__(self) -> None:
+        for name in ("part", "bytes", "many", "delay", "rate"):
+            object.__setattr__(self, name, real(f"{name} of transfers", getattr(self, name)))
+        same_length(bytes=self.bytes, many=self.many, delay=self.delay)
+        n, links = len(self), len(self.rate)
+        for name, end in (("uses", links), ("next", n)):
+            object.__setattr__(self, name, getattr(self, name).checked(name, n, end))
+        same_length(uses=self.uses.value, part=self.part)
+        if max(n, links, len(self.part)) >= _MOST:
+            raise NetworkError(
+                f"transfers, links and uses are below 2^32 each; got {n}, {links} and "
+                f"{len(self.part)}. Take some steps at a time."
+            )
 
     def __len__(self) -> int:
         return len(self.bytes)

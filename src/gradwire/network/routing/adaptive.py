@@ -11,7 +11,7 @@ from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Scheme
+from gradwire.network.routing.scheme import MOST_PARTS, Crossing, Scheme
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Adaptive(Scheme):
     name: ClassVar[str] = "adaptive"
 
     def __post_init__(self) -> None:
-        count("flowlets", self.flowlets)
+        count("flowlets", self.flowlets, most=MOST_PARTS)
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)

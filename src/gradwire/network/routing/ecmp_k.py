@@ -8,7 +8,7 @@ from typing import ClassVar
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Scheme
+from gradwire.network.routing.scheme import MOST_PARTS, Crossing, Scheme
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class EcmpK(Scheme):
     name: ClassVar[str] = "ecmp_k"
 
     def __post_init__(self) -> None:
-        count("k", self.k)
+        count("k", self.k, most=MOST_PARTS)
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         return Crossing(fabric, flows).hashed(self.k, seed)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Scheme
+from gradwire.network.routing.scheme import MOST_PARTS, Crossing, Scheme
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Reps(Scheme):
     name: ClassVar[str] = "reps"
 
     def __post_init__(self) -> None:
-        count("entropies", self.entropies)
+        count("entropies", self.entropies, most=MOST_PARTS)
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         return Crossing(fabric, flows).hashed(self.entropies, seed)

@@ -22,6 +22,8 @@ from gradwire.network.loads import add_loads
 from gradwire.network.routes import Routes
 
 Numbers = NDArray[np.int64]
+MOST_PARTS = 1 << 16
+"""Of one flow: source ports are as many."""
 
 
 class Usable(NamedTuple):
@@ -81,8 +83,7 @@ class Crossing:
         """The paths that work."""
         fabric = self.fabric
         if (fabric.rates > 0).all():
-            far = fabric.pod_of[self.source] != fabric.pod_of[self.target]
-            return Usable(len(fabric.uplinks) * np.where(far, fabric.cores, 1))
+            return Usable(fabric.paths(self.source, self.target))
         ends, pair = fabric.pairs(self.source, self.target)
         far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
         most = len(fabric.uplinks) * max(fabric.cores, 1)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gradwire.network.amounts import scaled
 from gradwire.network.colouring import Side
-from gradwire.network.fabric import Fabric
 from gradwire.network.routing.scheme import Crossing
 from gradwire.network.routing.shares import Share
 from gradwire.network.routing.wrap import wrapped
@@ -53,29 +52,40 @@ def share_out(crossing: Crossing, method: Method, seed: int) -> Share:
 
 
 def _tiers(crossing: Crossing) -> Iterator[Tier]:
+    """All flows choose together, unless some uplinks lead to their pod and to no core."""
+    fabric = crossing.fabric
+    far = fabric.pod_of[crossing.source] != fabric.pod_of[crossing.target]
+    uplinks = _fastest(fabric.up, fabric.down)
+    cores = _fastest(fabric.core_up, fabric.core_down)
+    beyond = np.where(cores.any(1), uplinks, 0)
+    if not fabric.cores or (beyond == uplinks).all():
+        yield from _below(crossing, np.ones_like(far), uplinks)
+    else:
+        yield from _below(crossing, ~far, uplinks)
+        yield from _below(crossing, far, beyond)
+    if fabric.cores:
+        source, target = (fabric.pod_of[leaf] for leaf in (crossing.source, crossing.target))
+        number = np.arange(fabric.cores)
+        ways = [
+            Ways(u, u * fabric.cores + number, _weights(rates)) for u, rates in enumerate(cores)
+        ]
+        yield Tier(far, Side.alone(source), Side.alone(target), ways)
+
+
+def _below(crossing: Crossing, chosen: NDArray[np.bool_], rate: Numbers) -> Iterator[Tier]:
+    """Planes, and the uplinks of each, by the rate of each uplink; 0: it leads nowhere."""
     fabric, flows = crossing.fabric, crossing.flows
-    every = np.ones(len(crossing.which), np.bool_)
-    planes = int(fabric.plane_of.max()) + 1
-    if planes > 1:
+    plane = np.arange(fabric.planes)
+    if len(plane) > 1:
         left, right = (
             Side.of(end[crossing.which], fabric.leaf_of) for end in (flows.src, flows.dst)
         )
-        worth = _weights(np.minimum(fabric.host_up, fabric.host_down))
-        yield Tier(every, left, right, [Ways(0, np.arange(planes), worth)])
-    uplink, worth = np.arange(len(fabric.uplinks)), np.minimum(fabric.up, fabric.down)
-    ways = [
-        Ways(plane, uplink[own], _weights(worth[:, own]))
-        for plane in range(planes)
-        for own in [fabric.plane_of == plane]
-    ]
-    yield Tier(every, *crossing.sides, ways)
-    if fabric.cores:
-        source, target = (fabric.pod_of[leaf] for leaf in (crossing.source, crossing.target))
-        core = np.arange(fabric.cores)
-        ways = [
-            Ways(u, u * fabric.cores + core, _core_weights(fabric, u)) for u in range(len(uplink))
-        ]
-        yield Tier(source != target, Side.alone(source), Side.alone(target), ways)
+        ports = _fastest(fabric.host_up, fabric.host_down)
+        leads = np.bincount(fabric.plane_of, rate > 0, len(plane)) > 0
+        yield Tier(chosen, left, right, [Ways(0, plane, _weights(np.where(leads, ports, 0)))])
+    own = [np.flatnonzero(fabric.plane_of == p) for p in plane]
+    ways = [Ways(p, uplinks, _weights(rate[uplinks])) for p, uplinks in enumerate(own)]
+    yield Tier(chosen, *crossing.sides, ways)
 
 
 def _refined(share: Share, tier: Tier, method: Method, seed: int) -> Share:
@@ -111,16 +121,17 @@ def _wrapped(left: Side, right: Side, parts: Numbers, weights: Numbers, seed: in
     return Share(own.one, own.path, own.amount, own.unit)
 
 
-def _core_weights(fabric: Fabric, uplink: int) -> Numbers:
-    return _weights(np.minimum(fabric.core_up[:, uplink], fabric.core_down[:, uplink]))
+def _fastest(there: Numbers, back: Numbers) -> Numbers:
+    """The rate of each way, of rates [ends, ways] each way: its fastest links count, because what
+    is slower failed."""
+    rate: Numbers = np.minimum(there.max(0), back.max(0))
+    return rate
 
 
-def _weights(rates: Numbers) -> Numbers:
-    """What each way is worth, as small whole numbers, by rates [ends, ways]: the fastest link of a
-    way counts, because what is slower failed."""
-    rate: Numbers = rates.max(0)
-    small = rate // max(int(np.gcd.reduce(rate)), 1)
-    if small.sum() <= _MOST:
+def _weights(rate: Numbers) -> Numbers:
+    """What each way is worth, as small whole numbers, by its rate."""
+    small: Numbers = rate // max(int(np.gcd.reduce(rate)), 1)
+    if small.sum(dtype=float) <= _MOST:
         return small
-    rounded = np.maximum(np.rint(rate / rate.sum() * _MOST), 1)
+    rounded = np.maximum(np.rint(rate / rate.sum(dtype=float) * _MOST), 1)
     return np.where(rate > 0, rounded, 0).astype(np.int64)

@@ -61,18 +61,17 @@ def laid(crossing: Crossing, shares: Numbers, least: int, seed: int) -> Cut:
     fabric = crossing.fabric
     ends, pair = fabric.pairs(crossing.source, crossing.target)
     first = np.random.default_rng(seed).integers(0, shares.shape[1], len(shares))
-    planes = int(fabric.plane_of.max()) + 1
-    if planes == 1 or not len(pair):
+    if fabric.planes == 1 or not len(pair):
         return wrapped(pair, crossing.sizes, shares, first, least)
     far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
     path = np.arange(shares.shape[1])
     uplink = np.where(far[:, None], path // max(fabric.cores, 1), path % len(fabric.uplinks))
-    own = [np.where(fabric.plane_of[uplink] == plane, shares, 0) for plane in range(planes)]
+    own = [np.where(fabric.plane_of[uplink] == plane, shares, 0) for plane in range(fabric.planes)]
     ports = np.stack([part.sum(1) for part in own], axis=1)
     flows = np.arange(len(pair))
     whole = wrapped(flows, crossing.sizes, ports[pair], np.zeros_like(flows), least)
     found = list[Cut]()
-    for plane in range(planes):
+    for plane in range(fabric.planes):
         here = np.flatnonzero(whole.path == plane)
         if not len(here):
             continue

@@ -1,0 +1,73 @@
+"""Columns of numbers, checked: what the extension reads has been through here."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gradwire.errors import NetworkError
+
+Numbers = NDArray[np.int64]
+Reals = NDArray[np.float64]
+_MOST = 1e20
+"""Of any number: sums and products of what is below stay finite."""
+
+
+def whole(name: str, values: ArrayLike, end: int = 1 << 63, least: int = 0) -> Numbers:
+    """One row of whole numbers from `least` to below `end`, one after the other in memory;
+    NetworkError for anything else."""
+    rule = f"whole numbers from {least} to {end - 1}"
+    given = _row(name, values, "iu", rule)
+    if given.size and not least <= int(given.min()) <= int(given.max()) < end:
+        wrong = int(((given < least) | (given >= end)).argmax())
+        raise NetworkError(
+            f"{name} are {rule}; number {wrong} is {given[wrong]}. Correct it, or leave it out."
+        )
+    return np.ascontiguousarray(given, np.int64)
+
+
+def real(name: str, values: ArrayLike) -> Reals:
+    """One row of numbers from 0 to 10^20, one after the other in memory; NetworkError for anything
+    else."""
+    given = np.ascontiguousarray(_row(name, values, "iuf", "numbers"), np.float64)
+    fits = (given >= 0) & (given <= _MOST)
+    if not fits.all():
+        wrong = int((~fits).argmax())
+        raise NetworkError(
+            f"{name} are numbers from 0 to {_MOST:g}; number {wrong} is {given[wrong]}. Correct "
+            "it, or leave it out."
+        )
+    return given
+
+
+def each(name: str, values: NDArray[Any], rows: int) -> NDArray[Any]:
+    """One of each row; one alone is for all. NetworkError for another number of them."""
+    if len(values) not in (1, rows):
+        raise NetworkError(
+            f"{name} are one for each of {rows} rows, or one for all; got {len(values)}. Give as "
+            "many."
+        )
+    return np.broadcast_to(values, rows)
+
+
+def same_length(**columns: Sized) -> None:
+    """NetworkError unless they are equally long."""
+    if len({len(column) for column in columns.values()}) > 1:
+        got = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
+        raise NetworkError(f"columns are equally long; got {got}. Give one of each for every row.")
+
+
+def _row(name: str, values: ArrayLike, kinds: str, rule: str) -> NDArray[Any]:
+    try:
+        given = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        given = np.zeros((0, 0))
+    if given.ndim != 1 or (given.size and given.dtype.kind not in kinds):
+        raise NetworkError(
+            f"{name} are one row of {rule}; got {given.dtype} of shape {given.shape}. Pass a list "
+            "or an array of them."
+        )
+    return given

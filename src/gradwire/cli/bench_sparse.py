@@ -137,24 +137,28 @@ def compute(
 
 
 def read_measured(path: Path) -> list[dict[str, Any]]:
-    """The points of a file, a JSON list. Raises UsageError."""
-    from gradwire.document import Document, List, Number, Table, Text, Whole
-    from gradwire.sparsity import SCHEMES
+    """The points of a file, a JSON list, as they are there. Raises UsageError."""
+    from gradwire.document import Document, List
 
-    costs = dict.fromkeys(_COSTS, Number(least=0))
-    point = Table({"scheme": Text(list(SCHEMES)), "n": Whole(1)}, costs, make=_has_cost)
-    document = Document("a list of measured points", List(point), UsageError, "Correct it there")
+    document = Document(
+        "a list of measured points", List(_Point()), UsageError, "Correct it there"
+    )
     points: list[dict[str, Any]] = document.load(path)
     return points
 
 
-def _has_cost(scheme: str, n: int, **costs: float) -> dict[str, Any]:
-    from gradwire.document import Broken
+class _Point:
+    """A scheme, a number of workers, and a cost at least."""
 
-    if not costs:
-        raise Broken(f"has {' or '.join(_COSTS)}; got neither")
-    whole = {name: int(cost) if cost.is_integer() else cost for name, cost in costs.items()}
-    return {"scheme": scheme, "n": n, **whole}
+    def read(self, value: Any) -> Any:
+        from gradwire.document import Broken, Number, Table, Text, Whole
+        from gradwire.sparsity import SCHEMES
+
+        costs = dict.fromkeys(_COSTS, Number(least=0))
+        found = Table({"scheme": Text(list(SCHEMES)), "n": Whole(1)}, costs).read(value)
+        if found.keys().isdisjoint(_COSTS):
+            raise Broken(f"has {' or '.join(_COSTS)}; got neither")
+        return value
 
 
 # -- saying it ---------------------------------------------------------------------------------

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
+
+from gradwire.document import Broken, Flag, List, Schema, Text, Whole
+
+MOST_ELEMENTS = 1 << 48
+"""Of a parameter in a file: what is not one shall not be planned for."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,11 @@ class Parameter:
     def __str__(self) -> str:
         return f"{self.name} {'sparse ' if self.sparse else ''}{self.dtype}{list(self.shape)}"
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        sparse = {"sparse": True} if self.sparse else {}
+        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype, **sparse}
+
     @property
     def elements(self) -> int:
         count = 1
@@ -33,6 +44,23 @@ class Parameter:
     @property
     def bytes(self) -> int:
         return self.elements * _ITEM_BYTES.get(self.dtype, 4)
+
+
+NEEDED: Mapping[str, Schema] = {
+    "name": Text(),
+    "shape": List(Whole(0, MOST_ELEMENTS)),
+    "dtype": Text(),
+}
+OPTIONAL: Mapping[str, Schema] = {"sparse": Flag()}
+"""Of a parameter in a document, as it is written by `to_json`; read by `parameter_of`."""
+
+
+def parameter_of(name: str, shape: list[int], dtype: str, sparse: bool = False) -> Parameter:
+    """Back."""
+    found = Parameter(name, tuple(shape), dtype, sparse)
+    if found.elements > MOST_ELEMENTS:
+        raise Broken(f"is of at most {MOST_ELEMENTS} elements; got {found.elements}", ".shape")
+    return found
 
 
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}

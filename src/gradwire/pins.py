@@ -15,8 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from gradwire.document import Document, List, Row, Table, Whole, broken
 from gradwire.errors import PlanError
 
 FORMAT = 1
@@ -78,42 +79,29 @@ class Pins:
     @staticmethod
     def from_json(text: str) -> Pins:
         """PlanError for what is no such document."""
-        try:
-            data = json.loads(text)
-            if data["format"] != FORMAT:
-                raise ValueError(f"the format is {data['format']!r}")
-            rows = [_row(row, data["hosts"]) for row in data["pairs"]]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise PlanError(
-                f"pins are a JSON document of format {FORMAT}, as gradwire network export "
-                f"--format pins writes it; {type(error).__name__}: {error}. Export them again."
-            ) from None
-        return Pins(
-            data["hosts"],
-            {pair: shares for pair, _, shares in rows if shares},
-            {pair: turn for pair, turn, _ in rows},
-        )
+        pins: Pins = _DOCUMENT.read(text)
+        return pins
 
     @staticmethod
     def load(path: str | Path) -> Pins:
         """Of a file. PlanError if it cannot be read, or is none."""
-        try:
-            return Pins.from_json(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(
-                f"pins are in a text file that is there; {error}. Write it by gradwire network "
-                "export --format pins."
-            ) from None
+        pins: Pins = _DOCUMENT.load(path)
+        return pins
 
 
-def _row(row: Any, hosts: int) -> tuple[Pair, int, tuple[tuple[int, int], ...]]:
-    source, target, turn, given = row
-    shares = tuple((path, amount) for path, amount in given)
-    numbers = [hosts, source, target, turn, *(n for share in shares for n in share)]
-    if not all(type(n) is int and n >= 0 for n in numbers):
-        raise ValueError(f"{row} has other than whole numbers from 0 on")
-    if source == target or max(source, target) >= hosts:
-        raise ValueError(f"{row} is no pair of {hosts} hosts")
-    if any(amount == 0 for _, amount in shares):
-        raise ValueError(f"{row} has a path that carries nothing")
-    return (source, target), turn, shares
+def _pins(hosts: int, pairs: list[tuple[int, int, int, list[tuple[int, int]]]]) -> Pins:
+    for i, (source, target, *_) in enumerate(pairs):
+        if source == target or max(source, target) >= hosts:
+            raise broken(f"is a pair of {hosts} hosts", [source, target], f".pairs[{i}]")
+    return Pins(
+        hosts,
+        {(source, target): tuple(shares) for source, target, _, shares in pairs if shares},
+        {(source, target): turn for source, target, turn, _ in pairs},
+    )
+
+
+_PAIR = Row(Whole(), Whole(), Whole(), List(Row(Whole(), Whole(1, None))))
+_DOCUMENT = Document(
+    "a document of pins", Table({"hosts": Whole(), "pairs": List(_PAIR)}, make=_pins), PlanError,
+    "Export them again, by gradwire network export --format pins", FORMAT,
+)  # fmt: skip

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradwire.buckets import Bucket, Parameter, by_name, digest, group
-from gradwire.errors import GradwireError, PlanError
+from gradwire.buckets import (
+    NEEDED,
+    OPTIONAL,
+    Bucket,
+    Parameter,
+    by_name,
+    digest,
+    group,
+    parameter_of,
+)
+from gradwire.document import Document, List, Made, Map, Maybe, Plain, Schema, Table, Text, Whole
+from gradwire.errors import PlanError
 from gradwire.strategy import Strategy
 
 FORMAT = 1
@@ -33,7 +44,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         names = [name for bucket in self.buckets for name in bucket.names]
-        twice = sorted({name for name in names if names.count(name) > 1}) if names else []
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise PlanError(
                 f"a parameter is in one bucket; {', '.join(twice[:5])} is in several. "
@@ -140,14 +151,7 @@ class Plan:
     def to_json(self) -> str:
         """Readable, versioned, and equal when read back."""
         rows = [
-            {
-                "strategy": str(strategy),
-                "parameters": [
-                    {"name": p.name, "shape": list(p.shape), "dtype": p.dtype}
-                    | ({"sparse": True} if p.sparse else {})
-                    for p in bucket.parameters
-                ],
-            }
+            {"strategy": str(strategy), "parameters": [p.to_json() for p in bucket.parameters]}
             for bucket, strategy in zip(self.buckets, self.strategies)
         ]
         document: dict[str, Any] = {"format": FORMAT, "lanes": self.lanes, "buckets": rows}
@@ -158,23 +162,8 @@ class Plan:
     @staticmethod
     def from_json(text: str) -> Plan:
         """PlanError if the text is no plan of a format this version reads."""
-        try:
-            data = json.loads(text)
-            if data.get("format") != FORMAT:
-                raise PlanError(
-                    f"this version reads plans of format {FORMAT}; got {data.get('format')!r}. "
-                    "Write the plan again with this version of gradwire."
-                )
-            buckets = tuple(_bucket(b["parameters"]) for b in data["buckets"])
-            strategies = tuple(Strategy.parse(b["strategy"]) for b in data["buckets"])
-            return Plan(buckets, strategies, int(data["lanes"]), _prediction(data))
-        except GradwireError:
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise PlanError(
-                f"a plan is a JSON object with format, lanes and buckets; {error!r}. "
-                "Write the plan again with Plan.save()."
-            ) from error
+        plan: Plan = _DOCUMENT.read(text)
+        return plan
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
@@ -182,12 +171,8 @@ class Plan:
     @staticmethod
     def load(path: str | Path) -> Plan:
         """PlanError if there is no such file or it holds no plan."""
-        try:
-            return Plan.from_json(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(
-                f"a plan's path names a readable file; {error}. Write one with Plan.save()."
-            ) from error
+        plan: Plan = _DOCUMENT.load(path)
+        return plan
 
 
 def takes_vectors(strategy: Strategy) -> bool:
@@ -200,26 +185,30 @@ def takes_vectors(strategy: Strategy) -> bool:
     return adds_up or claims.direction or strategy.collective.own_feedback
 
 
-def _prediction(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Older files have none."""
-    found = data.get("prediction")
-    if found is not None and not isinstance(found, dict):
-        raise ValueError(f"a prediction that is no object: {found!r}")
-    return found
+def _bucket(strategy: Strategy, parameters: list[Parameter]) -> tuple[Bucket, Strategy]:
+    return Bucket(tuple(parameters)), strategy
 
 
-def _bucket(rows: Sequence[dict[str, Any]]) -> Bucket:
-    if not rows:
-        raise ValueError("a bucket without parameters")
-    return Bucket(
-        tuple(
-            Parameter(
-                row["name"], tuple(map(int, row["shape"])), row["dtype"],
-                bool(row.get("sparse", False)),
-            )
-            for row in rows
-        )
-    )  # fmt: skip
+def _plan(
+    lanes: int, buckets: list[tuple[Bucket, Strategy]], prediction: dict[str, Any] | None = None
+) -> Plan:
+    return Plan(tuple(b for b, _ in buckets), tuple(s for _, s in buckets), lanes, prediction)
+
+
+_PARAMETERS = List(Table(NEEDED, OPTIONAL, make=parameter_of), least=1)
+_BUCKET: Mapping[str, Schema] = {
+    "strategy": Made(Text(), Strategy.parse),
+    "parameters": _PARAMETERS,
+}
+_DOCUMENT = Document(
+    "a plan",
+    Table(
+        {"lanes": Whole(1), "buckets": List(Table(_BUCKET, make=_bucket))},
+        {"prediction": Maybe(Map(Plain()))},  # older files have none
+        make=_plan,
+    ),
+    PlanError, "Write the plan again with Plan.save()", FORMAT,
+)  # fmt: skip
 
 
 def _explicit(

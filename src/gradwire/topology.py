@@ -15,23 +15,17 @@ latency_seconds = 20e-6
 
 from __future__ import annotations
 
-import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gradwire.document import TOML, Broken, Document, Maybe, Number, Schema, Table, Whole
 from gradwire.errors import PlanError
 
 FORMAT = 1
 NODE_BYTES_PER_SECOND, NODE_LATENCY_SECONDS = 5e9, 20e-6
 """Of ranks that share a machine and its memory, where nothing else is said."""
-_KEYS = {
-    "": ("format", "hosts", "ranks_per_host", "processors_per_rank", "cross", "node"),
-    "cross": ("bits_per_second", "latency_seconds"),
-    "node": ("bytes_per_second", "latency_seconds"),
-}
 
 
 @dataclass(frozen=True)
@@ -52,15 +46,10 @@ class Cluster:
     processors_per_rank: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("hosts", "ranks_per_host"):
-            _check(name, getattr(self, name), "a whole number of at least 1", _is_count, "4")
-        for name in ("cross_bits_per_second", "node_bytes_per_second"):
-            _check(name, getattr(self, name), "above 0 and finite", _is_rate, "1e9")
-        for name in ("cross_latency_seconds", "node_latency_seconds"):
-            _check(name, getattr(self, name), "0 or more, and finite", _is_time, "5e-5")
-        if self.processors_per_rank is not None:
-            rule = "1 or more, and finite"
-            _check("processors_per_rank", self.processors_per_rank, rule, _is_power, "2.0")
+        try:
+            _VALUES.read(vars(self))
+        except Broken as broken:
+            _DOCUMENT.refuse(broken)
 
     @property
     def world(self) -> int:
@@ -96,22 +85,14 @@ class Cluster:
             lines.append(f"processors_per_rank = {float(self.processors_per_rank)!r}")
         for group in ("cross", "node"):
             lines += ["", f"[{group}]"]
-            lines += [f"{k} = {float(getattr(self, f'{group}_{k}'))!r}" for k in _KEYS[group]]
+            lines += [f"{k} = {float(getattr(self, f'{group}_{k}'))!r}" for k in _OF_LINKS[group]]
         return "\n".join(lines) + "\n"
 
     @staticmethod
     def from_toml(text: str) -> Cluster:
         """PlanError if the text is no cluster of a format this version reads."""
-        try:
-            data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise PlanError(f"a cluster is a TOML file; {error}. {_EXAMPLE}") from error
-        if data.get("format") != FORMAT:
-            raise PlanError(
-                f"this version reads clusters of format {FORMAT}; got {data.get('format')!r}. "
-                f"{_EXAMPLE}"
-            )
-        return Cluster(**_arguments(data))
+        cluster: Cluster = _DOCUMENT.read(text)
+        return cluster
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_toml(), encoding="utf-8")
@@ -119,60 +100,37 @@ class Cluster:
     @staticmethod
     def load(path: str | Path) -> Cluster:
         """PlanError if there is no such file or it holds no cluster."""
-        try:
-            return Cluster.from_toml(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"a cluster's path names a readable file; {error}. {_EXAMPLE}") from (
-                error
-            )
+        cluster: Cluster = _DOCUMENT.load(path)
+        return cluster
 
 
-_EXAMPLE = (
+def _cluster(cross: Mapping[str, Any], node: Mapping[str, Any] = {}, **own: Any) -> Cluster:
+    links = {"cross": cross, "node": node}
+    named = {f"{group}_{k}": v for group, link in links.items() for k, v in link.items()}
+    return Cluster(**own, **named)
+
+
+_OF_LINKS: Mapping[str, Mapping[str, Schema]] = {
+    "cross": {"bits_per_second": Number(1, 1e18), "latency_seconds": Number(0, 1e9)},
+    "node": {"bytes_per_second": Number(1, 1e18), "latency_seconds": Number(0, 1e9)},
+}
+_HOSTS: Mapping[str, Schema] = {"hosts": Whole(1, 1 << 20)}
+_MORE: Mapping[str, Schema] = {
+    "ranks_per_host": Whole(1, 1 << 20), "processors_per_rank": Maybe(Number(1, 1e9)),
+}  # fmt: skip
+_VALUES = Table({
+    **_HOSTS, **_MORE, **{f"{g}_{k}": of for g, own in _OF_LINKS.items() for k, of in own.items()}
+})  # fmt: skip
+_RATE = {"bits_per_second": _OF_LINKS["cross"]["bits_per_second"]}
+_DOCUMENT = Document(
+    "a cluster",
+    Table(
+        {**_HOSTS, "cross": Table(_RATE, _OF_LINKS["cross"], by_hand=True)},
+        {**_MORE, "node": Table({}, _OF_LINKS["node"], by_hand=True)},
+        make=_cluster, by_hand=True,
+    ),
+    PlanError,
     "Write for example: format = 1, hosts = 4, ranks_per_host = 1, and below [cross] "
-    "bits_per_second = 1e9."
-)
-
-
-def _arguments(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a Cluster; PlanError, naming them, for words that mean nothing, and what is missing."""
-    groups = {name: data.get(name, {}) for name in ("cross", "node")}
-    own: dict[str, Mapping[str, Any]] = {"": data, **groups}
-    for group, found in own.items():
-        if not isinstance(found, Mapping):
-            raise PlanError(f"[{group}] is a table of a cluster file; got {found!r}. {_EXAMPLE}")
-        if unknown := sorted(set(found) - set(_KEYS[group])):
-            where = f"[{group}]" if group else "a cluster"
-            raise PlanError(
-                f"{where} has {', '.join(_KEYS[group])}; got '{unknown[0]}'. Correct its name."
-            )
-    if "hosts" not in data or "bits_per_second" not in groups["cross"]:
-        raise PlanError(f"a cluster has hosts, and links between them. {_EXAMPLE}")
-    alone = {k: v for k, v in data.items() if k not in ("format", "cross", "node")}
-    return alone | {f"{group}_{k}": v for group in groups for k, v in groups[group].items()}
-
-
-def _check(name: str, value: object, rule: str, holds: Any, instead: str) -> None:
-    if not holds(value):
-        raise PlanError(
-            f"a cluster's {name} is {rule}; got {value!r}. Write for example {instead}."
-        )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_rate(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _is_time(value: Any) -> bool:
-    return _is_number(value) and value >= 0
-
-
-def _is_power(value: Any) -> bool:
-    return _is_number(value) and value >= 1
+    "bits_per_second = 1e9",
+    FORMAT, TOML,
+)  # fmt: skip

@@ -105,7 +105,7 @@ def misfits() -> None:
         wrong: list[tuple[dict[str, Any], str]] = [
             ({}, "format"),
             ({**good, "format": 99}, "99"),
-            ({**good, "step": "2"}, "format"),
+            ({**good, "step": "2"}, "step is a whole number"),
             ({**good, "world": 7}, "saved with 7 ranks and loaded with 3"),
             ({**good, "ranks": {"5": own}}, "each rank loads the state it saved"),
             ({**good, "plan": {"none | allreduce": ["nobody"]}}, "nobody"),

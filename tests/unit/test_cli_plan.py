@@ -154,8 +154,8 @@ def test_files_that_are_not_what_they_should_be(capsys: Text, tmp_path: Path) ->
     assert "readable file" in refused(capsys, "plan", "--profile", str(tmp_path / "none.json"))
     empty = tmp_path / "empty.json"
     empty.write_text("{}")
-    assert "profiles of format 1" in refused(capsys, "plan", "--profile", str(empty))
-    assert "plans of format 1" in refused(capsys, "explain", str(empty))
+    assert "a profile has format 1" in refused(capsys, "plan", "--profile", str(empty))
+    assert "a plan has format 1" in refused(capsys, "explain", str(empty))
     bare = tmp_path / "bare.json"
     main([*PLAN, "-o", str(bare)])
     capsys.readouterr()

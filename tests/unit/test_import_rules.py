@@ -24,6 +24,7 @@ VOCABULARY = (
     "topology",
     "trace",
     "errors",
+    "document",
 )
 
 # Who may import what, at any place in the file; "." stands for the package itself.

@@ -249,7 +249,7 @@ def test_save_and_load(tmp_path: Path) -> None:
 def test_another_format_is_refused_by_number() -> None:
     data = json.loads(Plan.make(MODEL, SPARSE).to_json())
     for number in (2, 0, "1", None):
-        with pytest.raises(PlanError, match="reads plans of format 1; got") as raised:
+        with pytest.raises(PlanError, match="a plan has format 1 in this version; got") as raised:
             Plan.from_json(json.dumps({**data, "format": number}))
         assert repr(number) in str(raised.value)
 
@@ -281,7 +281,7 @@ def test_what_is_no_plan_is_a_plan_error(text: str) -> None:
 
 def test_a_strategy_that_cannot_be_read_is_named() -> None:
     text = Plan.make(MODEL, SPARSE).to_json().replace("topk(0.01)", "topq(0.01)")
-    with pytest.raises(ValueError, match="'topq' is no compressor"):
+    with pytest.raises(PlanError, match=r"buckets\[\d\]\.strategy .*'topq' is no compressor"):
         Plan.from_json(text)
 
 

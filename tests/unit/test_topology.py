@@ -44,18 +44,21 @@ def test_other_rates_and_workers() -> None:
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"hosts": 0}, "hosts is a whole number of at least 1; got 0"),
+        ({"hosts": 0}, "hosts is a whole number, 1 to 1048576; got 0"),
         ({"hosts": 2.5}, "whole number"),
         ({"hosts": True}, "whole number"),
         ({"ranks_per_host": -1}, "ranks_per_host"),
-        ({"cross_bits_per_second": 0}, "cross_bits_per_second is above 0 and finite; got 0"),
-        ({"cross_bits_per_second": -1e9}, "above 0"),
+        (
+            {"cross_bits_per_second": 0},
+            r"cross_bits_per_second is a finite number, 1 to 1e\+18; got 0",
+        ),
+        ({"cross_bits_per_second": -1e9}, "1 to 1e"),
         ({"cross_bits_per_second": float("inf")}, "finite"),
         ({"cross_bits_per_second": "1gbit"}, "got '1gbit'"),
         ({"node_bytes_per_second": 0.0}, "node_bytes_per_second"),
-        ({"cross_latency_seconds": -1e-3}, "0 or more"),
+        ({"cross_latency_seconds": -1e-3}, "0 to 1e"),
         ({"node_latency_seconds": float("nan")}, "node_latency_seconds"),
-        ({"processors_per_rank": 0.5}, "1 or more"),
+        ({"processors_per_rank": 0.5}, "1 to 1e"),
     ],
 )
 def test_what_cannot_be(wrong: dict[str, Any], match: str) -> None:
@@ -67,13 +70,16 @@ def test_what_cannot_be(wrong: dict[str, Any], match: str) -> None:
     ("text", "match"),
     [
         ("hosts = ", "TOML"),
-        ("hosts = 4", "format 1; got None"),
-        ("format = 2\nhosts = 4", "format 1; got 2"),
-        ("format = 1\nhosts = 4", "links between them"),
+        ("hosts = 4", "format 1 in this version; got None"),
+        ("format = 2\nhosts = 4", "format 1 in this version; got 2"),
+        ("format = 1\nhosts = 4", "got no 'cross'"),
         ("format = 1\nhost = 4\n[cross]\nbits_per_second = 1e9", "got 'host'"),
-        ("format = 1\nhosts = 4\n[cross]\nbandwidth = 1e9", r"\[cross\] has bits_per_second"),
-        ("format = 1\nhosts = 4\ncross = 3", r"\[cross\] is a table"),
-        ("format = 1\nhosts = 4\n[cross]\nbits_per_second = -1.0", "above 0"),
+        ("format = 1\nhosts = 4\n[cross]\nbandwidth = 1e9", "cross has bits_per_second"),
+        ("format = 1\nhosts = 4\ncross = 3", "cross is a table"),
+        (
+            "format = 1\nhosts = 4\n[cross]\nbits_per_second = -1.0",
+            r"cross\.bits_per_second is a finite number, 1 to",
+        ),
     ],
 )
 def test_files_that_are_none(text: str, match: str) -> None:

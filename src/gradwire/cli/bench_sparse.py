@@ -144,31 +144,28 @@ def compute(
 
 
 def read_measured(path: Path) -> list[dict[str, Any]]:
-    """The points of a file, a JSON list. Raises UsageError."""
-    from gradwire.sparsity import SCHEMES
+    """The points of a file, a JSON list, as they are there. Raises UsageError."""
+    from gradwire.document import Document, List
 
-    rule = (
-        "measured points are a JSON list of {scheme, n, bytes or seconds}, scheme one of "
-        f"{', '.join(SCHEMES)}"
+    document = Document(
+        "a list of measured points", List(_Point()), UsageError, "Correct it there"
     )
-    try:
-        points = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{rule}; '{path}' cannot be read: {error}. Write such a file.") from None
-    if not isinstance(points, list):
-        raise UsageError(f"{rule}; '{path}' has {json.dumps(points)}. Correct it there.")
-    for point in points:
-        if not _is_point(point, list(SCHEMES)):
-            raise UsageError(f"{rule}; '{path}' has {json.dumps(point)}. Correct it there.")
+    points: list[dict[str, Any]] = document.load(path)
     return points
 
 
-def _is_point(point: Any, schemes: Sequence[str]) -> bool:
-    if not isinstance(point, dict) or point.get("scheme") not in schemes:
-        return False
-    costs = [point[cost] for cost in _COSTS if cost in point]
-    known = all(type(cost) in (int, float) and 0 <= cost < float("inf") for cost in costs)
-    return bool(costs) and known and type(point.get("n")) is int and point["n"] >= 1
+class _Point:
+    """A scheme, a number of workers, and a cost at least."""
+
+    def read(self, value: Any) -> Any:
+        from gradwire.document import Broken, Number, Table, Text, Whole
+        from gradwire.sparsity import SCHEMES
+
+        costs = dict.fromkeys(_COSTS, Number(least=0))
+        found = Table({"scheme": Text(list(SCHEMES)), "n": Whole(1)}, costs).read(value)
+        if found.keys().isdisjoint(_COSTS):
+            raise Broken(f"has {' or '.join(_COSTS)}; got neither")
+        return value
 
 
 # -- saying it ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire.cli.network_job import read
 from gradwire.cli.output import check_output
@@ -47,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write it; the exit code. Raises NetworkError."""
-    from gradwire.network.saved import from_json
+    from gradwire.network.saved import load
 
     if arguments.output:
         check_output("a file of paths", arguments.output)
-    text = _exported(from_json(read(arguments.routes)), arguments)
+    text = _exported(load(arguments.routes), arguments)
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     told = json.dumps({"format": arguments.format, "text": text}) + "\n"
@@ -91,17 +91,24 @@ def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
 
 
 def _ports(path: Path) -> Ports:
-    text = read(path)
-    try:
-        data: Any = json.loads(text)
-        return {
-            (int(pair.split(",")[0]), int(pair.split(",")[1])): {
-                int(own): [int(port) for port in known] for own, known in by_path.items()
-            }
-            for pair, by_path in data.items()
-        }
-    except (ValueError, AttributeError, TypeError, IndexError):
-        raise NetworkError(
-            f"ports are a JSON document of pairs of hosts, paths and ports, {{'0,4': {{'2': "
-            f"[61000]}}}}; {path} is none. Correct it."
-        ) from None
+    from gradwire.document import Document, List, Made, Map, Text, Whole
+
+    by_path = Map(List(Whole(0, 65_535)), key=Made(Text(), _number))
+    ports: Ports = Document(
+        "a document of ports", Map(by_path, key=Made(Text(), _pair)), NetworkError,
+        """Write pairs of hosts, paths and ports, {'0,4': {'2': [61000]}}""",
+    ).load(path)  # fmt: skip
+    return ports
+
+
+def _pair(text: str) -> tuple[int, ...]:
+    source, _, target = text.partition(",")
+    return _number(source), _number(target)
+
+
+def _number(text: str) -> int:
+    from gradwire.document import broken
+
+    if not text.strip().isdecimal() or len(text) > 9:
+        raise broken("is a whole number", text)
+    return int(text)

@@ -218,7 +218,8 @@ class Fabric:
         names = {name for link in known for name in link[:2]}
         for one in failed:
             if one not in known and one not in names:
-                example = self.links[0] if isinstance(one, tuple) else self.links[0].target
+                link = self._example
+                example = link if isinstance(one, tuple) else link.target
                 raise NetworkError(
                     f"what fails is a link or a switch of the topology; got {one!r}. Write for "
                     f"example {example!r}."
@@ -235,12 +236,17 @@ class Fabric:
             if link not in number or rate < 0 or rate != int(rate):
                 raise NetworkError(
                     f"a link of the topology has whole bits per second; got {link} with "
-                    f"{rate}. A link is for example {self.links[0]}."
+                    f"{rate}. A link is for example {self._example}."
                 )
             rates[number[link]] = rate
         return replace(self, rates=rates)
 
     # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _example(self) -> Link:
+        """One of its links, or of another topology where it has none."""
+        return self.links[0] if self.links else Link("leaf0", "spine0")
 
     @property
     def _sizes(self) -> tuple[int, int]:

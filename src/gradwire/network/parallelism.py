@@ -8,13 +8,13 @@ between stages, gradients around rings.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.document import TOML, Document, Number, Table, Whole, broken
 from gradwire.errors import NetworkError
-from gradwire.network.fabric import count
 from gradwire.network.flows import Flows
 from gradwire.network.workload import Workload
 
@@ -46,15 +46,10 @@ class Parallelism:
     buckets: int = 1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("seconds"):
-                if not 0 <= value < float("inf"):
-                    raise NetworkError(
-                        f"{field.name} is 0 or more; got {value!r}. Use seconds, 0.01 say."
-                    )
-            else:
-                count(field.name, value)
+        JOB.take(vars(self))
+        if self.ranks * self.microbatches > _MOST:
+            rule = f"is of at most {_MOST} microbatches, of all ranks together"
+            JOB.refuse(broken(rule, self.ranks * self.microbatches))
 
     @property
     def ranks(self) -> int:
@@ -67,6 +62,22 @@ class Parallelism:
 
     def rank(self, replica: Numbers, stage: Numbers, t: Numbers) -> Numbers:
         return (stage * self.dp + replica) * self.tp + t
+
+
+_FEW, _BYTES, _SECONDS = Whole(1, 1 << 20), Whole(1, 1 << 50), Number(0, 1e9)
+_MOST = 1 << 24
+JOB = Document(
+    "a parallel job",
+    Table(
+        {
+            "dp": _FEW, "pp": _FEW, "tp": _FEW, "gradient_bytes": _BYTES,
+            "activation_bytes": _BYTES, "microbatches": _FEW, "forward_seconds": _SECONDS,
+            "backward_seconds": _SECONDS,
+        },
+        {"buckets": _FEW}, by_hand=True,
+    ),
+    NetworkError, "Correct it", syntax=TOML,
+)  # fmt: skip
 
 
 def workload_of(job: Parallelism) -> Workload:

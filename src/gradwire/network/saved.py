@@ -13,20 +13,23 @@ the leaf, -2: sprayed over all; amounts are in 1/unit bytes.
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.document import Broken, Columns, Document, List, Row, Table, Text, Whole, broken
 from gradwire.errors import NetworkError
-from gradwire.network.fabric import BELOW, EVERY, Fabric
-from gradwire.network.flows import Flows
+from gradwire.network.amounts import as_bytes, numbers
+from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
+from gradwire.network.flows import Flow, Flows
+from gradwire.network.ports import ports
 from gradwire.network.routes import Routes
 
 FORMAT = 1
-_FABRIC = ("leaf_of", "pod_of", "plane_of", "host_up", "host_down", "rates")
-_FLOWS = ("src", "dst", "bytes", "step")
-_PIECES = ("flow", "path", "amount")
+_COLUMNS = ("leaf_of", "pod_of", "plane_of", "host_up", "host_down", "rates")
 
 
 def to_json(routes: Routes) -> str:
@@ -35,88 +38,120 @@ def to_json(routes: Routes) -> str:
     return json.dumps({
         "format": FORMAT,
         "topology": {
-            **{name: getattr(fabric, name).tolist() for name in _FABRIC},
+            **{name: getattr(fabric, name).tolist() for name in _COLUMNS},
             "uplinks": fabric.uplinks, "cores": fabric.cores,
         },
-        "flows": {name: getattr(flows, name).tolist() for name in _FLOWS},
+        "flows": {name: getattr(flows, name).tolist() for name in Flow._fields},
         "unit": routes.unit,
-        "pieces": {name: getattr(routes, name).tolist() for name in _PIECES},
+        "pieces": {name: getattr(routes, name).tolist() for name in ("flow", "path", "amount")},
     }) + "\n"  # fmt: skip
 
 
 def from_json(text: str) -> Routes:
     """NetworkError for what is no such document of this format, and for pieces that are not their
     flows' bytes, or take paths that are not there or do not work."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        _fail(f"it is no JSON: {error}")
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        _fail(
-            f"the format is {data.get('format')!r}" if isinstance(data, dict) else "it is a list"
-        )
-    try:
-        fabric = _fabric(data["topology"])
-        flows = Flows(*(data["flows"][name] for name in _FLOWS))
-        flow, path = (np.array(data["pieces"][name], np.int64) for name in _PIECES[:2])
-        amount = _amounts(data["pieces"]["amount"])
-        routes = Routes(fabric, flows, flow, path, amount, int(data["unit"]))
-    except NetworkError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        _fail(f"{type(error).__name__}: {error}")
-    _check(routes)
+    routes: Routes = _DOCUMENT.read(text)
     return routes
 
 
-def _amounts(values: list[int]) -> NDArray[Any]:
-    """Whole numbers; beyond 64 bits as Python's own."""
-    if not all(isinstance(value, int) for value in values):
-        raise TypeError("amounts of pieces are whole numbers")
-    fits = all(-(1 << 63) <= value < 1 << 63 for value in values)
-    return np.array(values, np.int64 if fits else object)
+def load(path: str | Path) -> Routes:
+    """The same, of a file; NetworkError if it cannot be read, too."""
+    routes: Routes = _DOCUMENT.load(path)
+    return routes
 
 
-def _fabric(data: dict[str, Any]) -> Fabric:
-    columns = {name: np.array(data[name], np.int64) for name in _FABRIC}
-    uplinks = tuple((str(name), int(number)) for name, number in data["uplinks"])
-    fabric = Fabric(uplinks=uplinks, cores=int(data["cores"]), **columns)
-    if len(fabric.rates) != len(fabric.links) or len(fabric.plane_of) != len(uplinks):
-        _fail(f"there are {len(fabric.links)} links and {len(fabric.rates)} rates")
-    if int(fabric.leaf_of.max(initial=-1)) >= fabric.leaves or len(fabric.host_up) != fabric.hosts:
-        _fail("hosts, leaves and ports do not fit together")
-    return fabric
+def _fabric(uplinks: list[tuple[str, int]], cores: int, **columns: list[Any]) -> Fabric:
+    hosts, leaves = len(columns["leaf_of"]), len(columns["pod_of"])
+    ports = len(columns["host_up"][0])
+    for name in ("host_up", "host_down"):
+        if [len(row) for row in columns[name]] != [ports] * hosts:
+            raise broken(f"is of {hosts} hosts with {ports} ports", columns[name], f".{name}")
+    if len(columns["plane_of"]) != len(uplinks):
+        raise broken(f"is of {len(uplinks)} uplinks", columns["plane_of"], ".plane_of")
+    own = {name: np.array(column, np.int64) for name, column in columns.items()}
+    _refuse(own, "leaf_of", own["leaf_of"] >= leaves, f"is one of {leaves} leaves")
+    _refuse(own, "pod_of", own["pod_of"] >= leaves, f"is one of at most {leaves} pods")
+    _refuse(own, "plane_of", own["plane_of"] >= ports, f"is one of {ports} ports")
+    pods = int(own["pod_of"].max()) + 1
+    if pods > 1 and not cores:
+        raise broken("is 1 or more, as there are several pods", cores, ".cores")
+    links = 2 * len(uplinks) * (leaves + pods * cores)
+    if len(own["rates"]) != links:
+        raise Broken(f"is of {links} links; got {len(own['rates'])} rates", ".rates")
+    return Fabric(uplinks=tuple(uplinks), cores=cores, **own)
 
 
-def _check(routes: Routes) -> None:
-    fabric, flows = routes.fabric, routes.flows
-    if not len(routes.flow) == len(routes.path) == len(routes.amount):
-        _fail("flow, path and amount of pieces are not equally long")
-    if len(routes.flow) and not 0 <= routes.flow.min() <= routes.flow.max() < len(flows):
-        _fail(f"pieces are of flows 0 to {len(flows) - 1}")
-    last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
-    if last >= fabric.hosts:
-        _fail(f"hosts are numbered from 0 to {fabric.hosts - 1}; a flow names {last}")
-    sums = np.zeros(len(flows), routes.amount.dtype)
-    np.add.at(sums, routes.flow, routes.amount)
-    wrong = np.flatnonzero(sums != flows.bytes.astype(sums.dtype) * routes.unit)
-    if len(wrong):
-        _fail(f"pieces of flow {wrong[0]} are not its {flows.bytes[wrong[0]]} bytes")
-    source, target = (fabric.leaf_of[end[routes.flow]] for end in (flows.src, flows.dst))
+def _routes(topology: Fabric, flows: Flows, unit: int, pieces: dict[str, list[int]]) -> Routes:
+    last = topology.hosts - 1
+    for name in ("src", "dst"):
+        own = {name: getattr(flows, name)}
+        _refuse(own, name, own[name] > last, f"is one of {last + 1} hosts", ".flows")
+    flow, path = (np.array(pieces[name], np.int64) for name in ("flow", "path"))
+    wrong = flow >= len(flows)
+    _refuse(pieces, "flow", wrong, f"is one of {len(flows)} flows", ".pieces")
+    total = max(sum(pieces["amount"]), unit * sum(flows.bytes.tolist()))
+    sums = np.zeros(len(flows), np.int64 if total < 1 << 62 else object)
+    np.add.at(sums, flow, np.array(pieces["amount"], sums.dtype))
+    wrong = sums != flows.bytes.astype(sums.dtype) * unit
+    _refuse({"bytes": flows.bytes}, "bytes", wrong, "is what its pieces add up to", ".flows")
+    routes = Routes(topology, flows, flow, path, numbers(pieces["amount"]), unit)
+    _refuse_paths(routes)
+    return routes
+
+
+def _refuse_paths(routes: Routes) -> None:
+    """Broken for those that are not there, and those that do not work."""
+    fabric, flow, path, own = routes.fabric, routes.flow, routes.path, {"path": routes.path}
+    ends = routes.flows.src[flow], routes.flows.dst[flow]
+    source, target = (fabric.leaf_of[end] for end in ends)
     far = fabric.pod_of[source] != fabric.pod_of[target]
     most = len(fabric.uplinks) * np.where(far, fabric.cores, 1)
-    if ((routes.path < EVERY) | (routes.path >= most)).any():
-        _fail("a piece takes a path that is not there")
-    if ((routes.path == BELOW) != (source == target)).any():
-        _fail("pieces stay below their leaf where both hosts are, and only there")
-    pinned = np.flatnonzero(routes.path >= 0)
-    hops = fabric.hops(source[pinned], target[pinned], routes.path[pinned])
-    if ((hops >= 0) & (fabric.rates[hops] == 0)).any():
-        _fail("a piece takes a link of rate 0")
+    _refuse(own, "path", path >= most, "is there, between its leaves", ".pieces")
+    wrong = (path == BELOW) != (source == target)
+    _refuse(own, "path", wrong, "is -1 below one leaf, and only there", ".pieces")
+    slowest = np.ones(len(path), np.int64)
+    rows = np.flatnonzero(path >= 0)
+    hops = fabric.hops(source[rows], target[rows], path[rows])
+    slowest[rows] = np.where(hops == NO_LINK, 1, fabric.rates[hops]).min(1, initial=1)
+    rows = np.flatnonzero(path == EVERY)
+    slowest[rows] = fabric.usable_paths(source[rows], target[rows])
+    _refuse(own, "path", slowest == 0, "takes no link of rate 0", ".pieces")
+    loads = ports(fabric, routes.flows, flow, path, as_bytes(routes.amount, routes.unit))
+    for name, load in zip(("host_up", "host_down"), loads):
+        rates = {name: getattr(fabric, name)}
+        stuck = ~(load >= 0) | ((load > 0) & (rates[name] == 0))
+        _refuse(rates, name, stuck, "is above 0 where a port is used", ".topology")
 
 
-def _fail(found: str) -> NoReturn:
-    raise NetworkError(
-        f"saved routes are a JSON document of format {FORMAT} as this version writes it; {found}. "
-        "Plan them again."
-    )
+def _refuse(
+    columns: Mapping[str, Any], name: str, wrong: NDArray[np.bool_], rule: str, place: str = ""
+) -> None:
+    """Broken, of the first that is wrong."""
+    if wrong.any():
+        at = [int(i) for i in np.argwhere(wrong)[0]]
+        found = np.array(columns[name], object)[tuple(at)]
+        raise broken(rule, found, f"{place}.{name}" + "".join(f"[{i}]" for i in at))
+
+
+_RATE = Whole(0, 1 << 60)
+_TOPOLOGY = Table(
+    {
+        "leaf_of": List(Whole(), 1), "pod_of": List(Whole(), 1),
+        "uplinks": List(Row(Text(), Whole())), "plane_of": List(Whole()), "cores": Whole(),
+        "host_up": List(List(_RATE, 1), 1), "host_down": List(List(_RATE, 1), 1),
+        "rates": List(_RATE),
+    },
+    make=_fabric,
+)  # fmt: skip
+_FLOWS = Columns(
+    {"src": Whole(), "dst": Whole(), "bytes": Whole(1, 1 << 61), "step": Whole(0, 1 << 40)}, Flows
+)
+_PIECES = Columns({"flow": Whole(), "path": Whole(EVERY), "amount": Whole(0, None)})
+_DOCUMENT = Document(
+    "a document of routes",
+    Table(
+        {"topology": _TOPOLOGY, "flows": _FLOWS, "unit": Whole(1, None), "pieces": _PIECES},
+        make=_routes,
+    ),
+    NetworkError, "Plan them again", FORMAT,
+)  # fmt: skip

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradwire.document import Number, Row, Schema, Table, Whole
 from gradwire.errors import UsageError
 from gradwire.feedback import SharedMomentum
+from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
 from gradwire.training.attached import feedback_of, strategy_of, velocity_of
 from gradwire.training.fsdp import shard_of
 
@@ -73,6 +75,11 @@ class OneBitAdam(Optimizer):
     def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
         return {**super().__getstate__(), "_kept": self._kept}
 
+    def load_state_dict(self, state_dict: Any) -> None:
+        """UsageError, and nothing has changed, for what is no state of it, or is not whole."""
+        check(self, state_dict, _GROUP, _State)
+        super().load_state_dict(state_dict)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with the momentum that `.grad` holds. Not collective."""
@@ -111,6 +118,26 @@ class OneBitAdam(Optimizer):
         move = u.div(size.add(group["eps"])).div_(1 - beta1**step)
         p.mul_(1 - group["lr"] * group["weight_decay"])
         p.add_(move.masked_fill_(size == 0, 0.0), alpha=-group["lr"])
+
+
+_STEP = Single(Number(0, 1 << 48))
+_GROUP = Table({
+    "lr": RATE, "betas": Row(BELOW_1, BELOW_1), "eps": Number(most=1e9, above=0),
+    "weight_decay": Number(0, 1e9), "freeze_step": Whole(1),
+})  # fmt: skip
+
+
+class _State:
+    """A step, a variance, and, until that is frozen, the momentum."""
+
+    def __init__(self, parameter: Tensor, group: Mapping[str, Any]) -> None:
+        self.like, self.freeze_step = Like(parameter), group["freeze_step"]
+
+    def read(self, value: Any) -> Any:
+        own: dict[str, Schema] = {"step": _STEP, "variance": self.like}
+        learns = Table(own).read(value)["step"] < self.freeze_step
+        kept: dict[str, Schema] = {"momentum": self.like}
+        return Table({**own, **kept} if learns else own, kept).read(value)
 
 
 def _check(parameter: Tensor, beta: float) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradwire.document import Flag, Maybe, Number, Schema, Table
 from gradwire.errors import UsageError
+from gradwire.optim._states import BELOW_1, RATE, Like, check
 from gradwire.strategy import Feedback
 from gradwire.training.attached import feedback_of
 
@@ -75,6 +77,15 @@ class SGD(Optimizer):
             for name, neutral in _NEUTRAL.items():
                 group.setdefault(name, neutral)
 
+    def check_state_dict(self, state_dict: Any) -> None:
+        """UsageError unless `load_state_dict` can take it over."""
+        check(self, state_dict, _GROUP, _state_of)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Its own, or that of torch's SGD. UsageError, and nothing has changed, for others."""
+        self.check_state_dict(state_dict)
+        super().load_state_dict(state_dict)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with what `.grad` holds; as of torch's optimizers. Not collective."""
@@ -130,7 +141,7 @@ class SGD(Optimizer):
     ) -> Any:
         """b = m·b + d; b, or with Nesterov d + m·b."""
         for p in parameters:
-            if key not in self.state[p]:
+            if self.state[p].get(key) is None:  # as torch's SGD once saved what it had not
                 self.state[p][key] = torch.zeros_like(p, memory_format=torch.preserve_format)
         buffers = [self.state[p][key] for p in parameters]
         torch._foreach_mul_(buffers, group["momentum"])
@@ -138,6 +149,17 @@ class SGD(Optimizer):
         if group["nesterov"]:
             return torch._foreach_add(given, buffers, alpha=group["momentum"])
         return buffers
+
+
+_GROUP = Table(
+    {"lr": RATE, "momentum": BELOW_1, "weight_decay": Number(0, 1e9), "nesterov": Flag()},
+    {"dampening": Number(), "maximize": Flag()},
+)
+
+
+def _state_of(parameter: Tensor, group: Mapping[str, Any]) -> Schema:
+    like = Maybe(Like(parameter))
+    return Table({}, {"momentum_buffer": like, "decay_buffer": like})
 
 
 def _share(parameter: Tensor) -> float:

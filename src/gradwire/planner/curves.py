@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
+from gradwire.document import List, Made, Number, broken
 from gradwire.errors import PlanError
 from gradwire.kernels.lanes import Row, value_of
 
@@ -38,7 +39,10 @@ class Curve:
         _check_points(self.points)
         if self.slope is None:
             object.__setattr__(self, "slope", _last_slope(self.points))
-        _check_value("the slope after the last point", self.rows[-1][2])
+        *slopes, last = (slope for *_, slope in self.rows)
+        for slope in slopes:
+            _check_value("a slope", slope)
+        _check_value("the slope after the last point", last)
 
     @staticmethod
     def affine(fixed: float, per_unit: float) -> Curve:
@@ -78,20 +82,16 @@ class Curve:
         """[[size, seconds], …, [slope]], for json.dumps."""
         return [*([x, y] for x, y in self.points), [self.rows[-1][2]]]
 
-    @staticmethod
-    def from_json(value: Sequence[Sequence[float]]) -> Curve:
-        """What `to_json` wrote. Raises PlanError where that cannot be."""
-        try:
-            *points, (slope,) = value
-            return Curve(tuple((float(x), float(y)) for x, y in points), float(slope))
-        except (TypeError, ValueError) as error:
-            if isinstance(error, PlanError):
-                raise
-            raise PlanError(
-                "a saved curve is a list of [size, seconds] and at the end [slope], not "
-                f"{value!r}; save it with Curve.to_json"
-            ) from error
 
+def _curve(rows: Sequence[Sequence[float]]) -> Curve:
+    *points, slope = rows
+    if len(slope) != 1 or any(len(point) != 2 for point in points):
+        raise broken("is a list of [size, seconds] and at the end [slope]", rows)
+    return Curve(tuple((size, seconds) for size, seconds in points), slope[0])
+
+
+CURVE = Made(List(List(Number(least=0)), least=2), _curve)
+"""In a document: what `to_json` wrote."""
 
 Cost: TypeAlias = Curve | tuple[float, float]
 """A curve, or (fixed, per_unit): fixed + per_unit · size seconds."""

@@ -20,7 +20,7 @@ from gradwire.planner.candidates import bucketed, error_of, is_vector, jobs_of
 from gradwire.planner.choose import FP32, LEAST_GAIN, Choice
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Stages
-from gradwire.planner.story import Explanation, Group, ms
+from gradwire.planner.story import PREDICTION, Explanation, Group, ms
 from gradwire.planner.timeline import Job, simulate, step_seconds
 from gradwire.planner.verdict import compresses, verdict
 from gradwire.strategy import Strategy
@@ -60,7 +60,8 @@ def saved(plan: Plan) -> Explanation:
             "a plan is explained by the prediction it carries, or by a profile; this one carries "
             "none. Pass --profile with the profile of its model."
         )
-    return Explanation.from_json(plan.prediction)
+    story: Explanation = PREDICTION.take(plan.prediction)
+    return story
 
 
 class _Teller:

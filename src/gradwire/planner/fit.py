@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import torch
 
+from gradwire.document import Number, Table
 from gradwire.errors import PlanError
-from gradwire.planner.curves import Curve
+from gradwire.planner.curves import CURVE, Curve
 
 _WORTH = 0.9  # a floor or a knee must leave at most this much of the misfit
 _ROUNDING = 1e-7  # a misfit that is nothing but rounding needs no explanation
@@ -46,29 +47,9 @@ class Fit:
     def to_json(self) -> dict[str, object]:
         return {"curve": self.curve.to_json(), "error": self.error, "spread": self.spread}
 
-    @staticmethod
-    def from_json(value: dict[str, object]) -> Fit:
-        """What `to_json` wrote. PlanError where that cannot be."""
-        try:
-            curve = Curve.from_json(value["curve"])  # type: ignore[arg-type]
-            return Fit(curve, number(value["error"], "error"), number(value["spread"], "spread"))
-        except PlanError:
-            raise
-        except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
-            raise PlanError(
-                f"a saved fit has a curve, an error and a spread; got {value!r}. Profile again."
-            ) from problem
 
-
-def number(value: object, name: str, most: float = math.inf) -> float:
-    """From a saved profile, if it is finite and neither negative nor too large; else PlanError."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not 0 <= value <= most:  # type: ignore[arg-type,operator]
-        upto = f" to {most:g}" if math.isfinite(most) else " or more"
-        raise PlanError(
-            f"in a profile {name} is a finite number, 0{upto}; got {value!r}. Profile again."
-        )
-    return float(value)  # type: ignore[arg-type]
+FIT = Table({"curve": CURVE, "error": Number(least=0), "spread": Number(least=0)}, make=Fit)
+"""In a document: what `to_json` wrote."""
 
 
 class _Point(NamedTuple):

@@ -6,14 +6,16 @@ import json
 import math
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradwire.buckets import Parameter
+from gradwire.buckets import NEEDED, OPTIONAL, Parameter, parameter_of
+from gradwire.document import Document, List, Map, Maybe, Number, Table, Text, broken
 from gradwire.errors import PlanError
-from gradwire.planner.fit import Fit, number
+from gradwire.planner.fit import FIT, Fit
 
 FORMAT = 1
 
@@ -102,14 +104,6 @@ class Contention:
         """Infinity, which JSON has not, is null."""
         return {**vars(self), "cores": self.cores if math.isfinite(self.cores) else None}
 
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Contention:
-        """What `to_json` wrote, or an older version; what is not there has its default."""
-        cores = math.inf if value["cores"] is None else number(value["cores"], "cores")
-        names = ("start_slowdown", "start_sharing", "start_demand", "wake_seconds")
-        more = {n: number(value[n], n) for n in names if n in value}
-        return Contention(cores, number(value["wire_demand"], "wire_demand"), **more)
-
 
 @dataclass(frozen=True)
 class Profile:
@@ -192,22 +186,8 @@ class Profile:
     @staticmethod
     def from_json(text: str) -> Profile:
         """PlanError if the text is no profile of a format this version reads."""
-        try:
-            data = json.loads(text)
-            if data.get("format") != FORMAT:
-                raise PlanError(
-                    f"this version reads profiles of format {FORMAT}; got "
-                    f"{data.get('format')!r}. Profile again with this version of gradwire."
-                )
-            return _profile(data)
-        except PlanError:
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError,
-                RecursionError) as error:  # fmt: skip
-            raise PlanError(
-                "a profile is a JSON object with parameters, hosts, strategies and moves; "
-                f"{error!r}. Make one with `gradwire profile`."
-            ) from error
+        profile: Profile = _DOCUMENT.read(text)
+        return profile
 
     def save(self, path: str | Path) -> None:
         """All of it or nothing: ranks on several machines may write to one shared folder."""
@@ -219,22 +199,13 @@ class Profile:
     @staticmethod
     def load(path: str | Path) -> Profile:
         """PlanError if there is no such file or it holds no profile."""
-        try:
-            return Profile.from_json(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(
-                f"a profile's path names a readable file; {error}. Make one with "
-                "`gradwire profile`."
-            ) from error
+        profile: Profile = _DOCUMENT.load(path)
+        return profile
 
 
 def _row(ready: Ready) -> dict[str, Any]:
-    p = ready.parameter
-    sparse = {"sparse": True} if p.sparse else {}
-    return {
-        "name": p.name, "shape": list(p.shape), "dtype": p.dtype, **sparse,
-        "ready_seconds": ready.seconds, "density": ready.density,
-    }  # fmt: skip
+    own = ready.parameter.to_json()
+    return {**own, "ready_seconds": ready.seconds, "density": ready.density}
 
 
 def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:
@@ -248,49 +219,49 @@ def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------
 
 
-def _profile(data: Mapping[str, Any]) -> Profile:
-    ready, hosts = tuple(_ready(row) for row in data["parameters"]), data["hosts"]
-    names = [r.parameter.name for r in ready]
-    if len(set(names)) < len(names):
-        raise PlanError("a profile has every parameter once; some are there twice. Profile again.")
-    if not isinstance(hosts, list) or not hosts or not all(isinstance(h, str) for h in hosts):
-        raise PlanError(
-            f"a profile's hosts are a list of names, one of each rank; got {hosts!r}. "
-            "Profile again."
-        )
-    return Profile(
-        ready=ready,
-        backward_seconds=number(data["backward_seconds"], "backward_seconds"),
-        around_seconds=number(data["around_seconds"], "around_seconds"),
-        hosts=tuple(hosts),
-        device=str(data["device"]),
-        backend=str(data["backend"]),
-        contention=Contention.from_json(data["contention"]),
-        strategies={n: _strategy_cost(cost) for n, cost in data["strategies"].items()},
-        compressors={
-            n: LocalCost(*_fits(cost, "encode", "decode", "add"))
-            for n, cost in data["compressors"].items()
+def _ready(ready_seconds: float, density: float, **parameter: Any) -> Ready:
+    return Ready(parameter_of(**parameter), ready_seconds, density)
+
+
+def _contention(cores: float | None, **others: float) -> Contention:
+    return Contention(math.inf if cores is None else cores, **others)
+
+
+def _profile(parameters: list[Ready], hosts: list[str], **others: Any) -> Profile:
+    names = Counter(ready.parameter.name for ready in parameters)
+    for i, ready in enumerate(parameters):
+        if names[ready.parameter.name] > 1:
+            rule = "is there once, as every parameter is"
+            raise broken(rule, ready.parameter.name, f".parameters[{i}].name")
+    return Profile(tuple(parameters), hosts=tuple(hosts), **others)
+
+
+_NUMBER = Number(least=0)
+_READY = Table(
+    {**NEEDED, "ready_seconds": _NUMBER, "density": Number(0, 1)}, OPTIONAL, make=_ready
+)
+_COST = Table(
+    dict.fromkeys(("encode", "wire", "decode", "bytes"), FIT),
+    dict.fromkeys(("latency_seconds", "per_parameter_seconds", "error"), _NUMBER),
+    make=StrategyCost,
+)
+_LOCAL = Table(dict.fromkeys(("encode", "decode", "add"), FIT), make=LocalCost)
+CONTENTION = Table(
+    {"cores": Maybe(_NUMBER), "wire_demand": _NUMBER},
+    # What is not there, as in an older version's, has its default.
+    dict.fromkeys(("start_slowdown", "start_sharing", "start_demand", "wake_seconds"), _NUMBER),
+    make=_contention,
+)
+_DOCUMENT = Document(
+    "a profile",
+    Table(
+        {
+            "parameters": List(_READY), "hosts": List(Text(), least=1), "device": Text(),
+            "backend": Text(), "backward_seconds": _NUMBER, "around_seconds": _NUMBER,
+            "contention": CONTENTION, "strategies": Map(_COST), "compressors": Map(_LOCAL),
+            "moves": Map(FIT), "versions": Map(Text()),
         },
-        moves={n: Fit.from_json(fit) for n, fit in data["moves"].items()},
-        versions=dict(data["versions"]),
-    )
-
-
-def _ready(row: Mapping[str, Any]) -> Ready:
-    name, shape = row["name"], tuple(int(number(n, "a shape")) for n in row["shape"])
-    if not isinstance(name, str) or not isinstance(row["dtype"], str):
-        raise PlanError(f"a parameter has a name and a dtype; got {row!r}. Profile again.")
-    parameter = Parameter(name, shape, row["dtype"], bool(row.get("sparse", False)))
-    seconds = number(row["ready_seconds"], "ready_seconds")
-    return Ready(parameter, seconds, number(row["density"], "density", most=1.0))
-
-
-def _strategy_cost(data: Mapping[str, Any]) -> StrategyCost:
-    names = ("latency_seconds", "per_parameter_seconds", "error")
-    more = {name: number(data[name], name) for name in names if name in data}
-    encode, wire, decode, sent = _fits(data, "encode", "wire", "decode", "bytes")
-    return StrategyCost(encode, wire, decode, sent, **more)
-
-
-def _fits(data: Mapping[str, Any], *names: str) -> Iterator[Fit]:
-    return (Fit.from_json(data[name]) for name in names)
+        make=_profile,
+    ),
+    PlanError, "Make one with `gradwire profile`", FORMAT,
+)  # fmt: skip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
+from gradwire.document import Document, List, Map, Maybe, Number, Table, Text, Whole
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
 
@@ -58,23 +59,6 @@ class Explanation:
         """Plain values."""
         return {**asdict(self), "gap": self.gap}
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Explanation:
-        """What `to_json` wrote. PlanError where that cannot be."""
-        try:
-            own = {f.name: data[f.name] for f in fields(Explanation)}
-            groups = tuple(
-                Group(**{f.name: g[f.name] for f in fields(Group)}) for g in own["groups"]
-            )
-            made = Explanation(**{**own, "groups": groups})
-            made.as_text()
-            return made
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PlanError(
-                f"a plan's prediction is what `gradwire plan` wrote; {error!r}. Plan again, or "
-                "explain it with --profile."
-            ) from error
-
     def as_text(self) -> str:
         """For people."""
         lines = [self.verdict, *(f"  {line}" for line in self._summary())]
@@ -102,6 +86,36 @@ class Explanation:
             f"{100 * max(0.0, self.gap):.2g} % are left to win"
         )
         return lines
+
+
+def _explanation(groups: list[Group], **own: Any) -> Explanation:
+    return Explanation(groups=tuple(groups), **own)
+
+
+_COUNT, _NUMBER = Whole(0, 1 << 62), Number()
+_GROUP = Table(
+    {
+        **dict.fromkeys(("label", "strategy", "decided_by", "why"), Text()),
+        **dict.fromkeys(("tensors", "elements"), _COUNT),
+        **dict.fromkeys(("ready_seconds", "done_seconds"), _NUMBER),
+        "gain_seconds": Maybe(_NUMBER),
+    },
+    make=Group,
+)
+_TIMES = ("seconds", "backward_seconds", "exposed_seconds", "lower_bound")
+PREDICTION = Document(
+    "a plan's prediction",
+    Table(
+        {
+            "verdict": Text(), "algorithm": Text(), **dict.fromkeys(_TIMES, _NUMBER),
+            "baselines": Map(_NUMBER), "workers": _COUNT, "hosts": _COUNT,
+            "error": Maybe(_NUMBER), "error_budget": Maybe(_NUMBER), "groups": List(_GROUP),
+        },
+        make=_explanation,
+    ),
+    PlanError, "Plan again, or explain it with --profile",
+)  # fmt: skip
+"""What `Explanation.to_json` wrote."""
 
 
 def _runs(groups: Sequence[Group]) -> Iterator[list[Group]]:

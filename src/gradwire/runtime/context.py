@@ -260,7 +260,8 @@ class BucketContext(Context):
             total = total if total is not None else kernels.zeros(n, self._device)
             p = self.bucket.parameters[i]
             begin, end = Pieces.of(p.name, n, self.world).of_owner(self.rank)
-            total[begin:end].add_(state[OWNERS_RESIDUAL], alpha=self.world)  # it is of the mean
+            own = state[OWNERS_RESIDUAL].view(end - begin)
+            total[begin:end].add_(own, alpha=self.world)  # it is of the mean
         return total
 
     def residual_norm(self) -> float:

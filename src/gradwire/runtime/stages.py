@@ -74,9 +74,10 @@ class StagedContext(BucketContext):
         for number, key in zip(sites, ("residual", *LATER_RESIDUALS)):
             if key in state:
                 total = total if total is not None else kernels.zeros(n, self._device)
-                place = slice(*self._plan.before(self.rank, number).region[i])
+                begin, end = self._plan.before(self.rank, number).region[i]
                 share = self.world / self._plan.holders(self.rank, number)
-                total[place].add_(state[key].reshape(-1).to(total.device), alpha=share)
+                own = state[key].reshape(end - begin).to(total.device)
+                total[begin:end].add_(own, alpha=share)
         return total
 
 

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 
 from gradwire.errors import PlanError
+from gradwire.training.documents import MOST_RANKS
 
 RANKS = "ranks"
 
@@ -44,7 +45,8 @@ def read(
             f"rank can read; '{checkpoint}' is none: {error!r}. Give the folder that was its "
             "checkpoint_id."
         ) from error
-    paths = {name: path for name, path in (metadata.planner_data or {}).items() if path[0] == key}
+    known = (metadata.planner_data or {}).items()
+    paths = {name: path for name, path in known if path[0] == key and len(path) > 1}
     if not paths:
         raise PlanError(
             f"gradwire's state is saved beside the model; '{checkpoint}' has nothing under "
@@ -52,8 +54,15 @@ def read(
         )
     head = {name: path for name, path in paths.items() if path[1] != RANKS}
     state = _filled(head, metadata.state_dict_metadata, reader, key)
-    wanted = set(ranks(state.get("world", 0)))
-    own = {n: path for n, path in paths.items() if path[1] == RANKS and path[2] in wanted}
+    world = state.get("world")
+    if not isinstance(world, int) or not 0 < world <= MOST_RANKS:
+        world = 0  # it is refused later
+    wanted = set(ranks(world))
+    own = {
+        name: path
+        for name, path in paths.items()
+        if path[1] == RANKS and not wanted.isdisjoint(path[2:3])
+    }
     found = _filled(own, metadata.state_dict_metadata, reader, key)
     return {"plan": {}, "aim": {}, "warmup": [], RANKS: {}, **state, **found}
 

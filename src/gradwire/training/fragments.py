@@ -129,6 +129,10 @@ class Fragment:
         that is under way is dropped before."""
         first = states[0]
         outer, kept = first["outer"], first["kept"]
+        groups = self.outer.state_dict()["param_groups"]
+        momenta = outer.get("state") if isinstance(outer, Mapping) else outer
+        outer = {"state": momenta, "param_groups": groups}
+        self.outer.check_state_dict(outer)
         if len(outer["state"]) != kept:
             raise UsageError(
                 f"the outer optimizer's state has the momenta that were saved, {kept}; got "
@@ -143,10 +147,8 @@ class Fragment:
         def take_over() -> None:
             remember()
             self.launched_at = first["launched_at"]
-            groups = self.outer.state_dict()["param_groups"]
             # Copies: momenta are written to in place, and a state may be loaded again.
-            momenta = copy.deepcopy(outer["state"])
-            self.outer.load_state_dict({"state": momenta, "param_groups": groups})
+            self.outer.load_state_dict(copy.deepcopy(outer))
             for name, anchor in self.anchors.named_parameters():
                 anchor.copy_(first["anchors"][name])
 
@@ -155,6 +157,10 @@ class Fragment:
     def _check_anchors(self, saved: Mapping[str, Tensor]) -> None:
         here = dict(self.anchors.named_parameters())
         for name in {**here, **saved}:
+            if name in saved and not saved[name].isfinite().all():
+                raise PlanError(
+                    f"where all ranks were is finite; '{name}' is not. Take the checkpoint before."
+                )
             shapes = [list(of[name].shape) if name in of else "none" for of in (saved, here)]
             if shapes[0] != shapes[1]:
                 raise PlanError(

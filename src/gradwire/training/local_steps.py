@@ -28,6 +28,7 @@ from gradwire.strategy import Strategy
 from gradwire.training.attach import broadcast
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.ddp import inner
+from gradwire.training.documents import LOCAL_STEPS
 from gradwire.training.exclude import excluded
 from gradwire.training.fragments import Fragment, split
 from gradwire.training.fsdp import is_sharded
@@ -171,25 +172,26 @@ class LocalSteps:
             PlanError: it is of another model, or what `Handle.load_state_dict` says. Nothing has
                 changed then.
         """
-        states = [state] if isinstance(state, Mapping) else list(state)
-        if not states or not all({"step", "fragments"} <= own.keys() for own in states):
-            raise UsageError(
-                "a state of local steps is what its state_dict() returned, or a list of all "
-                f"ranks'; got {[sorted(own) for own in states]}. Pass that."
-            )
-        for found in (len(own["fragments"]) for own in states):
-            if found != len(self.fragments):
+        given: list[Any] = list(state) if isinstance(state, list | tuple) and state else [state]
+        for own in map(LOCAL_STEPS.take, given):
+            found = len(own["fragments"])
+            if set(own["fragments"]) != {f"{i}" for i in range(len(self.fragments))}:
                 raise UsageError(
                     f"a state of local steps has the fragments that it was saved with, {found}; "
                     f"there are {len(self.fragments)} here. Pass fragments={found}."
                 )
+            if own["step"] != given[0]["step"]:
+                raise UsageError(
+                    "states of several ranks are of one checkpoint; these are of steps "
+                    f"{given[0]['step']} and {own['step']}. Load those that were saved together."
+                )
         take_over = [
-            fragment.checked([own["fragments"][f"{i}"] for own in states], strict)
+            fragment.checked([own["fragments"][f"{i}"] for own in given], strict)
             for i, fragment in enumerate(self.fragments)
         ]
         for fragment in self.fragments:
             fragment.drop()
-        self.step = states[0]["step"]
+        self.step = given[0]["step"]
         for take in take_over:
             take()
 

@@ -17,20 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gradwire.buckets import Bucket
-from gradwire.errors import GradwireError, PlanError
-from gradwire.local import OF_OTHER_SHAPE
+from gradwire.errors import PlanError
+from gradwire.local import OF_OTHER_SHAPE, RIGHT_FACTOR, THRESHOLD, is_waiting
 from gradwire.plan import Plan
 from gradwire.runtime.ledger import Ledger
 from gradwire.strategy import Strategy
+from gradwire.training.documents import FORMAT, STATE
 from gradwire.training.elastic import by_rate, rates_of, regroup, sources
 from gradwire.training.session import Session
 
 Names = Mapping[str, Sequence[str]]
 """Of parameters, by the text of their strategy."""
-FORMAT = 5
 COMMON = ("world", "step", "taken", "seed", "loss_scale", "plan", "aim", "warmup")
 """What all ranks' states say alike."""
 
@@ -106,6 +107,7 @@ def checked(session: Session, saved: object, *, strict: bool) -> Callable[[], No
     PlanError; what is returned takes it over."""
     head, ranks = _read(saved)
     now = session.plan_at(head["taken"])
+    _check_names(head, ranks, now)
     changed = _changes(head["plan"], now)
     if strict:
         # Warm-up goes on at the next step, and is dense above a density that ranks decide.
@@ -119,6 +121,7 @@ def checked(session: Session, saved: object, *, strict: bool) -> Callable[[], No
     )  # fmt: skip
     own = _of_this_rank(head, ranks, session, ledger)
     _fill(ledger, own)
+    rates = rates_of(own)
     if changed:
         ledger.check_next(now)
         ledger.adopt(now)
@@ -127,7 +130,7 @@ def checked(session: Session, saved: object, *, strict: bool) -> Callable[[], No
         session.go_to(head["step"], head["taken"])
         session.ledger.take_over(ledger)
         session.loss_scale = head["loss_scale"]
-        session.rates.units = rates_of(own)
+        session.rates.units = rates
         if session.clip is not None:
             session.clip.seen = own.get("gradient_norm")
 
@@ -160,20 +163,14 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
 
 
 def _in_words(warmup: Sequence[float]) -> str:
-    return f"Warmup({warmup[0]}, {list(warmup[1:])})" if warmup else "none"
+    return f"Warmup({warmup[0]:g}, {list(warmup[1:])})" if warmup else "none"
 
 
 def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
     """What all ranks' states say alike, and what each says. PlanError if they do not."""
     states = list(saved) if isinstance(saved, list | tuple) and saved else [saved]
     heads, ranks = list[dict[str, Any]](), dict[str, Mapping[str, Any]]()
-    for state in states:
-        if not _is_state(state):
-            found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
-            raise PlanError(
-                f"gradwire's state has format {FORMAT}, a world, a step and ranks; got format "
-                f"{found!r}. Load what handle.state_dict() returned in this version."
-            )
+    for state in map(STATE.take, states):
         heads.append({key: state[key] for key in COMMON})
         twice = [name for name in state["ranks"] if name in ranks]
         if twice:
@@ -192,14 +189,26 @@ def _read(saved: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
     return heads[0], ranks
 
 
-def _is_state(state: Any) -> bool:
-    return (
-        isinstance(state, Mapping) and state.get("format") == FORMAT
-        and all(isinstance(state.get(key), Mapping) for key in ("ranks", "plan", "aim"))
-        and all(isinstance(state.get(key), int) for key in ("world", "step", "taken", "seed"))
-        and isinstance(state.get("loss_scale"), float)
-        and isinstance(state.get("warmup"), list)
-    )  # fmt: skip
+def _check_names(
+    head: Mapping[str, Any], ranks: Mapping[str, Mapping[str, Any]], now: Plan
+) -> None:
+    """PlanError unless all parameters travelled by one strategy each; what `poured_state_of`
+    returned, which remembers none of them, says nothing of that."""
+    present = {name for bucket in now.buckets for name in bucket.names}
+    is_poured = not head["plan"] and not any(
+        tensors for entry in ranks.values() for tensors in entry.get("state", {}).values()
+    )
+    for key in ("plan", "aim"):
+        names = [name for own in head[key].values() for name in own]
+        strangers, left_out = sorted(set(names) - present), sorted(present.difference(names))
+        wrong = strangers or left_out or len(names) > len(present)
+        if wrong and not (is_poured and not names):
+            raise PlanError(
+                f"saved state has the model's parameters, each once; in its {key} "
+                f"{', '.join(strangers[:5]) or 'nothing'} is none here, "
+                f"{', '.join(left_out[:5]) or 'nothing'} is left out. Load the state of this very "
+                "model."
+            )
 
 
 def wanted(session: Session, before: int) -> list[str]:
@@ -222,9 +231,9 @@ def _of_this_rank(
         else:
             rule = f"saved with {before} ranks and loaded with {now}, rank k's goes to k mod {now}"
         raise PlanError(
-            f"{rule}; rank {session.rank_name(session.rank)} needs that of {', '.join(missing)}, "
-            f"and has that of {', '.join(sorted(ranks)) or 'none'}. Save one file per rank; load "
-            "this rank's, or all of them as a list."
+            f"{rule}; rank {session.rank_name(session.rank)} needs that of "
+            f"{', '.join(missing[:5])}, and has that of {', '.join(sorted(ranks)[:5]) or 'none'}. "
+            "Save one file per rank; load this rank's, or all of them as a list."
         )
     own = {k: ranks[name] for k, name in names.items()}
     for entry in own.values():
@@ -244,17 +253,18 @@ def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
             f"{count}. torch.distributed.checkpoint.load fills only those that are there before "
             "it: use handle.load_checkpoint(folder)."
         )
-    if any(state.values()) and entry["part"] != part:
+    if any(state.values()) and list(entry["part"]) != part:
         raise PlanError(
             "residuals belong to the part of each parameter that a rank owns in its machine; "
             f"saved as part {entry['part']} (which, of how many), loaded as {part}. Resume "
             "with as many ranks per machine, or call handle.flush() before saving."
         )
     shapes, sizes = ledger.shapes, ledger.sizes
+    dtypes = {p.name: p.dtype for bucket in ledger.plan.buckets for p in bucket.parameters}
     for name, values in state.items():
         shape = shapes.get(name)
-        found = {k: tuple(v.shape) for k, v in values.items() if k not in OF_OTHER_SHAPE}
-        if shape is None or any(s != shape for s in found.values()):
+        if shape is None or not all(_fits(k, v, shape, dtypes[name]) for k, v in values.items()):
+            found = {k: (str(v.dtype), tuple(v.shape)) for k, v in values.items()}
             raise PlanError(
                 f"saved state has the model's parameters and shapes; '{name}' has {found}, the "
                 f"model has {shape}. Load the state of this very model."
@@ -265,6 +275,25 @@ def _check_entry(entry: Mapping[str, Any], ledger: Ledger) -> None:
             f"saved leftovers have the model's parameters and sizes; {', '.join(wrong[:5])} have "
             "not. Load the state of this very model."
         )
+    for name, x in [*left.items(), *((n, x) for n, own in state.items() for x in own.values())]:
+        if not x.isfinite().all():
+            raise PlanError(
+                f"what is not finite is never remembered; some of '{name}' is not. Take the "
+                "checkpoint before."
+            )
+
+
+def _fits(key: str, x: Tensor, shape: tuple[int, ...], dtype: str) -> bool:
+    """Whether that may be remembered of a parameter; sizes of pieces are looked at later."""
+    if is_waiting(key) and x.dtype != torch.float32:
+        return False
+    own = key in ("velocity", RIGHT_FACTOR, THRESHOLD)  # others are members' of other packages
+    if own and str(x.dtype) not in ("torch.float32", f"torch.{dtype}"):
+        return False
+    if key not in OF_OTHER_SHAPE:
+        return x.shape == shape
+    dimensions = 2 if key == RIGHT_FACTOR else 1
+    return x.dim() == dimensions and (key != THRESHOLD or x.numel() == 1)
 
 
 def _count(state: Mapping[str, Any], leftovers: Mapping[str, Any]) -> int:
@@ -274,35 +303,13 @@ def _count(state: Mapping[str, Any], leftovers: Mapping[str, Any]) -> int:
 def _changes(saved: Names, now: Plan) -> str:
     """The first parameter that goes by another strategy than it was saved with, in words."""
     known = {str(s): s.expand() for s in now.strategies}
-    present = {name for bucket in now.buckets for name in bucket.names}
     for text, names in saved.items():
-        strategy = known.get(text) or _strategy(text)
+        strategy = known.get(text) or Strategy.parse(text).expand()
         for name in names:
-            if name not in present:
-                raise PlanError(
-                    f"saved state has the model's parameters; '{name}' is none here. Load the "
-                    "state of this very model."
-                )
             mine = now.strategy_of(name)
             if mine.expand() != strategy:
                 return f"'{name}' was saved by '{text}', and goes by '{mine}' here"
-    added = present.difference(*saved.values()) if saved else ()
-    if added:
-        raise PlanError(
-            f"saved state has the model's parameters; '{min(added)}' is none of them. Load the "
-            "state of this very model."
-        )
     return ""
-
-
-def _strategy(text: str) -> Strategy:
-    try:
-        return Strategy.parse(text).expand()
-    except GradwireError as error:
-        raise PlanError(
-            f"a state names the strategies that it was saved with; {error}. Load it with the "
-            "version of gradwire that saved it."
-        ) from error
 
 
 def _plan_saved(saved: Names, now: Plan) -> Plan:
@@ -324,6 +331,14 @@ def _fill(ledger: Ledger, entry: Mapping[str, Any]) -> None:
         for key, value in values.items():
             own = value.detach().to(device, copy=True)
             ledger.memory[name][key] = own if key in OF_OTHER_SHAPE else own.reshape(-1)
+    try:
+        for context in ledger.contexts:
+            context.leftovers()
+    except RuntimeError as error:
+        raise PlanError(
+            "what a rank remembers of its pieces has their sizes, by the plan that it was saved "
+            f"with; {error}. Load the state of this very model."
+        ) from error
     left = entry.get("leftovers", {})
     ledger.leftovers = {n: x.detach().to(device, copy=True).reshape(-1) for n, x in left.items()}
 

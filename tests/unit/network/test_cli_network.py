@@ -190,8 +190,12 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     wrong = {
         "it needs --ports, and hccl --addresses too": [],
         "got 1 for 4 hosts": [*files[:3], str(tmp_path / "few.txt")],
-        "bad.json is none": ["--ports", str(tmp_path / "bad.json"), *files[2:]],
-        "a text file that is there": ["--ports", str(tmp_path / "no.json"), *files[2:]],
+        "bad.json) is a table of names; got [1]": [
+            "--ports",
+            str(tmp_path / "bad.json"),
+            *files[2:],
+        ],
+        "path names a readable file": ["--ports", str(tmp_path / "no.json"), *files[2:]],
     }
     for said, more in wrong.items():
         assert main(["network", "export", str(routes), "--format", "hccl", *more]) == 2

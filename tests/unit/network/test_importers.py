@@ -310,7 +310,7 @@ def test_an_infragraph_may_be_yaml() -> None:
         ('"component": "nic"', '"component": "card"', "has no component 'card'"),
         ('"link": "leaf-link"', '"link": "cable"', "names a link that is not there"),
         ('"scheme": "one2one"', '"scheme": "ring"', "has the scheme 'ring'"),
-        ('"instances"', '"nodes"', "the document has no instances"),
+        ('"instances"', '"nodes"', "got no 'instances'"),
         ('"gigabits_per_second"', '"gigabits"', "the cable .* is above 0"),
     ],
 )
@@ -350,19 +350,30 @@ def test_own_files_may_have_nodes_and_cables() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("format = 2", "the format is 2. Write format = 1"),
-        ("format = 1\nspines = 4", "it has 'spines'. There are format, topology"),
-        ("format = 1", "it has neither a topology nor hosts and cables"),
-        ("format = 1\nhosts = []\ncables = [3]", "a cable is 3"),
-        ("format = ", "a topology is a TOML file"),
+        ("format = 2", "has format 1 in this version; got 2. Write for example: format = 1"),
+        ("format = 1\nspines = 4", "has topology, hosts, cables, failed, gbps; got 'spines'"),
+        ("format = 1", "a topology, or hosts and cables; got neither"),
+        ("format = 1\nhosts = []\ncables = [3]", r"cables\[0\] is a list of 3; got 3"),
+        ("format = ", "a topology is written in TOML"),
         (OWN.replace("spine2", "spine9"), "a link or a switch of the topology; got 'spine9'"),
-        (OWN.replace("leaf1-spine0", "spine0"), "gbps are of cables, and 'spine0' is none"),
-        (OWN.replace("25", "-1"), "gbps of leaf1-spine0 is above 0"),
+        (
+            OWN.replace("leaf1-spine0", "spine0"),
+            "gbps has cables, as 'leaf0-spine1'; got 'spine0'",
+        ),
+        (OWN.replace("25", "-1"), r"gbps\['leaf1-spine0'\] is a finite number above 0"),
     ],
 )
 def test_own_files_that_cannot_be_are_refused(text: str, said: str) -> None:
     with pytest.raises(NetworkError, match=said):
         toml.topology(text)
+
+
+def test_what_fails_where_there_are_no_links_is_refused() -> None:
+    text = 'format = 1\nhosts = ["a", "b"]\ncables = [["a", "x", 10], ["b", "x", 10]]\n'
+    assert not toml.topology(text).links
+    for more in ('failed = ["y"]', 'failed = ["x-y"]', 'gbps = {"x-y" = 3}'):
+        with pytest.raises(NetworkError, match="spine0"):
+            toml.topology(text + more)
 
 
 def test_files_are_known_by_their_end(tmp_path: Path) -> None:

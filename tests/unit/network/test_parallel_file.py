@@ -28,12 +28,12 @@ def test_fields_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "missing: dp, pp, tp"),
-        (TEXT + "dpp = 4", "unknown: dpp"),
-        (TEXT.replace("= 32", "= 0"), "dp is a whole number of at least 1"),
+        ("", "got no 'dp'"),
+        (TEXT + "dpp = 4", "got 'dpp'"),
+        (TEXT.replace("= 32", "= 0"), "dp is a whole number, 1 to"),
         (TEXT.replace("= 32", "= 1.5"), "dp is a whole number"),
-        (TEXT.replace("0.012", "'long'"), "forward_seconds is a number of seconds"),
-        (TEXT.replace("0.012", "nan"), "forward_seconds is 0 or more"),
+        (TEXT.replace("0.012", "'long'"), "forward_seconds is a finite number"),
+        (TEXT.replace("0.012", "nan"), "forward_seconds is a finite number"),
         ("dp = = 4", "TOML; .*line 1"),
         ("a = " + "[" * 9999, "TOML"),
     ],

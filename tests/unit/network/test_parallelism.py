@@ -113,8 +113,8 @@ def test_a_tolerance_changes_little() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"dp": 0}, "dp is a whole number of at least 1"),
-        ({"forward_seconds": -1.0}, "forward_seconds is 0 or more"),
+        ({"dp": 0}, "dp is a whole number, 1 to"),
+        ({"forward_seconds": -1.0}, "forward_seconds is a finite number, 0 to"),
         ({"buckets": 1.5}, "buckets is a whole number"),
     ],
 )

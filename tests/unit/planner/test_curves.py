@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradwire.document import Broken
 from gradwire.errors import GradwireError, PlanError
-from gradwire.planner.curves import FREE, Curve, check_schedule, curve_of
+from gradwire.planner.curves import CURVE, FREE, Curve, check_schedule, curve_of
 from gradwire.planner.fit import fit
 
 NUMBER = st.floats(0, 1e6)
@@ -81,7 +82,7 @@ def test_bytes_in_terms_of_elements() -> None:
 
 @given(CURVES)
 def test_saved_and_read_again(curve: Curve) -> None:
-    assert Curve.from_json(json.loads(json.dumps(curve.to_json()))) == curve
+    assert CURVE.read(json.loads(json.dumps(curve.to_json()))) == curve
 
 
 def test_a_saved_curve_can_be_read() -> None:
@@ -138,8 +139,8 @@ def test_what_is_no_cost(cost: object) -> None:
 
 @pytest.mark.parametrize("value", [[], [[1.0, 2.0]], [[1.0], [2.0]], 3, [[1.0, 2.0], ["x"]]])
 def test_what_is_no_saved_curve(value: object) -> None:
-    with pytest.raises(PlanError, match="saved curve"):
-        Curve.from_json(value)  # type: ignore[arg-type]
+    with pytest.raises(Broken, match="is a "):
+        CURVE.read(value)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from gradwire.planner.curves import Curve
 from gradwire.planner.explain import explain, saved, with_prediction
 from gradwire.planner.fit import Fit
 from gradwire.planner.profile import Profile, Ready
-from gradwire.planner.story import Explanation
+from gradwire.planner.story import PREDICTION
 from gradwire.planner.whatif import on
 from gradwire.topology import Cluster
 
@@ -148,20 +148,20 @@ def test_stories_that_are_none(wrong: dict[str, object]) -> None:
     plan = with_prediction(choose(SLOW, lanes=[1]), SLOW)
     assert plan.prediction is not None
     broken = dict(wrong) if "verdict" in wrong or not wrong else {**plan.prediction, **wrong}
-    with pytest.raises(PlanError, match="what `gradwire plan` wrote"):
+    with pytest.raises(PlanError, match="a plan's prediction"):
         saved(replace(plan, prediction=broken))
 
 
 def test_a_prediction_that_is_no_object() -> None:
     document = json.loads(choose(SLOW, lanes=[1]).best.plan.to_json())
     document["prediction"] = "fast"
-    with pytest.raises(PlanError, match="no object"):
+    with pytest.raises(PlanError, match="prediction is a table"):
         Plan.from_json(json.dumps(document))
 
 
 def test_json_and_back() -> None:
     story = explain(choose(SLOW, lanes=[1]), SLOW)
-    assert Explanation.from_json(json.loads(json.dumps(story.to_json()))) == story
+    assert PREDICTION.read(json.dumps(story.to_json())) == story
 
 
 def test_many_alike_are_told_together() -> None:

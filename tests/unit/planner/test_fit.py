@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from gradwire.document import Broken
 from gradwire.errors import PlanError
-from gradwire.planner.fit import Fit, fit
+from gradwire.planner.fit import FIT, fit
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 
@@ -126,6 +127,6 @@ def test_what_cannot_be_fitted_is_refused(points: list[tuple[int, list[float]]])
 
 def test_a_fit_survives_its_file() -> None:
     found = fit(measured(lambda n: max(1e-3, 2e-9 * n), noise=0.1))
-    assert Fit.from_json(found.to_json()) == found  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match="Profile again"):
-        Fit.from_json({"curve": [[0, 1], [0]]})
+    assert FIT.read(found.to_json()) == found
+    with pytest.raises(Broken, match="no 'error'"):
+        FIT.read({"curve": [[0, 1], [0]]})

@@ -199,16 +199,16 @@ def test_measured_points_are_in_the_document(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nope", "cannot be read"),
-        ("{}", r"has \{\}"),
-        ('[{"scheme": "zen", "n": 4}]', 'has {"scheme": "zen", "n": 4}'),
-        ('[{"scheme": "zen", "bytes": 4}]', 'has {"scheme": "zen", "bytes": 4}'),
-        ('[{"scheme": "pigeon", "n": 4, "bytes": 1}]', "pigeon"),
-        ('[{"scheme": ["zen"], "n": 4, "bytes": 1}]', 'has {"scheme": \\["zen"'),
-        ('[{"scheme": "zen", "n": 0, "bytes": 1}]', 'has {"scheme"'),
-        ('[{"scheme": "zen", "n": 4, "bytes": null}]', 'has {"scheme"'),
-        ('[{"scheme": "zen", "n": 4, "seconds": -1}]', 'has {"scheme"'),
-        ('{"scheme": "zen", "n": 4, "bytes": 1}', 'has {"scheme"'),
+        ("nope", "written in JSON"),
+        ("{}", r"is a list; got \{\}"),
+        ('[{"scheme": "zen", "n": 4}]', r"\[0\] has bytes or seconds; got neither"),
+        ('[{"scheme": "zen", "bytes": 4}]', r"\[0\] has scheme, n; got no 'n'"),
+        ('[{"scheme": "pigeon", "n": 4, "bytes": 1}]', r"\[0\]\.scheme is one of .*'pigeon'"),
+        ('[{"scheme": ["zen"], "n": 4, "bytes": 1}]', r"\[0\]\.scheme is one of"),
+        ('[{"scheme": "zen", "n": 0, "bytes": 1}]', r"\[0\]\.n is a whole number, 1 to"),
+        ('[{"scheme": "zen", "n": 4, "bytes": null}]', r"\[0\]\.bytes is a finite number"),
+        ('[{"scheme": "zen", "n": 4, "seconds": -1}]', r"\[0\]\.seconds is a finite number"),
+        ('{"scheme": "zen", "n": 4, "bytes": 1}', "is a list"),
     ],
 )
 def test_points_that_cannot_be_read(text: str, said: str, tmp_path: Path) -> None:
@@ -216,12 +216,11 @@ def test_points_that_cannot_be_read(text: str, said: str, tmp_path: Path) -> Non
     path.write_text(text)
     with pytest.raises(UsageError, match=said) as raised:
         bench.read_measured(path)
-    assert str(raised.value).startswith("measured points are a JSON list of {scheme, n, ")
     assert str(path) in str(raised.value)
 
 
 def test_points_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="names a readable file"):
         bench.read_measured(tmp_path / "none.json")
 
 

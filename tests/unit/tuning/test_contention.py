@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gradwire.planner.profile import Contention
+from gradwire.planner.profile import CONTENTION, Contention
 from gradwire.planner.timeline import Executor, Job, Lane, Stage, simulate
 from gradwire.tuning.contention import cores_of, demand_of, sharing_of
 
@@ -44,9 +44,9 @@ def test_start_ups_pass_at_once_or_one_after_the_other() -> None:
 
 def test_infinity_is_null_in_json() -> None:
     assert Contention().to_json()["cores"] is None
-    assert Contention.from_json(Contention().to_json()) == Contention()
+    assert CONTENTION.read(Contention().to_json()) == Contention()
 
 
 def test_files_of_before_have_the_defaults() -> None:
     old = {"cores": 1.5, "wire_demand": 0.25}
-    assert Contention.from_json(old) == Contention(1.5, 0.25, 1.0, 0.0, 0.0, 0.0)
+    assert CONTENTION.read(old) == Contention(1.5, 0.25, 1.0, 0.0, 0.0, 0.0)

@@ -14,62 +14,86 @@ Source: Keysight/infragraph, models/ and docs/.
 from __future__ import annotations
 
 import importlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from gradwire.document import (
+    JSON,
+    Broken,
+    Document,
+    List,
+    Made,
+    Maybe,
+    Number,
+    Schema,
+    Syntax,
+    Table,
+    Text,
+    Whole,
+)
 from gradwire.errors import NetworkError
 from gradwire.network.fabric import Fabric
 from gradwire.network.importers.graph import Cable, fabric_of
 
 _GBPS = {"gigabits_per_second": 1.0, "gigabytes_per_second": 8.0, "giga_bytes_per_second": 8.0}
-_NAME = re.compile(r"([\w.-]+)(?:\[(\d*)(?:(:)(\d*))?\])?")
+_NAME = re.compile(r"([\w.-]{1,99})(?:\[([0-9]{,9})(?:(:)([0-9]{,9}))?\])?")
 _NIC = "nic"
+_MOST = 1 << 20
+"""Cables, and what there is of one kind."""
+Named = Mapping[str, Any]
 
 
 def topology(text: str) -> Fabric:
     """Hosts are network cards: components of choice 'nic' that edges join to switches, by
     instance and number. What is inside devices is not a fabric's. NetworkError for a document
     that is none, and names in it that are nowhere."""
-    document = _document(text)
-    devices = {device["name"]: device for device in _list(document, "devices")}
-    counts = {i["name"]: int(i.get("count", 1)) for i in _list(document, "instances")}
-    kinds = {i["name"]: devices.get(i["device"]) for i in _list(document, "instances")}
-    gbps = {link["name"]: _bandwidth(link) for link in _list(document, "links")}
+    fabric: Fabric = _DOCUMENT.read(text)
+    return fabric
+
+
+def _fabric(
+    instances: Named | None, edges: Sequence[dict[str, Any]] | None = None,
+    links: Named | None = None, devices: Named | None = None,
+) -> Fabric:  # fmt: skip
+    instances, links, devices = instances or {}, links or {}, devices or {}
+    counts = {name: i["count"] for name, i in instances.items()}
+    kinds = {name: devices.get(i["device"], {}) for name, i in instances.items()}
     hosts: dict[str, None] = {}
     cables = list[Cable]()
-    for edge in _list(document, "edges"):
-        if edge.get("link") not in gbps:
+    for edge in edges or ():
+        if edge["link"] not in links:
             _fail(f"the edge {edge} names a link that is not there", "Define it under 'links'")
-        ends = [list(_nodes(edge[ep], counts, kinds)) for ep in ("ep1", "ep2")]
+        ends = [_nodes(edge[ep], counts, kinds) for ep in ("ep1", "ep2")]
         for one, other in _pairs(edge, ends[0], ends[1]):
             for name, is_card in (one, other):
                 if is_card:
                     hosts[name] = None
-            cables.append(Cable(one[0], other[0], gbps[edge["link"]]))
+            cables.append(Cable(one[0], other[0], links[edge["link"]]))
+            if len(cables) > _MOST:
+                _fail(f"the edges are more than {_MOST} cables", "Make it smaller")
     return fabric_of(sorted(hosts, key=_in_order), cables)
 
 
 def _nodes(
-    end: Mapping[str, Any], counts: Mapping[str, int], kinds: Mapping[str, Any]
-) -> Iterator[tuple[str, bool]]:
+    end: Mapping[str, str], counts: Mapping[str, int], kinds: Mapping[str, Named]
+) -> list[tuple[str, bool]]:
     """Names of hosts and switches at an end of an edge, and which is a host's card."""
-    instance, component = str(end.get("instance", "")), str(end.get("component", ""))
+    instance, component = end["instance"], end["component"]
     name = _NAME.fullmatch(instance)
     if name is None or name[1] not in counts:
         _fail(f"no instance is called {instance!r}", "Define it under 'instances'")
-    device = kinds[name[1]]
-    parts = {c["name"]: c for c in _list(device or {}, "components")}
+    parts = kinds[name[1]]
     part = _NAME.fullmatch(component)
     if part is None or part[1] not in parts:
         _fail(f"{instance} has no component {component!r}", "Define it in its device")
-    for i in _numbers(name, counts[name[1]]):
-        for j in _numbers(part, int(parts[part[1]].get("count", 1))):
-            if parts[part[1]].get("choice") == _NIC:
-                yield f"{name[1]}[{i}].{part[1]}[{j}]", True
-            else:
-                yield f"{name[1]}[{i}]", False  # whichever port: a switch is one node
+    places = _numbers(name, counts[name[1]]), _numbers(part, parts[part[1]]["count"])
+    if len(places[0]) * len(places[1]) > _MOST:
+        _fail(f"{instance} and {component} are more than {_MOST} ends", "Make it smaller")
+    if parts[part[1]]["choice"] == _NIC:
+        return [(f"{name[1]}[{i}].{part[1]}[{j}]", True) for i in places[0] for j in places[1]]
+    # Whichever port: a switch is one node.
+    return [(f"{name[1]}[{i}]", False) for i in places[0] for _ in places[1]]
 
 
 def _numbers(match: re.Match[str], count: int) -> range:
@@ -95,47 +119,88 @@ def _pairs(
         _fail(f"the edge {edge} has the scheme {scheme!r}", "Use one2one or many2many")
 
 
-def _bandwidth(link: Mapping[str, Any]) -> float:
-    bandwidth = (link.get("physical") or link).get("bandwidth", {})
-    for unit, factor in _GBPS.items():
-        if unit in bandwidth:
-            return float(bandwidth[unit]) * factor
-    return 0.0  # inside a device, as a rule; an edge of the fabric with it is refused
+def _instance(name: str, device: str, count: int = 1) -> tuple[str, dict[str, Any]]:
+    return name, {"device": device, "count": count}
 
 
-def _document(text: str) -> dict[str, Any]:
+def _device(name: str, components: Named | None = None) -> tuple[str, Named]:
+    return name, components or {}
+
+
+def _component(name: str, count: int = 1, choice: str | None = None) -> tuple[str, dict[str, Any]]:
+    return name, {"count": count, "choice": choice}
+
+
+def _link(
+    name: str, physical: Mapping[str, float] | None = None, bandwidth: float = 0.0
+) -> tuple[str, float]:
+    """In Gbit/s; 0 inside a device, as a rule: an edge of the fabric with it is refused."""
+    return name, (physical or {}).get("bandwidth", bandwidth)
+
+
+def _gbps(**units: float) -> float:
+    return next((value * _GBPS[unit] for unit, value in units.items()), 0.0)
+
+
+def _parse(text: str) -> Any:
     try:
-        found = json.loads(text)
+        return JSON.parse(text)
     except ValueError:
-        found = _yaml(text)
-    if not isinstance(found, dict) or "instances" not in found:
-        _fail("the document has no instances", "Export it by InfraGraph")
-    return found
+        return _yaml(text)
 
 
 def _yaml(text: str) -> Any:
     try:
         yaml = importlib.import_module("yaml")
     except ImportError:
-        _fail("the document is no JSON, and PyYAML is not installed",
-              "Run 'pip install gradwire[network]', or write it as JSON")  # fmt: skip
+        raise ValueError(
+            "the document is no JSON, and PyYAML is not installed: run 'pip install "
+            "gradwire[network]', or write it as JSON"
+        ) from None
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        _fail(f"the document is neither JSON nor YAML: {error}", "Correct it")
-
-
-def _list(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    found = document.get(key) or []
-    if not isinstance(found, list):
-        _fail(f"{key} is no list", "Write one")
-    return found
+        raise ValueError(str(error)) from None
 
 
 def _in_order(name: str) -> list[str | int]:
     """Numbers in names by their value."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _fail(found: str, instead: str) -> NoReturn:
-    raise NetworkError(f"an InfraGraph names what it joins; {found}. {instead}.")
+    raise Broken(f"names what it joins; {found}. {instead}")
+
+
+def _by_name(of: Schema) -> Maybe:
+    return Maybe(Made(List(of), dict))
+
+
+_COUNT = {"count": Whole(1, _MOST)}
+_BANDWIDTH = {
+    "bandwidth": Table({}, dict.fromkeys(_GBPS, Number(0, 1e9)), make=_gbps)
+}  # fmt: skip
+_END = Table({"instance": Text(), "component": Text()})
+_EDGE = Table({"ep1": _END, "ep2": _END, "link": Text()}, {"scheme": Text()})
+_COMPONENT = Table({"name": Text()}, {**_COUNT, "choice": Maybe(Text())}, make=_component)
+_DOCUMENT = Document(
+    "an InfraGraph",
+    Table(
+        {"instances": _by_name(Table({"name": Text(), "device": Text()}, _COUNT, make=_instance))},
+        {
+            "edges": Maybe(List(_EDGE)),
+            "links": _by_name(
+                Table(
+                    {"name": Text()},
+                    {"physical": Maybe(Table({}, _BANDWIDTH)), **_BANDWIDTH},
+                    make=_link,
+                )
+            ),
+            "devices": _by_name(
+                Table({"name": Text()}, {"components": _by_name(_COMPONENT)}, make=_device)
+            ),
+        },
+        make=_fabric,
+    ),
+    NetworkError, "Export it by InfraGraph again", syntax=Syntax("JSON or YAML", _parse),
+)  # fmt: skip

@@ -12,39 +12,42 @@ or with nodes and cables instead of a builder: hosts = ["a", "b"], cables = [["a
 
 from __future__ import annotations
 
-import tomllib
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
 
+from gradwire.document import TOML, Broken, Document, List, Map, Number, Row, Table, Text
 from gradwire.errors import NetworkError
 from gradwire.network.fabric import Fabric, Link, rate
 from gradwire.network.importers.graph import Cable, fabric_of
 
 FORMAT = 1
-_KEYS = ("format", "topology", "hosts", "cables", "failed", "gbps")
 
 
 def topology(text: str) -> Fabric:
     """NetworkError for what cannot be read, and for links that are not there."""
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NetworkError(f"a topology is a TOML file; {error}. Correct it.") from None
-    if data.get("format") != FORMAT:
-        _fail(f"the format is {data.get('format')!r}", f"Write format = {FORMAT}")
-    unknown = sorted(set(data) - set(_KEYS))
-    if unknown:
-        _fail(f"it has {unknown[0]!r}", f"There are {', '.join(_KEYS)}")
-    failed = [one for name in data.get("failed", []) for one in both_ways(name)]
-    return _base(data).with_rates(_rates(data)).without(*failed)
+    fabric: Fabric = _DOCUMENT.read(text)
+    return fabric
 
 
-def _rates(data: dict[str, Any]) -> dict[Link, int]:
+def _fabric(
+    topology: str = "", hosts: Sequence[str] = (), cables: Sequence[tuple[str, str, float]] = (),
+    failed: Sequence[str] = (), gbps: Mapping[str, float] = {},
+) -> Fabric:  # fmt: skip
+    from gradwire.network.topologies import built  # which knows this file by its name
+
+    if not topology and not cables:
+        raise Broken("has a topology, or hosts and cables; got neither")
+    fabric = built(topology) if topology else fabric_of(hosts, [Cable(*own) for own in cables])
+    down = [one for name in failed for one in both_ways(name)]
+    return fabric.with_rates(_rates(gbps)).without(*down)
+
+
+def _rates(gbps: Mapping[str, float]) -> dict[Link, int]:
     found: dict[Link, int] = {}
-    for name, gbps in data.get("gbps", {}).items():
+    for name, own in gbps.items():
         for link in both_ways(name):
             if not isinstance(link, Link):
-                _fail(f"gbps are of cables, and {name!r} is none", "Write 'leaf0-spine1'")
-            found[link] = rate(f"gbps of {name}", gbps)
+                raise Broken("has cables, as 'leaf0-spine1'; got " + repr(name), ".gbps")
+            found[link] = rate(f"gbps of {name}", own)
     return found
 
 
@@ -55,26 +58,24 @@ def both_ways(name: str) -> list[Link | str]:
     if not dash:
         return [name]
     other, dash, last = rest.rpartition("-")
-    if not (dash and last.isdigit()):
+    if not (dash and last.isdecimal() and len(last) < 10):
         other, last = rest, "0"
     return [Link(one, other, int(last)), Link(other, one, int(last))]
 
 
-def _base(data: dict[str, Any]) -> Fabric:
-    from gradwire.network.topologies import built  # which knows this file by its name
-
-    if "topology" in data:
-        return built(data["topology"])
-    cables = data.get("cables", [])
-    for cable in cables:
-        if not isinstance(cable, list) or len(cable) != 3:
-            _fail(f"a cable is {cable!r}", 'Write ["host0", "leaf0", 25]')
-    if not cables or "hosts" not in data:
-        _fail("it has neither a topology nor hosts and cables", "Write one of them")
-    return fabric_of(data["hosts"], [Cable(*cable) for cable in cables])
-
-
-def _fail(found: str, instead: str) -> NoReturn:
-    raise NetworkError(
-        f"a topology of format {FORMAT} has a builder, or hosts and cables; {found}. {instead}."
-    )
+_GBPS = Number(above=0)
+_DOCUMENT = Document(
+    "a topology",
+    Table(
+        {},
+        {
+            "topology": Text(), "hosts": List(Text()), "cables": List(Row(Text(), Text(), _GBPS)),
+            "failed": List(Text()), "gbps": Map(_GBPS),
+        },
+        make=_fabric, by_hand=True,
+    ),
+    NetworkError,
+    'Write for example: format = 1, topology = "leaf_spine(4, 4, 4)", or hosts = ["host0", …] and '
+    'cables = [["host0", "leaf0", 25], …]',
+    FORMAT, TOML,
+)  # fmt: skip

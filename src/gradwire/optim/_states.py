@@ -1,0 +1,103 @@
+"""Optimizers' states, checked before anything is taken over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradwire.document import (
+    Anything,
+    Broken,
+    Document,
+    List,
+    Map,
+    Number,
+    Schema,
+    Table,
+    Text,
+    broken,
+    read_in,
+)
+from gradwire.errors import UsageError
+from gradwire.training.documents import Floats
+
+_GROUPS = ".param_groups"
+
+
+class Single:
+    """A number, or a tensor of one, as the schema says."""
+
+    def __init__(self, of: Schema) -> None:
+        self.of = of
+
+    def read(self, value: Any) -> Any:
+        is_tensor = isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta
+        is_plain = is_tensor and value.layout == torch.strided
+        return self.of.read(value.item() if is_plain else value)
+
+
+class Id:
+    """Which parameter: torch's number, or a name."""
+
+    def read(self, value: Any) -> Any:
+        return value if isinstance(value, int) else Text().read(value)
+
+
+class Like:
+    """A finite tensor as a state has it, of a parameter's shape."""
+
+    def __init__(self, parameter: Tensor) -> None:
+        self.shape = parameter.shape
+
+    def read(self, value: Any) -> Any:
+        found: Tensor = Floats().read(value)
+        if found.shape != self.shape:
+            raise broken(f"has the shape {list(self.shape)}", list(found.shape))
+        if not found.isfinite().all():
+            raise broken("is finite", found)
+        return found
+
+
+RATE = Single(Number(0, 1e9))
+BELOW_1 = Number(0, math.nextafter(1, 0))
+"""What groups of ours have: learning rates, and momenta."""
+
+
+_STATE = Document(
+    "an optimizer's state",
+    Table({
+        "state": Map(Map(Anything()), key=Id()),
+        "param_groups": List(Table({"params": List(Id())})),
+    }),
+    UsageError, "Load what this optimizer's state_dict() returned",
+)  # fmt: skip
+
+
+def check(
+    optimizer: Optimizer, saved: Any, of_group: Schema,
+    of_state: Callable[[Tensor, Mapping[str, Any]], Schema],
+) -> None:  # fmt: skip
+    """UsageError unless it is a state of this optimizer, with the same numbers of parameters.
+
+    of_group: what each group has; of_state: what a parameter's state is, if there is one, given
+    its group in what was saved.
+    """
+    found = _STATE.take(saved)
+    sizes = [len(group["params"]) for group in found["param_groups"]]
+    here = [len(group["params"]) for group in optimizer.param_groups]
+    try:
+        if sizes != here:
+            raise broken(f"has as many parameters as there are here, {here}", sizes, _GROUPS)
+        pairs = zip(saved["param_groups"], optimizer.param_groups)
+        for i, (group, own) in enumerate(pairs):
+            read_in(of_group, group, "param_groups", i)
+            for key, parameter in zip(group["params"], own["params"]):
+                if saved["state"].get(key):
+                    read_in(of_state(parameter, group), saved["state"][key], "state", key)
+    except Broken as problem:
+        _STATE.refuse(problem)

@@ -1,0 +1,88 @@
+"""What states of training may be; see `state` and `local_steps`, which write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.document import (
+    Anything,
+    Document,
+    List,
+    Made,
+    Map,
+    Number,
+    Row,
+    Table,
+    Text,
+    Whole,
+    broken,
+)
+from gradwire.errors import PlanError, UsageError
+from gradwire.strategy import Strategy
+
+FORMAT = 5
+"""Of a handle's state."""
+
+
+class Dense:
+    """In a state: a tensor, dense and with memory."""
+
+    def read(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta:
+            raise broken("is a dense tensor", value)
+        return value
+
+
+class Floats(Dense):
+    """Of floating-point numbers."""
+
+    def read(self, value: Any) -> Any:
+        if not super().read(value).is_floating_point():
+            raise broken("is a tensor of floating-point numbers", value)
+        return value
+
+
+def _parsed(text: str) -> str:
+    Strategy.parse(text)
+    return text
+
+
+def _rate(text: str) -> str:
+    try:
+        Number(above=0).read(float(text))
+    except ValueError:
+        raise broken("is a learning rate", text) from None
+    return text
+
+
+MOST_RANKS = 1 << 20
+STEP = Whole(0, 1 << 48)
+_NAMES = Map(List(Text()), key=Made(Text(), _parsed))
+_RANK = Table(
+    {"part": Row(Whole(), Whole(1)), "tensors": Whole()},
+    {
+        "state": Map(Map(Dense())), "leftovers": Map(Floats()),
+        "rates": Map(List(Text()), key=Made(Text(), _rate)), "gradient_norm": Number(above=0),
+    },
+)  # fmt: skip
+STATE = Document(
+    "a handle's state",
+    Table({
+        "world": Whole(1, MOST_RANKS), "step": STEP, "taken": STEP,
+        "seed": Whole(-(1 << 63), (1 << 64) - 1), "loss_scale": Number(above=0), "plan": _NAMES,
+        "aim": _NAMES, "warmup": List(Number(above=0)), "ranks": Map(_RANK),
+    }),
+    PlanError, "Load what handle.state_dict() returned in this version", FORMAT,
+)  # fmt: skip
+
+_FRAGMENT = Table({
+    "anchors": Map(Floats()), "outer": Anything(), "kept": Whole(), "launched_at": STEP,
+    "gradwire": Made(Anything(), STATE.take),
+})  # fmt: skip
+LOCAL_STEPS = Document(
+    "a state of local steps", Table({"step": STEP, "fragments": Map(_FRAGMENT)}), UsageError,
+    "Pass what its state_dict() returned, or a list of all ranks'",
+)  # fmt: skip

@@ -100,6 +100,8 @@ class LocalSteps:
     def _before_step(self, optimizer: Optimizer) -> None:
         if makes_states():
             return
+        for fragment in self.fragments:
+            fragment.refuse_failed()
         self._frozen.refuse(optimizer)
         _refuse_scaler(calling_scaler() is not None)
         stepped = held(optimizer)

@@ -157,6 +157,26 @@ def test_nothing_is_forgotten(one: Ranks) -> None:
     one.run(never_again)
 
 
+def amid() -> list[str]:
+    """What is not done in a hook, and does no harm to the backward."""
+    model, found = small(), list[str]()
+    with attached(model, TOPK) as handle:
+        calls = (handle.flush, handle.reset, lambda: handle.adopt(handle.plan))
+        model.two.weight.register_post_accumulate_grad_hook(
+            lambda _: found.extend(told(call) for call in calls)
+        )
+        step(model)
+        step(model)
+    return found
+
+
+def test_what_is_done_between_two_steps(one: Ranks) -> None:
+    (found,) = one.run(amid)
+    assert len(found) == 6
+    for i, text in enumerate(found):
+        assert f"change between two steps; the exchange of step {i // 3} is under way" in text
+
+
 def changed() -> list[str]:
     found = []
     model = small()

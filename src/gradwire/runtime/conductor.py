@@ -173,9 +173,9 @@ class Conductor:
         if not self.is_over:
             self.fail(
                 UsageError(
-                    "a model is detached between two steps; it was amid the exchange of step "
-                    f"{self.step}, in which the other ranks wait. Call detach() after backward(), "
-                    "not in a hook"
+                    "a model is detached, or adopts a plan, between two steps; it was amid the "
+                    f"exchange of step {self.step}, in which the other ranks wait. Do it after "
+                    "backward(), not in a hook"
                 )
             )
         for job in self.jobs:

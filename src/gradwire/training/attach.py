@@ -124,7 +124,7 @@ class Handle:
             PlanError: it is of another model, plan, seed, or number of ranks, or it is not whole;
                 nothing has changed then.
         """
-        self._check_usable()
+        self._check_between_steps()
         load(self._session, state, strict=strict)
 
     def load_checkpoint(
@@ -139,14 +139,14 @@ class Handle:
         """
         from gradwire.training.checkpoint import read  # it takes a second to import
 
-        self._check_usable()
+        self._check_between_steps()
         saved = read(checkpoint, key, partial(wanted, self._session))
         load(self._session, saved, strict=strict)
 
     def reset(self) -> None:
         """Drop all that is remembered, residuals and momenta, as if attached anew; steps are
         counted on. Between two steps; not collective, but for all ranks to do."""
-        self._check_usable()
+        self._check_between_steps()
         self._session.reset()
 
     def flush(self) -> None:
@@ -157,7 +157,7 @@ class Handle:
         ranks may load: ``optimizer.zero_grad(); handle.flush(); optimizer.step()``. Momentum
         stays. With a GradScaler it has the loss's scale, as gradients have.
         """
-        self._check_usable()
+        self._check_between_steps()
         self._check.follow_rates()
         session = self._session
         self._check.flushed = Flushed(session.parameters, session.average_waiting())
@@ -174,7 +174,7 @@ class Handle:
                 the first plan did not, or what the old one remembers cannot be passed on (on all
                 ranks).
         """
-        self._check_usable()
+        self._check_between_steps()
         session = self._session
         described = [p for bucket in session.plan.buckets for p in bucket.parameters]
         group = session.performers[0].group
@@ -197,6 +197,15 @@ class Handle:
         if self._detached:
             raise UsageError("a detached handle exchanges nothing. Attach the model again.")
         self._session.refuse_failed()
+
+    def _check_between_steps(self) -> None:
+        self._check_usable()
+        if self._session.under_way:
+            raise UsageError(
+                "what is remembered, and the plan, change between two steps; the exchange of step "
+                f"{self._session.step} is under way, or its backward() was aborted. Call this "
+                "after backward(), not in a hook; after an aborted one detach and attach again."
+            )
 
 
 def attach(

@@ -175,8 +175,8 @@ class Session:
 
     @_fatal
     def _go_by(self, plan: Plan) -> None:
-        self.refuse_failed()  # other lanes would know nothing of it
         self.conductor.stop()
+        self.refuse_failed()  # another conductor would know nothing of it
         self.ledger.adopt(plan, self._lanes(plan))
         self._conduct()
 

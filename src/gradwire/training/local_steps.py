@@ -60,8 +60,8 @@ class LocalSteps:
 
     Raises:
         UsageError: the model is synchronized otherwise, the optimizer is another's, or numbers do
-            not fit. At a step: a scaler takes it, or parameters were changed between two rounds.
-            What `attach` says.
+            not fit. At a step: a scaler takes it, parameters were changed between two rounds, or
+            an exchange failed. What `attach` says.
     """
 
     def __init__(

@@ -13,8 +13,6 @@ from ranks import Ranks
 from small import attached, close, gradients, loss_of, mean, raised, small
 from small import local_gradients as local
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -29,6 +27,9 @@ REFUSED = "after a failed exchange this model must be attached again"
 
 def sharded() -> tuple[nn.Module, dist.ProcessGroup]:
     """Over a mesh of all ranks as replicas, and the group of these."""
+    from torch.distributed.device_mesh import init_device_mesh  # they take seconds to import
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("slow", "fast"))
     return fully_shard(small(), mesh=mesh["fast"]), mesh["slow"].get_group()  # type: ignore[return-value]
 

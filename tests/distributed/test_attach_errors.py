@@ -226,6 +226,7 @@ def survivors_tell(outcomes: list[Outcome], lost: int, longest: float) -> None:
         assert kind == "PeerError", text
         assert f"rank {lost} died or is stuck" in text, text
         assert "bucket 0" in text
+        assert "in step 3; rank" in text
         assert seconds < longest
         assert after.startswith("UsageError: after a failed exchange"), after
         assert "attach" in after

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from suites import first
 
 JOB = """
-import os, sys, torch, torch.distributed as dist, gradwire
+import os, signal, sys, torch, torch.distributed as dist, gradwire
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1],
                         rank=int(os.environ["RANK"]), world_size=2)
@@ -29,11 +28,35 @@ if sys.argv[2] == "dropped":
     model.zero_grad()
     model(torch.ones(1, 9)).sum().backward()
     del model
+if sys.argv[2] == "forked":
+    rows = torch.utils.data.DataLoader(torch.ones(4, 9), num_workers=2,
+                                       multiprocessing_context="fork")
+    for x in rows:
+        model.zero_grad()
+        model(x).sum().backward()
+    child = os.fork()
+    if not child:
+        signal.alarm(100)  # it shall not wait for what only its parent has
+        for call in (lambda: model(torch.ones(1, 9)).sum().backward(), handle.synchronize):
+            try:
+                call()
+            except gradwire.errors.UsageError as error:
+                assert "is a fork of" in str(error), error
+                assert "Call handle.detach() here" in str(error), error
+            else:
+                raise AssertionError("gradients of this process alone")
+        assert not handle.attached
+        handle.detach()
+        model(torch.ones(1, 9)).sum().backward()
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+    model.zero_grad()
+    model(torch.ones(1, 9)).sum().backward()
 print("done")
 """
 
 
-@pytest.mark.parametrize("how", first(["nothing", "destroy-first", "dropped"]))
+@pytest.mark.parametrize("how", first(["nothing", "forked", "destroy-first", "dropped"], 2))
 def test_processes_end(tmp_path: Path, how: str) -> None:
     jobs = [
         subprocess.Popen(
@@ -47,7 +70,7 @@ def test_processes_end(tmp_path: Path, how: str) -> None:
     ]
     try:
         for job in jobs:
-            out, err = job.communicate(timeout=60)
+            out, err = job.communicate(timeout=110)
             assert job.returncode == 0, err
             assert out == "done\n"
             assert "Traceback" not in err, err

@@ -238,3 +238,15 @@ def told(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", [LISTED, "none | allreduce", "bf16 | allreduce"])
 def test_stats(three: Ranks, strategy: str) -> None:
     three.run(told, strategy)
+
+
+def counted() -> tuple[float, object]:
+    """After three steps, of which the third has the warm-up's second density."""
+    model = small()
+    with attached(model, LISTED, warmup=Warmup(4, (0.5, 0.25))) as handle:
+        train(model, range(3))
+        return handle.stats()["steps"], handle.state_dict()["step"]
+
+
+def test_stats_are_of_the_plan_in_force_and_the_state_counts_all(one: Ranks) -> None:
+    assert one.run(counted) == [(1.0, 3)]

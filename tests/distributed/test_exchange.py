@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwire.errors import PeerError
 from gradwire.moves import AllGather, Exchange
 from gradwire.runtime.process_groups import make_group
-from gradwire.runtime.torch_dist import PACED_BYTES, Performer
+from gradwire.runtime.torch_dist import PACED_BYTES, Performer, _elsewhere
 
 PATIENCE = 4.0  # seconds: the group's timeout where a test waits for it
 LARGE = 8 * 2**20
@@ -191,3 +191,29 @@ def test_the_rank_that_is_gone_is_named(tmp_path: Path, how: str, lost: int) -> 
         assert "exchange" in text
         assert "a test" in text
         assert seconds < PATIENCE + 5
+
+
+def test_ranks_that_failed_elsewhere_are_named_with_it() -> None:
+    store = dist.HashStore()
+    for rank, where in enumerate(("bucket 0 in step 4", "bucket 1 in step 3")):
+        store.set(f"gradwire/failed/{rank}", where)
+    elsewhere = _elsewhere(store, [0, 1], "bucket 0 in step 4")
+    assert elsewhere == "; rank 1 failed in bucket 1 in step 3"
+
+
+def rooms() -> list[torch.device]:
+    """Of what arrives by another backend than Gloo, though nothing is sent."""
+    own, found = Performer(make_group(None, 20), None, torch.device("meta")), []
+
+    def room(_: str, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        found.append(device)
+        return torch.empty(n, dtype=dtype)
+
+    own._gloo, own._scratch.room = False, room  # type: ignore[method-assign]
+    own.perform(Exchange({}, {}), "a test")
+    own.close()
+    return found
+
+
+def test_what_arrives_is_on_the_model_s_device(one: Ranks) -> None:
+    assert one.run(rooms) == [[torch.device("meta")]]

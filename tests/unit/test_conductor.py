@@ -15,6 +15,7 @@ from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PeerError, UsageError
 from gradwire.moves import AllReduce, Move
+from gradwire.runtime import conductor
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.context import BucketContext
 from gradwire.strategy import StepInfo
@@ -160,3 +161,40 @@ def test_close_ends_the_threads(stage) -> None:  # type: ignore[no-untyped-def]
     assert threading.active_count() == before
     assert all(performer.closed for performer in one.performers)
     one.conductor.close()  # once more does no harm
+
+
+def test_a_wait_has_a_limit(stage, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Moves have the groups'; this is for what they do not see."""
+    one = stage(2, 1)
+    monkeypatch.setattr(conductor, "_GRACE_SECONDS", 0.0)
+    one.conductor._timeout_seconds = 0.05
+    one.conductor.begin(3)
+    one.conductor.ready(0, [torch.ones(N)], [one.results[0]], StepInfo())
+    with pytest.raises(PeerError, match=r"in step 3 nothing moved .* 1 of 2 buckets are not done"):
+        one.conductor.wait()
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_lane_survives_whatever_is_raised(stage, at_the_end: bool) -> None:  # type: ignore[no-untyped-def]
+    def leave(*_: Any) -> None:
+        raise SystemExit("told to")
+
+    one = stage(1, 1)
+    if at_the_end:
+        one.conductor._on_end = leave
+    else:
+        one.performers[0].perform = leave
+    with pytest.raises(SystemExit, match="told to"):
+        one.step([0])
+    with pytest.raises(UsageError, match="step 0 failed with: told to"):
+        one.conductor.begin(1)
+
+
+def test_closing_amid_a_step_ends_it(stage) -> None:  # type: ignore[no-untyped-def]
+    one = stage(2, 1)
+    one.conductor.begin(0)
+    one.conductor.ready(1, [torch.ones(N)], [one.results[1]], StepInfo())
+    one.conductor.close()
+    with pytest.raises(UsageError, match=r"detached, or adopts .* amid the exchange of step 0"):
+        one.conductor.wait()
+    assert len(one.ends) == 1

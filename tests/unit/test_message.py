@@ -151,6 +151,15 @@ def test_a_wrong_word_is_refused_and_names_the_rank(
         check_headers(header_of(messages), DIGEST, STEP)
 
 
+def test_every_rank_in_another_step_is_named() -> None:
+    messages = torch.stack([stamped()] * 3)
+    for rank, step in ((0, 9), (2, 6)):
+        messages[rank, :32].view(torch.int64)[3] = step
+    said = r"rank 0 is at step 9, rank 2 is at step 6, this one at 7\. Call backward"
+    with pytest.raises(PayloadError, match=said):
+        check_headers(header_of(messages), DIGEST, STEP)
+
+
 def test_a_rank_that_received_damage_stops_all() -> None:
     good, bad = stamped(), stamped()
     Header(bad).write(DIGEST, STEP, finite=True, damaged=True)

@@ -13,6 +13,8 @@ have this property (benchmarks and horror stories: docs/design/issue-order.md).
 from __future__ import annotations
 
 import atexit
+import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,9 +24,10 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.errors import UsageError
+from gradwire.errors import PeerError, UsageError
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
@@ -41,25 +44,34 @@ class Job:
         self.ready: SimpleQueue[torch.cuda.Event | None] = SimpleQueue()
 
 
+_GRACE_SECONDS = 10.0
+"""A move has the groups' own limit, and it takes seconds more to find out who is missing."""
+
+
 class Conductor:
     """Runs the buckets of one attached model over its lanes.
 
     `on_end` is called once per step, with the error or None, by whichever thread finishes last:
-    after it the results are in place.
+    after it the results are in place. `error` is the first failure, the last word on this
+    conductor: ranks may be in different places after it.
+
+    timeout_seconds: of the lanes' groups; so long `wait` bears that nothing moves.
     """
 
     def __init__(
         self, contexts: Sequence[BucketContext], performers: Sequence[Performer],
         on_end: Callable[[BaseException | None], None], device: torch.device,
+        timeout_seconds: float = 300.0,
     ) -> None:  # fmt: skip
         self.jobs = [Job(i, context) for i, context in enumerate(contexts)]
         self.trace = Trace(performers[0].world)
         self.error: BaseException | None = None
-        self.step = -1
+        self.step, self.is_orphan, self._timeout_seconds = -1, False, timeout_seconds
         self._on_end, self._device, self._closing = on_end, device, False
         self.performers = list(performers)
         self._left, self._lock = 0, threading.Lock()
         self._done = threading.Event()
+        self._done.set()
         count = len(performers)
         self._lanes = [
             _Lane(self, i, performer, self.jobs[i::count])
@@ -69,6 +81,36 @@ class Conductor:
         for lane in self._lanes:
             lane.start()
 
+    # -- what goes wrong -------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """Begin no other step, and no other move in this one. The first reason stays."""
+        self.error = self.error or error
+
+    def refuse_failed(self) -> None:
+        """UsageError, the same each time, once something failed."""
+        if self.is_orphan:
+            raise UsageError(str(self.error))
+        if self.error is not None:
+            reason = str(self.error) or type(self.error).__name__
+            raise UsageError(
+                "after a failed exchange this model must be attached again; step "
+                f"{max(self.step, 0)} failed with: {reason.rstrip('.')}. Restart from a "
+                "checkpoint, or detach and attach again on all ranks."
+            ) from self.error
+
+    def orphan(self) -> None:
+        """In the child of a fork: lanes and locks are the parent's."""
+        self._lock, self._done = threading.Lock(), threading.Event()
+        self._done.set()
+        self.is_orphan, self._closing, self._left = True, True, 0
+        self.error = UsageError(
+            "gradients are exchanged by the process that attached the model; this one, "
+            f"{os.getpid()}, is a fork of it, {os.getppid()}, without its threads and "
+            "connections. Call handle.detach() here to train or evaluate alone, or start "
+            "processes that exchange by torchrun, each of which attaches."
+        )
+
     # -- the training side -----------------------------------------------------------------
 
     def begin(self, step: int) -> None:
@@ -77,11 +119,7 @@ class Conductor:
         Raises:
             UsageError: an earlier step failed; the groups cannot be trusted any more.
         """
-        if self.error is not None:
-            raise UsageError(
-                f"after a failed exchange this model must be attached again; step {self.step} "
-                f"failed with: {self.error}. Restart from a checkpoint, or detach and attach."
-            ) from self.error
+        self.refuse_failed()
         self.step, self._left = step, len(self.jobs)
         self._done.clear()
         self.trace.spans.clear()
@@ -99,8 +137,21 @@ class Conductor:
         job.ready.put(event)
 
     def wait(self) -> None:
-        """Block until the step is over, and raise what went wrong in it."""
-        self._done.wait()
+        """Block until the step is over, and raise what went wrong in it.
+
+        Raises:
+            PeerError: nothing moved for longer than the groups' own limit.
+        """
+        moved = len(self.trace.spans)
+        while not self._done.wait(self._timeout_seconds + _GRACE_SECONDS):
+            if moved == len(self.trace.spans):
+                raise PeerError(
+                    f"an exchange goes on within {self._timeout_seconds} s, attach's "
+                    f"timeout_seconds; in step {self.step} nothing moved for longer, and "
+                    f"{self._left} of {len(self.jobs)} buckets are not done: a lane of this rank "
+                    "is stuck or gone. Look at its threads, for example with `py-spy dump`."
+                )
+            moved = len(self.trace.spans)
         self.join_streams()
         if self.error is not None:
             raise self.error
@@ -119,11 +170,23 @@ class Conductor:
         if self._closing:
             return []
         self._closing = True
+        if not self.is_over:
+            self.fail(
+                UsageError(
+                    "a model is detached, or adopts a plan, between two steps; it was amid the "
+                    f"exchange of step {self.step}, in which the other ranks wait. Do it after "
+                    "backward(), not in a hook"
+                )
+            )
         for job in self.jobs:
             job.ready.put(None)
         for lane in self._lanes:
             if lane is not threading.current_thread():
                 lane.join(timeout=patience_seconds)
+        with self._lock:
+            is_left, self._left = self._left > 0, 0
+        if is_left:  # by all lanes: whoever waits would wait for ever
+            self._end()
         return [lane for lane in self._lanes if not lane.is_alive()]
 
     # -- the lanes' side -------------------------------------------------------------------
@@ -132,24 +195,36 @@ class Conductor:
         """One job is done; the last one ends the step for all."""
         with self._lock:
             self._left -= 1
-            if self._left:
+            if self._left:  # below 0 once the step was given up
                 return
-        self.join_streams()
-        if self.error is None:
-            try:
+        try:
+            self.join_streams()
+            if self.error is None:
                 skipped = not all(job.context.finite for job in self.jobs)
                 for job in self.jobs:
                     job.context.end(skipped)
-            except Exception as error:
-                self.error = error
-        self._on_end(self.error)
-        self._done.set()
+        except Exception as error:
+            self.fail(error)
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            self._on_end(self.error)
+        except BaseException as error:
+            self.fail(error)
+        finally:
+            self._done.set()
 
     def join_streams(self) -> None:
         """Make the caller's CUDA stream wait for every lane's."""
         for lane in self._lanes:
             if lane.stream is not None:
                 torch.cuda.current_stream(self._device).wait_stream(lane.stream)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is under way."""
+        return self._done.is_set()
 
     @property
     def closing(self) -> bool:
@@ -164,6 +239,21 @@ def _close_all() -> None:
     """An interpreter that ends kills waiting threads, and C++ frames on them abort the process."""
     for conductor in list(_AT_WORK):
         conductor.close(patience_seconds=1.0)
+
+
+def _leave_to_parent() -> None:
+    """In the child of a fork. Process groups are kept for good there: when they go, they wait for
+    threads that only the parent has, or crash; torch's own default group does so, too."""
+    conductors = list(_AT_WORK)
+    for conductor in conductors:
+        conductor.orphan()
+    groups = dist.distributed_c10d._world.pg_map if conductors else ()
+    for kept in (*conductors, *groups):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+if hasattr(os, "register_at_fork"):  # where processes fork
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 class _Lane(threading.Thread):
@@ -194,8 +284,8 @@ class _Lane(threading.Thread):
             return
         try:
             self._drive(job)
-        except Exception as error:
-            self._conductor.error = self._conductor.error or error
+        except BaseException as error:  # a lane that ended would be waited for
+            self._conductor.fail(error)
 
     def _on_stream(self, event: torch.cuda.Event | None) -> AbstractContextManager[Any]:
         if self.stream is None:
@@ -207,12 +297,13 @@ class _Lane(threading.Thread):
     def _drive(self, job: Job) -> None:
         """Run the collective's generator: local work up to a move, the move, and on."""
         rounds = job.context.strategy.collective.rounds(job.context)
+        where = f"{job.label} in step {self._conductor.step}"
         kind, began = "encode", perf_counter()
         move = next(rounds)
         while True:
             began = self._span(kind, job.label, began)
             sent = self.performer.bytes_sent(move)
-            arrived = self.performer.perform(move, job.label)
+            arrived = self.performer.perform(move, where)
             began = self._span("wire", job.label, began, sent, move.where)
             kind = "decode"
             try:

@@ -129,7 +129,7 @@ def check_headers(headers: Tensor, digest: int, step: int) -> bool:
         PayloadError: naming the rank whose message is of another plan, another step, or broken.
     """
     facts = headers.tolist()
-    for rank, (magic, flags, theirs, when) in enumerate(facts):
+    for rank, (magic, flags, theirs, _) in enumerate(facts):
         if magic != _MAGIC or flags not in (0, _NON_FINITE, _DAMAGED):
             raise PayloadError(
                 f"a message begins with gradwire's header; rank {rank}'s begins with "
@@ -141,11 +141,12 @@ def check_headers(headers: Tensor, digest: int, step: int) -> bool:
                 f"all ranks follow one plan; rank {rank} sent a message of another bucket "
                 f"(digest {theirs:#x}, expected {digest:#x}). Attach the same plan everywhere."
             )
-        if when != step:
-            raise PayloadError(
-                f"all ranks take the same steps; rank {rank} is at step {when}, this one at "
-                f"{step}. Call backward() equally often on every rank (see no_sync)."
-            )
+    others = [f"rank {rank} is at step {at}" for rank, (*_, at) in enumerate(facts) if at != step]
+    if others:
+        raise PayloadError(
+            f"all ranks take the same steps; {', '.join(others)}, this one at {step}. Call "
+            "backward() equally often on every rank (see no_sync)."
+        )
     damaged = [rank for rank, (_, flags, _, _) in enumerate(facts) if flags == _DAMAGED]
     if damaged:
         raise PayloadError(

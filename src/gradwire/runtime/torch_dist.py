@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -50,19 +51,22 @@ _EVEN = 1.5  # times the mean
 
 _GRACE = timedelta(seconds=1)  # for all that is under way, once something failed
 _LINE = 64  # bytes: what arrives from each rank begins at a cache line
+_CPU = torch.device("cpu")
 
 
 class Performer:
     """One lane's way to the network. Blocks the calling thread, never uses futures.
 
-    parts: process groups for the moves that only some of its ranks make.
+    parts: process groups for the moves that only some of its ranks make. device: of what arrives
+    where nothing is sent; a thread's own current one may be another's.
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, parts: Mapping[Group, dist.ProcessGroup] | None = None
-    ) -> None:
-        self.group = group
-        self._parts = {name: Performer(part) for name, part in (parts or {}).items()}
+        self, group: dist.ProcessGroup, parts: Mapping[Group, dist.ProcessGroup] | None = None,
+        device: torch.device = _CPU,
+    ) -> None:  # fmt: skip
+        self.group, self._device, self._process = group, device, os.getpid()
+        self._parts = {n: Performer(part, None, device) for n, part in (parts or {}).items()}
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = dist.get_backend(group) == "gloo"
         self._scratch = kernels.Scratch()
@@ -90,7 +94,7 @@ class Performer:
         except (RuntimeError, ConnectionError) as error:
             raise PeerError(
                 f"every rank must take part in {move} of {label}; "
-                f"{silent_ranks(self.group, move.group)} Look at that rank's own log. "
+                f"{silent_ranks(self.group, label, move.group)} Look at that rank's own log. "
                 f"(The backend says: {str(error).splitlines()[0]})"
             ) from error
         raise MoveError(f"torch.distributed performs the moves of gradwire.moves; got {move}.")
@@ -104,7 +108,10 @@ class Performer:
         return self._parts[move.group]
 
     def close(self) -> None:
-        """Give the groups' threads and sockets back; not collective."""
+        """Give the groups' threads and sockets back; not collective. To the process that made
+        them: in a fork of it there are none, and who joins them waits for ever."""
+        if self._process != os.getpid():
+            return
         # A name that only some ranks made would be given again, its old addresses in the store.
         named_by_all = dist.is_initialized() and self.world == dist.get_world_size()
         for performer in (*self._parts.values(), self):
@@ -170,7 +177,7 @@ class Performer:
 
     def _exchange(self, move: Exchange) -> dict[int, Tensor]:
         """Receives are posted first; each rank begins with its neighbours."""
-        device = torch.device("cpu") if self._gloo else torch.device("cuda")
+        device = _CPU if self._gloo else self._device
         starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in move.receives.values())]
         room = self._scratch.room("exchanged", starts[-1], torch.uint8, device)
         arrived = {
@@ -296,25 +303,35 @@ def _left(deadline: float) -> timedelta:
 
 
 def silent_ranks(
-    group: dist.ProcessGroup, part: Group | None = None, patience_seconds: float = 3.0
-) -> str:
-    """A sentence naming the ranks that did not report the same failure; not collective.
+    group: dist.ProcessGroup, label: str, part: Group | None = None,
+    patience_seconds: float = 3.0,
+) -> str:  # fmt: skip
+    """A sentence naming the ranks that did not report a failure; not collective.
 
     Every rank that sees a failure says so in the group's store; whoever stays silent is dead or
     stuck. If the store itself is gone, so is the process that hosts it.
+    label: what failed here; ranks that say something else are named, with that.
     part: the ranks that moved, if not all did: they are looked at first.
     """
     rank, everybody = dist.get_rank(group), range(dist.get_world_size(group))
     try:
         store = dist.distributed_c10d._get_process_group_store(group)
-        store.set(f"gradwire/failed/{rank}", "1")
+        store.set(f"gradwire/failed/{rank}", label)
         missing = _missing(store, part.ranks if part else everybody, patience_seconds)
         missing = missing or _missing(store, everybody, 0.0)
+        elsewhere = _elsewhere(store, [r for r in everybody if r not in missing], label)
     except Exception:
         return "the rank that hosts the rendezvous store (rank 0 under torchrun) is gone."
     if not missing:
-        return "every rank is alive but some did not answer in time."
-    return f"rank {', '.join(map(str, missing))} died or is stuck."
+        return f"every rank is alive but some did not answer in time{elsewhere}."
+    silent = ", ".join(map(str, missing))
+    return f"rank {silent} died or is stuck, or calls backward() less often{elsewhere}."
+
+
+def _elsewhere(store: Any, ranks: Sequence[int], label: str) -> str:
+    """What failed on those of these ranks where it is not the same."""
+    told = {r: store.get(f"gradwire/failed/{r}").decode() for r in ranks}
+    return "".join(f"; rank {r} failed in {where}" for r, where in told.items() if where != label)
 
 
 def _missing(store: Any, ranks: Sequence[int], patience_seconds: float) -> list[int]:

@@ -70,8 +70,8 @@ class Handle:
 
     @property
     def attached(self) -> bool:
-        """Whether it synchronizes; False after `detach`."""
-        return not self._detached
+        """Whether it synchronizes; False after `detach`, and in the child of a fork."""
+        return not (self._detached or self._session.conductor.is_orphan)
 
     @property
     def trace(self) -> Trace:
@@ -84,7 +84,7 @@ class Handle:
 
     def synchronize(self) -> None:
         """Exchange what `.grad` holds now, without a backward. Collective; not under DDP."""
-        self._refuse_detached()
+        self._check_usable()
         self._frontend.synchronize()
 
     def stats(self) -> dict[str, float]:
@@ -124,7 +124,7 @@ class Handle:
             PlanError: it is of another model, plan, seed, or number of ranks, or it is not whole;
                 nothing has changed then.
         """
-        self._refuse_detached()
+        self._check_between_steps()
         load(self._session, state, strict=strict)
 
     def load_checkpoint(
@@ -139,14 +139,14 @@ class Handle:
         """
         from gradwire.training.checkpoint import read  # it takes a second to import
 
-        self._refuse_detached()
+        self._check_between_steps()
         saved = read(checkpoint, key, partial(wanted, self._session))
         load(self._session, saved, strict=strict)
 
     def reset(self) -> None:
         """Drop all that is remembered, residuals and momenta, as if attached anew; steps are
         counted on. Between two steps; not collective, but for all ranks to do."""
-        self._refuse_detached()
+        self._check_between_steps()
         self._session.reset()
 
     def flush(self) -> None:
@@ -157,7 +157,7 @@ class Handle:
         ranks may load: ``optimizer.zero_grad(); handle.flush(); optimizer.step()``. Momentum
         stays. With a GradScaler it has the loss's scale, as gradients have.
         """
-        self._refuse_detached()
+        self._check_between_steps()
         self._check.follow_rates()
         session = self._session
         self._check.flushed = Flushed(session.parameters, session.average_waiting())
@@ -174,7 +174,7 @@ class Handle:
                 the first plan did not, or what the old one remembers cannot be passed on (on all
                 ranks).
         """
-        self._refuse_detached()
+        self._check_between_steps()
         session = self._session
         described = [p for bucket in session.plan.buckets for p in bucket.parameters]
         group = session.performers[0].group
@@ -193,9 +193,19 @@ class Handle:
         leave(self._session.parameters.values(), self._session)
         self._detached = True
 
-    def _refuse_detached(self) -> None:
+    def _check_usable(self) -> None:
         if self._detached:
             raise UsageError("a detached handle exchanges nothing. Attach the model again.")
+        self._session.refuse_failed()
+
+    def _check_between_steps(self) -> None:
+        self._check_usable()
+        if self._session.under_way:
+            raise UsageError(
+                "what is remembered, and the plan, change between two steps; the exchange of step "
+                f"{self._session.step} is under way, or its backward() was aborted. Call this "
+                "after backward(), not in a hook; after an aborted one detach and attach again."
+            )
 
 
 def attach(
@@ -216,13 +226,13 @@ def attach(
         wants_machines: have groups of ranks inside machines for plans that are adopted later,
             though this one needs none. Not made where machines differ in their number of ranks.
     """
-    _check_ready(module, timeout_seconds, lanes, clip_norm)
+    _check_ready(module, process_group, timeout_seconds, lanes, clip_norm)
     if clip_overlap and clip_norm is None:
         raise UsageError(
             "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
         )
     warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
-    settings = Settings(clip_norm, clip_overlap, seed, warmup)
+    settings = Settings(clip_norm, clip_overlap, seed, warmup, timeout_seconds)
     module = inner(module)
     ddp = module if isinstance(module, DistributedDataParallel) else None
     if ddp is not None and process_group is None:
@@ -254,7 +264,7 @@ def attach(
         group,
         *(make_group(process_group, timeout_seconds) for _ in range(lanes_used - 1)),
     ]
-    performers = [_performer(g, machines, pinned, timeout_seconds) for g in groups]
+    performers = [_performer(g, machines, pinned, timeout_seconds, device) for g in groups]
     if ddp is None:
         broadcast(module, group)
     session = Session(parameters, agreed, performers, settings, machines=machines, scaler=scaler)
@@ -279,12 +289,12 @@ def _frontend(
 
 def _performer(
     group: dist.ProcessGroup, machines: Machines | None, pinned: tuple[Pins, list[int]] | None,
-    timeout_seconds: float,
+    timeout_seconds: float, device: torch.device,
 ) -> Performer:  # fmt: skip
     """Of one lane. pinned: and the hosts of ranks. Collective."""
     parts = make_parts(group, machines, timeout_seconds)
     if pinned is None:
-        return Performer(group, parts)
+        return Performer(group, parts, device)
     return PlanePerformer(group, join_planes(*pinned, group, timeout_seconds), parts)
 
 
@@ -374,8 +384,9 @@ def _asked(
 
 
 def _check_ready(
-    module: nn.Module, timeout_seconds: float, lanes: int | None, clip_norm: float | None
-) -> None:
+    module: nn.Module, process_group: object, timeout_seconds: float, lanes: int | None,
+    clip_norm: float | None,
+) -> None:  # fmt: skip
     if not dist.is_available() or not dist.is_initialized():
         raise UsageError(
             "attach needs torch.distributed; it is not initialized. Call "
@@ -393,6 +404,20 @@ def _check_ready(
         fits = isinstance(value, int | float) and value > 0
         if value is not None and not fits:
             raise UsageError(f"{name} is above 0; got {value!r}. Leave it out for the default.")
+    _check_group(process_group)
+
+
+def _check_group(group: Any) -> None:
+    """What new_group returns to the ranks that are not in it is no group."""
+    if group is None or isinstance(group, dist.ProcessGroup):
+        if dist.get_rank(group) >= 0:
+            return
+    elif group != dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError(f"process_group is one of torch.distributed's; got {group!r}.")
+    raise UsageError(
+        "attach is called by the ranks of process_group, and by no other; rank "
+        f"{dist.get_rank()} is not in it. Call attach() there only, or leave process_group out."
+    )
 
 
 def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:

@@ -33,7 +33,7 @@ class DdpFrontend:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages, by DDP, it may be
-        self._averages, self._raises = Averages(), False
+        self._averages, self._raises, self._closed = Averages(), False, False
         session.on_end = self._complete
         self._owner = [self]  # of the hook: DDP keeps that for good, and what it holds
         try:
@@ -57,7 +57,10 @@ class DdpFrontend:
         )
 
     def close(self) -> None:
-        self._owner.clear()
+        """Amid a backward the hook stays until it is over: its futures are waited for."""
+        self._closed = True
+        if not self._session.under_way:
+            self._owner.clear()
 
     def take(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """One of DDP's buckets. Returns when its averages are to come."""
@@ -67,6 +70,9 @@ class DdpFrontend:
         if self._begins(bucket, names):
             self._check_join()
             self._open, self._kept_back, self._averages.under_gradient = [], [], None
+            if self._session.failed and _at_end_of_backward(self._session.refuse_failed):
+                future.set_result(bucket.buffer())  # now would be in DDP's midst: it is lost then
+                return future
             self._session.begin()
             self._raises = _at_end_of_backward(self._finish)
         buffer = bucket.buffer()  # of a sparse bucket there are no views
@@ -122,6 +128,8 @@ class DdpFrontend:
     def _finish(self) -> None:
         """After DDP's own last word. There is none where a parameter had no gradient, and DDP was
         not to look for such: it says so in the next forward, so this step must end."""
+        if self._closed:
+            self._owner.clear()
         if not self._session.all_delivered:
             self._session.flush(self._session.nothing)
         self._session.wait()

@@ -41,18 +41,26 @@ class Fragment:
     @torch.no_grad()
     def launch(self, step: int) -> None:
         """How far this rank came until that step goes on its way. Returns at once."""
+        self._session.refuse_failed()
         self.launched_at = step
         for name, anchor in self.anchors.named_parameters():
-            anchor.grad = anchor - self.parameters[name]
+            anchor.grad = (anchor - self.parameters[name]).to(anchor.dtype)
         self._frontend.launch()
         self.under_way = True
 
-    @torch.no_grad()
     def land(self, keep: float | None = None) -> None:
         """Wait for it, step, and go on from there. A round in which any rank's progress is not
         finite is dropped: all go back to where they were."""
         self._frontend.land()
         self.under_way = False
+        try:
+            self._step(keep)
+        except BaseException as error:  # the other ranks have stepped
+            self._session.fail(error)
+            raise
+
+    @torch.no_grad()
+    def _step(self, keep: float | None) -> None:
         if self._session.ledger.finite:
             self.outer.step()
         else:
@@ -72,6 +80,10 @@ class Fragment:
         for name, anchor in self.anchors.named_parameters():
             here = self.parameters[name]
             here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
+
+    def refuse_failed(self) -> None:
+        """UsageError once an exchange failed: this rank would go on alone."""
+        self._session.refuse_failed()
 
     @torch.no_grad()
     def refuse_moved(self, among: Container[int]) -> None:

@@ -11,7 +11,9 @@ replicate group keep the same parts; each such group agrees on a plan of its own
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,7 +91,8 @@ class DenseAverage:
     def __init__(
         self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None
     ) -> None:
-        self._group, self._queued = group, False
+        self._group = group
+        self._backward: weakref.ref[Any] | None = None  # the one under way, by its callback
         self._hooks: Any = WeakIdKeyDictionary()
         for p in parameters:
             hook = p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
@@ -101,12 +104,13 @@ class DenseAverage:
         self._hooks.pop(parameter).remove()
 
     def _on_gradient(self, parameter: Tensor) -> None:
-        if not self._queued:
-            self._queued = True
-            _after_backward(self._average)
+        if self._backward is None or self._backward() is None:  # that may have been aborted
+            callback = partial(self._average)
+            self._backward = weakref.ref(callback)
+            _after_backward(callback)
 
     def _average(self) -> None:
-        self._queued = False
+        self._backward = None
         parameters = list(self._hooks)
         _fill(parameters)
         for shard in (shard_of(p.grad) for p in parameters):

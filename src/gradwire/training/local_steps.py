@@ -61,8 +61,8 @@ class LocalSteps:
 
     Raises:
         UsageError: the model is synchronized otherwise, the optimizer is another's, or numbers do
-            not fit. At a step: a scaler takes it, or parameters were changed between two rounds.
-            What `attach` says.
+            not fit. At a step: a scaler takes it, parameters were changed between two rounds, or
+            an exchange failed. What `attach` says.
     """
 
     def __init__(
@@ -101,6 +101,8 @@ class LocalSteps:
     def _before_step(self, optimizer: Optimizer) -> None:
         if makes_states():
             return
+        for fragment in self.fragments:
+            fragment.refuse_failed()
         self._frozen.refuse(optimizer)
         _refuse_scaler(calling_scaler() is not None)
         stepped = held(optimizer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,8 @@ class ModuleFrontend:
     ) -> None:
         self._session, self._parameters = session, parameters or session.parameters
         self._enabled, self._active, self._exchanges = True, False, False
-        self._backward: weakref.ref[Any] | None = None  # the one under way
+        self._backward: weakref.ref[Any] | None = None  # the one under way, by its callback
+        self._thread = 0
         self._averages = Averages()
         self._hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
@@ -52,17 +54,24 @@ class ModuleFrontend:
 
     def launch(self) -> None:
         """Begin to exchange what `.grad` holds now. Collective; returns at once."""
-        self._refuse_aborted()
-        if not self._active:
-            self._begin()
-        if self._exchanges:
-            self._session.flush(self._absent)
+        self._notice_aborted()
+        try:
+            if not self._active:
+                self._begin()
+            if self._exchanges:
+                self._session.flush(self._absent)
+        except BaseException:
+            self._active = False
+            raise
 
     def land(self) -> None:
-        """Wait for what was launched."""
-        self._active, self._backward = False, None
-        if self._exchanges:
-            self._session.wait()
+        """Wait for what was launched; or say why it was not."""
+        try:
+            if self._exchanges:
+                self._session.wait()
+        finally:
+            self._active, self._backward = False, None
+        self._session.refuse_failed()
         self._averages.refuse()
         self._remember_averages()
 
@@ -96,14 +105,12 @@ class ModuleFrontend:
         backward()."""
         torch.autograd.Variable._execution_engine.queue_callback(callback)
 
-    def _refuse_aborted(self) -> None:
+    def _notice_aborted(self) -> None:
         """Autograd drops its callbacks with the backward that they were queued in."""
         if self._active and self._backward is not None and self._backward() is None:
-            raise UsageError(
-                f"the backward() of step {self._session.step} was aborted amid its exchange, in "
-                "which the other ranks wait, so there is no next one. Detach and attach again on "
-                "all ranks, or restart from a checkpoint."
-            )
+            self._active, self._averages.under_gradient = False, None
+            if self._exchanges:
+                self._session.fail_aborted()
 
     # -- one backward ----------------------------------------------------------------------
 
@@ -115,13 +122,14 @@ class ModuleFrontend:
         return on_gradient
 
     def _on_gradient(self, name: str) -> None:
+        self._notice_aborted()
         self._look(name, added=1)
-        self._refuse_aborted()
         if not self._active:
-            self._begin()
             callback = partial(self.synchronize)
-            self._backward = weakref.ref(callback)
             self._after_backward(callback)
+            self._backward = weakref.ref(callback)
+            self._begin()
+        self._refuse_another_thread(name)
         gradient = self._gradient(name)
         if self._exchanges and gradient is not None:
             self._deliver(name, gradient)
@@ -134,9 +142,27 @@ class ModuleFrontend:
         return self._averages.look(name, self._gradient(name), self._writes(name) - added)
 
     def _begin(self) -> None:
-        self._active, self._exchanges = True, self._averages.under_gradient is None
-        if self._exchanges:
-            self._session.begin()
+        """Without an exchange where `land` will refuse: now would be amid a backward, which torch
+        does not always survive."""
+        self._active, self._thread = True, threading.get_ident()
+        self._exchanges = self._averages.under_gradient is None and not self._session.failed
+        try:
+            if self._exchanges:
+                self._session.begin()
+        except BaseException:
+            self._active = False
+            raise
+
+    def _refuse_another_thread(self, name: str) -> None:
+        """On CPUs a backward runs in the thread that called it; those on a GPU share one."""
+        if self._session.device.type == "cpu" and self._thread != threading.get_ident():
+            error = UsageError(
+                "an attached model has one backward() at a time; amid the exchange of step "
+                f"{self._session.step} a gradient of '{name}' came from another thread, and both "
+                "are in one .grad now. Call backward() from one thread, or under a lock."
+            )
+            self._session.fail(error)
+            raise error
 
     def _remember_averages(self) -> None:
         """All, so that a second backward is refused before it has begun an exchange."""

@@ -133,7 +133,8 @@ class OptimizerCheck:
             )
 
     def _check_backward_over(self) -> None:
-        """Amid an exchange `.grad` holds this rank's own gradients."""
+        """Amid an exchange `.grad` holds this rank's own gradients, and after one that failed."""
+        self._session.refuse_failed()
         if self._session.under_way:
             raise UsageError(
                 "an optimizer steps with averages, which are there when backward() has returned; "

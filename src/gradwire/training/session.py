@@ -7,8 +7,9 @@ gradients are complete goes to the conductor at once, unless clipping must first
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from gradwire.runtime.rates import Rates
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 from gradwire.training.clipping import LocalClip
+from gradwire.training.gradient_check import check
 from gradwire.training.stats import Stats
 from gradwire.warmup import Warmup, at_density
 
@@ -38,10 +40,36 @@ class Settings:
     clip_overlap: bool = False
     seed: int = 0
     warmup: Warmup | None = None
+    timeout_seconds: float = field(default=300.0, repr=False)  # may differ between ranks
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _fatal(
+    method: Callable[Concatenate[Session, P], T],
+) -> Callable[Concatenate[Session, P], T]:
+    """What is raised in it, even from a keyboard, comes amid an exchange: this rank may be
+    elsewhere than the others then, so the session begins no other one."""
+
+    @wraps(method)
+    def guarded(self: Session, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    return guarded
 
 
 class Session:
-    """Plan, memory and conductor of one model. Frontends call begin, deliver, flush, wait."""
+    """Plan, memory and conductor of one model. Frontends call begin, deliver, flush, wait.
+
+    Once something failed in one of them, `begin` refuses, with that as its reason, whatever came
+    between.
+    """
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], plan: Plan,
@@ -111,15 +139,44 @@ class Session:
         }
         self._slots: list[list[Tensor | None]] = [[None] * len(b.names) for b in plan.buckets]
         self._missing = [0] * len(plan.buckets)
-        self.conductor = Conductor(self.ledger.contexts, lanes, self._end, self.device)
+        limit = self.settings.timeout_seconds
+        self.conductor = Conductor(self.ledger.contexts, lanes, self._end, self.device, limit)
+
+    # -- what goes wrong -------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no other exchange until the model is attached again."""
+        return self.conductor.error is not None
+
+    def fail(self, error: BaseException) -> None:
+        """This is why; the first reason stays."""
+        self.conductor.fail(error)
+
+    def fail_aborted(self) -> None:
+        """A backward ended before its exchange."""
+        self.fail(
+            UsageError(
+                f"the backward() of step {self.step} was aborted amid its exchange, in which the "
+                "other ranks wait"
+            )
+        )
+
+    def refuse_failed(self) -> None:
+        """UsageError, the same each time, once something failed."""
+        self.conductor.refuse_failed()
+
+    # -- plans -----------------------------------------------------------------------------
 
     def adopt(self, plan: Plan) -> None:
         """Another plan for the same model, between two steps. The same on all ranks."""
         self.whole_plan = plan
         self._go_by(self.plan_at(self.taken))
 
+    @_fatal
     def _go_by(self, plan: Plan) -> None:
         self.conductor.stop()
+        self.refuse_failed()  # another conductor would know nothing of it
         self.ledger.adopt(plan, self._lanes(plan))
         self._conduct()
 
@@ -147,6 +204,7 @@ class Session:
             if plan != self.plan:
                 self._go_by(plan)
 
+    @_fatal
     def _follow_scaler(self) -> None:
         """What is remembered is in the unit of the gradients: the loss's, times its scale."""
         scale = 1.0 if self.scaler is None else float(self.scaler.get_scale())
@@ -157,7 +215,15 @@ class Session:
     # -- one step --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The first gradient of a step is here."""
+        """The first gradient of a step is here.
+
+        Raises:
+            UsageError: something failed before; or another exchange is under way, of a backward
+                that was aborted.
+        """
+        if self.under_way:
+            self.fail_aborted()
+        self.refuse_failed()
         if self.before_step is not None:
             self.before_step()
         self._warm_up()
@@ -170,6 +236,7 @@ class Session:
             self._slots[b] = [None] * len(slots)
             self._missing[b] = len(slots)
 
+    @_fatal
     def deliver(self, name: str, gradient: Tensor) -> None:
         """One parameter's gradient, which its average will overwrite: dense, or rows (COO)."""
         b, i = self._place[name]
@@ -180,10 +247,11 @@ class Session:
                 "checkpointing, and attach again after an aborted backward()."
             )
         parameter = self.plan.buckets[b].parameters[i]
+        check(parameter, gradient, self.device)
         if parameter.sparse:
             self.stats.given(gradient)
         dense = gradient.layout == torch.strided
-        self._slots[b][i] = self._flat(gradient) if dense else _checked_rows(parameter, gradient)
+        self._slots[b][i] = self._flat(gradient) if dense else gradient
         self._missing[b] -= 1
         if self._missing[b] == 0 and not self._at_end:
             self._launch(b)
@@ -210,9 +278,12 @@ class Session:
         sparse = self.plan.buckets[b].parameters[i].sparse
         return kernels.no_rows(parameter) if sparse else torch.zeros_like(parameter)
 
+    @_fatal
     def flush(self, absent: Callable[[str], Tensor]) -> None:
         """No more gradients will come: `absent` says what stands for each that did not."""
         self.stats.backward_over()
+        if self.conductor.is_over:
+            return
         for name in self._place:
             if not self.delivered(name):
                 self.deliver(name, absent(name))
@@ -224,6 +295,7 @@ class Session:
         for b in range(len(self._slots)):
             self._launch(b)
 
+    @_fatal
     def average_waiting(self) -> dict[str, Tensor]:
         """The average of all that waits on any rank, by the name of each dense parameter, in its
         shape, fp32, in the loss's scale now; nothing waits any more. Collective, between two
@@ -249,10 +321,13 @@ class Session:
         if self.clip is not None:
             self.clip.seen = None
 
+    @_fatal
     def wait(self) -> None:
         """Block until every average is in place; raise what went wrong, here or in a lane."""
-        self.under_way = False
-        self.conductor.wait()
+        try:
+            self.conductor.wait()
+        finally:
+            self.under_way = False
 
     def close(self) -> None:
         """Stop the lanes and give their groups back. Not collective."""
@@ -270,6 +345,14 @@ class Session:
         self.conductor.ready(b, gradients, gradients, info)
 
     def _end(self, error: BaseException | None) -> None:
+        try:
+            self._take_up(error)
+        finally:  # whatever happens: DDP waits for it
+            if self.on_end is not None:
+                self.on_end(error)
+
+    def _take_up(self, error: BaseException | None) -> None:
+        """What a step leaves behind."""
         for original, flat in self._copied:
             original.copy_(flat.view_as(original))
         self._copied.clear()
@@ -281,19 +364,6 @@ class Session:
             self.taken += self.ledger.finite
             self.ledger.settle()
         self.step += 1
-        if self.on_end is not None:
-            self.on_end(error)
-
-
-def _checked_rows(parameter: Parameter, gradient: Tensor) -> Tensor:
-    if kernels.is_rows(gradient) and parameter.sparse:
-        return gradient
-    raise UsageError(
-        "gradwire exchanges dense gradients, and whole rows with their ids of the weights of "
-        f"nn.Embedding and nn.EmbeddingBag with sparse=True; that of '{parameter}' is "
-        f"{gradient.layout} with {gradient.sparse_dim()} sparse dimensions. Use one of these "
-        "modules, or make the gradient dense."
-    )
 
 
 def describe(

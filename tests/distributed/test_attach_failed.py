@@ -1,0 +1,303 @@
+"""After something failed amid an exchange: every backward is refused, with the first reason."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, close, gradients, loss_of, mean, raised, small
+from small import local_gradients as local
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire import Warmup
+from gradwire.runtime.conductor import Conductor
+from gradwire.runtime.faulty import Fail, inject
+from gradwire.training.fsdp import DenseAverage
+
+TOPK = "topk(0.1)+ef | allgather"
+REFUSED = "after a failed exchange this model must be attached again"
+
+
+def sharded() -> tuple[nn.Module, dist.ProcessGroup]:
+    """Over a mesh of all ranks as replicas, and the group of these."""
+    from torch.distributed.device_mesh import init_device_mesh  # they take seconds to import
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("slow", "fast"))
+    return fully_shard(small(), mesh=mesh["fast"]), mesh["slow"].get_group()  # type: ignore[return-value]
+
+
+FRONT_ENDS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
+    "plain": lambda: (small(), None),
+    "ddp": lambda: (DistributedDataParallel(small()), None),
+    "fsdp": sharded,
+}
+
+
+class Impatient(threading.Event):
+    """Whoever waits for it presses Ctrl-C."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+
+def breaks(conductor: Conductor, how: str) -> None:
+    """In the next step."""
+    if how == "lane":
+        inject(conductor, Fail(1, ValueError("told to")))
+    else:
+        conductor._done = Impatient()
+
+
+def told(call: Callable[[], Any]) -> str:
+    """What it raises."""
+    try:
+        call()
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def step(model: nn.Module) -> None:
+    model.zero_grad()
+    loss_of(model).backward()
+
+
+def reasons(front_end: str, how: str) -> list[str]:
+    """What is said when the second step breaks, and to all that is tried after it."""
+    model, group = FRONT_ENDS[front_end]()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    handle = gradwire.attach(model, TOPK, group, timeout_seconds=20.0, bucket_bytes=1, lanes=1)
+    saved = handle.state_dict()
+    step(model)
+    breaks(handle._session.conductor, how)
+    found = [told(lambda: step(model)) for _ in range(4)]
+    found += [told(optimizer.step), told(lambda: handle.load_state_dict(saved))]
+    found += [told(handle.reset), told(handle.flush), told(lambda: handle.adopt(handle.plan))]
+    if front_end != "ddp":
+        found += [told(handle.synchronize) for _ in range(2)]
+    handle.state_dict()  # it may be looked at
+    handle.detach()
+    step(model)
+    return found
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+@pytest.mark.parametrize("how", ["lane", "keyboard"])
+def test_the_first_reason_stays(one: Ranks, front_end: str, how: str) -> None:
+    (found,) = one.run(reasons, front_end, how)
+    first, reason = {
+        "lane": ("ValueError: told to", "told to"),
+        "keyboard": ("KeyboardInterrupt: ", "KeyboardInterrupt"),
+    }[how]
+    assert found[0] == first
+    assert set(found[1:]) == {
+        f"UsageError: {REFUSED}; step 1 failed with: {reason}. Restart from a checkpoint, or "
+        "detach and attach again on all ranks."
+    }
+
+
+def rounds(delay: int) -> list[str]:
+    """Steps that local steps refuse, as the rank would go on alone."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    steps = gradwire.LocalSteps(model, optimizer, 2, TOPK, delay=delay)
+    inject(steps.fragments[0].handle._session.conductor, Fail(0, ValueError("told to")))
+    found = []
+    for _ in range(6):
+        step(model)
+        found.append(told(optimizer.step))
+    found.append(told(steps.synchronize))
+    steps.detach()
+    optimizer.step()
+    return found
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_local_steps(one: Ranks, delay: int) -> None:
+    (found,) = one.run(rounds, delay)
+    fine = 1 + delay  # steps before anybody knows
+    assert found[:fine] == ["nothing"] * fine
+    assert all("told to" in text for text in found[fine:])
+    assert all(REFUSED in text for text in found[fine + 1 : -1])
+
+
+def never_again() -> None:
+    """Whatever may fail: nothing that comes after it makes the session forget."""
+    model = small()
+    with attached(model, TOPK) as handle:  # of a plan that could be adopted in part only
+        handle._session.ledger.adopt = None  # type: ignore[assignment, method-assign]
+        assert "not callable" in told(lambda: handle._session.adopt(handle.plan))
+        assert all(f"{REFUSED}; step" in told(lambda: step(model)) for _ in range(2))
+    with attached(model, TOPK, warmup=Warmup(4, (0.3,))) as handle:  # a plan that came by itself
+        handle._session.fail(ValueError("told to"))
+        assert "told to" in told(lambda: handle._session.go_to(9, 9))
+        assert "told to" in told(lambda: step(model))
+    with attached(model, TOPK) as handle:  # at the end of a step, in a lane
+        handle._session.on_end = lambda _: 1 / 0  # type: ignore[assignment, return-value]
+        assert "ZeroDivisionError" in told(lambda: step(model))
+        assert all("division by zero" in told(lambda: step(model)) for _ in range(2))
+    with attached(model, TOPK) as handle:  # in a hook of the user's, before ours and after
+        hook = model.two.weight.register_post_accumulate_grad_hook(lambda _: 1 / 0)
+        assert "ZeroDivisionError" in told(lambda: step(model))
+        hook.remove()
+        assert len({told(lambda: step(model)) for _ in range(3)}) == 1
+        assert "was aborted" in told(lambda: step(model))
+    with attached(model, TOPK):  # and life goes on
+        step(model)
+
+
+def test_nothing_is_forgotten(one: Ranks) -> None:
+    one.run(never_again)
+
+
+def amid() -> list[str]:
+    """What is not done in a hook, and does no harm to the backward."""
+    model, found = small(), list[str]()
+    with attached(model, TOPK) as handle:
+        calls = (handle.flush, handle.reset, lambda: handle.adopt(handle.plan))
+        model.two.weight.register_post_accumulate_grad_hook(
+            lambda _: found.extend(told(call) for call in calls)
+        )
+        step(model)
+        step(model)
+    return found
+
+
+def test_what_is_done_between_two_steps(one: Ranks) -> None:
+    (found,) = one.run(amid)
+    assert len(found) == 6
+    for i, text in enumerate(found):
+        assert f"change between two steps; the exchange of step {i // 3} is under way" in text
+
+
+def changed() -> list[str]:
+    found = []
+    model = small()
+    with attached(model, TOPK):
+        step(model)
+        model.double().zero_grad()
+        found.append(told(lambda: model.two(torch.ones(1, 13).double()).sum().backward()))
+    model = small()
+    with attached(model, TOPK):
+        for p in model.two.parameters():
+            p.data = p.data[:1]
+        found.append(told(lambda: step(model)))
+    return found
+
+
+def test_a_parameter_that_changed_is_named(one: Ranks) -> None:
+    ((dtype, shape),) = one.run(changed)
+    assert dtype.startswith("UsageError: a parameter stays as it was attached; 'two.")
+    assert "was float32" in dtype
+    assert "float64" in dtype
+    assert shape.startswith("UsageError: a parameter stays as it was attached; 'two.")
+
+
+def in_local_steps() -> bool:
+    """Progress is measured in float32, whatever the model has become meanwhile."""
+    model = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    outer = {"outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False}
+    steps = gradwire.LocalSteps(model, optimizer, 1, "none | allreduce", **outer)
+    before = model.double().weight.detach().clone()
+    model(torch.ones(1, 3).double()).sum().backward()
+    optimizer.step()
+    steps.detach()
+    return torch.allclose(model.weight, before - 0.1, atol=1e-6)
+
+
+def test_local_steps_of_a_model_that_was_converted(one: Ranks) -> None:
+    assert one.run(in_local_steps) == [True]
+
+
+def strangers() -> list[str]:
+    model: Any = small()
+    groups = (dist.GroupMember.NON_GROUP_MEMBER, "gloo")
+    return [raised(lambda g=g: gradwire.attach(model, TOPK, g)) for g in groups]  # type: ignore[misc]
+
+
+def test_a_group_that_this_rank_is_not_in(one: Ranks) -> None:
+    ((outside, no_group),) = one.run(strangers)
+    assert "rank 0 is not in it" in outside
+    assert "got 'gloo'" in no_group
+
+
+def two_threads() -> list[str]:
+    """The second one's backward comes amid the first one's."""
+    model, found = small(), list[str]()
+
+    def other(_: Tensor) -> None:
+        hook.remove()
+        thread = threading.Thread(target=lambda: found.append(told(lambda: step(model))))
+        thread.start()
+        thread.join()
+
+    with attached(model, "none | allreduce"):
+        hook = model.two.bias.register_post_accumulate_grad_hook(other)
+        found.append(told(lambda: step(model)))
+        found.append(told(lambda: step(model)))
+    return found
+
+
+def test_two_threads(one: Ranks) -> None:
+    ((inner, outer, after),) = one.run(two_threads)
+    assert "one backward() at a time" in inner
+    assert inner == outer
+    assert REFUSED in after
+    assert "came from another thread" in after
+
+
+# -- detaching amid a backward ---------------------------------------------------------------
+
+
+def detached_inside(front_end: str) -> None:
+    """All ranks, or one: the backward ends, and says so; what comes after it is as after any
+    detach."""
+    model: Any = small()
+    net = DistributedDataParallel(model, bucket_cap_mb=0.0001) if front_end == "ddp" else model
+    handle = gradwire.attach(net, TOPK, timeout_seconds=20.0, bucket_bytes=1)
+    step(net)
+    step(net)  # DDP has its buckets now
+    hook = model.one.weight.register_post_accumulate_grad_hook(lambda _: handle.detach())
+    assert "amid the exchange of step 2" in raised(lambda: step(net))
+    assert not handle.attached
+    hook.remove()
+    expected = local(model)
+    step(net)
+    if front_end == "ddp":
+        expected = {name: mean(g) for name, g in expected.items()}
+    close(gradients(model), expected)
+    if front_end == "plain":
+        with attached(model, "none | allreduce"):
+            step(net)
+            close(gradients(model), {n: mean(g) for n, g in expected.items()})
+
+
+@pytest.mark.parametrize("front_end", ["plain", "ddp"])
+def test_detach_inside_a_hook(two: Ranks, front_end: str) -> None:
+    two.run(detached_inside, front_end)
+
+
+def aborted_later() -> None:
+    model = small()
+    average = DenseAverage(model.parameters(), None)
+    hook = model.two.weight.register_post_accumulate_grad_hook(lambda _: 1 / 0)
+    raised(lambda: step(model), ZeroDivisionError)
+    hook.remove()
+    expected = {name: mean(g) for name, g in local(model).items()}
+    step(model)
+    close(gradients(model), expected)
+    for p in model.parameters():
+        average.let_go(p)
+
+
+def test_detached_replicas_go_on_averaging_after_an_aborted_backward(two: Ranks) -> None:
+    two.run(aborted_later)

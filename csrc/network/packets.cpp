@@ -1,6 +1,7 @@
 // One event is a packet at the far end of a link, or a notice at a sender. What leaves a link
 // stays in order, and notices of one kind all take as long, so every queue is first in, first out,
-// and the heap holds queues, not packets.
+// and the heap holds queues, not packets. At a host's own link packets wait for their connection's
+// turn: whose it was is found out when somebody asks, so turns are no events.
 #include "packets.hpp"
 
 #include <algorithm>
@@ -15,6 +16,7 @@ namespace {
 enum : std::size_t { back2, back4, back6, timers, starts, queues };
 
 constexpr std::int32_t below_leaf = -1;  // less the port: instead of a path
+constexpr std::int64_t never_busy = -1;
 constexpr std::int64_t tries = 64;  // in vain, one after the other; then a connection gives up
 constexpr double bits_of_a_byte_in_ps = 8e12;
 constexpr double gain = 1.0 / 16;  // of DCTCP's estimate (Alizadeh et al. 2010)
@@ -47,7 +49,8 @@ Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
                  const Transport& transport)
     : all_(all), tiers_(tiers), hosts_(hosts), transport_(transport),
       links_(at(tiers.links() + 2 * hosts.count * hosts.ports)), senders_(all.n),
-      receivers_(all.n), wires_(links_), notices_(queues), free_(links_, 0),
+      receivers_(all.n), wires_(links_), notices_(queues),
+      turns_(at(hosts.count * hosts.ports), all.n * at(hosts.ports)), free_(links_, never_busy),
       per_byte_(links_, 0.0) {
     for (std::size_t i = 0; i < links_; ++i)
         if (hosts.rates[i] > 0)
@@ -182,19 +185,20 @@ void Packets::send(std::int32_t connection, std::int64_t now) {
     }
 }
 
+std::int64_t Packets::size_of(const Packet& packet) const {
+    const Sender& sender = senders_[at(packet.connection)];
+    if (packet.number + 1 < sender.packets) return transport_.packet;
+    return all_.bytes[packet.connection] - (sender.packets - 1) * transport_.packet;
+}
+
 void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
     const std::size_t i = at(link);
-    const Sender& sender = senders_[at(packet.connection)];
-    const bool is_short = packet.number + 1 == sender.packets;
-    const std::int64_t size =
-        is_short ? all_.bytes[packet.connection] - (sender.packets - 1) * transport_.packet
-                 : transport_.packet;
     const std::int64_t starts_at = std::max(now, free_[i]);
     const auto waits = static_cast<double>(starts_at - now);
     const bool is_down = per_byte_[i] == 0.0 || (hosts_.fails[i] >= 0 && now >= hosts_.fails[i]);
     const bool is_full =
         packet.hop > 0 &&
-        waits + static_cast<double>(size) * per_byte_[i] >
+        waits + static_cast<double>(size_of(packet)) * per_byte_[i] >
             static_cast<double>(transport_.queue) * per_byte_[i];
     if (is_down || is_full) {
         ++totals_.dropped;
@@ -202,14 +206,39 @@ void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
                       packet.turn, Kind::lost, false});
         return;
     }
-    if (packet.hop > 0) {
-        if (!packet.marked && waits > static_cast<double>(transport_.mark) * per_byte_[i]) {
-            packet.marked = true;
-            ++totals_.marked;
-        }
-        longest_[i] = std::max(longest_[i], starts_at - now);
+    if (packet.hop == 0) {
+        take_turn(link, packet, now);
+        return;
     }
-    free_[i] = starts_at + std::llround(static_cast<double>(size) * per_byte_[i]);
+    if (!packet.marked && waits > static_cast<double>(transport_.mark) * per_byte_[i]) {
+        packet.marked = true;
+        ++totals_.marked;
+    }
+    longest_[i] = std::max(longest_[i], starts_at - now);
+    transmit(link, packet, starts_at);
+}
+
+// Of a host's own links, those up come first.
+void Packets::take_turn(std::int64_t link, const Packet& packet, std::int64_t now) {
+    serve(link, now);
+    const std::int64_t own = link - tiers_.links();
+    turns_.push(at(own),
+                packet.connection * static_cast<std::int32_t>(hosts_.ports) +
+                    static_cast<std::int32_t>(own % hosts_.ports),
+                packet);
+    if (free_[at(link)] < now) transmit(link, turns_.pop(at(own)), now);
+}
+
+// All whose turn came before now: whose it is now is open until all that happens now has happened.
+void Packets::serve(std::int64_t link, std::int64_t now) {
+    const std::size_t own = at(link - tiers_.links());
+    while (free_[at(link)] < now && turns_.waits(own))
+        transmit(link, turns_.pop(own), free_[at(link)]);
+}
+
+void Packets::transmit(std::int64_t link, Packet packet, std::int64_t starts_at) {
+    const std::size_t i = at(link);
+    free_[i] = starts_at + std::llround(static_cast<double>(size_of(packet)) * per_byte_[i]);
     packet.time = free_[i] + transport_.latency;
     if (wires_[i].empty()) due_.push({packet.time, link});
     wires_[i].push(packet);
@@ -328,6 +357,7 @@ Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
             heard(advance(notices_[at(number) - links_], number));
             continue;
         }
+        if (wires_[at(number)].front().hop == 0) serve(number, now);
         Packet packet = advance(wires_[at(number)], number);
         if (++packet.hop == packet.hops)
             deliver(packet, now);

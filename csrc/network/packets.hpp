@@ -9,6 +9,7 @@
 
 #include "paths.hpp"
 #include "soonest.hpp"
+#include "turns.hpp"
 
 namespace gradwire {
 
@@ -107,6 +108,10 @@ class Packets {
     void send(std::int32_t connection, std::int64_t now);
     void emit(std::int32_t connection, std::int64_t number, std::int64_t now);
     void enqueue(std::int64_t link, Packet packet, std::int64_t now);
+    void take_turn(std::int64_t link, const Packet& packet, std::int64_t now);
+    void serve(std::int64_t link, std::int64_t now);
+    void transmit(std::int64_t link, Packet packet, std::int64_t starts_at);
+    std::int64_t size_of(const Packet& packet) const;
     void deliver(const Packet& packet, std::int64_t now);
     void heard(const Notice& notice);
     void pinned_heard(Sender& sender, const Notice& notice);
@@ -139,6 +144,7 @@ class Packets {
     std::vector<Receiver> receivers_;
     std::vector<Fifo<Packet>> wires_;
     std::vector<Fifo<Notice>> notices_;
+    Turns<Packet> turns_;  // at hosts' links up; a lane for each connection and port
     std::vector<std::int64_t> free_;  // when each link is done with what it has
     std::vector<double> per_byte_;    // picoseconds
     std::vector<std::int64_t> open_;  // connections of each step that have not ended

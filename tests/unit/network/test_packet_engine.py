@@ -39,7 +39,7 @@ def jobs(draw: st.DrawFn) -> tuple[Routes, Transport, dict[Link, float], int]:
     seed = draw(st.integers(0, 1000))
     dice = np.random.default_rng(seed)
     n = draw(st.integers(1, 12))
-    source = dice.integers(0, fabric.hosts, n)
+    source = dice.integers(0, draw(st.sampled_from([1, 2, fabric.hosts])), n)
     target = (source + dice.integers(1, fabric.hosts, n)) % fabric.hosts
     flows = Flows(source, target, dice.integers(1, 9000, n), dice.integers(0, 2, n))
     scheme = draw(st.sampled_from(["ecmp", "wrap", "spray", "spray", "ecmp_k(3)"]))

@@ -4,12 +4,13 @@
       ▲                               │        then so long for each byte, then its latency
       └───────── acknowledgement ─────┘        which waits in no queue: one latency a link
 
-A connection has at most a window of packets under way. Pinned ones go back to the first that is
-missing when one after it arrives (go-back-N, as RoCE), or when a timer says so; then they may take
-another path. Sprayed ones choose a path for every packet, and send again what a timer says was
-lost. What stays below a leaf has a connection for each port of the hosts. What finds a queue full
-is dropped, what waits longer than the mark allows is marked; windows may shrink by marks, as those
-of DCTCP do (Alizadeh et al. 2010).
+A connection has at most a window of packets under way, and those of a host take turns at its own
+link, a packet each, as in network cards. Pinned ones go back to the first that is missing when one
+after it arrives (go-back-N, as RoCE), or when a timer says so; then they may take another path.
+Sprayed ones choose a path for every packet, and send again what a timer says was lost. What stays
+below a leaf has a connection for each port of the hosts. What finds a queue full is dropped, what
+waits longer than the mark allows is marked; windows may shrink by marks, as those of DCTCP do
+(Alizadeh et al. 2010).
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ constexpr double bits_of_a_byte_in_ps = 8e12;
 constexpr double gain = 1.0 / 16;  // of DCTCP's estimate (Alizadeh et al. 2010)
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::int32_t narrow(std::int64_t i) { return static_cast<std::int32_t>(i); }
 
 }  // namespace
 
@@ -57,7 +58,11 @@ Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
             per_byte_[i] = bits_of_a_byte_in_ps / static_cast<double>(hosts.rates[i]);
     for (std::size_t i = 0; i < all.n; ++i) {
         Sender& sender = senders_[i];
-        sender.packets = (all.bytes[i] + transport.packet - 1) / transport.packet;
+        const std::int64_t packets = (all.bytes[i] + transport.packet - 1) / transport.packet;
+        messages_.push_back(
+            {packets, all.bytes[i] - (packets - 1) * transport.packet, narrow(all.source[i]),
+             narrow(all.target[i]), narrow(hosts.leaf_of[all.source[i]]),
+             narrow(hosts.leaf_of[all.target[i]])});
         sender.window = static_cast<double>(transport.window);
         sender.path = static_cast<std::int32_t>(all.path[i]);
         if (at(all.step[i]) == open_.size()) open_.push_back(0), first_.push_back(i);
@@ -108,8 +113,9 @@ std::int32_t Packets::next_path(std::int32_t connection) {
 
 // Of a host to a leaf.
 std::uint64_t Packets::way(std::int32_t connection, std::int32_t path) const {
-    const auto host = static_cast<std::uint64_t>(all_.source[connection]);
-    const auto leaf = static_cast<std::uint64_t>(hosts_.leaf_of[all_.target[connection]]);
+    const Message& message = messages_[at(connection)];
+    const auto host = static_cast<std::uint64_t>(message.source);
+    const auto leaf = static_cast<std::uint64_t>(message.to);
     return (host << 24 | leaf) << 20 | static_cast<std::uint64_t>(path);
 }
 
@@ -134,16 +140,15 @@ std::int32_t Packets::other_path(std::int32_t connection, std::int64_t now) cons
 
 // Up, the fabric, down.
 std::int64_t Packets::link_of(const Packet& packet) const {
-    const std::int64_t source = all_.source[packet.connection];
-    const std::int64_t target = all_.target[packet.connection];
-    const std::int64_t a = hosts_.leaf_of[source], b = hosts_.leaf_of[target];
+    const Message& message = messages_[at(packet.connection)];
+    const std::int64_t a = message.from, b = message.to;
     const bool is_first = packet.hop == 0, is_last = packet.hop + 1 == packet.hops;
     if (is_first || is_last) {
         std::int64_t plane = packet.path < 0 ? below_leaf - packet.path : 0;
         if (packet.path >= 0 && hosts_.ports > 1)
             plane = hosts_.plane_of[tiers_.crosses(a, b) ? packet.path / tiers_.cores
                                                          : packet.path];
-        const std::int64_t host = is_first ? source : hosts_.count + target;
+        const std::int64_t host = is_first ? message.source : hosts_.count + message.target;
         return tiers_.links() + host * hosts_.ports + plane;
     }
     const Hops hops = tiers_.hops(a, b, packet.path);
@@ -154,8 +159,7 @@ std::int64_t Packets::link_of(const Packet& packet) const {
 
 void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t now) {
     Sender& sender = senders_[at(connection)];
-    const std::int64_t a = hosts_.leaf_of[all_.source[connection]];
-    const std::int64_t b = hosts_.leaf_of[all_.target[connection]];
+    const std::int64_t a = messages_[at(connection)].from, b = messages_[at(connection)].to;
     const std::uint8_t hops = a == b ? 2 : tiers_.crosses(a, b) ? 6 : 4;
     const std::int32_t path = a == b ? sender.path : next_path(connection);
     ++sender.sent;
@@ -168,12 +172,13 @@ void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t no
 void Packets::send(std::int32_t connection, std::int64_t now) {
     Sender& sender = senders_[at(connection)];
     const auto window = static_cast<std::int64_t>(sender.window);
+    const std::int64_t packets = messages_[at(connection)].packets;
     if (is_pinned(connection)) {
-        while (sender.next < sender.packets && sender.next - sender.acked < window)
+        while (sender.next < packets && sender.next - sender.acked < window)
             emit(connection, sender.next++, now);
         return;
     }
-    while (sender.under_way < window && (!sender.again.empty() || sender.next < sender.packets)) {
+    while (sender.under_way < window && (!sender.again.empty() || sender.next < packets)) {
         std::int64_t number = sender.next;
         if (sender.again.empty()) {
             ++sender.next;
@@ -186,9 +191,8 @@ void Packets::send(std::int32_t connection, std::int64_t now) {
 }
 
 std::int64_t Packets::size_of(const Packet& packet) const {
-    const Sender& sender = senders_[at(packet.connection)];
-    if (packet.number + 1 < sender.packets) return transport_.packet;
-    return all_.bytes[packet.connection] - (sender.packets - 1) * transport_.packet;
+    const Message& message = messages_[at(packet.connection)];
+    return packet.number + 1 < message.packets ? transport_.packet : message.last;
 }
 
 void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
@@ -222,18 +226,21 @@ void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
 void Packets::take_turn(std::int64_t link, const Packet& packet, std::int64_t now) {
     serve(link, now);
     const std::int64_t own = link - tiers_.links();
-    turns_.push(at(own),
-                packet.connection * static_cast<std::int32_t>(hosts_.ports) +
-                    static_cast<std::int32_t>(own % hosts_.ports),
-                packet);
-    if (free_[at(link)] < now) transmit(link, turns_.pop(at(own)), now);
+    const std::int64_t lane = packet.connection * hosts_.ports + own % hosts_.ports;
+    turns_.push(at(own), narrow(lane), {packet.number, packet.path, packet.turn, packet.hops});
+    if (free_[at(link)] < now) serve_one(link, now);
 }
 
 // All whose turn came before now: whose it is now is open until all that happens now has happened.
 void Packets::serve(std::int64_t link, std::int64_t now) {
-    const std::size_t own = at(link - tiers_.links());
-    while (free_[at(link)] < now && turns_.waits(own))
-        transmit(link, turns_.pop(own), free_[at(link)]);
+    while (free_[at(link)] < now && turns_.waits(at(link - tiers_.links())))
+        serve_one(link, free_[at(link)]);
+}
+
+void Packets::serve_one(std::int64_t link, std::int64_t starts_at) {
+    const auto [lane, next] = turns_.pop(at(link - tiers_.links()));
+    transmit(link, {0, narrow(lane / hosts_.ports), next.number, next.path, next.turn, 0,
+                    next.hops, false}, starts_at);
 }
 
 void Packets::transmit(std::int64_t link, Packet packet, std::int64_t starts_at) {
@@ -255,7 +262,7 @@ void Packets::deliver(const Packet& packet, std::int64_t now) {
     const std::size_t back = packet.hops == 2 ? back2 : packet.hops == 4 ? back4 : back6;
     Notice notice{now + packet.hops * transport_.latency, packet.connection, packet.number,
                   packet.path, packet.turn, Kind::acknowledged, packet.marked};
-    const std::int64_t packets = senders_[at(packet.connection)].packets;
+    const std::int64_t packets = messages_[at(packet.connection)].packets;
     if (!is_pinned(packet.connection)) {
         ++receiver.expected;
         tell(back, notice);

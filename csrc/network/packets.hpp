@@ -71,6 +71,10 @@ class Packets {
         std::uint8_t hop, hops;
         bool marked;
     };
+    struct Next {  // of a connection, at its host's link
+        std::int32_t number, path, turn;
+        std::uint8_t hops;
+    };
     enum class Kind : std::uint8_t { acknowledged, gap, lost, start };
     struct Notice {
         std::int64_t time;
@@ -90,8 +94,12 @@ class Packets {
         std::vector<Item> items_;
         std::size_t head_ = 0, size_ = 0;
     };
+    struct Message {
+        std::int64_t packets, last;  // bytes of the last
+        std::int32_t source, target, from, to;  // hosts and their leaves
+    };
     struct Sender {
-        std::int64_t packets = 0, next = 0, acked = 0, under_way = 0, sent = 0;
+        std::int64_t next = 0, acked = 0, under_way = 0, sent = 0;
         std::int64_t in_vain = 0;
         std::int64_t seen = 0, seen_marked = 0;
         double window = 0.0, congestion = 1.0;
@@ -110,6 +118,7 @@ class Packets {
     void enqueue(std::int64_t link, Packet packet, std::int64_t now);
     void take_turn(std::int64_t link, const Packet& packet, std::int64_t now);
     void serve(std::int64_t link, std::int64_t now);
+    void serve_one(std::int64_t link, std::int64_t starts_at);
     void transmit(std::int64_t link, Packet packet, std::int64_t starts_at);
     std::int64_t size_of(const Packet& packet) const;
     void deliver(const Packet& packet, std::int64_t now);
@@ -140,11 +149,12 @@ class Packets {
     const Hosts& hosts_;
     const Transport& transport_;
     std::size_t links_;
+    std::vector<Message> messages_;
     std::vector<Sender> senders_;
     std::vector<Receiver> receivers_;
     std::vector<Fifo<Packet>> wires_;
     std::vector<Fifo<Notice>> notices_;
-    Turns<Packet> turns_;  // at hosts' links up; a lane for each connection and port
+    Turns<Next> turns_;  // at hosts' links up; a lane for each connection and port
     std::vector<std::int64_t> free_;  // when each link is done with what it has
     std::vector<double> per_byte_;    // picoseconds
     std::vector<std::int64_t> open_;  // connections of each step that have not ended

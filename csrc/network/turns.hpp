@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace gradwire {
@@ -24,8 +25,8 @@ class Turns {
         ++ring.waiting;
     }
 
-    // Something waits.
-    Item pop(std::size_t link) {
+    // Whose turn it is, and what it has; something waits.
+    std::pair<std::int32_t, Item> pop(std::size_t link) {
         Ring& ring = rings_[link];
         if (ring.served >= 0 && lane_of(ring.served).items.first >= 0)
             append(lanes_, ring.lanes, ring.served);
@@ -34,7 +35,7 @@ class Turns {
         nodes_[static_cast<std::size_t>(node)].next = spare_;
         spare_ = node;
         --ring.waiting;
-        return nodes_[static_cast<std::size_t>(node)].item;
+        return {ring.served, nodes_[static_cast<std::size_t>(node)].item};
     }
 
   private:

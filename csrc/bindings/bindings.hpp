@@ -9,6 +9,7 @@
 
 #include "../codecs.hpp"
 #include "../entries.hpp"
+#include "../interrupt.hpp"
 #include "../kernels.hpp"
 
 namespace gradwire {
@@ -20,6 +21,15 @@ using Address = std::uintptr_t;
 template <class T>
 T* at(Address address) {
     return reinterpret_cast<T*>(address);
+}
+
+// What long loops ask, without the GIL: whether Python has a signal for them, as of Ctrl-C. Its
+// handler's exception then ends the call. Signals are the main thread's; others go on.
+inline Interrupt python_signals() {
+    return Interrupt([] {
+        const nb::gil_scoped_acquire held;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    });
 }
 
 // The tables of an instruction set: 0 plain, 1 AVX2, 2 AVX-512. Throws std::invalid_argument if

@@ -47,8 +47,9 @@ Item Packets::Fifo<Item>::pop() {
 }
 
 Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
-                 const Transport& transport)
-    : all_(all), tiers_(tiers), hosts_(hosts), transport_(transport),
+                 const Transport& transport, const Limits& limits, Interrupt& interrupt)
+    : all_(all), tiers_(tiers), hosts_(hosts), transport_(transport), limits_(limits),
+      interrupt_(interrupt),
       links_(at(tiers.links() + 2 * hosts.count * hosts.ports)), senders_(all.n),
       receivers_(all.n), wires_(links_), notices_(queues),
       turns_(at(hosts.count * hosts.ports), all.n * at(hosts.ports)), free_(links_, never_busy),
@@ -58,7 +59,7 @@ Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
             per_byte_[i] = bits_of_a_byte_in_ps / static_cast<double>(hosts.rates[i]);
     for (std::size_t i = 0; i < all.n; ++i) {
         Sender& sender = senders_[i];
-        const std::int64_t packets = (all.bytes[i] + transport.packet - 1) / transport.packet;
+        const std::int64_t packets = (all.bytes[i] - 1) / transport.packet + 1;
         messages_.push_back(
             {packets, all.bytes[i] - (packets - 1) * transport.packet, narrow(all.source[i]),
              narrow(all.target[i]), narrow(hosts.leaf_of[all.source[i]]),
@@ -158,6 +159,8 @@ std::int64_t Packets::link_of(const Packet& packet) const {
 }
 
 void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t now) {
+    if (++emitted_ > limits_.packets) throw Stopped::too_many;
+    interrupt_(50);
     Sender& sender = senders_[at(connection)];
     const std::int64_t a = messages_[at(connection)].from, b = messages_[at(connection)].to;
     const std::uint8_t hops = a == b ? 2 : tiers_.crosses(a, b) ? 6 : 4;
@@ -245,7 +248,10 @@ void Packets::serve_one(std::int64_t link, std::int64_t starts_at) {
 
 void Packets::transmit(std::int64_t link, Packet packet, std::int64_t starts_at) {
     const std::size_t i = at(link);
-    free_[i] = starts_at + std::llround(static_cast<double>(size_of(packet)) * per_byte_[i]);
+    const double takes = static_cast<double>(size_of(packet)) * per_byte_[i];
+    if (takes > static_cast<double>(limits_.latest)) throw Stopped::too_late;
+    free_[i] = starts_at + std::llround(takes);
+    if (free_[i] > limits_.latest) throw Stopped::too_late;
     packet.time = free_[i] + transport_.latency;
     if (wires_[i].empty()) due_.push({packet.time, link});
     wires_[i].push(packet);
@@ -348,7 +354,16 @@ Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
     longest_ = longest;
     std::fill_n(end, all_.n, -1);
     std::fill_n(longest, links_, 0);
-    if (all_.n > 0) begin(0, 0);
+    try {
+        if (all_.n > 0) begin(0, 0);
+        go();
+    } catch (const Stopped why) {
+        totals_.stopped = why;
+    }
+    return totals_;
+}
+
+void Packets::go() {
     const auto advance = [this](auto& queue, std::int64_t number) {
         const auto item = queue.pop();
         if (queue.empty())
@@ -359,6 +374,8 @@ Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
     };
     while (!due_.empty()) {
         const auto [now, number] = due_.top();
+        if (now > limits_.latest) throw Stopped::too_late;
+        interrupt_(100);
         ++totals_.events;
         if (at(number) >= links_) {
             heard(advance(notices_[at(number) - links_], number));
@@ -371,7 +388,6 @@ Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
         else
             enqueue(link_of(packet), packet, now);
     }
-    return totals_;
 }
 
 }  // namespace gradwire

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../interrupt.hpp"
 #include "paths.hpp"
 #include "soonest.hpp"
 #include "turns.hpp"
@@ -51,16 +52,25 @@ struct Hosts {
     const std::int64_t* fails;  // of every link, picoseconds; negative: never
 };
 
+// A run that would go beyond stops, and says so.
+struct Limits {
+    std::int64_t packets;  // those that are sent again count again
+    std::int64_t latest;   // picoseconds: twice as many are a number yet
+};
+
+enum class Stopped : std::int64_t { not_at_all, too_many, too_late };
+
 struct Totals {
     std::int64_t events = 0, dropped = 0, marked = 0;
+    Stopped stopped = Stopped::not_at_all;
 };
 
 class Packets {
   public:
     Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
-            const Transport& transport);
-    // When the last byte of each has arrived (negative: never), and the longest that anything
-    // waited at each link: picoseconds.
+            const Transport& transport, const Limits& limits, Interrupt& interrupt);
+    // When the last byte of each has arrived (negative: never, or not before it stopped), and the
+    // longest that anything waited at each link: picoseconds.
     Totals run(std::int64_t* end, std::int64_t* longest);
 
   private:
@@ -112,6 +122,7 @@ class Packets {
         bool told = false;  // of the gap
     };
 
+    void go();
     void begin(std::int64_t step, std::int64_t now);
     void send(std::int32_t connection, std::int64_t now);
     void emit(std::int32_t connection, std::int64_t number, std::int64_t now);
@@ -148,6 +159,8 @@ class Packets {
     const Tiers& tiers_;
     const Hosts& hosts_;
     const Transport& transport_;
+    const Limits& limits_;
+    Interrupt& interrupt_;
     std::size_t links_;
     std::vector<Message> messages_;
     std::vector<Sender> senders_;
@@ -164,6 +177,7 @@ class Packets {
     std::int64_t* end_ = nullptr;
     std::int64_t* longest_ = nullptr;
     Totals totals_;
+    std::int64_t emitted_ = 0;
 };
 
 }  // namespace gradwire

@@ -289,26 +289,6 @@ def test_pieces_of_parts_of_bytes_are_sent_as_whole_ones() -> None:
     assert np.isfinite(sent.seconds).all()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"window": 0}, "window is a whole number of at least 1"),
-        ({"packet_bytes": 1.5}, "packet_bytes is a whole number"),
-        ({"latency_ns": 0.0}, "latency_ns is above 0"),
-        ({"timeout_us": float("inf")}, "timeout_us is above 0 and finite"),
-        ({"jitter_ns": -1.0}, "jitter_ns is 0 or more"),
-        ({"exclude_us": -1.0}, "exclude_us is 0 or more"),
-        (
-            {"spraying": "often"},
-            "spraying is one of 'random', 'rotating', 'recycled'; got 'often'",
-        ),
-    ],
-)
-def test_a_transport_that_cannot_be_is_refused(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(NetworkError, match=said):
-        Transport(**wrong)  # type: ignore[arg-type]
-
-
 def test_links_that_are_not_there_do_not_fail() -> None:
     routes = route([(0, 2, 1)], leaf_spine(2, 2, 2))
     for link, when in ((Link("leaf0", "leaf1"), 0.0), (Link("leaf0", "spine0"), -1.0)):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, Fabric
+from gradwire.network.native import TOO_LATE, TOO_MANY
 
 if TYPE_CHECKING:
     from gradwire.network.engines.packet import Connections, Transport
@@ -88,24 +89,33 @@ class _Sender:
     told: bool = False
 
 
+class _Stopped(Exception):
+    """TOO_MANY or TOO_LATE."""
+
+
 def run(
     connections: Connections, fabric: Fabric, rates: Numbers, fails: Numbers, how: Transport,
-    seed: int,
-) -> tuple[Numbers, Numbers, tuple[int, int, int]]:  # fmt: skip
+    seed: int, limits: tuple[int, int],
+) -> tuple[Numbers, Numbers, tuple[int, int, int, int]]:  # fmt: skip
     """Picoseconds at which each has arrived, -1: never; the longest wait at each link; events,
-    dropped and marked packets."""
-    engine = _Engine(connections, fabric, rates, fails, how, seed)
-    engine.begin(0, 0)
-    engine.go()
-    return engine.end, engine.longest, (engine.events, engine.dropped, engine.marked)
+    dropped and marked packets, and why it stopped. limits: packets, picoseconds."""
+    engine = _Engine(connections, fabric, rates, fails, how, seed, limits)
+    why = 0
+    try:
+        engine.begin(0, 0)
+        engine.go()
+    except _Stopped as stopped:
+        why = stopped.args[0]
+    return engine.end, engine.longest, (engine.events, engine.dropped, engine.marked, why)
 
 
 class _Engine:
     def __init__(
         self, connections: Connections, fabric: Fabric, rates: Numbers, fails: Numbers,
-        how: Transport, seed: int,
+        how: Transport, seed: int, limits: tuple[int, int],
     ) -> None:  # fmt: skip
         self.all, self.fabric, self.how, self.seed = connections, fabric, how, seed
+        self.most, self.latest = limits
         self.fails = fails.tolist()
         self.per_byte = [8e12 / rate if rate else 0.0 for rate in rates.tolist()]
         self.latency = round(how.latency_ns * 1e3)
@@ -122,7 +132,7 @@ class _Engine:
             for size, path in zip(connections.bytes.tolist(), connections.path.tolist())
         ]
         self.heap: list[tuple[int, int, int, _Packet | _Notice]] = []
-        self.events = self.dropped = self.marked = self.pushed = 0
+        self.events = self.dropped = self.marked = self.pushed = self.emitted = 0
 
     def push(self, time: int, queue: int, item: _Packet | _Notice) -> None:
         """Of equal times the queue with the smaller number, and in it what came first."""
@@ -140,6 +150,8 @@ class _Engine:
             if item is _FREED:
                 self.serve(queue - len(self.free) - 5, now)
                 continue
+            if now > self.latest:
+                raise _Stopped(TOO_LATE)
             self.events += 1
             if isinstance(item, _Notice):
                 self.heard(item, now)
@@ -222,6 +234,9 @@ class _Engine:
                 self.emit(one, sender.next - 1, now)
 
     def emit(self, one: int, number: int, now: int) -> None:
+        self.emitted += 1
+        if self.emitted > self.most:
+            raise _Stopped(TOO_MANY)
         sender = self.senders[one]
         leaf = self.fabric.leaf_of
         stays = leaf[self.all.source[one]] == leaf[self.all.target[one]]
@@ -337,6 +352,8 @@ class _Engine:
 
     def transmit(self, link: int, packet: _Packet, begins: int) -> None:
         self.free[link] = begins + int(self.size(packet) * self.per_byte[link] + 0.5)
+        if self.free[link] > self.latest:
+            raise _Stopped(TOO_LATE)
         self.push(self.free[link] + self.latency, link, packet)
 
     # -- hosts that receive ----------------------------------------------------------------

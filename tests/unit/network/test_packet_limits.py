@@ -82,6 +82,13 @@ def test_more_packets_than_a_run_may_have_are_refused(
         simulate(routes, "packet", transport=how)
 
 
+@pytest.mark.parametrize("scheme", ["coloured", "min_split", "ethereal", "ecmp_k(3)"])
+def test_flows_beyond_64_bits_together_are_counted_right(scheme: str) -> None:
+    flows = Flows([0, 1, 2], [2, 3, 0], 1 << 62)
+    with pytest.raises(NetworkError, match=r"these are 3,377,699,720,527,8[0-9]* of 4,096 bytes"):
+        send(route(flows, leaf_spine(2, 2, 2), scheme))
+
+
 @BOTH
 @pytest.mark.parametrize("scheme", ["coloured", "spray"])
 def test_what_is_sent_again_counts_again(

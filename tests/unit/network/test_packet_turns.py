@@ -18,7 +18,8 @@ FAST = Transport(packet_bytes=1000, latency_ns=1.0)
 
 
 def seconds(routes: Routes, how: Transport = FAST) -> list[float]:
-    return send(routes, how).seconds.tolist()
+    found: list[float] = send(routes, how).seconds.tolist()
+    return found
 
 
 @pytest.mark.parametrize("engine", ["", "twin"])

@@ -57,6 +57,7 @@ class Transport:
     slow_down: windows shrink by marks. repath: a pinned connection whose timer ran out takes
     another path. exclude_us: for so long a host's connections to a leaf avoid a path on which a
     timer ran out; 0: each finds out by itself. jitter_ns: each begins so much later at most.
+    Counts are at most 2^53, times 1,000 seconds.
     """
 
     packet_bytes: int = 4096
@@ -266,8 +267,9 @@ def _by_port(routes: Routes) -> tuple[Numbers, Numbers, Numbers]:
 def _whole_bytes(routes: Routes) -> Numbers:
     """Of pieces: together a flow's bytes, each within one of its part."""
     order = np.argsort(routes.flow, kind="stable")
-    kind = object if routes.unit >= 1 << 62 else routes.amount.dtype
-    ends = (np.cumsum(routes.amount[order].astype(kind)) // routes.unit).astype(np.int64)
+    is_large = max(routes.unit, routes.amount.astype(np.float64).sum()) >= 1 << 62
+    kind = object if is_large else routes.amount.dtype
+    ends = np.cumsum(routes.amount[order].astype(kind)) // routes.unit
     found = np.empty(len(order), np.int64)
     found[order] = np.diff(ends, prepend=0)
     return found

@@ -147,7 +147,11 @@ def test_ctrl_c_ends_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "core", lambda: SimpleNamespace(send_packets=announced))
     routes = route([(0, 2, 1 << 41)], leaf_spine(2, 2, 2))
     thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        send(routes)
-    thread.join()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            send(routes)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -82,7 +82,8 @@ test-oldest:  ## the tests with the oldest torch that is supported, where a whee
 ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py hash_memory.py indices.py merges.py row_sums.py \
   rows.py signs.py sparse.py streams.py) $(addprefix tests/contract/test_,coded_payloads.py coo_rows.py payload_checks.py \
   stream_damage.py) $(addprefix tests/unit/planner/test_,joint.py link_bounds.py search.py timeline.py) \
-  $(addprefix tests/unit/network/test_,colouring.py failures.py flow_engine.py hashed.py least_loaded.py packet_engine.py)
+  $(addprefix tests/unit/network/test_,colouring.py failures.py flow_engine.py hashed.py least_loaded.py packet_engine.py \
+  packet_limits.py packet_turns.py)
 
 test-sanitized: setup build/asan/.ready  ## what decodes or searches, where every address is checked
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \

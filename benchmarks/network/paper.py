@@ -12,8 +12,9 @@ between switches, around which hashes, packets and plans know their way.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -55,6 +56,8 @@ def main() -> int:
     parser.add_argument("--topology", nargs="+", choices=TOPOLOGIES, default=list(TOPOLOGIES))
     names = {pattern.__name__: pattern for pattern in PATTERNS}
     parser.add_argument("--algorithm", nargs="+", choices=names, default=list(names))
+    parser.add_argument("--scheme", nargs="+", choices=SCHEMES, default=list(SCHEMES))
+    parser.add_argument("--failed", nargs="+", choices=FAILURES, default=list(FAILURES))
     parser.add_argument("--fixed", action="store_true", help="windows do not shrink by marks")
     parser.add_argument("--read", type=Path, nargs="+", help="rows of earlier runs, instead")
     parser.add_argument("--json", type=Path)
@@ -66,7 +69,8 @@ def main() -> int:
     else:
         patterns = [names[name] for name in arguments.algorithm]
         how = replace(HOW, slow_down=not arguments.fixed)
-        for row in measured(arguments.topology, patterns, arguments.sizes, how):
+        cases = itertools.product(arguments.topology, arguments.failed, patterns, arguments.scheme)
+        for row in measured(cases, arguments.sizes, how):
             rows.append(row)
             if arguments.json:  # large sizes take an hour
                 arguments.json.write_text(json.dumps(rows) + "\n")
@@ -90,25 +94,22 @@ def together(runs: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def measured(
-    topologies: list[str], patterns: Sequence[Pattern], sizes: list[int], transport: Transport
+    cases: Iterable[tuple[str, str, Pattern, str]], sizes: list[int], transport: Transport
 ) -> Iterator[dict[str, Any]]:
-    for name in topologies:
-        whole = TOPOLOGIES[name]
-        for failed, fabric in (("none", whole), ("1 in 50", without_some(whole))):
-            for pattern in patterns:
-                for label, (scheme, spraying) in SCHEMES.items():
-                    if scheme == "optimal" and failed == "none":
-                        continue  # min_split is as good, and equal paths are there
-                    how = replace(transport, spraying=spraying)
-                    times = [completion(fabric, pattern(fabric.hosts, size << 20), scheme, how)
-                             for size in sizes]  # fmt: skip
-                    if None not in times:
-                        yield {
-                            "topology": name, "failed": failed, "algorithm": pattern.__name__,
-                            "scheme": label,
-                            "windows": "shrink" if transport.slow_down else "fixed",
-                            **{f"{size} MB": t for size, t in zip(sizes, times)},
-                        }  # fmt: skip
+    for topology, failed, pattern, label in cases:
+        scheme, spraying = SCHEMES[label]
+        if scheme == "optimal" and failed == "none":
+            continue  # min_split is as good, and equal paths are there
+        fabric = FAILURES[failed](TOPOLOGIES[topology])
+        how = replace(transport, spraying=spraying)
+        times = [completion(fabric, pattern(fabric.hosts, size << 20), scheme, how)
+                 for size in sizes]  # fmt: skip
+        if None not in times:
+            yield {
+                "topology": topology, "failed": failed, "algorithm": pattern.__name__,
+                "scheme": label, "windows": "shrink" if transport.slow_down else "fixed",
+                **{f"{size} MB": t for size, t in zip(sizes, times)},
+            }  # fmt: skip
 
 
 def completion(fabric: Fabric, flows: Flows, scheme: str, how: Transport) -> float | None:
@@ -138,6 +139,11 @@ def without_some(fabric: Fabric) -> Fabric:
     return fabric.without(*cables, *(Link(b, a, n) for a, b, n in cables))
 
 
+FAILURES: dict[str, Callable[[Fabric], Fabric]] = {
+    "none": lambda fabric: fabric, f"1 in {FAILED}": without_some
+}  # fmt: skip
+
+
 LOOKS = {
     "ecmp": ("tab:red", ":"), "ecmp_k(2)": ("tab:orange", ":"), "ecmp_k(4)": ("goldenrod", ":"),
     "ecmp_k(8)": ("tab:brown", ":"), "ethereal": ("tab:purple", "-"),
@@ -160,8 +166,8 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
         for axis, pattern in zip(axes[row], PATTERNS):
             own = [r for r in rows if r["algorithm"] == pattern.__name__
                    and (r["topology"], r["failed"], r["windows"]) == panel]  # fmt: skip
-            sizes = [key for key in own[0] if key.endswith(" MB")] if own else []
             for r in own:
+                sizes = [key for key in r if key.endswith(" MB")]
                 colour, style = LOOKS[r["scheme"]]
                 axis.plot(sizes, [r[key] for key in sizes], style, color=colour, marker="o",
                           markersize=3, label=r["scheme"])  # fmt: skip

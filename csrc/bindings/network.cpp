@@ -96,10 +96,11 @@ using HostsAt = std::tuple<std::int64_t, std::int64_t, Address, Address, Address
 using TransportAt = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                                std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool,
                                bool, std::uint64_t>;
+using LimitsAt = std::tuple<std::int64_t, std::int64_t>;
 
-std::tuple<std::int64_t, std::int64_t, std::int64_t> send_packets_at(
+std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t> send_packets_at(
     const ConnectionsAt& connections, const TiersAt& tiers, const HostsAt& hosts,
-    const TransportAt& transport, Address end, Address longest) {
+    const TransportAt& transport, const LimitsAt& limits, Address end, Address longest) {
     const nb::gil_scoped_release release;
     const auto& [n, source, target, bytes, path, choice, start, step, counts, pair, table, most] =
         connections;
@@ -116,9 +117,12 @@ std::tuple<std::int64_t, std::int64_t, std::int64_t> send_packets_at(
     const Transport same{packet, window, latency, timeout, queue, mark,
                          entropies, exclude, repath, slow_down, seed};
     const Tiers fabric = tiers_at(tiers);
-    const Totals totals = Packets(all, fabric, ends, same)
+    const Limits bounds{std::get<0>(limits), std::get<1>(limits)};
+    Interrupt signals = python_signals();
+    const Totals totals = Packets(all, fabric, ends, same, bounds, signals)
                               .run(at<std::int64_t>(end), at<std::int64_t>(longest));
-    return {totals.events, totals.dropped, totals.marked};
+    return {totals.events, totals.dropped, totals.marked,
+            static_cast<std::int64_t>(totals.stopped)};
 }
 
 void sweep_failures_at(const PiecesAt& given, Address path, const TiersAt& tiers,

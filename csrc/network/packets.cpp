@@ -1,6 +1,7 @@
 // One event is a packet at the far end of a link, or a notice at a sender. What leaves a link
 // stays in order, and notices of one kind all take as long, so every queue is first in, first out,
-// and the heap holds queues, not packets.
+// and the heap holds queues, not packets. At a host's own link packets wait for their connection's
+// turn: whose it was is found out when somebody asks, so turns are no events.
 #include "packets.hpp"
 
 #include <algorithm>
@@ -15,11 +16,13 @@ namespace {
 enum : std::size_t { back2, back4, back6, timers, starts, queues };
 
 constexpr std::int32_t below_leaf = -1;  // less the port: instead of a path
+constexpr std::int64_t never_busy = -1;
 constexpr std::int64_t tries = 64;  // in vain, one after the other; then a connection gives up
 constexpr double bits_of_a_byte_in_ps = 8e12;
 constexpr double gain = 1.0 / 16;  // of DCTCP's estimate (Alizadeh et al. 2010)
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::int32_t narrow(std::int64_t i) { return static_cast<std::int32_t>(i); }
 
 }  // namespace
 
@@ -44,17 +47,23 @@ Item Packets::Fifo<Item>::pop() {
 }
 
 Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
-                 const Transport& transport)
-    : all_(all), tiers_(tiers), hosts_(hosts), transport_(transport),
+                 const Transport& transport, const Limits& limits, Interrupt& interrupt)
+    : all_(all), tiers_(tiers), hosts_(hosts), transport_(transport), limits_(limits),
+      interrupt_(interrupt),
       links_(at(tiers.links() + 2 * hosts.count * hosts.ports)), senders_(all.n),
-      receivers_(all.n), wires_(links_), notices_(queues), free_(links_, 0),
+      receivers_(all.n), wires_(links_), notices_(queues),
+      turns_(at(hosts.count * hosts.ports), all.n * at(hosts.ports)), free_(links_, never_busy),
       per_byte_(links_, 0.0) {
     for (std::size_t i = 0; i < links_; ++i)
         if (hosts.rates[i] > 0)
             per_byte_[i] = bits_of_a_byte_in_ps / static_cast<double>(hosts.rates[i]);
     for (std::size_t i = 0; i < all.n; ++i) {
         Sender& sender = senders_[i];
-        sender.packets = (all.bytes[i] + transport.packet - 1) / transport.packet;
+        const std::int64_t packets = (all.bytes[i] - 1) / transport.packet + 1;
+        messages_.push_back(
+            {packets, all.bytes[i] - (packets - 1) * transport.packet, narrow(all.source[i]),
+             narrow(all.target[i]), narrow(hosts.leaf_of[all.source[i]]),
+             narrow(hosts.leaf_of[all.target[i]])});
         sender.window = static_cast<double>(transport.window);
         sender.path = static_cast<std::int32_t>(all.path[i]);
         if (at(all.step[i]) == open_.size()) open_.push_back(0), first_.push_back(i);
@@ -105,8 +114,9 @@ std::int32_t Packets::next_path(std::int32_t connection) {
 
 // Of a host to a leaf.
 std::uint64_t Packets::way(std::int32_t connection, std::int32_t path) const {
-    const auto host = static_cast<std::uint64_t>(all_.source[connection]);
-    const auto leaf = static_cast<std::uint64_t>(hosts_.leaf_of[all_.target[connection]]);
+    const Message& message = messages_[at(connection)];
+    const auto host = static_cast<std::uint64_t>(message.source);
+    const auto leaf = static_cast<std::uint64_t>(message.to);
     return (host << 24 | leaf) << 20 | static_cast<std::uint64_t>(path);
 }
 
@@ -131,16 +141,15 @@ std::int32_t Packets::other_path(std::int32_t connection, std::int64_t now) cons
 
 // Up, the fabric, down.
 std::int64_t Packets::link_of(const Packet& packet) const {
-    const std::int64_t source = all_.source[packet.connection];
-    const std::int64_t target = all_.target[packet.connection];
-    const std::int64_t a = hosts_.leaf_of[source], b = hosts_.leaf_of[target];
+    const Message& message = messages_[at(packet.connection)];
+    const std::int64_t a = message.from, b = message.to;
     const bool is_first = packet.hop == 0, is_last = packet.hop + 1 == packet.hops;
     if (is_first || is_last) {
         std::int64_t plane = packet.path < 0 ? below_leaf - packet.path : 0;
         if (packet.path >= 0 && hosts_.ports > 1)
             plane = hosts_.plane_of[tiers_.crosses(a, b) ? packet.path / tiers_.cores
                                                          : packet.path];
-        const std::int64_t host = is_first ? source : hosts_.count + target;
+        const std::int64_t host = is_first ? message.source : hosts_.count + message.target;
         return tiers_.links() + host * hosts_.ports + plane;
     }
     const Hops hops = tiers_.hops(a, b, packet.path);
@@ -150,9 +159,10 @@ std::int64_t Packets::link_of(const Packet& packet) const {
 }
 
 void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t now) {
+    if (++emitted_ > limits_.packets) throw Stopped::too_many;
+    interrupt_(50);
     Sender& sender = senders_[at(connection)];
-    const std::int64_t a = hosts_.leaf_of[all_.source[connection]];
-    const std::int64_t b = hosts_.leaf_of[all_.target[connection]];
+    const std::int64_t a = messages_[at(connection)].from, b = messages_[at(connection)].to;
     const std::uint8_t hops = a == b ? 2 : tiers_.crosses(a, b) ? 6 : 4;
     const std::int32_t path = a == b ? sender.path : next_path(connection);
     ++sender.sent;
@@ -165,12 +175,13 @@ void Packets::emit(std::int32_t connection, std::int64_t number, std::int64_t no
 void Packets::send(std::int32_t connection, std::int64_t now) {
     Sender& sender = senders_[at(connection)];
     const auto window = static_cast<std::int64_t>(sender.window);
+    const std::int64_t packets = messages_[at(connection)].packets;
     if (is_pinned(connection)) {
-        while (sender.next < sender.packets && sender.next - sender.acked < window)
+        while (sender.next < packets && sender.next - sender.acked < window)
             emit(connection, sender.next++, now);
         return;
     }
-    while (sender.under_way < window && (!sender.again.empty() || sender.next < sender.packets)) {
+    while (sender.under_way < window && (!sender.again.empty() || sender.next < packets)) {
         std::int64_t number = sender.next;
         if (sender.again.empty()) {
             ++sender.next;
@@ -182,19 +193,19 @@ void Packets::send(std::int32_t connection, std::int64_t now) {
     }
 }
 
+std::int64_t Packets::size_of(const Packet& packet) const {
+    const Message& message = messages_[at(packet.connection)];
+    return packet.number + 1 < message.packets ? transport_.packet : message.last;
+}
+
 void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
     const std::size_t i = at(link);
-    const Sender& sender = senders_[at(packet.connection)];
-    const bool is_short = packet.number + 1 == sender.packets;
-    const std::int64_t size =
-        is_short ? all_.bytes[packet.connection] - (sender.packets - 1) * transport_.packet
-                 : transport_.packet;
     const std::int64_t starts_at = std::max(now, free_[i]);
     const auto waits = static_cast<double>(starts_at - now);
     const bool is_down = per_byte_[i] == 0.0 || (hosts_.fails[i] >= 0 && now >= hosts_.fails[i]);
     const bool is_full =
         packet.hop > 0 &&
-        waits + static_cast<double>(size) * per_byte_[i] >
+        waits + static_cast<double>(size_of(packet)) * per_byte_[i] >
             static_cast<double>(transport_.queue) * per_byte_[i];
     if (is_down || is_full) {
         ++totals_.dropped;
@@ -202,14 +213,45 @@ void Packets::enqueue(std::int64_t link, Packet packet, std::int64_t now) {
                       packet.turn, Kind::lost, false});
         return;
     }
-    if (packet.hop > 0) {
-        if (!packet.marked && waits > static_cast<double>(transport_.mark) * per_byte_[i]) {
-            packet.marked = true;
-            ++totals_.marked;
-        }
-        longest_[i] = std::max(longest_[i], starts_at - now);
+    if (packet.hop == 0) {
+        take_turn(link, packet, now);
+        return;
     }
-    free_[i] = starts_at + std::llround(static_cast<double>(size) * per_byte_[i]);
+    if (!packet.marked && waits > static_cast<double>(transport_.mark) * per_byte_[i]) {
+        packet.marked = true;
+        ++totals_.marked;
+    }
+    longest_[i] = std::max(longest_[i], starts_at - now);
+    transmit(link, packet, starts_at);
+}
+
+// Of a host's own links, those up come first.
+void Packets::take_turn(std::int64_t link, const Packet& packet, std::int64_t now) {
+    serve(link, now);
+    const std::int64_t own = link - tiers_.links();
+    const std::int64_t lane = packet.connection * hosts_.ports + own % hosts_.ports;
+    turns_.push(at(own), narrow(lane), {packet.number, packet.path, packet.turn, packet.hops});
+    if (free_[at(link)] < now) serve_one(link, now);
+}
+
+// All whose turn came before now: whose it is now is open until all that happens now has happened.
+void Packets::serve(std::int64_t link, std::int64_t now) {
+    while (free_[at(link)] < now && turns_.waits(at(link - tiers_.links())))
+        serve_one(link, free_[at(link)]);
+}
+
+void Packets::serve_one(std::int64_t link, std::int64_t starts_at) {
+    const auto [lane, next] = turns_.pop(at(link - tiers_.links()));
+    transmit(link, {0, narrow(lane / hosts_.ports), next.number, next.path, next.turn, 0,
+                    next.hops, false}, starts_at);
+}
+
+void Packets::transmit(std::int64_t link, Packet packet, std::int64_t starts_at) {
+    const std::size_t i = at(link);
+    const double takes = static_cast<double>(size_of(packet)) * per_byte_[i];
+    if (takes > static_cast<double>(limits_.latest)) throw Stopped::too_late;
+    free_[i] = starts_at + std::llround(takes);
+    if (free_[i] > limits_.latest) throw Stopped::too_late;
     packet.time = free_[i] + transport_.latency;
     if (wires_[i].empty()) due_.push({packet.time, link});
     wires_[i].push(packet);
@@ -226,7 +268,7 @@ void Packets::deliver(const Packet& packet, std::int64_t now) {
     const std::size_t back = packet.hops == 2 ? back2 : packet.hops == 4 ? back4 : back6;
     Notice notice{now + packet.hops * transport_.latency, packet.connection, packet.number,
                   packet.path, packet.turn, Kind::acknowledged, packet.marked};
-    const std::int64_t packets = senders_[at(packet.connection)].packets;
+    const std::int64_t packets = messages_[at(packet.connection)].packets;
     if (!is_pinned(packet.connection)) {
         ++receiver.expected;
         tell(back, notice);
@@ -312,7 +354,16 @@ Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
     longest_ = longest;
     std::fill_n(end, all_.n, -1);
     std::fill_n(longest, links_, 0);
-    if (all_.n > 0) begin(0, 0);
+    try {
+        if (all_.n > 0) begin(0, 0);
+        go();
+    } catch (const Stopped why) {
+        totals_.stopped = why;
+    }
+    return totals_;
+}
+
+void Packets::go() {
     const auto advance = [this](auto& queue, std::int64_t number) {
         const auto item = queue.pop();
         if (queue.empty())
@@ -323,18 +374,20 @@ Totals Packets::run(std::int64_t* end, std::int64_t* longest) {
     };
     while (!due_.empty()) {
         const auto [now, number] = due_.top();
+        if (now > limits_.latest) throw Stopped::too_late;
+        interrupt_(100);
         ++totals_.events;
         if (at(number) >= links_) {
             heard(advance(notices_[at(number) - links_], number));
             continue;
         }
+        if (wires_[at(number)].front().hop == 0) serve(number, now);
         Packet packet = advance(wires_[at(number)], number);
         if (++packet.hop == packet.hops)
             deliver(packet, now);
         else
             enqueue(link_of(packet), packet, now);
     }
-    return totals_;
 }
 
 }  // namespace gradwire

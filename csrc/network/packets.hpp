@@ -7,8 +7,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../interrupt.hpp"
 #include "paths.hpp"
 #include "soonest.hpp"
+#include "turns.hpp"
 
 namespace gradwire {
 
@@ -50,16 +52,25 @@ struct Hosts {
     const std::int64_t* fails;  // of every link, picoseconds; negative: never
 };
 
+// A run that would go beyond stops, and says so.
+struct Limits {
+    std::int64_t packets;  // those that are sent again count again
+    std::int64_t latest;   // picoseconds: twice as many are a number yet
+};
+
+enum class Stopped : std::int64_t { not_at_all, too_many, too_late };
+
 struct Totals {
     std::int64_t events = 0, dropped = 0, marked = 0;
+    Stopped stopped = Stopped::not_at_all;
 };
 
 class Packets {
   public:
     Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
-            const Transport& transport);
-    // When the last byte of each has arrived (negative: never), and the longest that anything
-    // waited at each link: picoseconds.
+            const Transport& transport, const Limits& limits, Interrupt& interrupt);
+    // When the last byte of each has arrived (negative: never, or not before it stopped), and the
+    // longest that anything waited at each link: picoseconds.
     Totals run(std::int64_t* end, std::int64_t* longest);
 
   private:
@@ -69,6 +80,10 @@ class Packets {
         std::int32_t turn;  // of the sender, when it left
         std::uint8_t hop, hops;
         bool marked;
+    };
+    struct Next {  // of a connection, at its host's link
+        std::int32_t number, path, turn;
+        std::uint8_t hops;
     };
     enum class Kind : std::uint8_t { acknowledged, gap, lost, start };
     struct Notice {
@@ -89,8 +104,12 @@ class Packets {
         std::vector<Item> items_;
         std::size_t head_ = 0, size_ = 0;
     };
+    struct Message {
+        std::int64_t packets, last;  // bytes of the last
+        std::int32_t source, target, from, to;  // hosts and their leaves
+    };
     struct Sender {
-        std::int64_t packets = 0, next = 0, acked = 0, under_way = 0, sent = 0;
+        std::int64_t next = 0, acked = 0, under_way = 0, sent = 0;
         std::int64_t in_vain = 0;
         std::int64_t seen = 0, seen_marked = 0;
         double window = 0.0, congestion = 1.0;
@@ -103,10 +122,16 @@ class Packets {
         bool told = false;  // of the gap
     };
 
+    void go();
     void begin(std::int64_t step, std::int64_t now);
     void send(std::int32_t connection, std::int64_t now);
     void emit(std::int32_t connection, std::int64_t number, std::int64_t now);
     void enqueue(std::int64_t link, Packet packet, std::int64_t now);
+    void take_turn(std::int64_t link, const Packet& packet, std::int64_t now);
+    void serve(std::int64_t link, std::int64_t now);
+    void serve_one(std::int64_t link, std::int64_t starts_at);
+    void transmit(std::int64_t link, Packet packet, std::int64_t starts_at);
+    std::int64_t size_of(const Packet& packet) const;
     void deliver(const Packet& packet, std::int64_t now);
     void heard(const Notice& notice);
     void pinned_heard(Sender& sender, const Notice& notice);
@@ -134,11 +159,15 @@ class Packets {
     const Tiers& tiers_;
     const Hosts& hosts_;
     const Transport& transport_;
+    const Limits& limits_;
+    Interrupt& interrupt_;
     std::size_t links_;
+    std::vector<Message> messages_;
     std::vector<Sender> senders_;
     std::vector<Receiver> receivers_;
     std::vector<Fifo<Packet>> wires_;
     std::vector<Fifo<Notice>> notices_;
+    Turns<Next> turns_;  // at hosts' links up; a lane for each connection and port
     std::vector<std::int64_t> free_;  // when each link is done with what it has
     std::vector<double> per_byte_;    // picoseconds
     std::vector<std::int64_t> open_;  // connections of each step that have not ended
@@ -148,6 +177,7 @@ class Packets {
     std::int64_t* end_ = nullptr;
     std::int64_t* longest_ = nullptr;
     Totals totals_;
+    std::int64_t emitted_ = 0;
 };
 
 }  // namespace gradwire

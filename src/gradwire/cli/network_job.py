@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,7 +80,10 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
     from gradwire.network.importers import htsim
 
     if arguments.flows is not None:
-        return htsim.flows(read(arguments.flows))
+        text = read(arguments.flows)
+        if htsim.starts(text):
+            print(f"{arguments.flows}: all start together here, not by 'start'", file=sys.stderr)
+        return htsim.flows(text)
     if arguments.groups_of and (arguments.strategy or arguments.tokens):
         raise NetworkError(
             f"groups are of --traffic; got --groups-of {arguments.groups_of} beside another "

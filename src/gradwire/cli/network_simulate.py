@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 from gradwire.cli.network_job import add_job_arguments, job_of, topology_asked
 from gradwire.cli.network_step import workload_of
@@ -36,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--spraying", choices=sprays, default="random", help=how)
     window = "of the packet engine: packets under way; default: 64"
     parser.add_argument("--window", type=int, default=64, help=window)
+    latency = "of the packet engine: of each link; default: what a .topo file says, else 500"
+    parser.add_argument("--latency-ns", type=float, help=latency)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,9 +70,15 @@ def _collective(arguments: argparse.Namespace) -> tuple[Callable[[str], float], 
     from gradwire.network.engines.packet import Transport
     from gradwire.network.routing.route import route
     from gradwire.network.simulate import simulate
+    from gradwire.network.topologies import latency_ns_of
 
     topology, flows = job_of(arguments)
     how = Transport(window=arguments.window, spraying=arguments.spraying)
+    latency = arguments.latency_ns
+    if latency is None and arguments.engine == "packet":
+        latency = latency_ns_of(arguments.topology)
+    if latency is not None:
+        how = replace(how, latency_ns=latency)
 
     def seconds(scheme: str) -> float:
         return simulate(

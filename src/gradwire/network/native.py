@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gradwire.network.fabric import Fabric
 
 VARIABLE, TWIN = "GRADWIRE_KERNELS", "twin"  # as of gradwire.kernels
+TOO_MANY, TOO_LATE = 1, 2  # why send_packets stopped, else 0
 
 
 Tiers: TypeAlias = tuple[int, int, int, int, int, int]
@@ -63,8 +64,8 @@ class NetworkCore(Protocol):
 
     def send_packets(
         self, connections: Connections, tiers: Tiers, hosts: Hosts, transport: Transport,
-        end: int, longest: int, /,
-    ) -> tuple[int, int, int]: ...  # fmt: skip
+        limits: tuple[int, int], end: int, longest: int, /,
+    ) -> tuple[int, int, int, int]: ...  # fmt: skip
 
 
 def core() -> NetworkCore | None:

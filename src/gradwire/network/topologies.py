@@ -28,15 +28,22 @@ def topology_of(text: str) -> Fabric:
     """Of 'leaf_spine(leaves=4, hosts=4, spines=4)', 'fat_tree(…)', 'rail_optimized(…)' or
     'dual_plane(…)'; or of a file: own TOML, htsim's .topo, ns-3's .txt, InfraGraph's .json or
     .yaml. NetworkError if it is none."""
-    path = Path(text)
-    reader = READERS.get(path.suffix)
-    if reader is None or "(" in text:
-        return built(text)
+    reader = READERS.get(Path(text).suffix)
+    return built(text) if reader is None or "(" in text else reader(_read(text))
+
+
+def latency_ns_of(text: str) -> float | None:
+    """Of every link, where a file says it; NetworkError if it says several."""
+    is_topo = Path(text).suffix == ".topo" and "(" not in text
+    return htsim.latency_ns(_read(text)) if is_topo else None
+
+
+def _read(file: str) -> str:
     try:
-        return reader(path.read_text(encoding="utf-8"))
+        return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise NetworkError(
-            f"a topology is a builder or a text file that is there; {text}: {error}. Write "
+            f"a topology is a builder or a text file that is there; {file}: {error}. Write "
             f"'{NOTATION.example}', or correct the name."
         ) from None
 

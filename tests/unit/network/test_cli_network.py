@@ -130,6 +130,36 @@ def test_connection_matrices_are_flows(tmp_path: Path, capsys: pytest.CaptureFix
     assert "a text file that is there; " in capsys.readouterr().err
 
 
+def test_starts_that_are_not_followed_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for start, said in ((0, ""), (900, "b.cm: all start together here, not by 'start'\n")):
+        (tmp_path / "b.cm").write_text(f"Nodes 4\n0->40 id 1 start {start} size 1000\n")
+        asked = ["--flows", str(tmp_path / "b.cm"), "--json", "--scheme", "coloured"]
+        assert main(["network", "simulate", *JOB, *asked]) == 0
+        assert capsys.readouterr().err.endswith(said)
+
+
+def test_packets_have_the_latency_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A byte over four links. By a number, by what the topology's file says, or 500 ns."""
+    file = tmp_path / "small.topo"
+    file.write_text(
+        "Nodes 4\nTiers 2\nTier 0\nDownlink_speed_Gbps 100\nRadix_Down 2\nRadix_Up 2\n"
+        "Downlink_Latency_ns 1000\nTier 1\nDownlink_speed_Gbps 100\nDownlink_Latency_ns 1000\n"
+    )
+    (tmp_path / "a.cm").write_text("Nodes 4\n0->2 id 1 start 0 size 1\n")
+    asked = ["--engine", "packet", "--flows", str(tmp_path / "a.cm"), "--scheme", "coloured"]
+    for topology, more, latency in (
+        ("leaf_spine(2, 2, 2)", [], 500e-9), (str(file), [], 1000e-9),
+        (str(file), ["--latency-ns", "50"], 50e-9),
+    ):  # fmt: skip
+        assert main(["network", "simulate", "--topology", topology, *asked, *more, "--json"]) == 0
+        seconds = json.loads(capsys.readouterr().out)["rows"][0]["seconds"]
+        assert seconds == pytest.approx(4 * (latency + 8e-11))
+
+
 def test_a_heat_map_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "loads.svg"
     assert main(["network", "heatmap", *JOB, "-o", str(file)]) == 0

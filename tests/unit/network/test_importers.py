@@ -163,6 +163,26 @@ def test_htsim_topologies_that_cannot_be_are_refused(old: str, new: str, said: s
         htsim.topology(TINY.replace(old, new))
 
 
+def test_htsim_topologies_say_the_latency_of_links() -> None:
+    assert htsim.latency_ns(TINY) == 1000
+    assert htsim.latency_ns(TINY.replace("Downlink_Latency_ns 1000\n", "")) is None
+    for old, new, said in (
+        ("Downlink_Latency_ns 1000\nS", "Downlink_Latency_ns 50\nS", "got 50, 1000 ns, and 0 of"),
+        ("Switch_Latency_ns 0", "Switch_Latency_ns 300", "got 1000 ns, and 300 of switches"),
+    ):
+        with pytest.raises(NetworkError, match=said):
+            htsim.latency_ns(TINY.replace(old, new))
+
+
+def test_connections_too_large_for_htsim_are_refused() -> None:
+    most = (1 << 31) - 1
+    assert f"size {most}\n" in htsim.connections(Flows(0, 1, most), 2)
+    with pytest.raises(
+        NetworkError, match=r"sizes below 2,147,483,648 bytes; got .* 2,147,483,648"
+    ):
+        htsim.connections(Flows(0, [1, 2], [1, 1 << 31]), 3)
+
+
 def test_connections_are_flows_and_back() -> None:
     flows = permutation(leaf_spine(4, 4, 4), 3)
     text = htsim.connections(flows, 16)

@@ -39,7 +39,7 @@ def jobs(draw: st.DrawFn) -> tuple[Routes, Transport, dict[Link, float], int]:
     seed = draw(st.integers(0, 1000))
     dice = np.random.default_rng(seed)
     n = draw(st.integers(1, 12))
-    source = dice.integers(0, fabric.hosts, n)
+    source = dice.integers(0, draw(st.sampled_from([1, 2, fabric.hosts])), n)
     target = (source + dice.integers(1, fabric.hosts, n)) % fabric.hosts
     flows = Flows(source, target, dice.integers(1, 9000, n), dice.integers(0, 2, n))
     scheme = draw(st.sampled_from(["ecmp", "wrap", "spray", "spray", "ecmp_k(3)"]))
@@ -287,26 +287,6 @@ def test_pieces_of_parts_of_bytes_are_sent_as_whole_ones() -> None:
     sent = send(route([(0, 2, 1000)], fabric, "min_split"), FAST)
     assert len(sent.seconds) == 3
     assert np.isfinite(sent.seconds).all()
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"window": 0}, "window is a whole number of at least 1"),
-        ({"packet_bytes": 1.5}, "packet_bytes is a whole number"),
-        ({"latency_ns": 0.0}, "latency_ns is above 0"),
-        ({"timeout_us": float("inf")}, "timeout_us is above 0 and finite"),
-        ({"jitter_ns": -1.0}, "jitter_ns is 0 or more"),
-        ({"exclude_us": -1.0}, "exclude_us is 0 or more"),
-        (
-            {"spraying": "often"},
-            "spraying is one of 'random', 'rotating', 'recycled'; got 'often'",
-        ),
-    ],
-)
-def test_a_transport_that_cannot_be_is_refused(wrong: dict[str, object], said: str) -> None:
-    with pytest.raises(NetworkError, match=said):
-        Transport(**wrong)  # type: ignore[arg-type]
 
 
 def test_links_that_are_not_there_do_not_fail() -> None:

@@ -4,12 +4,13 @@
       ▲                               │        then so long for each byte, then its latency
       └───────── acknowledgement ─────┘        which waits in no queue: one latency a link
 
-A connection has at most a window of packets under way. Pinned ones go back to the first that is
-missing when one after it arrives (go-back-N, as RoCE), or when a timer says so; then they may take
-another path. Sprayed ones choose a path for every packet, and send again what a timer says was
-lost. What stays below a leaf has a connection for each port of the hosts. What finds a queue full
-is dropped, what waits longer than the mark allows is marked; windows may shrink by marks, as those
-of DCTCP do (Alizadeh et al. 2010).
+A connection has at most a window of packets under way, and those of a host take turns at its own
+link, a packet each, as in network cards. Pinned ones go back to the first that is missing when one
+after it arrives (go-back-N, as RoCE), or when a timer says so; then they may take another path.
+Sprayed ones choose a path for every packet, and send again what a timer says was lost. What stays
+below a leaf has a connection for each port of the hosts. What finds a queue full is dropped, what
+waits longer than the mark allows is marked; windows may shrink by marks, as those of DCTCP do
+(Alizadeh et al. 2010).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from numpy.typing import NDArray
 from gradwire.errors import NetworkError
 from gradwire.network import native
 from gradwire.network.engines import packet_twin
-from gradwire.network.fabric import BELOW, EVERY, Link, above_zero, count
-from gradwire.network.native import columns, tiers
+from gradwire.network.fabric import BELOW, EVERY, Link, count
+from gradwire.network.native import TOO_LATE, TOO_MANY, columns, tiers
 from gradwire.network.ports import all_rates, port_shares
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing
@@ -33,6 +34,14 @@ from gradwire.network.routing.scheme import Crossing
 Numbers = NDArray[np.int64]
 Spraying = Literal["random", "rotating", "recycled"]
 CHOICES: tuple[str, ...] = ("pinned", *get_args(Spraying))
+MOST_PACKETS = 1 << 30
+"""Of a run; those that are sent again count again. It takes five to thirty minutes."""
+MOST_UNDER_WAY = 1 << 26
+"""Packets of all connections of a step: some gigabytes of memory."""
+LATEST = 10**18
+"""Picoseconds: a run of a million seconds."""
+_LONGEST = 1000.0  # seconds: what a Transport may wait for
+_LARGEST = 1 << 53  # of its counts: a float holds each
 _NEVER = -1
 _JITTER = 1
 
@@ -48,6 +57,7 @@ class Transport:
     slow_down: windows shrink by marks. repath: a pinned connection whose timer ran out takes
     another path. exclude_us: for so long a host's connections to a leaf avoid a path on which a
     timer ran out; 0: each finds out by itself. jitter_ns: each begins so much later at most.
+    Counts are at most 2^53, times 1,000 seconds.
     """
 
     packet_bytes: int = 4096
@@ -65,15 +75,33 @@ class Transport:
 
     def __post_init__(self) -> None:
         for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies"):
-            count(name, getattr(self, name))
-        above_zero("latency_ns", self.latency_ns)
-        above_zero("timeout_us", self.timeout_us)
-        for name in ("jitter_ns", "exclude_us"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise NetworkError(f"{name} is 0 or more; got {getattr(self, name)}. Use 50.")
+            number = count(name, getattr(self, name))
+            if number > _LARGEST:
+                raise NetworkError(
+                    f"{name} is a whole number of at most {_LARGEST:,}; got {number:,}. What is "
+                    f"never reached is, for example, {1 << 40}."
+                )
+        for name, least, per_second in (
+            ("latency_ns", 1e-3, 1e9), ("timeout_us", 1e-6, 1e6), ("exclude_us", 0, 1e6),
+            ("jitter_ns", 0, 1e9),
+        ):  # fmt: skip
+            _within(name, getattr(self, name), least, _LONGEST * per_second)
+        for name in ("slow_down", "repath"):
+            if not isinstance(getattr(self, name), bool):
+                raise NetworkError(
+                    f"{name} is True or False; got {getattr(self, name)!r}. Write True."
+                )
         if self.spraying not in get_args(Spraying):
             known = ", ".join(f"'{name}'" for name in get_args(Spraying))
             raise NetworkError(f"spraying is one of {known}; got {self.spraying!r}. Use 'random'.")
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
+        raise NetworkError(
+            f"{name} is {least:g} to {most:,.0f}; got {value!r}. Write for example 50."
+        )
 
 
 class Sent(NamedTuple):
@@ -109,10 +137,12 @@ def send(
     fails: Mapping[Link, float] | None = None, seed: int = 0,
 ) -> Sent:  # fmt: skip
     """All pieces of all steps; fails: seconds at which links go down. The same for the same seed.
-    NetworkError for links that are not there."""
+    NetworkError for links that are not there, and for a run beyond MOST_PACKETS, MOST_UNDER_WAY
+    or LATEST. Ctrl-C ends it."""
     how, fabric = transport or Transport(), routes.fabric
     count("seed", seed, 0)
     rows, connections = _connections(routes, how, seed)
+    _refuse_too_many(connections, how)
     rates = all_rates(fabric)
     down = np.full(len(rates), _NEVER)
     number = {link: i for i, link in enumerate(fabric.links)} if fails else {}
@@ -122,10 +152,11 @@ def send(
                 f"a link of the topology fails at second 0 or later; got {link} at {when}. A link "
                 f"is for example {fabric.links[0]}."
             )
-        down[number[link]] = round(when * 1e12)
+        down[number[link]] = round(min(when * 1e12, LATEST))
     fast = native.core()
+    limits = MOST_PACKETS, LATEST
     if fast is None:
-        end, wait, totals = packet_twin.run(connections, fabric, rates, down, how, seed)
+        end, wait, totals = packet_twin.run(connections, fabric, rates, down, how, seed, limits)
     else:
         end, wait = np.zeros(len(rows), np.int64), np.zeros(len(rates), np.int64)
         table = connections.table
@@ -140,13 +171,41 @@ def send(
             tiers(fabric),
             (fabric.hosts, fabric.host_up.shape[1], leaf_of.ctypes.data, plane_of.ctypes.data,
              rates.ctypes.data, down.ctypes.data),
-            _given(how, seed), end.ctypes.data, wait.ctypes.data,
+            _given(how, seed), limits, end.ctypes.data, wait.ctypes.data,
         )  # fmt: skip
+    *counted, stopped = totals
+    if stopped == TOO_MANY:
+        raise _too_many(f"that many were sent of {len(rows):,} messages, and lost ones again")
+    if stopped == TOO_LATE:
+        raise NetworkError(
+            f"a run of packets is at most {LATEST // 10**12:,} seconds long; this one is longer, "
+            f"its slowest link has {rates[rates > 0].min():,} bit/s. Send fewer bytes, or give "
+            "links other rates."
+        )
     own, first, place = np.unique(rows, return_index=True, return_inverse=True)
     seconds = np.zeros(len(own))
     np.maximum.at(seconds, place, np.where(end == _NEVER, np.inf, end / 1e12))
     order = np.argsort(first)
-    return Sent(seconds[order], own[order], wait / 1e12, *totals)
+    return Sent(seconds[order], own[order], wait / 1e12, *counted)
+
+
+def _refuse_too_many(connections: Connections, how: Transport) -> None:
+    packets = np.ceil(connections.bytes / how.packet_bytes)  # as floats: 2^62 bytes many times
+    if packets.sum() > MOST_PACKETS:
+        raise _too_many(f"these are {packets.sum():,.0f} of {how.packet_bytes:,} bytes")
+    under_way = np.bincount(connections.step, np.minimum(packets, how.window)).max(initial=0)
+    if under_way > MOST_UNDER_WAY:
+        raise NetworkError(
+            f"all connections of a step have at most {MOST_UNDER_WAY:,} packets under way; got "
+            f"{under_way:,.0f}, windows of {how.window:,}. Use a smaller window."
+        )
+
+
+def _too_many(got: str) -> NetworkError:
+    return NetworkError(
+        f"a run of packets has at most {MOST_PACKETS:,} of them; {got}. Send fewer bytes, in "
+        "larger packets (packet_bytes), or use the engine 'flow'."
+    )
 
 
 def _given(how: Transport, seed: int) -> native.Transport:
@@ -208,8 +267,9 @@ def _by_port(routes: Routes) -> tuple[Numbers, Numbers, Numbers]:
 def _whole_bytes(routes: Routes) -> Numbers:
     """Of pieces: together a flow's bytes, each within one of its part."""
     order = np.argsort(routes.flow, kind="stable")
-    kind = object if routes.unit >= 1 << 62 else routes.amount.dtype
-    ends = (np.cumsum(routes.amount[order].astype(kind)) // routes.unit).astype(np.int64)
+    is_large = max(routes.unit, routes.amount.astype(np.float64).sum()) >= 1 << 62
+    kind = object if is_large else routes.amount.dtype
+    ends = np.cumsum(routes.amount[order].astype(kind)) // routes.unit
     found = np.empty(len(order), np.int64)
     found[order] = np.diff(ends, prepend=0)
     return found

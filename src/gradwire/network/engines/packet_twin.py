@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, Fabric
+from gradwire.network.native import TOO_LATE, TOO_MANY
 
 if TYPE_CHECKING:
     from gradwire.network.engines.packet import Connections, Transport
@@ -40,6 +41,34 @@ class _Notice(NamedTuple):
     turn: int = 0
 
 
+_FREED = _Notice("freed", -1, -1)
+
+
+@dataclass
+class _Port:
+    """A host's link up. Connections with packets are in line, but for the one served last."""
+
+    line: deque[int] = field(default_factory=deque)
+    waiting: defaultdict[int, deque[_Packet]] = field(default_factory=lambda: defaultdict(deque))
+    served: int | None = None
+    busy: bool = False
+
+    def push(self, packet: _Packet) -> None:
+        one = packet.connection
+        if not self.waiting[one] and one != self.served:
+            self.line.append(one)
+        self.waiting[one].append(packet)
+
+    def pop(self) -> _Packet | None:
+        """One packet of who has waited longest for a turn."""
+        if self.served is not None and self.waiting[self.served]:
+            self.line.append(self.served)
+        if not self.line:
+            return None
+        self.served = self.line.popleft()
+        return self.waiting[self.served].popleft()
+
+
 @dataclass
 class _Sender:
     packets: int
@@ -60,24 +89,33 @@ class _Sender:
     told: bool = False
 
 
+class _Stopped(Exception):
+    """TOO_MANY or TOO_LATE."""
+
+
 def run(
     connections: Connections, fabric: Fabric, rates: Numbers, fails: Numbers, how: Transport,
-    seed: int,
-) -> tuple[Numbers, Numbers, tuple[int, int, int]]:  # fmt: skip
+    seed: int, limits: tuple[int, int],
+) -> tuple[Numbers, Numbers, tuple[int, int, int, int]]:  # fmt: skip
     """Picoseconds at which each has arrived, -1: never; the longest wait at each link; events,
-    dropped and marked packets."""
-    engine = _Engine(connections, fabric, rates, fails, how, seed)
-    engine.begin(0, 0)
-    engine.go()
-    return engine.end, engine.longest, (engine.events, engine.dropped, engine.marked)
+    dropped and marked packets, and why it stopped. limits: packets, picoseconds."""
+    engine = _Engine(connections, fabric, rates, fails, how, seed, limits)
+    why = 0
+    try:
+        engine.begin(0, 0)
+        engine.go()
+    except _Stopped as stopped:
+        why = stopped.args[0]
+    return engine.end, engine.longest, (engine.events, engine.dropped, engine.marked, why)
 
 
 class _Engine:
     def __init__(
         self, connections: Connections, fabric: Fabric, rates: Numbers, fails: Numbers,
-        how: Transport, seed: int,
+        how: Transport, seed: int, limits: tuple[int, int],
     ) -> None:  # fmt: skip
         self.all, self.fabric, self.how, self.seed = connections, fabric, how, seed
+        self.most, self.latest = limits
         self.fails = fails.tolist()
         self.per_byte = [8e12 / rate if rate else 0.0 for rate in rates.tolist()]
         self.latency = round(how.latency_ns * 1e3)
@@ -85,6 +123,7 @@ class _Engine:
         self.exclude = round(how.exclude_us * 1e6)
         self.avoided = dict[tuple[int, int, int], int]()
         self.free = [0] * len(rates)
+        self.ports = defaultdict[int, _Port](_Port)
         self.longest = np.zeros(len(rates), np.int64)
         self.end = np.full(len(connections.source), -1, np.int64)
         self.open = np.bincount(connections.step).tolist()
@@ -93,7 +132,7 @@ class _Engine:
             for size, path in zip(connections.bytes.tolist(), connections.path.tolist())
         ]
         self.heap: list[tuple[int, int, int, _Packet | _Notice]] = []
-        self.events = self.dropped = self.marked = self.pushed = 0
+        self.events = self.dropped = self.marked = self.pushed = self.emitted = 0
 
     def push(self, time: int, queue: int, item: _Packet | _Notice) -> None:
         """Of equal times the queue with the smaller number, and in it what came first."""
@@ -107,7 +146,12 @@ class _Engine:
 
     def go(self) -> None:
         while self.heap:
-            now, _, _, item = heapq.heappop(self.heap)
+            now, queue, _, item = heapq.heappop(self.heap)
+            if item is _FREED:
+                self.serve(queue - len(self.free) - 5, now)
+                continue
+            if now > self.latest:
+                raise _Stopped(TOO_LATE)
             self.events += 1
             if isinstance(item, _Notice):
                 self.heard(item, now)
@@ -190,6 +234,9 @@ class _Engine:
                 self.emit(one, sender.next - 1, now)
 
     def emit(self, one: int, number: int, now: int) -> None:
+        self.emitted += 1
+        if self.emitted > self.most:
+            raise _Stopped(TOO_MANY)
         sender = self.senders[one]
         leaf = self.fabric.leaf_of
         stays = leaf[self.all.source[one]] == leaf[self.all.target[one]]
@@ -264,11 +311,14 @@ class _Engine:
         ].tolist()
         return (first, up, core_up, core_down, down, last) if far else (first, up, down, last)
 
+    def size(self, packet: _Packet) -> int:
+        most, sender = self.how.packet_bytes, self.senders[packet.connection]
+        if packet.number + 1 < sender.packets:
+            return most
+        return int(self.all.bytes[packet.connection]) - (sender.packets - 1) * most
+
     def enqueue(self, packet: _Packet, now: int) -> None:
-        link, sender = packet.links[packet.hop], self.senders[packet.connection]
-        size = self.how.packet_bytes
-        if packet.number + 1 == sender.packets:
-            size = int(self.all.bytes[packet.connection]) - (sender.packets - 1) * size
+        link, size = packet.links[packet.hop], self.size(packet)
         per_byte, begins = self.per_byte[link], max(now, self.free[link])
         is_down = per_byte == 0 or 0 <= self.fails[link] <= now
         is_full = packet.hop > 0 and (
@@ -281,12 +331,29 @@ class _Engine:
             )
             self.push(now + self.timeout, len(self.free) + 3, lost)
             return
-        if packet.hop > 0:
-            if not packet.marked and begins - now > self.how.mark_bytes * per_byte:
-                packet = packet._replace(marked=True)
-                self.marked += 1
-            self.longest[link] = max(int(self.longest[link]), begins - now)
-        self.free[link] = begins + int(size * per_byte + 0.5)
+        if packet.hop == 0:
+            self.ports[link].push(packet)
+            if not self.ports[link].busy:
+                self.serve(link, now)
+            return
+        if not packet.marked and begins - now > self.how.mark_bytes * per_byte:
+            packet = packet._replace(marked=True)
+            self.marked += 1
+        self.longest[link] = max(int(self.longest[link]), begins - now)
+        self.transmit(link, packet, begins)
+
+    def serve(self, link: int, now: int) -> None:
+        """Whose turn it is. When a link is free again, that is asked last of all at that time."""
+        packet = self.ports[link].pop()
+        self.ports[link].busy = packet is not None
+        if packet is not None:
+            self.transmit(link, packet, now)
+            self.push(self.free[link], len(self.free) + 5 + link, _FREED)
+
+    def transmit(self, link: int, packet: _Packet, begins: int) -> None:
+        self.free[link] = begins + int(self.size(packet) * self.per_byte[link] + 0.5)
+        if self.free[link] > self.latest:
+            raise _Stopped(TOO_LATE)
         self.push(self.free[link] + self.latency, link, packet)
 
     # -- hosts that receive ----------------------------------------------------------------

@@ -26,12 +26,14 @@ from gradwire.network.flows import Flows
 _KEYS = ("nodes", "tiers", "podsize", "tier", "downlink_speed_gbps", "radix_down", "radix_up",
          "downlink_latency_ns", "switch_latency_ns", "oversubscribed", "bundle", "queue_down",
          "queue_up")  # fmt: skip
+_LARGEST = 1 << 31  # an int of C++
 _CONNECTION = re.compile(r"([0-9]+)->([0-9]+)((?:\s+\w+\s+\S+)*)")
 
 
 def topology(text: str) -> Fabric:
-    """Of a `.topo` file, two or three tiers. Latencies and queues are not a fabric's: what the
-    packet engine is told. NetworkError with the line for what cannot be read."""
+    """Of a `.topo` file, two or three tiers. Latencies (see `latency_ns`) and queues are not a
+    fabric's: what the packet engine is told. NetworkError with the line for what cannot be
+    read."""
     shape, tiers = _keys(text)
     count = shape.get("tiers", 0)
     if count not in (2, 3):
@@ -60,6 +62,26 @@ def topology(text: str) -> Fabric:
     )  # fmt: skip
 
 
+def latency_ns(text: str) -> float | None:
+    """Of every link of a `.topo` file, None: it says none. NetworkError if it is not the same for
+    all, or switches have one of their own, which packets of `engines.packet` do not meet."""
+    tiers = _keys(text)[1].values()
+    found = {tier["downlink_latency_ns"] for tier in tiers if "downlink_latency_ns" in tier}
+    switches = max((tier.get("switch_latency_ns", 0.0) for tier in tiers), default=0.0)
+    if len(found) > 1 or switches:
+        raise NetworkError(
+            "all links have one latency, and switches none; got "
+            f"{', '.join(f'{ns:g}' for ns in sorted(found))} ns, and {switches:g} of switches. "
+            "Say which (--latency-ns)."
+        )
+    return min(found, default=None)
+
+
+def starts(text: str) -> bool:
+    """Whether a `.cm` file has a connection that starts later than at 0."""
+    return any(re.search(r"\sstart\s+0*[1-9]", line) for _, line in _lines(text))
+
+
 def flows(text: str) -> Flows:
     """Of a `.cm` file: connections in its order. What begins by a trigger is in the step after
     the connection that pulls it; all others start together, whatever their `start` says.
@@ -84,7 +106,13 @@ def flows(text: str) -> Flows:
 
 
 def connections(flows: Flows, hosts: int) -> str:
-    """A `.cm` file of flows of one step; NetworkError for more, which it cannot say of groups."""
+    """A `.cm` file of flows of one step; NetworkError for more, and for sizes that htsim cannot
+    read."""
+    if flows.bytes.max(initial=0) >= _LARGEST:
+        raise NetworkError(
+            f"htsim reads sizes below {_LARGEST:,} bytes; got a flow of "
+            f"{flows.bytes.max():,}. Send fewer, or cut it."
+        )
     if len(set(flows.step.tolist())) > 1:
         raise NetworkError(
             f"a connection matrix is of one step; got {len(set(flows.step.tolist()))}. Write each "

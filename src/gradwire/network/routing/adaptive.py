@@ -1,4 +1,4 @@
-"""Switches send what arrives where their own queue is shortest."""
+"""Switches send whole flows where they have sent least so far."""
 
 from __future__ import annotations
 

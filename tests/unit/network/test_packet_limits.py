@@ -1,0 +1,157 @@
+"""Packets: what cannot be is refused, work has bounds, and Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gradwire.errors import NetworkError
+from gradwire.network import Flows, Link, leaf_spine, native, route, simulate
+from gradwire.network.engines import packet
+from gradwire.network.engines.packet import Transport, send
+from gradwire.network.native import VARIABLE, core
+
+NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
+BOTH = pytest.mark.parametrize("engine", ["", "twin"])
+HUGE = 10**30
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"window": 0}, "window is a whole number of at least 1"),
+        ({"packet_bytes": 1.5}, "packet_bytes is a whole number"),
+        *(({name: HUGE}, f"{name} is a whole number of at most 9,007,199,254,740,992")
+          for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies")),
+        ({"latency_ns": 0.0}, "latency_ns is 0.001 to 1,000,000,000,000"),
+        ({"latency_ns": 1e-4}, "latency_ns is 0.001 to 1,000,000,000,000; got 0.0001"),
+        ({"latency_ns": HUGE}, "latency_ns is 0.001 to"),
+        ({"timeout_us": float("inf")}, "timeout_us is 1e-06 to 1,000,000,000; got inf"),
+        ({"timeout_us": float("nan")}, "timeout_us is 1e-06 to"),
+        ({"jitter_ns": -1.0}, "jitter_ns is 0 to"),
+        ({"exclude_us": -1.0}, "exclude_us is 0 to"),
+        ({"exclude_us": "long"}, "exclude_us is 0 to 1,000,000,000; got 'long'"),
+        ({"slow_down": 1}, "slow_down is True or False; got 1"),
+        ({"repath": None}, "repath is True or False; got None"),
+        (
+            {"spraying": "often"},
+            "spraying is one of 'random', 'rotating', 'recycled'; got 'often'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_transport_that_cannot_be_is_refused(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(NetworkError, match=said):
+        Transport(**wrong)  # type: ignore[arg-type]
+
+
+@BOTH
+def test_the_largest_transport_works(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, engine)
+    most = packet._LARGEST
+    how = Transport(
+        packet_bytes=most, window=most, queue_bytes=most, mark_bytes=most, entropies=most,
+        latency_ns=1e12, timeout_us=1e9, exclude_us=1e9, jitter_ns=1e12, spraying="recycled",
+    )  # fmt: skip
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    for scheme in ("coloured", "spray"):
+        routes = route(Flows([0, 1], [2, 3], 1000), fabric, scheme)
+        took = simulate(routes, "packet", transport=how, seed=1 << 70)
+        assert 4000.0 < took < 5000.1, "four links, and a start within 1,000 s"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("bytes", "how", "said"),
+    [
+        (1 << 50, Transport(), "at most 1,073,741,824 of them; these are 274,877,906,944 of"),
+        (1 << 62, Transport(), "at most 1,073,741,824 of them; these are 1,125,899,906,842,624"),
+        (1 << 40, Transport(window=1 << 53), "at most 67,108,864 packets under way; got 268,435"),
+    ],
+)  # fmt: skip
+def test_more_packets_than_a_run_may_have_are_refused(
+    bytes: int, how: Transport, said: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, engine)
+    routes = route([(0, 2, bytes)], leaf_spine(2, 2, 2))
+    with pytest.raises(NetworkError, match=said):
+        simulate(routes, "packet", transport=how)
+
+
+@pytest.mark.parametrize("scheme", ["coloured", "min_split", "ethereal", "ecmp_k(3)"])
+def test_flows_beyond_64_bits_together_are_counted_right(scheme: str) -> None:
+    flows = Flows([0, 1, 2], [2, 3, 0], 1 << 62)
+    with pytest.raises(NetworkError, match=r"these are 3,377,699,720,527,8[0-9]* of 4,096 bytes"):
+        send(route(flows, leaf_spine(2, 2, 2), scheme))
+
+
+@BOTH
+@pytest.mark.parametrize("scheme", ["coloured", "spray"])
+def test_what_is_sent_again_counts_again(
+    scheme: str, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, engine)
+    monkeypatch.setattr(packet, "MOST_PACKETS", 100)
+    fabric = leaf_spine(2, 2, 1, host_gbps=8)
+    flows, how = Flows([0, 1], [2, 3], 50_000), Transport(packet_bytes=1000)
+    assert send(route(flows, fabric, scheme), how).events > 100
+    with pytest.raises(NetworkError, match="at most 100 of them; that many were sent of 2 mess"):
+        send(route(flows, fabric, scheme), Transport(packet_bytes=1000, queue_bytes=3000))
+
+
+@BOTH
+def test_slow_links_take_as_long_as_they_take(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte at 1 bit/s takes eight seconds; a run of more than a million seconds is refused."""
+    monkeypatch.setenv(VARIABLE, engine)
+    fabric = leaf_spine(2, 1, 1, host_gbps=1e-9)
+    routes = route([(0, 1, 100_000)], fabric)
+    how = Transport(packet_bytes=1000)
+    assert simulate(routes, "packet", transport=how) == pytest.approx(8.0 * 103_000)
+    for bytes, size in ((200_000, 1000), (1 << 33, 1000), (1 << 50, 1 << 53)):
+        with pytest.raises(NetworkError, match=r"at most 1,000,000 seconds .* has 1 bit/s"):
+            simulate(route([(0, 1, bytes)], fabric), "packet",
+                     transport=Transport(packet_bytes=size))  # fmt: skip
+
+
+@BOTH
+def test_a_failure_that_never_comes_changes_nothing(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, engine)
+    fabric = leaf_spine(2, 2, 2, host_gbps=8)
+    routes = route(Flows([0, 1], [2, 3], 5000), fabric, "coloured")
+    late = send(routes, fails={Link("leaf0", "spine0"): 1e300})
+    assert np.array_equal(late.seconds, send(routes).seconds)
+
+
+@NATIVE
+def test_ctrl_c_ends_a_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^29 packets take minutes."""
+    fast, begun = core(), threading.Event()
+    assert fast is not None
+
+    def announced(*given: object) -> object:
+        begun.set()
+        return fast.send_packets(*given)  # type: ignore[arg-type]
+
+    def interrupt() -> None:
+        begun.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(native, "core", lambda: SimpleNamespace(send_packets=announced))
+    routes = route([(0, 2, 1 << 41)], leaf_spine(2, 2, 2))
+    thread = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            send(routes)
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, before)

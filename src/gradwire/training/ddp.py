@@ -3,6 +3,9 @@
 
 DDP's buckets differ between the first iterations, after a resume, and between its modes; ours are
 the plan's. A DDP bucket's future completes at the end of the step, when all averages are in place.
+
+A step goes from DDP's first bucket to its last, however many backwards that takes: reentrant
+checkpointing runs one inside another, and two losses may each reach a part of the model.
 """
 
 from collections.abc import Callable
@@ -68,7 +71,7 @@ class DdpFrontend:
             self._check_join()
             self._open, self._kept_back, self._averages.under_gradient = [], [], None
             self._session.begin()
-            self._raises = _at_end_of_backward(self._finish)
+            self._raises = torch._C._current_graph_task_id() >= 0  # there is none in a Join
         buffer = bucket.buffer()  # of a sparse bucket there are no views
         self._open.append((future, buffer))
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
@@ -88,6 +91,8 @@ class DdpFrontend:
                 )
         if bucket.is_last() or self._session.all_delivered:
             self._session.flush(self._session.nothing)
+            if self._raises:
+                _at_end_of_backward(self._finish)
         return future
 
     def _begins(self, bucket: Any, names: list[str | None]) -> bool:
@@ -120,10 +125,7 @@ class DdpFrontend:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """After DDP's own last word. There is none where a parameter had no gradient, and DDP was
-        not to look for such: it says so in the next forward, so this step must end."""
-        if not self._session.all_delivered:
-            self._session.flush(self._session.nothing)
+        """After DDP's own last word."""
         self._session.wait()
         self._averages.refuse()
         for parameter, average in self._kept_back:
@@ -178,17 +180,13 @@ def _shares_memory(ddp: Any) -> bool:
     return bool(ddp.gradient_as_bucket_view or ddp.find_unused_parameters or ddp.static_graph)
 
 
-def _at_end_of_backward(callback: Callable[[], None]) -> bool:
-    """Have it called after DDP's own last word, so that DDP stays usable; False in a Join.
+def _at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Have it called after DDP's own last word, so that DDP stays usable.
 
-    DDP queues its last word after our first bucket, hence the two steps.
+    DDP queues its last word after our last bucket, hence the two steps.
     """
     queue = torch.autograd.Variable._execution_engine.queue_callback
-    try:
-        queue(lambda: queue(callback))
-    except RuntimeError:
-        return False
-    return True
+    queue(lambda: queue(callback))
 
 
 def inner(module: nn.Module) -> nn.Module:

@@ -38,9 +38,9 @@ class DdpFrontend:
         self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages, by DDP, it may be
         self._averages, self._raises = Averages(), False
         session.on_end = self._complete
-        self._owner = [self]  # of the hook: DDP keeps that for good, and what it holds
+        self._owner = _Owner(self, ddp.process_group)
         try:
-            ddp.register_comm_hook(None, _hook(self._owner, ddp.process_group))
+            ddp.register_comm_hook(self._owner, gradwire_hook)
         except RuntimeError as error:
             raise UsageError(
                 "DDP has one communication hook for good, and this model's is taken (an earlier "
@@ -60,7 +60,7 @@ class DdpFrontend:
         )
 
     def close(self) -> None:
-        self._owner.clear()
+        self._owner.frontend = None
 
     def take(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """One of DDP's buckets. Returns when its averages are to come."""
@@ -103,9 +103,17 @@ class DdpFrontend:
 
     def _check_join(self) -> None:
         """A rank that has left sees no loss, so its scaler's scale stays as it was."""
-        scaler, join = self._session.scaler, getattr(self._ddp, "_join_config", None)
-        follows = scaler is not None and scaler.is_enabled() and self._session.has_memory
-        if follows and join is not None and join.enable:
+        join = getattr(self._ddp, "_join_config", None)
+        if join is None or not join.enable:
+            return
+        if not getattr(self._ddp, "_divide_by_initial_world_size", True):
+            raise UsageError(
+                "an average is that of all ranks, those that have left a Join with zeros; got "
+                "divide_by_initial_world_size=False. Leave it out, or give all ranks equally many "
+                "batches (drop_last=True)."
+            )
+        scaler = self._session.scaler
+        if scaler is not None and scaler.is_enabled() and self._session.has_memory:
             raise UsageError(
                 "what waits follows the scale of the loss, and a rank that has left a Join does "
                 "not know it; got a GradScaler inside a Join. Train in bfloat16 without a scaler, "
@@ -142,18 +150,31 @@ class DdpFrontend:
             )
 
 
-def _hook(owner: list[DdpFrontend], group: dist.ProcessGroup) -> Any:
-    # A plain function whose second parameter is called bucket, without annotations: DDP accepts
-    # nothing else.
-    def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
-        if isinstance(bucket, tuple):
-            raise UsageError(
-                "gradwire needs DDP's own reducer; torch.compile's python_reducer passes single "
-                "gradients. Set torch._dynamo.config.optimize_ddp = True."
-            )
-        return owner[0].take(bucket) if owner else _dense_mean(bucket, group)
+class _Owner:
+    """Of the hook: DDP keeps that for good, and what it holds. In a copy of a DDP, as by pickle,
+    nobody: its new reducer knows of no hook, and averages as DDP does."""
 
-    return gradwire_hook
+    def __init__(
+        self, frontend: DdpFrontend | None = None, group: dist.ProcessGroup | None = None
+    ) -> None:
+        self.frontend, self.group = frontend, group
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Owner, ()
+
+
+# A plain function whose second parameter is called bucket, without annotations: DDP accepts
+# nothing else. At the top of a module, or pickle does not.
+def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
+    """DDP's communication hook. state: its `_Owner`."""
+    if isinstance(bucket, tuple):
+        raise UsageError(
+            "gradwire needs DDP's own reducer; torch.compile's python_reducer passes single "
+            "gradients. Set torch._dynamo.config.optimize_ddp = True."
+        )
+    if state.frontend is not None:
+        return state.frontend.take(bucket)
+    return _dense_mean(bucket, state.group)
 
 
 def _dense_mean(bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[Any]:

@@ -395,17 +395,21 @@ def _check_ready(
             raise UsageError(f"{name} is above 0; got {value!r}. Leave it out for the default.")
 
 
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
 def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
     for name, p in parameters.items():
         if is_attached(p):
             raise UsageError(
                 f"a parameter is attached once; '{name}' is already. Call detach() on the first "
-                "handle."
+                "handle, or gradwire.detach(module) if nobody has kept that."
             )
-        if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        if p.dtype not in _DTYPES:
             raise UsageError(
-                "gradwire exchanges gradients of float32, bfloat16 and float16; "
-                f"'{name}' is {p.dtype}. Convert it, or freeze it."
+                "gradwire exchanges gradients of float32, bfloat16 and float16, and whole ones of "
+                f"float64; '{name}' is {p.dtype}. Convert it, freeze it, or keep a complex "
+                "parameter as the real one of torch.view_as_real."
             )
 
 

@@ -31,6 +31,7 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.attached import enter, is_attached, leave
+from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
 from gradwire.training.exclude import excluded
 from gradwire.training.flushed import Flushed
@@ -57,10 +58,10 @@ class Handle:
 
     def __init__(
         self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend,
-        frozen: Frozen,
+        frozen: Frozen, mark: Mark | None,
     ) -> None:  # fmt: skip
-        self._session, self._frontend = session, frontend
-        self._check = session.optimizer_check = OptimizerCheck(session, frozen)
+        self._session, self._frontend, self._mark = session, frontend, mark
+        self._check = OptimizerCheck(session, frozen)
         self._detached = False
 
     @property
@@ -190,7 +191,9 @@ class Handle:
         self._check.close()
         self._frontend.close()
         self._session.close()
-        leave(self._session.parameters.values(), self._session)
+        if self._mark is not None:
+            self._mark.remove()
+        leave(self._session.parameters.values(), self)
         self._detached = True
 
     def _refuse_detached(self) -> None:
@@ -263,8 +266,10 @@ def attach(
     except UsageError:
         session.close()
         raise
-    enter(parameters, session)
-    return Handle(session, frontend, Frozen(module))
+    mark = Mark(module, parameters) if type(frontend) is ModuleFrontend else None
+    handle = Handle(session, frontend, Frozen(module), mark)
+    enter(parameters, session, handle)
+    return handle
 
 
 def _frontend(

@@ -58,10 +58,13 @@ class Handle:
 
     def __init__(
         self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend,
-        frozen: Frozen, mark: Mark | None,
+        module: nn.Module,
     ) -> None:  # fmt: skip
-        self._session, self._frontend, self._mark = session, frontend, mark
-        self._check = OptimizerCheck(session, frozen)
+        self._session, self._frontend = session, frontend
+        plain = type(frontend) is ModuleFrontend
+        self._mark = Mark(module, session.parameters) if plain else None
+        enter(session.parameters, session, self)
+        self._check = OptimizerCheck(session, Frozen(module))
         self._detached = False
 
     @property
@@ -266,10 +269,7 @@ def attach(
     except UsageError:
         session.close()
         raise
-    mark = Mark(module, parameters) if type(frontend) is ModuleFrontend else None
-    handle = Handle(session, frontend, Frozen(module), mark)
-    enter(parameters, session, handle)
-    return handle
+    return Handle(session, frontend, module)
 
 
 def _frontend(

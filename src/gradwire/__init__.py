@@ -20,6 +20,7 @@ _HOME = {
     "attach": "gradwire.tuning.attach",
     "available": "gradwire.registry",
     "ddp_kwargs": "gradwire.training.ddp",
+    "detach": "gradwire.training.attached",
     "lockstep": "gradwire.runtime.lockstep",
     "optim": "gradwire.optim",
     "sparsity": "gradwire.sparsity",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gradwire.strategy import Strategy as Strategy
     from gradwire.trace import Trace as Trace
     from gradwire.training.attach import Handle as Handle
+    from gradwire.training.attached import detach as detach
     from gradwire.training.ddp import ddp_kwargs as ddp_kwargs
     from gradwire.training.local_steps import LocalSteps as LocalSteps
     from gradwire.tuning.attach import attach as attach

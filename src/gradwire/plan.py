@@ -62,6 +62,12 @@ class Plan:
                     f"{', '.join(bucket.names[:5])} would by '{strategy}'. Use "
                     f"'{strategy.rows()}' for this bucket."
                 )
+            if not takes(strategy, bucket.dtype):
+                raise PlanError(
+                    "float64 travels whole, by 'none | allreduce' or 'none | allgather'; "
+                    f"{', '.join(bucket.names[:5])} would by '{strategy}'. Use one, leave them "
+                    "out by exclude=, or convert to float32."
+                )
 
     @staticmethod
     def make(
@@ -183,6 +189,13 @@ def takes_vectors(strategy: Strategy) -> bool:
     claims = strategy.compressor.claims(1 << 20)
     adds_up = claims.sums and claims.elements is None
     return adds_up or claims.direction or strategy.collective.own_feedback
+
+
+def takes(strategy: Strategy, dtype: str) -> bool:
+    """Whether gradients of that dtype can travel so: float64 only as it is, because all that
+    selects, remembers and codes does so in fp32."""
+    whole = strategy.feedback is None and strategy.compressor.claims(1, dtype).lossless
+    return dtype != "float64" or (whole and strategy.collective.takes_float64)
 
 
 def _bucket(strategy: Strategy, parameters: list[Parameter]) -> tuple[Bucket, Strategy]:

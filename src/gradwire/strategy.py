@@ -4,9 +4,8 @@
                       ▲                     │
                       └── Feedback.after ◄──┘  what was not sent waits here for the next step
 
-A `Strategy` joins one member of each family. It is a frozen value that prints and parses like a
-shell pipe: ``topk(0.01)+ef | allgather``. Members are frozen dataclasses; their fields are their
-parameters. This module needs no torch: tensors appear in signatures only.
+A `Strategy` joins one member of each family, and prints and parses like a shell pipe:
+``topk(0.01)+ef | allgather``. All are frozen dataclasses. No torch: only in signatures.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Collective(Member):
     needs: promises of `Claims`, or the sum is wrong. partner: its compressor, if only one.
     own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
-    takes_rows: gradients may be COO, rows and ids; so are results then. tasks: a path's own.
+    takes_rows: COO gradients, and gives such. takes_float64: adds them as such. tasks: its path's.
     sizes: of moves. "known"; "expected", as chance has it; "measured", where the data decide.
     """
 
@@ -139,6 +138,7 @@ class Collective(Member):
     per_node: int | None = None
     takes_rows: ClassVar[bool] = False
     sizes: ClassVar[Literal["known", "expected", "measured"]] = "known"
+    takes_float64: ClassVar[bool] = False
     tasks: ClassVar[Path | None] = None
 
     @abstractmethod

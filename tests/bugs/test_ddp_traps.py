@@ -339,6 +339,23 @@ def test_join_with_a_scaler_is_refused_where_a_strategy_remembers(three: Ranks) 
     assert three.run(uneven_and_scaled, "none | allreduce") == ["trained"] * 3
 
 
+def divided_otherwise() -> str:
+    ddp = DistributedDataParallel(small())
+
+    def run() -> None:
+        with ddp.join(divide_by_initial_world_size=False):
+            loss_of(ddp).backward()
+
+    with attached(ddp, "none | allreduce"):
+        return raised(run)
+
+
+def test_an_average_is_that_of_all_ranks(three: Ranks) -> None:
+    """join(divide_by_initial_world_size=False) divides by the ranks that are left, in DDP itself,
+    and says nothing of it to a communication hook."""
+    assert all("got divide_by_initial" in said for said in three.run(divided_otherwise))
+
+
 # -- one hook, for good ----------------------------------------------------------------------
 
 

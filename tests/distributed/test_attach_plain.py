@@ -23,7 +23,6 @@ from small import local_gradients as local
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import gradwire
 from gradwire.errors import UsageError
 
 TOPK = "topk(0.1)+ef | allgather"
@@ -227,17 +226,6 @@ def mixed(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["none | allreduce", LOSSLESS, "none | allgather"])
 def test_mixed_dtypes_and_odd_shapes(three: Ranks, strategy: str) -> None:
     three.run(mixed, strategy)
-
-
-def no_dtype_for_it() -> str:
-    """Refused when attaching, not in the middle of the first step."""
-    return raised(lambda: gradwire.attach(nn.Linear(2, 2).double(), TOPK, timeout_seconds=5.0))
-
-
-def test_a_dtype_that_cannot_travel_is_refused_at_once(three: Ranks) -> None:
-    for text in three.run(no_dtype_for_it):
-        assert "weight" in text
-        assert "float64" in text
 
 
 def channels_last(strategy: str, clip: float | None) -> None:

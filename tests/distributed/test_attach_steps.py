@@ -130,7 +130,7 @@ class Skips(nn.Module):
 
 
 def unused(without: int) -> None:
-    """DDP was not to look for unused parameters: it says so, and nobody hangs."""
+    """DDP was not to look for unused parameters: it says so, we before it, and nobody hangs."""
     model = DistributedDataParallel(Skips(), bucket_cap_mb=0.001)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x = torch.ones(2, 30) * (dist.get_rank() + 1)
@@ -142,7 +142,10 @@ def unused(without: int) -> None:
                 assert "Expected to have finished reduction" in told
                 break
             model(x, without if step == 3 else None).backward()
-            optimizer.step()
+            if step == 3 and without < 3:  # the first bucket has come, and the last has not
+                assert "find_unused_parameters=True" in raised(optimizer.step)
+            else:
+                optimizer.step()
 
 
 @pytest.mark.parametrize("without", [0, 1, 3])

@@ -376,7 +376,7 @@ def without_a_handle() -> tuple[float, str]:
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     loss_of(model).backward()
     optimizer.step()
-    session, _ = _ATTACHED[model.one.weight]
+    session = _ATTACHED[model.one.weight].session
     other = small()
     gradwire.attach(other, DGC, timeout_seconds=20.0)
     gc.collect()

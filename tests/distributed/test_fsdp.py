@@ -74,11 +74,14 @@ class Tiny(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.head = Head()
 
-    def forward(self, words: Tensor, skip: int | None = None, recompute: bool = False) -> Tensor:
+    def forward(
+        self, words: Tensor, skip: int | None = None, recompute: bool = False,
+        reentrant: bool = False,
+    ) -> Tensor:  # fmt: skip
         x = self.embedding(words)
         for i, block in enumerate(self.blocks):
             if recompute:
-                x = checkpoint(block, x, use_reentrant=False)
+                x = checkpoint(block, x, use_reentrant=reentrant)
             elif i != skip:
                 x = block(x)
         return self.head(x)
@@ -262,6 +265,16 @@ def called_twice(recompute: bool) -> str:
         torch.stack(losses).sum().backward()
         close(shards(model), wanted)
     return fingerprint(shards(model).values())
+
+
+def reentrant() -> str:
+    """Each block's backward ends by itself, and fully_shard's with it."""
+    with joined(model := sharded(), TOPK):
+        return raised(lambda: loss_of(model, recompute=True, reentrant=True).backward())
+
+
+def test_reentrant_checkpointing_is_refused(four: Ranks) -> None:
+    assert all("use use_reentrant=False" in said for said in four.run(reentrant))
 
 
 @pytest.mark.parametrize("recompute", [False, True])

@@ -11,11 +11,13 @@ import torch
 from ranks import Ranks
 from small import raised
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from trainers import (
     ACCUMULATE,
     BATCH,
     LAWS,
     SCALER_LAW,
+    STEPS_PER_EPOCH,
     Job,
     Net,
     Rows,
@@ -52,7 +54,7 @@ class Named(Rows):
         return {"x": self.x[i], "labels": self.y[i]}
 
 
-def trainer_of(job: Job) -> Any:
+def trainer_of(job: Job, model: nn.Module | None = None, **options: Any) -> Any:
     from accelerate.state import AcceleratorState
     from transformers import Trainer, TrainingArguments
 
@@ -67,9 +69,9 @@ def trainer_of(job: Job) -> Any:
         job.folder, use_cpu=True, bf16=job.half, report_to=[], disable_tqdm=True,
         per_device_train_batch_size=BATCH, gradient_accumulation_steps=ACCUMULATE,
         num_train_epochs=job.epochs, lr_scheduler_type="constant", max_grad_norm=0.5,
-        save_strategy="epoch", save_total_limit=1,
+        save_strategy="epoch", save_total_limit=1, **options,
     )  # fmt: skip
-    model = classifier()
+    model = model or classifier()
     kind = Unwrapped if job.silent else Trainer
     trainer = kind(model, arguments, train_dataset=Named(), optimizers=(sgd(model, job), None))
     if job.scaled:  # on CPUs Accelerate makes none
@@ -175,3 +177,56 @@ def detached_in_training(job: Job) -> list[str]:
 def test_checkpoints_after_detach_have_no_residuals(pair: Ranks, tmp_path: Path) -> None:
     """Of the two, the last is kept."""
     assert pair.run(detached_in_training, Job(str(tmp_path), epochs=2)) == [[], []]
+
+
+class Deep(nn.Module):
+    """Blocks that Trainer can be told to recompute, each by an input that needs a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.head = nn.ModuleList(nn.Linear(20, 20) for _ in range(4)), Classifier()
+        self.recompute: dict[str, Any] | None = None
+
+    def activation_checkpointing_enable(
+        self, activation_checkpointing_kwargs: dict[str, Any], **_: Any
+    ) -> None:
+        self.recompute = activation_checkpointing_kwargs
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        x = x.requires_grad_()
+        for block in self.blocks:
+            x = checkpoint(block, x, **self.recompute) if self.recompute else block(x)
+        loss: dict[str, Tensor] = self.head(x, labels)
+        return loss
+
+
+def recomputed(job: Job, **options: Any) -> Trained:
+    """In buckets of DDP's that do not end where the blocks do. DDP can have reentrant
+    checkpointing only where it does not look for unused parameters."""
+    from gradwire.training.integrations.transformers import attach
+
+    ddp = {"ddp_bucket_cap_mb": 0.006, "ddp_find_unused_parameters": False}
+    trainer = trainer_of(job, Deep(), **ddp, **options)
+    callback = attach(trainer, job.plan, timeout_seconds=30.0)
+    trainer.train()
+    assert callback.handle is not None
+    end = trained(trainer.model, callback.handle)
+    callback.handle.detach()
+    return end
+
+
+def both(folder: str) -> list[Trained]:
+    """Without activation checkpointing, and with."""
+    how = {"activation_checkpointing_kwargs": {"use_reentrant": True}}
+    return [
+        recomputed(Job(folder)),
+        recomputed(Job(folder), activation_checkpointing=True, **how),
+    ]
+
+
+def test_reentrant_checkpointing(pair: Ranks, tmp_path: Path) -> None:
+    """The same bits as without, and as many exchanges."""
+    for without, reentrant in pair.run(both, str(tmp_path)):
+        assert reentrant.exchanges == STEPS_PER_EPOCH
+        assert reentrant == without

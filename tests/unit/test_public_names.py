@@ -21,6 +21,7 @@ PUBLIC = [
     "attach",
     "available",
     "ddp_kwargs",
+    "detach",
     "lockstep",
     "optim",
     "sparsity",

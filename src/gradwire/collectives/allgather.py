@@ -19,6 +19,7 @@ class AllGatherSum(Collective):
     """
 
     name: ClassVar[str] = "allgather"
+    takes_float64: ClassVar[bool] = True
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         message = ctx.message()

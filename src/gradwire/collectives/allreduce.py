@@ -15,6 +15,7 @@ class AllReduceSum(Collective):
     """Sums in the wire's format and in the backend's order."""
 
     name: ClassVar[str] = "allreduce"
+    takes_float64: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("sums",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

@@ -1,4 +1,4 @@
-"""Conversions between fp32, bf16 and fp16, and the question whether all is finite."""
+"""Conversions between fp32, bf16 and fp16, copies of fp64, and whether all is finite."""
 
 import torch
 
@@ -6,6 +6,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.native import core_for
 from gradwire.kernels.tensors import (
     CODES,
+    are_doubles,
     check_contiguous,
     check_float,
     check_same_device,
@@ -16,8 +17,9 @@ from gradwire.kernels.tensors import (
 
 
 def _check(source: torch.Tensor, target: torch.Tensor) -> None:
-    check_float("source", source)
-    check_float("target", target)
+    double = are_doubles(source, target)
+    check_float("source", source, double=double)
+    check_float("target", target, double=double)
     check_contiguous("target", target)
     check_same_device(source, target=target)
     if source.shape != target.shape:
@@ -31,12 +33,12 @@ def cast(source: torch.Tensor, target: torch.Tensor) -> bool:
     """target = source in target's dtype, rounded to nearest even; NaN stays NaN, overflow becomes
     inf. Returns whether all of target is finite.
 
-    source: (n,) fp32, bf16 or fp16. target: (n,) of one of them, contiguous, written. Raises
-    KernelError.
+    source: (n,) fp32, bf16 or fp16. target: (n,) of one of them, contiguous, written. Or both are
+    fp64. Raises KernelError.
     """
     _check(source, target)
     found = core_for(source)
-    if found is None:
+    if found is None or are_doubles(source):
         return cast_twin(source, target)
     core, which = found
     source = source.contiguous()
@@ -74,10 +76,10 @@ def add_cast_twin(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
 
 
 def is_finite(x: torch.Tensor) -> bool:
-    """Whether x, (n,) fp32, bf16 or fp16, has neither inf nor NaN. Raises KernelError."""
-    check_float("x", x)
+    """Whether x, (n,) fp32, bf16, fp16 or fp64, has neither inf nor NaN. Raises KernelError."""
+    check_float("x", x, double=True)
     found = core_for(x)
-    if found is None:
+    if found is None or are_doubles(x):
         return is_finite_twin(x)
     core, which = found
     x = x.contiguous()

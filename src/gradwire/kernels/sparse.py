@@ -10,6 +10,7 @@ from gradwire.kernels.core import Core
 from gradwire.kernels.native import core_for
 from gradwire.kernels.tensors import (
     CODES,
+    are_doubles,
     check_buffer,
     check_contiguous,
     check_float,
@@ -20,9 +21,10 @@ from gradwire.kernels.tensors import (
 )
 
 
-def check_target(out: torch.Tensor, divisor: float) -> float:
-    """The divisor as fp32; KernelError unless a sum can be written to out and divided by it."""
-    check_float("out", out)
+def check_target(out: torch.Tensor, divisor: float, *, double: bool = False) -> float:
+    """The divisor as fp32; KernelError unless a sum can be written to out and divided by it.
+    double: which may be float64."""
+    check_float("out", out, double=double)
     check_contiguous("out", out)
     return check_divisor(divisor)
 
@@ -184,16 +186,17 @@ def _accumulate_twin(
 
 def quotient(total: torch.Tensor, divisor: float) -> torch.Tensor:
     """True division: by a plain number, torch multiplies with the reciprocal on some devices."""
-    return total / torch.tensor(divisor, dtype=torch.float32, device=total.device)
+    return total / torch.tensor(divisor, dtype=total.dtype, device=total.device)
 
 
 def _check_dense(out: torch.Tensor, payloads: list[torch.Tensor]) -> None:
     for number, payload in enumerate(payloads):
-        if payload.dtype not in CODES or payload.shape != out.shape:
+        fits = are_doubles(payload) if are_doubles(out) else payload.dtype in CODES
+        if not fits or payload.shape != out.shape:
+            dtypes = "float64" if are_doubles(out) else "float32, bfloat16 or float16"
             raise PayloadError(
-                f"payload {number} must be float32, bfloat16 or float16 of shape "
-                f"{tuple(out.shape)}, not {payload.dtype} of shape {tuple(payload.shape)}; "
-                "check the sender's format"
+                f"payload {number} must be {dtypes} of shape {tuple(out.shape)}, not "
+                f"{payload.dtype} of shape {tuple(payload.shape)}; check the sender's format"
             )
         check_same_device(out, payload=payload)
 
@@ -202,13 +205,13 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
     """out = (sum of the dense payloads) / divisor; out is overwritten, whatever it held.
 
     out: (n,) fp32, bf16 or fp16, contiguous, no payload itself. payloads: (n,) fp32, bf16 or fp16
-    each. The sum is taken in list order in fp32; of no payloads it is zero. Raises PayloadError,
-    with out untouched, or KernelError.
+    each. The sum is taken in list order in fp32; of no payloads it is zero. Or all are fp64, and
+    so is the sum. Raises PayloadError, with out untouched, or KernelError.
     """
-    by = check_target(out, divisor)
+    by = check_target(out, divisor, double=True)
     _check_dense(out, payloads)
     found = core_for(out)
-    if found is None:
+    if found is None or are_doubles(out):
         accumulate_dense_twin(out, payloads, by)
         return
     core, which = found
@@ -220,9 +223,10 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
 
 def accumulate_dense_twin(out: torch.Tensor, payloads: list[torch.Tensor], divisor: float) -> None:
     """`accumulate_dense` in torch."""
-    by = check_target(out, divisor)
+    by = check_target(out, divisor, double=True)
     _check_dense(out, payloads)
-    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+    exact = torch.promote_types(out.dtype, torch.float32)
+    total = torch.zeros(out.shape, dtype=exact, device=out.device)
     for payload in payloads:
-        total = total + payload.detach().float()
+        total = total + payload.detach().to(exact)
     out.copy_(quotient(total, by))

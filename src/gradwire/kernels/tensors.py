@@ -21,9 +21,10 @@ def check_index_range(n: int) -> None:
         )
 
 
-def check_float(name: str, tensor: torch.Tensor) -> None:
-    """KernelError unless the tensor is 1-D and of a dtype that the kernels read."""
-    if tensor.dtype not in CODES:
+def check_float(name: str, tensor: torch.Tensor, *, double: bool = False) -> None:
+    """KernelError unless the tensor is 1-D and of a dtype that the kernels read. double: or
+    float64."""
+    if tensor.dtype not in CODES and not (double and tensor.dtype == torch.float64):
         raise KernelError(
             f"{name} must be float32, bfloat16 or float16, not {tensor.dtype}; convert it first"
         )
@@ -33,6 +34,12 @@ def check_float(name: str, tensor: torch.Tensor) -> None:
             "pass tensor.view(-1)"
         )
     check_index_range(tensor.numel())
+
+
+def are_doubles(*tensors: torch.Tensor) -> bool:
+    """Whether all are float64, which is never compressed: it is copied, summed and looked at by
+    the twins, everywhere."""
+    return all(x.dtype == torch.float64 for x in tensors)
 
 
 def check_same_device(first: torch.Tensor, **others: torch.Tensor | None) -> None:

@@ -37,7 +37,8 @@ class ComposedEncoder(Encoder):
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
     ) -> bool:
         self._unsent = None
-        y = x if info.clip_scale == 1.0 else x.float() * info.clip_scale
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y = x if info.clip_scale == 1.0 else x.to(wide) * info.clip_scale
         if self.feedback is None:
             return self.compressor.encode(y, sections, key)
         if not kernels.is_finite(x):

@@ -31,6 +31,7 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.attached import enter, is_attached, leave
+from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
 from gradwire.training.exclude import excluded
 from gradwire.training.flushed import Flushed
@@ -57,10 +58,13 @@ class Handle:
 
     def __init__(
         self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend,
-        frozen: Frozen,
+        module: nn.Module,
     ) -> None:  # fmt: skip
         self._session, self._frontend = session, frontend
-        self._check = session.optimizer_check = OptimizerCheck(session, frozen)
+        plain = type(frontend) is ModuleFrontend
+        self._mark = Mark(module, session.parameters) if plain else None
+        enter(session.parameters, session, self)
+        self._check = OptimizerCheck(session, Frozen(module))
         self._detached = False
 
     @property
@@ -190,7 +194,9 @@ class Handle:
         self._check.close()
         self._frontend.close()
         self._session.close()
-        leave(self._session.parameters.values(), self._session)
+        if self._mark is not None:
+            self._mark.remove()
+        leave(self._session.parameters.values(), self)
         self._detached = True
 
     def _check_usable(self) -> None:
@@ -273,8 +279,7 @@ def attach(
     except UsageError:
         session.close()
         raise
-    enter(parameters, session)
-    return Handle(session, frontend, Frozen(module))
+    return Handle(session, frontend, module)
 
 
 def _frontend(
@@ -420,17 +425,21 @@ def _check_group(group: Any) -> None:
     )
 
 
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
 def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
     for name, p in parameters.items():
         if is_attached(p):
             raise UsageError(
                 f"a parameter is attached once; '{name}' is already. Call detach() on the first "
-                "handle."
+                "handle, or gradwire.detach(module) if nobody has kept that."
             )
-        if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        if p.dtype not in _DTYPES:
             raise UsageError(
-                "gradwire exchanges gradients of float32, bfloat16 and float16; "
-                f"'{name}' is {p.dtype}. Convert it, or freeze it."
+                "gradwire exchanges gradients of float32, bfloat16 and float16, and whole ones of "
+                f"float64; '{name}' is {p.dtype}. Convert it, freeze it, or keep a complex "
+                "parameter as the real one of torch.view_as_real."
             )
 
 

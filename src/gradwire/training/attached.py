@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
+
+from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
     from gradwire.strategy import Feedback, Strategy
     from gradwire.training.session import Session
 
+
+class Owner(Protocol):
+    """A handle. It is kept here: whoever attached may drop it, while hooks stay."""
+
+    def detach(self) -> None: ...
+
+
+class Entry(NamedTuple):
+    """Of a parameter: its session, none where local steps exchange it, and its name there."""
+
+    session: Session | None
+    name: str
+    owner: Owner
+
+
 _ATTACHED: Any = WeakIdKeyDictionary()
-"""Parameter to its session and its name there; no session where local steps exchange it."""
+"""Parameter to its Entry."""
 
 
-def enter(parameters: Mapping[str, Tensor], session: Session | None) -> None:
+def enter(parameters: Mapping[str, Tensor], session: Session | None, owner: Owner) -> None:
     """These are attached from now on; without a session: by local steps."""
     for name, p in parameters.items():
-        _ATTACHED[p] = (session, name)
+        _ATTACHED[p] = Entry(session, name, owner)
 
 
-def leave(parameters: Iterable[Tensor], session: Session | None) -> None:
+def leave(parameters: Iterable[Tensor], owner: Owner) -> None:
     """They are not any more; but for those that have been attached anew since."""
     for p in parameters:
-        if p in _ATTACHED and _ATTACHED[p][0] is session:
+        if p in _ATTACHED and _ATTACHED[p].owner is owner:
             del _ATTACHED[p]
 
 
@@ -33,11 +50,30 @@ def is_attached(parameter: Tensor) -> bool:
     return parameter in _ATTACHED
 
 
+def detach(module: nn.Module) -> None:
+    """Detach all that holds parameters of this module: `Handle.detach`, or `LocalSteps.detach`,
+    where nobody has kept what `attach` returned. Not collective, but for all ranks to do between
+    two steps.
+
+    Raises:
+        UsageError: none of its parameters is attached.
+    """
+    entries = (_ATTACHED[p] for p in module.parameters() if p in _ATTACHED)
+    owners = {id(entry.owner): entry.owner for entry in entries}
+    if not owners:
+        raise UsageError(
+            f"detach takes what is attached; no parameter of this {type(module).__name__} "
+            "is. Pass the one that was given to attach, or a part of it."
+        )
+    for owner in owners.values():
+        owner.detach()
+
+
 def velocity_of(parameter: Tensor) -> Tensor | None:
     """The momentum of all ranks that its plan remembers, in the unit, shape and dtype of `.grad`
     after `unscale_`, or of the part of it that this rank keeps of a sharded one; None where this
     rank does not remember all of that."""
-    session, name = _ATTACHED.get(parameter, (None, ""))
+    session, name, _ = _ATTACHED.get(parameter, (None, "", None))
     if session is None or not session.ledger.is_whole(name):
         return None
     velocity = session.ledger.memory[name].get("velocity")
@@ -49,7 +85,7 @@ def velocity_of(parameter: Tensor) -> Tensor | None:
 
 def strategy_of(parameter: Tensor) -> Strategy | None:
     """By which its gradient travels now; None where it is not attached."""
-    session, name = _ATTACHED.get(parameter, (None, ""))
+    session, name, _ = _ATTACHED.get(parameter, (None, "", None))
     return None if session is None else session.plan.strategy_of(name)
 
 

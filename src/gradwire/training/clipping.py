@@ -68,5 +68,6 @@ class LocalClip:
 def _norm(gradient: Tensor) -> Tensor:
     if kernels.is_rows(gradient):
         gradient = kernels.rows_of(gradient, torch.float32)[1]
-    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=torch.float32)
-    return norm
+    exact = torch.promote_types(gradient.dtype, torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(gradient, dtype=exact)
+    return norm.float()

@@ -3,6 +3,9 @@
 
 DDP's buckets differ between the first iterations, after a resume, and between its modes; ours are
 the plan's. A DDP bucket's future completes at the end of the step, when all averages are in place.
+
+A step goes from DDP's first bucket to its last, however many backwards that takes: reentrant
+checkpointing runs one inside another, and two losses may each reach a part of the model.
 """
 
 from collections.abc import Callable
@@ -35,9 +38,9 @@ class DdpFrontend:
         self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages, by DDP, it may be
         self._averages, self._raises, self._closed = Averages(), False, False
         session.on_end = self._complete
-        self._owner = [self]  # of the hook: DDP keeps that for good, and what it holds
+        self._owner = _Owner(self, ddp.process_group)
         try:
-            ddp.register_comm_hook(None, _hook(self._owner, ddp.process_group))
+            ddp.register_comm_hook(self._owner, gradwire_hook)
         except RuntimeError as error:
             raise UsageError(
                 "DDP has one communication hook for good, and this model's is taken (an earlier "
@@ -60,7 +63,7 @@ class DdpFrontend:
         """Amid a backward the hook stays until it is over: its futures are waited for."""
         self._closed = True
         if not self._session.under_way:
-            self._owner.clear()
+            self._owner.frontend = None
 
     def take(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """One of DDP's buckets. Returns when its averages are to come."""
@@ -70,11 +73,12 @@ class DdpFrontend:
         if self._begins(bucket, names):
             self._check_join()
             self._open, self._kept_back, self._averages.under_gradient = [], [], None
-            if self._session.failed and _at_end_of_backward(self._session.refuse_failed):
+            self._raises = torch._C._current_graph_task_id() >= 0  # there is none in a Join
+            if self._session.failed and self._raises:
+                _at_end_of_backward(self._session.refuse_failed)
                 future.set_result(bucket.buffer())  # now would be in DDP's midst: it is lost then
                 return future
             self._session.begin()
-            self._raises = _at_end_of_backward(self._finish)
         buffer = bucket.buffer()  # of a sparse bucket there are no views
         self._open.append((future, buffer))
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
@@ -94,6 +98,8 @@ class DdpFrontend:
                 )
         if bucket.is_last() or self._session.all_delivered:
             self._session.flush(self._session.nothing)
+            if self._raises:
+                _at_end_of_backward(self._finish)
         return future
 
     def _begins(self, bucket: Any, names: list[str | None]) -> bool:
@@ -104,9 +110,17 @@ class DdpFrontend:
 
     def _check_join(self) -> None:
         """A rank that has left sees no loss, so its scaler's scale stays as it was."""
-        scaler, join = self._session.scaler, getattr(self._ddp, "_join_config", None)
-        follows = scaler is not None and scaler.is_enabled() and self._session.has_memory
-        if follows and join is not None and join.enable:
+        join = getattr(self._ddp, "_join_config", None)
+        if join is None or not join.enable:
+            return
+        if not getattr(self._ddp, "_divide_by_initial_world_size", True):
+            raise UsageError(
+                "an average is that of all ranks, those that have left a Join with zeros; got "
+                "divide_by_initial_world_size=False. Leave it out, or give all ranks equally many "
+                "batches (drop_last=True)."
+            )
+        scaler = self._session.scaler
+        if scaler is not None and scaler.is_enabled() and self._session.has_memory:
             raise UsageError(
                 "what waits follows the scale of the loss, and a rank that has left a Join does "
                 "not know it; got a GradScaler inside a Join. Train in bfloat16 without a scaler, "
@@ -126,12 +140,9 @@ class DdpFrontend:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """After DDP's own last word. There is none where a parameter had no gradient, and DDP was
-        not to look for such: it says so in the next forward, so this step must end."""
+        """After DDP's own last word."""
         if self._closed:
-            self._owner.clear()
-        if not self._session.all_delivered:
-            self._session.flush(self._session.nothing)
+            self._owner.frontend = None
         self._session.wait()
         self._averages.refuse()
         for parameter, average in self._kept_back:
@@ -148,18 +159,31 @@ class DdpFrontend:
             )
 
 
-def _hook(owner: list[DdpFrontend], group: dist.ProcessGroup) -> Any:
-    # A plain function whose second parameter is called bucket, without annotations: DDP accepts
-    # nothing else.
-    def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
-        if isinstance(bucket, tuple):
-            raise UsageError(
-                "gradwire needs DDP's own reducer; torch.compile's python_reducer passes single "
-                "gradients. Set torch._dynamo.config.optimize_ddp = True."
-            )
-        return owner[0].take(bucket) if owner else _dense_mean(bucket, group)
+class _Owner:
+    """Of the hook: DDP keeps that for good, and what it holds. In a copy of a DDP, as by pickle,
+    nobody: its new reducer knows of no hook, and averages as DDP does."""
 
-    return gradwire_hook
+    def __init__(
+        self, frontend: DdpFrontend | None = None, group: dist.ProcessGroup | None = None
+    ) -> None:
+        self.frontend, self.group = frontend, group
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Owner, ()
+
+
+# A plain function whose second parameter is called bucket, without annotations: DDP accepts
+# nothing else. At the top of a module, or pickle does not.
+def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
+    """DDP's communication hook. state: its `_Owner`."""
+    if isinstance(bucket, tuple):
+        raise UsageError(
+            "gradwire needs DDP's own reducer; torch.compile's python_reducer passes single "
+            "gradients. Set torch._dynamo.config.optimize_ddp = True."
+        )
+    if state.frontend is not None:
+        return state.frontend.take(bucket)
+    return _dense_mean(bucket, state.group)
 
 
 def _dense_mean(bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[Any]:
@@ -186,17 +210,13 @@ def _shares_memory(ddp: Any) -> bool:
     return bool(ddp.gradient_as_bucket_view or ddp.find_unused_parameters or ddp.static_graph)
 
 
-def _at_end_of_backward(callback: Callable[[], None]) -> bool:
-    """Have it called after DDP's own last word, so that DDP stays usable; False in a Join.
+def _at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Have it called after DDP's own last word, so that DDP stays usable.
 
-    DDP queues its last word after our first bucket, hence the two steps.
+    DDP queues its last word after our last bucket, hence the two steps.
     """
     queue = torch.autograd.Variable._execution_engine.queue_callback
-    try:
-        queue(lambda: queue(callback))
-    except RuntimeError:
-        return False
-    return True
+    queue(lambda: queue(callback))
 
 
 def inner(module: nn.Module) -> nn.Module:

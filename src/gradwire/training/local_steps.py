@@ -91,7 +91,7 @@ class LocalSteps:
                 made.handle.detach()
             raise
         broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
-        enter(named, None)
+        enter(named, None, self)
         self._model, self._parameters, self._frozen = model, named, Frozen(model)
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(lambda own, *_: self._before_step(own)),
@@ -202,7 +202,7 @@ class LocalSteps:
         to do between two steps."""
         for hook in self._hooks:
             hook.remove()
-        leave(self._parameters.values(), None)
+        leave(self._parameters.values(), self)
         for fragment in self.fragments:
             fragment.handle.detach()
 

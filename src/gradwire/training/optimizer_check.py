@@ -139,8 +139,10 @@ class OptimizerCheck:
             raise UsageError(
                 "an optimizer steps with averages, which are there when backward() has returned; "
                 f"in step {self._session.step} one steps before that, from a hook inside "
-                "backward(), or after a backward() that was aborted. Step after backward(); after "
-                "an aborted one detach and attach on all ranks, or restart from a checkpoint."
+                "backward(), after one that was aborted, or, under DDP, before it has reached all "
+                "parameters. Step after backward(); after an aborted one detach and attach on all "
+                "ranks, or restart from a checkpoint; for parts that DDP waits for in vain there "
+                "is find_unused_parameters=True."
             )
 
     def _check_scaler(self) -> None:

@@ -90,7 +90,6 @@ class Session:
         self.group_name = f" of ranks from {begins}" if begins else ""
         self.under_way = False  # an exchange whose averages nobody has waited for
         self.on_end: Callable[[BaseException | None], None] | None = None
-        self.optimizer_check: object = None  # kept here: a handle may be dropped, hooks stay
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end, self._clip_scale = False, 1.0  # of the step under way

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
@@ -64,7 +65,8 @@ def attach(
     Args:
         module: a plain module (its parameters and buffers are broadcast from rank 0, as DDP
             does), a `DistributedDataParallel` (whose one comm hook is taken), or one that
-            fully_shard has sharded inside replicas (docs/fsdp.md).
+            fully_shard has sharded inside replicas (docs/fsdp.md). Its parameters are float32,
+            bfloat16 or float16; or, by 'none | allreduce' and 'none | allgather', float64.
         plan: "auto", a strategy ("topk(0.01)+ef | allgather"), a `Strategy`, a `Plan`, or the path
             of a saved plan. "auto" begins as plain fp32, watches some steps, measures for about
             half a minute, lets the best plans race on real steps beside tuned fp32 and bf16, and
@@ -113,6 +115,8 @@ def attach(
             'plan="auto" compresses only after it has watched and measured; warmup was given, '
             "too. Leave it out, or attach a strategy."
         )
+    if plan == "auto":
+        _refuse_float64(module)
     only_profiled, first = profile_only.is_asked(), plan
     if (only_profiled or plan == "auto") and is_sharded(module):
         raise UsageError(
@@ -144,6 +148,15 @@ def attach(
     handle.__class__ = TunedHandle
     assert isinstance(handle, TunedHandle)
     return handle.tune(Tuner(module, handle, wanted))
+
+
+def _refuse_float64(module: nn.Module) -> None:
+    for name, p in module.named_parameters():
+        if p.requires_grad and p.dtype == torch.float64:
+            raise UsageError(
+                'plan="auto" chooses among formats shorter than float64, which travels whole; '
+                f"'{name}' is float64. Attach 'none | allreduce', or convert to float32."
+            )
 
 
 def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:

@@ -1,13 +1,15 @@
 """cast against torch over all 16-bit patterns and many 32-bit ones; add_cast; is_finite."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, draw, same
 
-from gradwire.errors import KernelError
-from gradwire.kernels import add_cast, cast, is_finite
+from gradwire.errors import KernelError, PayloadError
+from gradwire.kernels import accumulate_dense, add_cast, cast, is_finite
 from gradwire.kernels.casts import add_cast_twin, cast_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -126,3 +128,17 @@ def test_wrong_targets_are_refused() -> None:
         cast(torch.ones(3), torch.ones(3, dtype=torch.float64))
     with pytest.raises(KernelError, match="contiguous"):
         cast(torch.ones(3), torch.ones(6)[::2])
+
+
+def test_fp64_is_copied_and_looked_at_as_such() -> None:
+    x, y = torch.tensor([1.0, 1 + 2.0**-40, -0.0]).double(), torch.empty(3, dtype=torch.float64)
+    assert cast(x, y)
+    assert torch.equal(x, y)
+    assert not cast(torch.full_like(x, math.inf), y)
+    assert not is_finite(y)
+    accumulate_dense(y, [x, x, x], 3.0)
+    assert torch.equal(x, y)
+    with pytest.raises(PayloadError, match="payload 1 must be float64"):
+        accumulate_dense(y, [x, x.float()], 2.0)
+    with pytest.raises(KernelError, match="source must be float32, bfloat16 or float16"):
+        cast(x, torch.empty(3))

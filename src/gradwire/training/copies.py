@@ -1,0 +1,68 @@
+"""A deep copy of an attached module: nobody averages what it learns, and it says so.
+
+Deep copies that never train, as teachers and moving averages, are nobody's mistake. So a copy is
+silent until a backward() reaches it.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradwire.training.attached import is_attached
+
+_PLACE = "_gradwire"
+"""In the module's __dict__: deepcopy copies that, after the parameters."""
+
+
+class Mark:
+    """On an attached module. One that pickle has made is not told from others."""
+
+    def __init__(self, module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._module = weakref.ref(module)
+        self._parameters = [weakref.ref(p) for p in parameters.values()]
+        module.__dict__[_PLACE] = self
+
+    def remove(self) -> None:
+        """It is not attached any more."""
+        module = self._module()
+        if module is not None and module.__dict__.get(_PLACE) is self:
+            del module.__dict__[_PLACE]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OfCopy:
+        return OfCopy(memo[id(p)] for ref in self._parameters if id(p := ref()) in memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bool, ()
+
+
+class OfCopy:
+    """On a copy of an attached module, until it has been told that it trains alone."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._parameters = [weakref.ref(p) for p in parameters]
+        self._hooks: list[Any] = [
+            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for ref in self._parameters
+            if (p := ref()) is not None and p.requires_grad
+        ]
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if not is_attached(parameter):
+            warnings.warn(
+                "a deep copy of an attached module trains, and gradwire does not average its "
+                "gradients: each rank's go their own way, unless something else averages them, "
+                "as DistributedDataParallel. Attach the copy, too.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    __deepcopy__ = Mark.__deepcopy__
+    __reduce__ = Mark.__reduce__

@@ -1,0 +1,121 @@
+"""Copies of attached models, by deepcopy and by pickle, and handles that nobody has kept."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from ranks import Ranks
+from small import attached, close, gradients, local_gradients, loss_of, mean, raised, small
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+import gradwire
+
+TOPK = "topk(0.1)+ef | allgather"
+
+
+def told(run: Callable[[], Any]) -> int:
+    """How often it is said that a copy trains alone."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    return sum("deep copy of an attached module" in str(w.message) for w in caught)
+
+
+def trains(model: nn.Module) -> int:
+    return told(lambda: loss_of(model).backward())
+
+
+def looked_at(model: nn.Module) -> None:
+    with torch.no_grad():
+        loss_of(model.eval())
+    model.train()
+    loss_of(model)
+
+
+def copied() -> None:
+    model = small()
+    before = dict(model.__dict__)
+    with attached(model, TOPK):
+        twin = copy.deepcopy(model)
+        inside = copy.deepcopy({"student": nn.Sequential(model)})["student"][0]
+        moving = AveragedModel(model)
+        saved = pickle.dumps(model)
+        assert b"gradwire." not in saved
+        assert trains(model) == 0
+        assert told(lambda: (looked_at(twin), moving.update_parameters(model))) == 0
+        again = copy.deepcopy(twin)
+        assert trains(twin) == 1
+        assert trains(twin) == 0
+        assert trains(again) == 1
+        assert trains(inside) == 1
+        assert trains(pickle.loads(saved)) == 0
+        twin = copy.deepcopy(model)
+        with attached(twin, TOPK):
+            assert trains(twin) == 0
+    assert model.__dict__.keys() == before.keys()
+    assert trains(copy.deepcopy(model)) == 0
+
+
+def test_a_deep_copy_says_that_it_trains_alone(two: Ranks) -> None:
+    two.run(copied)
+
+
+def pickled() -> None:
+    """DDP's __getstate__ takes its hooks along; its reducer is made anew, without."""
+    ddp = DistributedDataParallel(small())
+    handle = gradwire.attach(ddp, TOPK, timeout_seconds=20.0)
+    loss_of(ddp).backward()
+    copies = [pickle.loads(pickle.dumps(ddp)), copy.deepcopy(ddp)]
+    handle.detach()
+    copies.append(pickle.loads(pickle.dumps(ddp)))
+    for twin in (*copies, ddp):
+        twin.zero_grad()
+        wanted = {n: mean(g) for n, g in local_gradients(twin.module).items()}
+        loss_of(twin).backward()
+        close(gradients(twin), wanted)
+    with attached(copies[0], "topk(1.0)+ef | allgather") as handle:
+        copies[0].zero_grad()
+        loss_of(copies[0]).backward()
+        close(gradients(copies[0]), wanted)
+        assert handle.stats()["steps"] == 1
+
+
+def test_an_attached_ddp_is_pickled(two: Ranks) -> None:
+    """A copy averages as DDP does, until it is attached itself."""
+    two.run(pickled)
+
+
+def lost() -> None:
+    """By all but gradwire."""
+    model, ddp = small(), DistributedDataParallel(small())
+    for module in (model, ddp):
+        gradwire.attach(module, TOPK, timeout_seconds=20.0)
+        gc.collect()
+        assert "gradwire.detach(module)" in raised(lambda m=module: gradwire.attach(m, TOPK))
+        gradwire.detach(module)
+        assert "is attached" in raised(lambda m=module: gradwire.detach(m))
+    with attached(model, TOPK) as handle:
+        loss_of(model).backward()
+        gradwire.detach(nn.Sequential(model))  # through what holds it
+        assert not handle.attached
+    model.zero_grad()
+    wanted = local_gradients(model)
+    loss_of(model).backward()
+    close(gradients(model), wanted)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    gradwire.LocalSteps(model, optimizer, 2, "none | allreduce", timeout_seconds=20.0)
+    gradwire.detach(model)
+    with attached(model, TOPK):
+        pass
+
+
+def test_a_model_whose_handle_was_lost(two: Ranks) -> None:
+    two.run(lost)

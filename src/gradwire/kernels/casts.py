@@ -6,6 +6,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.native import core_for
 from gradwire.kernels.tensors import (
     CODES,
+    check_buffer,
     check_contiguous,
     check_float,
     check_same_device,
@@ -58,6 +59,7 @@ def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
     Raises KernelError.
     """
     _check(source, v)
+    check_buffer("v", v, torch.float32, v.numel())
     by = finite_number("factor", factor)
     found = core_for(v)
     if found is None:

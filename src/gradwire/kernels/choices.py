@@ -6,6 +6,7 @@ the jobs, slower and without random neighbourhoods. What each finds is what it s
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.native import core_for
 from gradwire.kernels.schedule import Jobs, Machine, check_choice, check_machine
 from gradwire.kernels.schedule_twin import Lists, Run
-from gradwire.kernels.tensors import pointer
+from gradwire.kernels.tensors import pointer, real
 
 ROUNDS = 300
 """Of the bound's weights; more bring little."""
@@ -41,8 +42,10 @@ def search_options(
     """
     check_machine(jobs, machine)
     check_choice(jobs, start)
-    if not limit > 0:
-        raise KernelError(f"a search may evaluate 1 step or more, not {limit}; raise the limit")
+    if not 0 < (limit := real(limit)) < math.inf:
+        raise KernelError(
+            f"a search may evaluate 1 step or more, not {limit} of them; choose a limit"
+        )
     found = core_for(jobs.ready)
     if found is None:
         return search_options_twin(jobs, machine, start, limit=limit)

@@ -27,7 +27,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.lanes import CPU, NONE, Clocks, Problem
 from gradwire.kernels.native import core_for
 from gradwire.kernels.one_link_twin import plan_twin
-from gradwire.kernels.tensors import INDEX_LIMIT, pointer
+from gradwire.kernels.tensors import INDEX_LIMIT, pointer, real
 
 
 class LinkPlan(NamedTuple):
@@ -60,7 +60,8 @@ def plan_link(problem: Problem, tolerance: float, max_labels: int) -> LinkPlan:
     return LinkPlan(
         *found[0].plan_link(
             pointer(ready), pointer(position), problem.n, pointer(rows), options,
-            (problem.max_span, problem.max_groups), tolerance, max_labels,
+            (min(problem.max_span, problem.n), min(problem.max_groups, problem.n)),
+            real(tolerance), max_labels,
         )
     )  # fmt: skip
 
@@ -80,7 +81,7 @@ def _check(p: Problem, tolerance: float, max_labels: int) -> None:
             f"{len(p.position)}; pass sums of sizes from 0"
         )
     ready, position = (all(b >= a >= 0 for a, b in pairwise(x)) for x in (p.ready, p.position))
-    if not (ready and position and math.isfinite(p.ready[-1] + p.position[-1])):
+    if not (ready and position and real(p.ready[-1]) + real(p.position[-1]) < math.inf):
         raise KernelError(
             "ready and position are finite, not negative and nowhere falling, but these are not; "
             "sort the tensors by ready time and sum their sizes"
@@ -95,10 +96,12 @@ def _check(p: Problem, tolerance: float, max_labels: int) -> None:
             "max_span, max_groups and max_labels are at least 1 and groups can hold all tensors, "
             f"not {p.max_span}, {p.max_groups} and {max_labels} for {p.n}; raise them"
         )
-    if not (math.isfinite(tolerance) and tolerance >= 0):
+    if max_labels > INDEX_LIMIT:
+        raise KernelError(f"max_labels are at most 2^31-1, not {max_labels}; lower them")
+    if not 0 <= real(tolerance) < math.inf:
         raise KernelError(f"tolerance is finite and not negative, not {tolerance}; pass 0.0")
 
 
 def _is_option(lane: int, *curves: Sequence[tuple[float, float, float]]) -> bool:
     values = [x for curve in curves for row in curve for x in row]
-    return NONE <= lane <= CPU and all(curves) and all(math.isfinite(x) and x >= 0 for x in values)
+    return NONE <= lane <= CPU and all(curves) and all(0 <= real(x) < math.inf for x in values)

@@ -21,7 +21,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.core_planner import JobsAt, MachineIs
 from gradwire.kernels.native import core_for
 from gradwire.kernels.schedule_twin import Lists, Run
-from gradwire.kernels.tensors import check_buffer, pointer
+from gradwire.kernels.tensors import INDEX_LIMIT, check_buffer, pointer, real
 
 LANES = 5
 """Lanes of stages: 0 latency, 1 compute, 2 workers, 3 node, 4 cross."""
@@ -44,7 +44,10 @@ class Machine(NamedTuple):
 
     @property
     def numbers(self) -> MachineIs:
-        return self  # the type checker sees the fields, nanobind a tuple
+        return (
+            self.lanes, real(self.cores), self.wire_demand, real(self.workers),
+            self.backward_seconds, self.start_slowdown, self.start_sharing, self.start_demand,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,14 +125,14 @@ def check_machine(jobs: Jobs, machine: Machine) -> None:
             f"{machine.cores} and {machine.workers}; give 1.0 for a shared one"
         )
     for name in ("wire_demand", "start_sharing", "start_demand"):
-        if not 0.0 <= (value := getattr(machine, name)) < math.inf:
+        if not 0.0 <= (value := real(getattr(machine, name))) < math.inf:
             raise KernelError(f"{name} is finite and not negative, not {value}; give 0.0")
-    if not 1.0 <= machine.start_slowdown < math.inf:
+    if not 1.0 <= real(machine.start_slowdown) < math.inf:
         raise KernelError(
             f"start_slowdown is finite, 1.0 or more, not {machine.start_slowdown}; give 1.0"
         )
     last = float(jobs.ready.max()) if len(jobs) else 0.0
-    if not last <= machine.backward_seconds < math.inf:
+    if not last <= real(machine.backward_seconds) < math.inf:
         raise KernelError(
             f"backward lasts {machine.backward_seconds} s, but a job is ready at {last} s; "
             "make it as long as the last job needs"
@@ -152,13 +155,19 @@ def jobs_of(
     """Jobs from stages in options in jobs; a stage begins with its lane and its seconds."""
     every = list(chain.from_iterable(options))
     stages = list(chain.from_iterable(every))
-    return Jobs(
-        torch.tensor(ready, dtype=torch.float64),
-        _tensor("i", accumulate(map(len, options), initial=0), torch.int32),
-        _tensor("i", accumulate(map(len, every), initial=0), torch.int32),
-        _tensor("i", map(itemgetter(0), stages), torch.int32),
-        _tensor("d", map(itemgetter(1), stages), torch.float64),
-    )
+    try:
+        return Jobs(
+            _tensor("d", ready, torch.float64),
+            _tensor("i", accumulate(map(len, options), initial=0), torch.int32),
+            _tensor("i", accumulate(map(len, every), initial=0), torch.int32),
+            _tensor("i", map(itemgetter(0), stages), torch.int32),
+            _tensor("d", map(itemgetter(1), stages), torch.float64),
+        )
+    except OverflowError as error:
+        raise KernelError(
+            f"lanes are whole numbers below {LANES} and seconds are finite, but one is too large "
+            f"for its type ({error}); correct it"
+        ) from None
 
 
 def _tensor(code: str, numbers: Iterable[float], dtype: torch.dtype) -> Tensor:
@@ -175,6 +184,8 @@ def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int = 1
     """
     check_machine(jobs, machine)
     check_choice(jobs, choice)
+    if not 1 <= repeats <= INDEX_LIMIT:
+        raise KernelError(f"repeats are 1 to 2^31-1, not {repeats}; run it once")
     found = core_for(jobs.ready)
     if found is None:
         return Run(jobs.lists(), machine, choice.tolist()).end

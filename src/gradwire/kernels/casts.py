@@ -7,6 +7,7 @@ from gradwire.kernels.native import core_for
 from gradwire.kernels.tensors import (
     CODES,
     are_doubles,
+    check_buffer,
     check_contiguous,
     check_float,
     check_same_device,
@@ -60,6 +61,7 @@ def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
     Raises KernelError.
     """
     _check(source, v)
+    check_buffer("v", v, torch.float32, v.numel())
     by = finite_number("factor", factor)
     found = core_for(v)
     if found is None:

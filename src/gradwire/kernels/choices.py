@@ -17,7 +17,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.native import core_for
 from gradwire.kernels.schedule import Jobs, Machine, check_choice, check_machine
 from gradwire.kernels.schedule_twin import Lists, Run
-from gradwire.kernels.tensors import pointer
+from gradwire.kernels.tensors import pointer, real
 
 ROUNDS = 300
 """Of the bound's weights; more bring little."""
@@ -44,7 +44,7 @@ def search_options(
     """
     check_machine(jobs, machine)
     check_choice(jobs, start)
-    if not 0 < limit < math.inf:
+    if not 0 < (limit := real(limit)) < math.inf:
         raise KernelError(
             f"a search may evaluate 1 step or more, not {limit}; give a limit, as 1000.0"
         )

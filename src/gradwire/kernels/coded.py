@@ -7,10 +7,11 @@ from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.core import Core
-from gradwire.kernels.indices import decode_indices
+from gradwire.kernels.indices import check_list, decode_indices
 from gradwire.kernels.memory import scratch
 from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import check_payload, check_target, sum_checked
+from gradwire.kernels.tensors import check_apart
 
 
 def accumulate_coded(
@@ -27,6 +28,7 @@ def accumulate_coded(
     found = core_for(out)
     core = None if found is None else found[0]
     places = checked_places(out.numel(), out, codes, sections, values, core)
+    check_apart("out", out, *places)
     sum_checked(out, places, values, by, found)
 
 
@@ -57,6 +59,7 @@ def checked_places(
 
 def decoded_places(payload: int, section: Tensor, n: int, code: str, k: int) -> Tensor:
     """(k,) int32, valid until the thread's next for that payload; PayloadError, naming it."""
+    check_list(n, k)
     places = scratch(f"places {payload}", k, torch.int32, section.device)
     try:
         decode_indices(section, n, code, places)

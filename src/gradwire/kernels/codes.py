@@ -9,7 +9,7 @@ from gradwire.kernels import formats
 from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import core_for
-from gradwire.kernels.noise import Noise, random_bits_twin
+from gradwire.kernels.noise import Noise, check_noise, random_bits_twin
 from gradwire.kernels.sparse import check_target, quotient
 from gradwire.kernels.tensors import (
     CODES,
@@ -19,6 +19,7 @@ from gradwire.kernels.tensors import (
     finite_number,
     goes_around,
     pointer,
+    real,
 )
 from gradwire.kernels.update import advance, check_update, recurrence_of
 
@@ -38,13 +39,14 @@ def encode_codes(
     check_float("x", x)
     _check_buffers(form, x.numel(), codes, scales)
     check_same_device(x, codes=codes, scales=scales)
+    check_noise(noise)
     found = core_for(x)
     if found is None:
         return encode_codes_twin(form, x, codes, scales, noise, largest)
     core, which = found
     x = x.contiguous()
     return core.encode(
-        which, form.number, CODES[x.dtype], pointer(x), x.numel(), noise, largest,
+        which, form.number, CODES[x.dtype], pointer(x), x.numel(), noise, real(largest),
         pointer(codes), pointer(scales), goes_around(codes),
     )  # fmt: skip
 
@@ -61,6 +63,7 @@ def update_codes(
     scale in all. What is not finite keeps its velocity and residual. Returns whether all was.
     Raises KernelError.
     """
+    check_noise(noise)
     found = core_for(gradient)
     if found is None or form.one_scale:
         return update_codes_twin(
@@ -75,7 +78,7 @@ def update_codes(
     return core.update_codes(
         which, form.number, CODES[gradient.dtype], pointer(gradient), pointer(velocity),
         pointer(residual), gradient.numel(), (mode, m, s), noise, pointer(codes), pointer(scales),
-        hint, 0 if journal is None else journal.begin(core),
+        real(hint), 0 if journal is None else journal.begin(core),
     )  # fmt: skip
 
 
@@ -178,7 +181,8 @@ def encode_codes_twin(
     for rows, dice in zip(_blocks(form, x), _blocks(form, random)):
         top = rows.abs().amax(1, keepdim=True)
         if form.one_scale:
-            top = torch.full_like(top, largest)
+            given = torch.tensor(real(largest), dtype=torch.float64, device=x.device)
+            top = given.float().expand_as(top)
         scaled = top >= LEAST_SCALED
         steps = torch.full_like(top, form.steps)
         inverse = torch.where(scaled, steps * form.one / top, 0.0)

@@ -24,7 +24,6 @@ class Core(StreamsCore, PlannerCore, Protocol):
     def topk(
         self, set: int, type: int, x: int, n: int, k: int, index: int, value: int, hint: float, /
     ) -> tuple[float, bool]: ...
-    def count(self, set: int, type: int, x: int, n: int, least: float, /) -> int: ...
     def reaching(
         self,
         set: int,

@@ -38,7 +38,14 @@ from gradwire.kernels.indices import (
 )
 from gradwire.kernels.native import core_for
 from gradwire.kernels.streams import CHUNK
-from gradwire.kernels.tensors import check_buffer, check_index_range, check_same_device, pointer
+from gradwire.kernels.tensors import (
+    check_apart,
+    check_buffer,
+    check_index_range,
+    check_places,
+    check_same_device,
+    pointer,
+)
 
 _CROWD = 3
 _MASK_BYTES = CHUNK // 8
@@ -78,6 +85,7 @@ def shape_of(places: Tensor, n: int) -> Shape:
     places: (k,) int32, strictly ascending within 0 ... n-1: not looked at. Raises KernelError.
     """
     check_index_range(n)
+    check_places("places", places)
     k, found = places.numel(), core_for(places)
     if found is None:
         crowds = _count_twin(places)
@@ -90,6 +98,8 @@ def shape_of(places: Tensor, n: int) -> Shape:
 
 def _count_twin(places: Tensor) -> tuple[int, int, int]:
     """Crowded chunks, full ones, and places outside of them."""
+    if places.numel() and int(places[0]) < 0:
+        raise KernelError(f"places are from 0 on, but the first is {int(places[0])}; leave it out")
     inside = _by_chunk(places)[2]
     crowded, full = inside >= _CROWD, inside == CHUNK
     return int(crowded.sum()), int(full.sum()), int(inside[~crowded].sum())
@@ -146,8 +156,8 @@ def encode_shaped(places: Tensor, n: int, shape: Shape, section: Tensor) -> None
         encode_shaped_twin(places, n, shape, section)
         return
     core, _ = found
-    places = places.contiguous()
     _check_encode(places, n, shape, section, core)
+    places = places.contiguous()
     parts = _parts(n, shape)
     k = places.numel()
     _check_shape(core.encode_crowds(parts, pointer(places), k, pointer(section)), shape)
@@ -219,6 +229,7 @@ def _check_decode(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> 
     check_section(f"code of {shape} below {n}", section, shaped_bytes(n, shape))
     check_buffer("places_out", places_out, torch.int32, shape.entries)
     check_same_device(section, places_out=places_out)
+    check_apart("places_out", places_out, section)
 
 
 def _check_decoded(damaged: str, places: Tensor, n: int, shape: Shape) -> None:

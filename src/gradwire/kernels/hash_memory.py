@@ -18,8 +18,15 @@ from torch import Tensor
 
 from gradwire.errors import KernelError
 from gradwire.kernels.native import core_for
-from gradwire.kernels.tensors import check_buffer, check_same_device, pointer
+from gradwire.kernels.tensors import (
+    check_apart,
+    check_buffer,
+    check_places,
+    check_same_device,
+    pointer,
+)
 
+_MOST_OWNERS, _MOST_THREADS, _MOST_SLOTS = 1 << 16, 256, 1 << 31
 _LEAST_SLOTS = 64
 _SERIAL_SHARE = 10  # a serial slot for so many parallel ones
 
@@ -92,28 +99,27 @@ def _check(
     slots: tuple[int, int] | None,
     threads: int,
 ) -> tuple[int, int]:
-    if indices.dtype != torch.int32 or indices.dim() != 1 or _least(indices) < 0:
-        raise KernelError(
-            f"indices must be int32 from 0, with one dimension, not {indices.dtype} of shape "
-            f"{tuple(indices.shape)}; convert them first"
-        )
+    check_places("indices", indices)
+    if _least(indices) < 0:
+        raise KernelError(f"indices must be from 0 on, but one is {_least(indices)}; leave it out")
     check_buffer("indices_out", indices_out, torch.int32, indices.numel())
     check_same_device(indices, indices_out=indices_out)
+    check_apart("indices_out", indices_out, indices)
     if len(seeds) < 2 or not all(0 <= seed < 2**32 for seed in seeds):
         raise KernelError(
             f"seeds must be two or more numbers of 32 bits, not {list(seeds)}; pass the owners' "
             "and one for each try"
         )
-    if owners < 1 or threads < 1:
+    if not 1 <= owners <= _MOST_OWNERS or not 1 <= threads <= _MOST_THREADS:
         raise KernelError(
-            f"there must be one owner and one thread at least, not {owners} and {threads}; pass "
-            "a count"
+            f"there must be 1 to {_MOST_OWNERS} owners and 1 to {_MOST_THREADS} threads, not "
+            f"{owners} and {threads}; pass a count"
         )
     slots = slots or slots_for(indices.numel(), owners)
-    if slots[0] < 1 or slots[1] < 0 or max(slots) > 2**31:
+    if slots[0] < 1 or slots[1] < 0 or owners * sum(slots) > _MOST_SLOTS:
         raise KernelError(
-            f"slots must be at least one parallel and no serial one, at most 2^31, not {slots}; "
-            "leave them out"
+            "slots must be at least one parallel and no serial one, and all owners' together at "
+            f"most {_MOST_SLOTS}, not {slots} of {owners} owners; leave them out"
         )
     return slots
 

@@ -24,7 +24,15 @@ from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.core import Core
 from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import first_violation
-from gradwire.kernels.tensors import check_buffer, check_index_range, check_same_device, pointer
+from gradwire.kernels.tensors import (
+    check_apart,
+    check_buffer,
+    check_index_range,
+    check_memory,
+    check_places,
+    check_same_device,
+    pointer,
+)
 
 _GAP_BYTES = {"gap16": 2, "gap8": 1}
 
@@ -68,7 +76,8 @@ INDEX_CODES = tuple(_BYTES)
 """The names, in the order that settles ties; position = the number that the extension uses."""
 
 
-def _check_list(n: int, k: int) -> None:
+def check_list(n: int, k: int) -> None:
+    """KernelError unless n elements can have a list of k indices."""
     check_index_range(n)
     if not 0 <= k <= n:
         raise KernelError(
@@ -82,7 +91,7 @@ def code_bytes(code: str, n: int, k: int) -> int:
         raise KernelError(
             f"index code must be one of {', '.join(INDEX_CODES)}, not {code!r}; choose one"
         )
-    _check_list(n, k)
+    check_list(n, k)
     return _BYTES[code](n, k)
 
 
@@ -91,19 +100,16 @@ def smallest(n: int, k: int) -> str:
 
     Raises KernelError.
     """
-    _check_list(n, k)
+    check_list(n, k)
     return min(INDEX_CODES, key=lambda code: _BYTES[code](n, k))
 
 
 def check_encode(indices: Tensor, n: int, section: Tensor, size: int, core: Core | None) -> None:
     """KernelError unless they are a list below n, and the section has room for its code."""
-    if indices.dtype != torch.int32 or indices.dim() != 1:
-        raise KernelError(
-            f"indices must be int32 with one dimension, not {indices.dtype} of shape "
-            f"{tuple(indices.shape)}; convert them first"
-        )
+    check_places("indices", indices)
     check_buffer("section", section, torch.uint8, size)
     check_same_device(indices, section=section)
+    check_apart("section", section, indices)
     position = first_violation(indices, n, core)
     if position < indices.numel():
         raise KernelError(
@@ -123,8 +129,8 @@ def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
         encode_indices_twin(indices, n, code, section)
         return
     core, _ = found
-    indices = indices.contiguous()
     check_encode(indices, n, section, code_bytes(code, n, indices.numel()), core)
+    indices = indices.contiguous()
     number, k, size = INDEX_CODES.index(code), indices.numel(), section.numel()
     core.encode_indices(number, n, k, pointer(indices), pointer(section), size)
 
@@ -195,15 +201,17 @@ def _check_decode(section: Tensor, n: int, code: str, indices_out: Tensor) -> No
     check_buffer("indices_out", indices_out, torch.int32, k)
     check_section(f"{code} code of {k} indices below {n}", section, code_bytes(code, n, k))
     check_same_device(section, indices_out=indices_out)
+    check_apart("indices_out", indices_out, section)
 
 
 def check_section(what: str, section: Tensor, size: int) -> None:
     """PayloadError unless a section that arrived is so many bytes."""
-    if section.dtype != torch.uint8 or tuple(section.shape) != (size,):
+    if section.dtype != torch.uint8 or section.shape != (size,):
         raise PayloadError(
             f"the {what} must be uint8 of shape ({size},), not {section.dtype} of shape "
             f"{tuple(section.shape)}; check the sender's format"
         )
+    check_memory(what, section)
 
 
 def _check_decoded(position: int, n: int, code: str, k: int) -> None:
@@ -255,7 +263,8 @@ def decode_indices_twin(section: Tensor, n: int, code: str, indices_out: Tensor)
 def _read(section: Tensor, n: int, code: str, k: int) -> tuple[Tensor, bool]:
     """The first entries, at most k, int64, unchecked; and whether all that follows them is 0."""
     if code == "int32":
-        return section.clone().view(torch.int32).long(), True  # cloned: views must be aligned
+        own = section.clone(memory_format=torch.contiguous_format)  # views must be aligned
+        return own.view(torch.int32).long(), True
     if code == "bitmap" or k == 0:
         places = _bits(section).nonzero().flatten()
         return places[:k], places.numel() <= k

@@ -20,11 +20,15 @@ from gradwire.kernels.sparse import (
     first_violation,
     quotient,
 )
-from gradwire.kernels.streams import check_capacity, check_count, check_domain, given
+from gradwire.kernels.streams import check_capacity, given
 from gradwire.kernels.tensors import (
     CODES,
     INDEX_LIMIT,
+    check_apart,
     check_buffer,
+    check_count,
+    check_domain,
+    check_places,
     check_same_device,
     pointer,
 )
@@ -54,6 +58,7 @@ def merge_streams(
     by = _check_merge(n, values, divisor, outs)
     found = core_for(places_out)
     check_payloads(n, places_out, places, values, None if found is None else found[0])
+    _check_outs(outs, *places, *values)
     return _merge_checked(n, places, values, by, outs, found)
 
 
@@ -72,7 +77,14 @@ def merge_coded(
     found = core_for(places_out)
     core = None if found is None else found[0]
     places = checked_places(n, places_out, codes, sections, values, core)
+    _check_outs(outs, *places, *values)
     return _merge_checked(n, places, values, by, outs, found)
+
+
+def _check_outs(outs: tuple[Tensor, Tensor], *given_: Tensor) -> None:
+    """KernelError if what is written is an input, or places are values."""
+    check_apart("places_out", outs[0], outs[1], *given_)
+    check_apart("values_out", outs[1], *given_)
 
 
 def _check_merge(
@@ -163,7 +175,7 @@ def top_of_two(
     held = [(p.contiguous(), v.contiguous()) for p, v in zip(places, values)]
     a, b = (given(p, v) for p, v in held)
     type_ = CODES[outs[1].dtype]
-    return core.top_of_two(which, a, b, k, pointer(outs[0]), type_, pointer(outs[1]))
+    return core.top_of_two(which, a, b, min(k, n), pointer(outs[0]), type_, pointer(outs[1]))
 
 
 def _check_top(
@@ -178,6 +190,7 @@ def _check_top(
     check_count("k", k)
     check_capacity(*outs, min(k, n, sum(v.numel() for v in values)))
     check_payloads(n, outs[0], places, values, core)
+    _check_outs(outs, *places, *values)
 
 
 def top_of_two_twin(
@@ -206,19 +219,15 @@ def top_of_two_twin(
 
 def _check_contained(places: Tensor, among: Tensor, out: Tensor, core: Core | None) -> None:
     check_buffer("out", out, torch.bool, places.numel())
+    check_same_device(out, places=places, among=among)
     for name, given_ in (("places", places), ("among", among)):
-        if given_.dtype != torch.int32 or given_.dim() != 1:
-            raise PayloadError(
-                f"{name} must be int32 with one dimension, not {given_.dtype} of shape "
-                f"{tuple(given_.shape)}; check the sender's format"
-            )
+        check_places(name, given_, "check the sender's format", PayloadError)
         position = first_violation(given_, INDEX_LIMIT, core)
         if position < given_.numel():
             raise PayloadError(
                 f"{name} must ascend strictly from 0 on, but entry {position} is "
                 f"{int(given_[position])}; the message is damaged"
             )
-    check_same_device(out, places=places, among=among)
 
 
 def contained(places: Tensor, among: Tensor, out: Tensor) -> None:

@@ -103,11 +103,24 @@ def use(name: str) -> Iterator[None]:
 
 
 def core_for(*tensors: torch.Tensor | None) -> tuple[Core, int] | None:
-    """The extension and the number of its instruction set, or None where the twin has to run."""
-    name = _choice.resolve()
+    """The extension and the number of its instruction set, or None where the twin has to run.
+
+    KernelError for tensors of the meta device, which hold nothing.
+    """
+    name = _choice.name or _choice.resolve()
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_cpu:
+            _refuse_meta(tensor)
+            return None
     core = _choice.core
     if core is None or name == TWIN:
         return None
-    if any(t is not None and t.device.type != "cpu" for t in tensors):
-        return None
     return core, SETS.index(name)
+
+
+def _refuse_meta(tensor: torch.Tensor) -> None:
+    if tensor.is_meta:
+        raise KernelError(
+            f"a kernel works on numbers, but a tensor of shape {tuple(tensor.shape)} is on the "
+            "meta device, which has none; move it to a device"
+        )

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import torch
 
+from gradwire.errors import KernelError
 from gradwire.kernels.native import core_for
-from gradwire.kernels.tensors import check_buffer, check_index_range, pointer
+from gradwire.kernels.tensors import check_buffer, check_domain, pointer
 
 _GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio
 
@@ -36,8 +37,31 @@ class Noise(NamedTuple):
         return Noise(first, second, rank * _GOLDEN % 2**32)
 
 
+def check_noise(noise: Noise) -> None:
+    """KernelError unless all three are words of 32 bits."""
+    first, second, shift = noise
+    if not (0 <= first < 1 << 32 and 0 <= second < 1 << 32 and 0 <= shift < 1 << 32):
+        raise KernelError(
+            f"the keys and the shift of noise have 32 bits each, but are {tuple(noise)}; make it "
+            "by Noise.of"
+        )
+
+
+def _check_bits(noise: Noise, n: int, first: int) -> None:
+    check_noise(noise)
+    check_domain(n)
+    if not 0 <= first < 1 << 32:
+        raise KernelError(
+            f"elements are numbered from 0 to 2^32-1, not from {first}; pass a place"
+        )
+
+
 def random_bits(noise: Noise, n: int, first: int = 0) -> torch.Tensor:
-    """The 32-bit numbers of elements first ... first + n - 1: (n,) int64, on the CPU."""
+    """The 32-bit numbers of elements first ... first + n - 1: (n,) int64, on the CPU.
+
+    Raises KernelError.
+    """
+    _check_bits(noise, n, first)
     found = core_for()
     if found is None:
         return random_bits_twin(noise, n, first)
@@ -62,8 +86,9 @@ def strata(noise: Noise, n: int, places: torch.Tensor) -> None:
 
     places: (k,) int32, k at most n, written; ascending. Raises KernelError.
     """
+    check_noise(noise)
+    check_domain(n)
     check_buffer("places", places, torch.int32, min(places.numel(), n))
-    check_index_range(n)
     found = core_for(places)
     if found is None:
         strata_twin(noise, n, places)

@@ -28,7 +28,7 @@ from gradwire.kernels.lanes import CPU, NONE, Clocks, Problem
 from gradwire.kernels.native import core_for
 from gradwire.kernels.one_link_twin import plan_twin
 from gradwire.kernels.schedule import MOST
-from gradwire.kernels.tensors import INDEX_LIMIT, pointer
+from gradwire.kernels.tensors import INDEX_LIMIT, pointer, real
 
 _MOST_COSTS = 1 << 29
 """Of ranges of tensors, times options: 24 bytes for each, or half of them where any range goes."""
@@ -64,7 +64,8 @@ def plan_link(problem: Problem, tolerance: float, max_labels: int) -> LinkPlan:
     return LinkPlan(
         *found[0].plan_link(
             pointer(ready), pointer(position), problem.n, pointer(rows), options,
-            (problem.max_span, problem.max_groups), tolerance, max_labels,
+            (min(problem.max_span, problem.n), min(problem.max_groups, problem.n)),
+            real(tolerance), max_labels,
         )
     )  # fmt: skip
 
@@ -86,7 +87,7 @@ def _check(p: Problem, tolerance: float, max_labels: int) -> None:
     ready, position = (
         x[0] >= 0 and all(b >= a for a, b in pairwise(x)) for x in (p.ready, p.position)
     )
-    if not (ready and position and math.isfinite(p.ready[-1] + p.position[-1])):
+    if not (ready and position and real(p.ready[-1]) + real(p.position[-1]) < math.inf):
         raise KernelError(
             "ready and position are finite, not negative and nowhere falling, but these are not; "
             "sort the tensors by ready time and sum their sizes"
@@ -104,7 +105,7 @@ def _check(p: Problem, tolerance: float, max_labels: int) -> None:
             f"{max(longest, p.ready[-1]):g}; correct the curves"
         )
     _check_counts(p, max_labels)
-    if not (math.isfinite(tolerance) and tolerance >= 0):
+    if not 0 <= real(tolerance) < math.inf:
         raise KernelError(f"tolerance is finite and not negative, not {tolerance}; pass 0.0")
 
 
@@ -133,6 +134,6 @@ def _is_option(lane: int, *curves: Sequence[tuple[float, float, float]]) -> bool
     rows = [row for curve in curves for row in curve]
     return (
         isinstance(lane, int) and NONE <= lane <= CPU and all(curves)
-        and all(len(row) == 3 and all(math.isfinite(x) and x >= 0 for x in row) for row in rows)
+        and all(len(row) == 3 and all(0 <= real(x) < math.inf for x in row) for row in rows)
         and all(a[0] <= b[0] for curve in curves for a, b in pairwise(curve))
     )  # fmt: skip

@@ -14,7 +14,7 @@ from torch import Tensor
 from gradwire.kernels.native import core_for
 from gradwire.kernels.schedule import Jobs, Machine, check_choice, check_machine
 from gradwire.kernels.schedule_twin import COMPUTE, CROSS, LATENCY, NODE, WORKERS, Lists
-from gradwire.kernels.tensors import pointer
+from gradwire.kernels.tensors import pointer, real
 
 
 class Served(NamedTuple):
@@ -40,7 +40,7 @@ def ordered_step(
         return ordered_step_twin(jobs, choice, backward_seconds, by_ready)
     idle = torch.zeros_like(jobs.ready)
     seconds = found[0].ordered_step(
-        jobs.address, pointer(choice), backward_seconds, by_ready, pointer(idle)
+        jobs.address, pointer(choice), real(backward_seconds), by_ready, pointer(idle)
     )
     return Served(seconds, idle)
 

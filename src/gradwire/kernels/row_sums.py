@@ -10,7 +10,7 @@ from torch import Tensor
 from gradwire.errors import KernelError
 from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import check_divisor, quotient
-from gradwire.kernels.tensors import CODES, check_same_device, pointer
+from gradwire.kernels.tensors import CODES, check_memory, check_same_device, pointer
 
 
 def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dtype) -> None:
@@ -23,7 +23,7 @@ def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dt
             f"each list of rows has ids, and there is one at least, but there are {len(ids)} "
             f"and {len(rows)}; pass lists of equal length"
         )
-    width, dtype = rows[0].shape[-1], rows[0].dtype
+    width, dtype = rows[0].shape[-1] if rows[0].dim() else 0, rows[0].dtype
     for number, (own, x) in enumerate(zip(ids, rows)):
         check_same_device(rows[0], ids=own, rows=x)
         good = own.dtype in (torch.int32, torch.int64) and own.dim() == 1
@@ -33,6 +33,8 @@ def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dt
                 f"dtype, float32, bfloat16 or float16, not {own.dtype} of shape "
                 f"{tuple(own.shape)} and {x.dtype} of shape {tuple(x.shape)}; make them alike"
             )
+        check_memory("ids", own)
+        check_memory("rows", x)
 
 
 def sum_rows(

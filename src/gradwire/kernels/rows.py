@@ -16,9 +16,12 @@ from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import first_violation
 from gradwire.kernels.tensors import (
     CODES,
+    check_apart,
     check_buffer,
     check_contiguous,
     check_index_range,
+    check_memory,
+    check_places,
     check_same_device,
     pointer,
 )
@@ -30,16 +33,13 @@ def _check_matrix(name: str, x: Tensor) -> None:
             f"{name} must be float32, bfloat16 or float16 with two dimensions, not {x.dtype} of "
             f"shape {tuple(x.shape)}; pass rows of the table"
         )
+    check_memory(name, x)
     check_contiguous(name, x)
     check_index_range(x.shape[0])
 
 
 def _check_ids(name: str, ids: Tensor, rows: int, core: Core | None) -> None:
-    if ids.dtype != torch.int32 or ids.dim() != 1:
-        raise PayloadError(
-            f"{name} must be int32 with one dimension, not {ids.dtype} of shape "
-            f"{tuple(ids.shape)}; check the sender's format"
-        )
+    check_places(name, ids, "check the sender's format", PayloadError)
     position = first_violation(ids, rows, core)
     if position < ids.numel():
         raise PayloadError(
@@ -96,6 +96,8 @@ def _check_stripes(
     check_buffer(name, stripes, x.dtype, ids.numel() * (bounds[-1] - bounds[0]))
     check_same_device(x, ids=ids, stripes=stripes)
     _check_ids("ids", ids, x.shape[0], core)
+    check_apart(name, stripes, ids, x)
+    check_apart("x", x, ids)
 
 
 def _in_bytes(x: Tensor, ids: Tensor, bounds: Sequence[int]) -> tuple[int, int, int, list[int]]:

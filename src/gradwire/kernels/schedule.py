@@ -20,7 +20,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.core_planner import JobsAt, MachineIs
 from gradwire.kernels.native import core_for
 from gradwire.kernels.schedule_twin import Lists, Run
-from gradwire.kernels.tensors import check_buffer, pointer
+from gradwire.kernels.tensors import check_buffer, pointer, real
 
 LANES = 5
 """Lanes of stages: 0 latency, 1 compute, 2 workers, 3 node, 4 cross."""
@@ -45,7 +45,10 @@ class Machine(NamedTuple):
 
     @property
     def numbers(self) -> MachineIs:
-        return self  # the type checker sees the fields, nanobind a tuple
+        return (
+            self.lanes, real(self.cores), self.wire_demand, real(self.workers),
+            self.backward_seconds, self.start_slowdown, self.start_sharing, self.start_demand,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ def check_machine(jobs: Jobs, machine: Machine) -> None:
             f"{machine.cores} and {machine.workers}; give 1.0 for a shared one"
         )
     for name in ("wire_demand", "start_sharing", "start_demand"):
-        if not 0.0 <= (value := getattr(machine, name)) <= MOST:
+        if not 0.0 <= (value := real(getattr(machine, name))) <= MOST:
             raise KernelError(
                 f"{name} is finite and not negative, not {value} ({MOST:g} at most); give 0.0"
             )
@@ -160,13 +163,19 @@ def jobs_of(
     """Jobs from stages in options in jobs; a stage begins with its lane and its seconds."""
     every = list(chain.from_iterable(options))
     stages = list(chain.from_iterable(every))
-    return Jobs(
-        torch.tensor(ready, dtype=torch.float64),
-        _tensor("i", accumulate(map(len, options), initial=0), torch.int32),
-        _tensor("i", accumulate(map(len, every), initial=0), torch.int32),
-        _tensor("i", map(itemgetter(0), stages), torch.int32),
-        _tensor("d", map(itemgetter(1), stages), torch.float64),
-    )
+    try:
+        return Jobs(
+            _tensor("d", ready, torch.float64),
+            _tensor("i", accumulate(map(len, options), initial=0), torch.int32),
+            _tensor("i", accumulate(map(len, every), initial=0), torch.int32),
+            _tensor("i", map(itemgetter(0), stages), torch.int32),
+            _tensor("d", map(itemgetter(1), stages), torch.float64),
+        )
+    except OverflowError as error:
+        raise KernelError(
+            f"lanes are whole numbers below {LANES} and seconds are finite, but one is too large "
+            f"for its type ({error}); correct it"
+        ) from None
 
 
 def _tensor(code: str, numbers: Iterable[float], dtype: torch.dtype) -> Tensor:

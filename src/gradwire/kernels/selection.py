@@ -16,11 +16,13 @@ from gradwire.kernels.memory import kept, scratch
 from gradwire.kernels.native import core_for
 from gradwire.kernels.tensors import (
     CODES,
+    check_apart,
     check_buffer,
     check_float,
     check_same_device,
     finite_number,
     pointer,
+    real,
 )
 
 _SLACK = 128  # the extension may write so many beyond the last: csrc/kernels.hpp
@@ -44,11 +46,8 @@ def fallbacks() -> int:
     return 0 if found is None else found[0].fallbacks()
 
 
-def check_selection(
-    x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor, name: str = "x"
-) -> None:
-    """KernelError unless k of x can be written to indices and values."""
-    check_float(name, x)
+def check_selection(x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor) -> None:
+    """KernelError unless k of x can be written to indices and values; x is known to be good."""
     if not 0 <= k <= x.numel():
         raise KernelError(
             f"k must be between 0 and the number of elements, {x.numel()}, not {k}; "
@@ -57,6 +56,7 @@ def check_selection(
     check_buffer("indices", indices, torch.int32, k)
     check_buffer("values", values, torch.float32, k)
     check_same_device(x, indices=indices, values=values)
+    check_apart("indices", indices, values, x)
 
 
 def topk(
@@ -70,6 +70,7 @@ def topk(
     When finite is False there may be places of non-finite elements among the k, with value 0.
     Raises KernelError.
     """
+    check_float("x", x)
     check_selection(x, k, indices, values)
     found = core_for(x)
     if found is None:
@@ -78,7 +79,7 @@ def topk(
     x = x.contiguous()
     n, type_ = x.numel(), CODES[x.dtype]
     return Selected(
-        *core.topk(which, type_, pointer(x), n, k, pointer(indices), pointer(values), hint)
+        *core.topk(which, type_, pointer(x), n, k, pointer(indices), pointer(values), real(hint))
     )
 
 
@@ -100,11 +101,11 @@ def reaching(x: torch.Tensor, least: float) -> Reaching:
     Memory: 10 bytes per element found and thread, kept. Raises KernelError.
     """
     check_float("x", x)
-    if not finite_number("least", least) > 0.0:
+    if not (by := finite_number("least", least)) > 0.0:
         raise KernelError(f"least must be above 0 in float32, not {least}; pass a magnitude")
     found = core_for(x)
     if found is None:
-        return reaching_twin(x, least)
+        return reaching_twin(x, by)
     core, which = found
     x = x.contiguous()
     n, type_ = x.numel(), CODES[x.dtype]
@@ -113,7 +114,7 @@ def reaching(x: torch.Tensor, least: float) -> Reaching:
         places = scratch("reaching", room + _SLACK, torch.int32, x.device)
         values = scratch("reaching", room + _SLACK, torch.float32, x.device)
         k, finite = core.reaching(
-            which, type_, pointer(x), n, least, room, pointer(places), pointer(values)
+            which, type_, pointer(x), n, by, room, pointer(places), pointer(values)
         )
         if k <= room:
             return Reaching(places[:k], values[:k], finite)

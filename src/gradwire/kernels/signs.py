@@ -13,7 +13,7 @@ import torch
 from gradwire.kernels.codes import check_payload_scales
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.native import core_for
-from gradwire.kernels.noise import Noise, random_bits_twin
+from gradwire.kernels.noise import Noise, check_noise, random_bits_twin
 from gradwire.kernels.sparse import check_target, quotient
 from gradwire.kernels.tensors import (
     CODES,
@@ -52,6 +52,8 @@ def pack_signs(x: torch.Tensor, bits: torch.Tensor, noise: Noise | None = None) 
     check_float("x", x)
     check_buffer("bits", bits, torch.uint8, sign_bytes(x.numel()))
     check_same_device(x, bits=bits)
+    if noise is not None:
+        check_noise(noise)
     found = core_for(x)
     if found is None:
         return pack_signs_twin(x, bits, noise)

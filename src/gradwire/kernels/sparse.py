@@ -11,9 +11,12 @@ from gradwire.kernels.native import core_for
 from gradwire.kernels.tensors import (
     CODES,
     are_doubles,
+    check_apart,
     check_buffer,
     check_contiguous,
     check_float,
+    check_memory,
+    check_places,
     check_same_device,
     finite_number,
     goes_around,
@@ -38,17 +41,14 @@ def check_divisor(divisor: float) -> float:
 
 
 def _check_layout(payload: int, indices: torch.Tensor, values: torch.Tensor) -> None:
-    if indices.dtype != torch.int32 or indices.dim() != 1:
-        raise PayloadError(
-            f"payload {payload}: indices must be int32 with one dimension, not {indices.dtype} "
-            f"of shape {tuple(indices.shape)}; check the sender's format"
-        )
+    check_places(f"payload {payload}: indices", indices, "check the sender's format", PayloadError)
     if values.dtype not in CODES or values.shape != indices.shape:
         raise PayloadError(
             f"payload {payload}: values must be float32, bfloat16 or float16 with the shape of "
             f"the indices, {tuple(indices.shape)}, not {values.dtype} of shape "
             f"{tuple(values.shape)}; check the sender's format"
         )
+    check_memory(f"payload {payload}: values", values)
 
 
 def first_violation(indices: torch.Tensor, n: int, core: Core | None) -> int:
@@ -122,6 +122,7 @@ def accumulate(
     by = check_target(out, divisor)
     found = core_for(out)
     check_payloads(out.numel(), out, indices, values, None if found is None else found[0])
+    check_apart("out", out, *indices)
     sum_checked(out, indices, values, by, found)
 
 
@@ -155,11 +156,13 @@ def add(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: fl
     by = finite_number("factor", factor)
     found = core_for(v)
     check_payloads(v.numel(), v, [indices], [values], None if found is None else found[0])
+    check_apart("v", v, indices)
     if found is None:
         _add_twin(v, indices, values, by)
         return
     core, _ = found
-    core.add(pointer(v), pointer(indices.contiguous()), pointer(values), indices.numel(), by)
+    indices = indices.contiguous()
+    core.add(pointer(v), pointer(indices), pointer(values), indices.numel(), by)
 
 
 def _add_twin(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float) -> None:
@@ -198,6 +201,7 @@ def _check_dense(out: torch.Tensor, payloads: list[torch.Tensor]) -> None:
                 f"payload {number} must be {dtypes} of shape {tuple(out.shape)}, not "
                 f"{payload.dtype} of shape {tuple(payload.shape)}; check the sender's format"
             )
+        check_memory(f"payload {number}", payload)
         check_same_device(out, payload=payload)
 
 

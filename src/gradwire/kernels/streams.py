@@ -22,10 +22,12 @@ from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import check_payload
 from gradwire.kernels.tensors import (
     CODES,
+    check_apart,
     check_buffer,
     check_contiguous,
     check_float,
-    check_index_range,
+    check_memory,
+    check_places,
     check_same_device,
     pointer,
 )
@@ -43,11 +45,7 @@ def given(places: Tensor, values: Tensor) -> Given:
 
 def check_stream(name: str, places: Tensor, values: Tensor) -> None:
     """KernelError unless these are places and values of one stream; entries are not looked at."""
-    if places.dtype != torch.int32 or places.dim() != 1:
-        raise KernelError(
-            f"{name} must be int32 with one dimension, not {places.dtype} of shape "
-            f"{tuple(places.shape)}; convert them first"
-        )
+    check_places(name, places)
     check_float("values", values)
     if values.shape != places.shape:
         raise KernelError(
@@ -74,6 +72,8 @@ def _check_split(
     check_buffer("values_out", outs[1], values.dtype, k)
     check_same_device(places, places_out=outs[0], values_out=outs[1])
     _check_deal(owners, seed)
+    check_apart("places_out", outs[0], outs[1], places, values)
+    check_apart("values_out", outs[1], places, values)
     if k > 0 and not 0 <= int(places[0]) <= int(places[-1]):
         raise KernelError(
             f"places must ascend from 0 on, but go from {int(places[0])} to {int(places[-1])}; "
@@ -153,6 +153,7 @@ def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: 
             f"places must be int32 with one dimension, and the owner one of {owners}, not "
             f"{places.dtype} of shape {tuple(places.shape)} and {owner}; pass an owner's places"
         )
+    check_memory("places", places)
     if places.numel() == 0:
         return
     first, last = int(places[0]), int(places[-1])
@@ -169,6 +170,7 @@ def _check_place(out: Tensor, places: Tensor, values: Tensor, core: Core | None)
     check_float("out", out)
     check_contiguous("out", out)
     check_payload(0, out.numel(), out, places, values, core)
+    check_apart("out", out, places)
 
 
 def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
@@ -204,15 +206,3 @@ def check_capacity(places_out: Tensor, values_out: Tensor, least: int) -> None:
             f"places_out and values_out must hold the largest result, {least} entries, not "
             f"{places_out.numel()}; allocate them so"
         )
-
-
-def check_domain(n: int) -> None:
-    """KernelError unless n can be the number of elements."""
-    check_count("n", n)
-    check_index_range(n)
-
-
-def check_count(name: str, count: int) -> None:
-    """KernelError for a negative one."""
-    if count < 0:
-        raise KernelError(f"{name} must not be negative, but is {count}; pass a count")

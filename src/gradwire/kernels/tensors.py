@@ -5,7 +5,7 @@ import struct
 
 import torch
 
-from gradwire.errors import KernelError
+from gradwire.errors import GradwireError, KernelError
 
 INDEX_LIMIT = 2**31 - 1
 _STREAM_BYTES = 4 << 20
@@ -21,9 +21,38 @@ def check_index_range(n: int) -> None:
         )
 
 
+def check_count(name: str, count: int) -> None:
+    """KernelError for a negative one."""
+    if count < 0:
+        raise KernelError(f"{name} must not be negative, but is {count}; pass a count")
+
+
+def check_domain(n: int) -> None:
+    """KernelError unless n can be the number of elements."""
+    check_count("n", n)
+    check_index_range(n)
+
+
+def check_memory(name: str, tensor: torch.Tensor) -> None:
+    """KernelError unless elements lie in memory, where such elements may lie."""
+    try:
+        address = tensor.data_ptr()
+        is_there = address or (tensor.numel() == 0 and not tensor.is_meta)
+        if is_there and address % tensor.element_size() == 0:
+            return
+    except RuntimeError:  # of a sparse one
+        pass
+    raise KernelError(
+        f"{name} must have its elements in memory, at a multiple of their size, but is a "
+        f"{tensor.layout} tensor of {tensor.dtype} on {tensor.device} without, or elsewhere; pass "
+        "a dense tensor whose storage was not given back"
+    )
+
+
 def check_float(name: str, tensor: torch.Tensor, *, double: bool = False) -> None:
     """KernelError unless the tensor is 1-D and of a dtype that the kernels read. double: or
     float64."""
+    check_memory(name, tensor)
     if tensor.dtype not in CODES and not (double and tensor.dtype == torch.float64):
         raise KernelError(
             f"{name} must be float32, bfloat16 or float16, not {tensor.dtype}; convert it first"
@@ -42,13 +71,29 @@ def are_doubles(*tensors: torch.Tensor) -> bool:
     return all(x.dtype == torch.float64 for x in tensors)
 
 
+def check_places(
+    name: str,
+    places: torch.Tensor,
+    next_step: str = "convert them first",
+    error: type[GradwireError] = KernelError,
+) -> None:
+    """KernelError, or another, unless they are int32 in one dimension; not which they are."""
+    if places.dtype != torch.int32 or places.dim() != 1:
+        raise error(
+            f"{name} must be int32 with one dimension, not {places.dtype} of shape "
+            f"{tuple(places.shape)}; {next_step}"
+        )
+    check_memory(name, places)
+
+
 def check_same_device(first: torch.Tensor, **others: torch.Tensor | None) -> None:
     """KernelError unless all tensors are where the first is."""
+    device = first.device
     for name, tensor in others.items():
-        if tensor is not None and tensor.device != first.device:
+        if tensor is not None and tensor.device != device:
             raise KernelError(
                 f"all tensors of a kernel must be on one device, but {name} is on {tensor.device} "
-                f"and the first on {first.device}; move it there"
+                f"and the first on {device}; move it there"
             )
 
 
@@ -56,10 +101,11 @@ def check_buffer(name: str, tensor: torch.Tensor, dtype: torch.dtype, size: int)
     """KernelError unless the tensor can be written in place: dtype, shape (size,), contiguous."""
     if tensor.dtype != dtype:
         raise KernelError(f"{name} must be {dtype}, not {tensor.dtype}; allocate it so")
-    if tuple(tensor.shape) != (size,):
+    if tensor.shape != (size,):
         raise KernelError(
             f"{name} must have shape ({size},), not {tuple(tensor.shape)}; allocate it so"
         )
+    check_memory(name, tensor)
     check_contiguous(name, tensor)
 
 
@@ -72,6 +118,22 @@ def check_contiguous(name: str, tensor: torch.Tensor) -> None:
         )
 
 
+def check_apart(name: str, tensor: torch.Tensor, *others: torch.Tensor | None) -> None:
+    """KernelError if it shares memory with another: places that change while they are read, or
+    what they point into, would lead anywhere."""
+    begin = tensor.data_ptr()
+    end = begin + tensor.nbytes
+    for other in others:
+        if other is None or (address := other.data_ptr()) >= end:
+            continue
+        shared = min(end, address + other.nbytes) - max(begin, address)
+        if shared > 0:
+            raise KernelError(
+                f"{name} must not share memory with other tensors of the call, but {shared} bytes "
+                "are of both; pass one of its own"
+            )
+
+
 def goes_around(target: torch.Tensor) -> bool:
     """Whether it is too large for the cache, and is written around it."""
     return target.numel() * target.element_size() >= _STREAM_BYTES
@@ -82,12 +144,20 @@ def pointer(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def real(value: float) -> float:
+    """The value as fp64; a whole number beyond its range is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def finite_number(name: str, value: float) -> float:
     """The value as fp32 rounds it; KernelError unless that is finite."""
     try:
         rounded: float = struct.unpack("f", struct.pack("f", value))[0]
         if math.isfinite(rounded):
             return rounded
-    except OverflowError:
+    except (OverflowError, struct.error):  # of a whole number
         pass
     raise KernelError(f"{name} must be finite in float32, not {value}; pass another value")

@@ -16,13 +16,16 @@ from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import core_for
 from gradwire.kernels.selection import Selected, check_selection
+from gradwire.kernels.sparse import first_violation
 from gradwire.kernels.tensors import (
     CODES,
+    check_apart,
     check_buffer,
     check_float,
     check_same_device,
     finite_number,
     pointer,
+    real,
 )
 from gradwire.kernels.update_twin import invert_twin, restore_topk_twin, update_topk_twin
 
@@ -137,26 +140,16 @@ def update_topk(
     Raises KernelError.
     """
     check_update(gradient, velocity, residual, velocities, k, momentum)
-    check_selection(residual, k, indices, values, "residual")
+    check_selection(residual, k, indices, values)
+    check_apart("indices", indices, velocity, velocities, gradient)
     m, s = _numbers(momentum, scale, decay)
     found = core_for(gradient)
     if found is None:
         return update_topk_twin(
-            gradient,
-            velocity,
-            residual,
-            k,
-            indices,
-            values,
-            velocities,
-            momentum=momentum,
-            nesterov=nesterov,
-            mask=mask,
-            scale=s,
-            decay=decay,
-            hint=hint,
-            journal=journal,
-        )
+            gradient, velocity, residual, k, indices, values, velocities,
+            momentum=None if momentum is None else m, nesterov=nesterov, mask=mask, scale=s,
+            decay=real(decay), hint=real(hint), journal=journal,
+        )  # fmt: skip
     core, which = found
     gradient = gradient.contiguous()
     return Selected(
@@ -175,7 +168,7 @@ def update_topk(
             pointer(indices),
             pointer(values),
             pointer(velocities),
-            hint,
+            real(hint),
             0 if journal is None else journal.begin(core),
         )
     )
@@ -212,7 +205,8 @@ def undo_topk(
     restore_topk(velocity, residual, indices, values, velocities, mask=mask)
     found = core_for(gradient)
     if found is None:
-        invert_twin(gradient, velocity, residual, momentum, nesterov, s, decay)
+        by = None if momentum is None else m  # as the extension has it, in fp32
+        invert_twin(gradient, velocity, residual, by, nesterov, s, real(decay))
     else:
         core, which = found
         gradient = gradient.contiguous()
@@ -243,7 +237,7 @@ def restore_topk(
     """Gives back what was taken: residual[indices] += values; with mask, velocity[indices] =
     velocities.
 
-    indices are those that `update_topk` wrote: they are not checked again. Raises KernelError.
+    indices: as `update_topk` wrote them, strictly ascending within 0 ... n-1. Raises KernelError.
     """
     n, k = residual.numel(), values.numel()
     check_buffer("residual", residual, torch.float32, n)
@@ -251,13 +245,20 @@ def restore_topk(
     check_buffer("values", values, torch.float32, k)
     check_same_device(residual, indices=indices, values=values, velocity=velocity)
     if not mask:
-        velocity = None
+        velocity = velocities = None
     if velocity is not None:
         if velocities is None:
             raise KernelError("restoring a masked velocity needs velocities; pass what was saved")
         check_buffer("velocity", velocity, torch.float32, n)
         check_buffer("velocities", velocities, torch.float32, k)
+    check_apart("indices", indices, residual, velocity)
     found = core_for(residual)
+    position = first_violation(indices, n, None if found is None else found[0])
+    if position < k:
+        raise KernelError(
+            f"what is restored was taken at indices that ascend within 0 ... {n - 1}, but entry "
+            f"{position} is {int(indices[position])}; pass those that update_topk wrote"
+        )
     if found is None:
         restore_topk_twin(velocity, residual, indices, values, velocities, mask=mask)
         return

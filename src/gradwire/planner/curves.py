@@ -20,6 +20,7 @@ from typing import TypeAlias
 from gradwire.document import List, Made, Number, broken
 from gradwire.errors import PlanError
 from gradwire.kernels.lanes import Row, value_of
+from gradwire.kernels.tensors import real
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Curve:
     slope: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "points", tuple((float(x), float(y)) for x, y in self.points))
+        object.__setattr__(self, "points", tuple((real(x), real(y)) for x, y in self.points))
         _check_points(self.points)
         if self.slope is None:
             object.__setattr__(self, "slope", _last_slope(self.points))
@@ -138,7 +139,7 @@ def _check_points(points: Sequence[tuple[float, float]]) -> None:
 
 
 def _check_value(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
+    if not 0 <= real(value) < math.inf:
         raise PlanError(f"{name} is finite and not negative, not {value}; correct it")
 
 

@@ -43,6 +43,7 @@ from gradwire.errors import KernelError, PlanError
 from gradwire.kernels import lanes
 from gradwire.kernels.lanes import LANES
 from gradwire.kernels.one_link import plan_link, plan_seconds
+from gradwire.kernels.tensors import real
 from gradwire.planner.curves import FREE, Cost, Curve, check_schedule, curve_of
 
 MOST_LABELS, LEAST_LABELS = 1024, 6  # kept per tensor, unless more or fewer are asked for
@@ -143,7 +144,7 @@ def solve(
     few groups before many, lower numbers of options before higher. Raises PlanError.
     """
     problem = _problem(ready, sizes, options, max_span, max_groups)
-    if not (math.isfinite(tolerance) and tolerance >= 0):
+    if not 0 <= real(tolerance) < math.inf:
         raise PlanError(
             f"tolerance is a part of the time, finite and not negative, not {tolerance}; pass 0.0 "
             "for the best plan, or 0.01 for one within a hundredth of it"

@@ -47,6 +47,7 @@ from gradwire.kernels.schedule import (
     record_step,
     simulate_step,
 )
+from gradwire.kernels.tensors import real
 from gradwire.trace import Span, Trace
 
 Kind = Literal["encode", "wire", "decode"]
@@ -118,7 +119,7 @@ class Executor:
                     f"{name} must be 1.0 or more, as a stage takes one whole, not {value}; "
                     f"give {name}=1.0"
                 )
-        if not 1.0 <= self.start_slowdown <= MOST:
+        if not 1.0 <= real(self.start_slowdown) <= MOST:
             raise PlanError(
                 "start_slowdown must be finite, 1.0 or more, as nothing is faster beside backward,"
                 f" not {self.start_slowdown} ({MOST:g} at most); measure it again"
@@ -127,7 +128,7 @@ class Executor:
             "wire_demand", "forward_seconds", "backward_seconds", "optimizer_seconds",
             "start_sharing", "start_demand",
         ):  # fmt: skip
-            if not 0.0 <= (value := getattr(self, name)) <= MOST:
+            if not 0.0 <= (value := real(getattr(self, name))) <= MOST:
                 raise PlanError(
                     f"{name} must be finite and not negative, not {value} ({MOST:g} at most); "
                     "measure it again"

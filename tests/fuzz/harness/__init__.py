@@ -1,0 +1,1 @@
+"""A fuzzer of every function that reaches the extension: see docs/design/fuzzing.md."""

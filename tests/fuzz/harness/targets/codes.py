@@ -1,0 +1,123 @@
+"""Quantizers, signs, dice."""
+
+from __future__ import annotations
+
+import torch
+
+from gradwire.kernels import Journal, Noise, codes, formats, noise, signs
+from gradwire.kernels.formats import Format
+from harness.draws import Draw, Made
+from harness.targets._register import target
+from harness.targets.sums import _divisor, _factor
+
+FORMATS = (
+    formats.INT8, formats.E4M3, formats.E5M2, formats.LEVELS2, formats.LEVELS4, formats.LEVELS8,
+    formats.TERNARY, formats.POWERS,
+)  # fmt: skip
+
+
+def _noise(draw: Draw) -> Noise:
+    return Noise(draw.word(), draw.word(), draw.one((0, draw.word())))
+
+
+def _rooms(draw: Draw, form: Format, n: int) -> dict[str, object]:
+    """Codes and scales of any content."""
+    scales = torch.empty(form.scales(n)).uniform_(0, 2, generator=draw.generator)
+    return {"codes": draw.bytes(form.code_bytes(n)), "scales": scales}
+
+
+@target(codes.encode_codes, same=lambda given, finite: finite and list(given.values())[1:5])
+def _encode_codes(draw: Draw) -> dict[str, object]:
+    form, n = draw.one(FORMATS), draw.size()
+    x = draw.floats(n)
+    if form.one_scale:
+        x = x.nan_to_num(1.0, 1.0, 1.0)
+    largest = float(x.float().abs().max()) if n and form.one_scale else 0.0
+    return {"form": form, "x": x, **_rooms(draw, form, n), "noise": _noise(draw),
+            "largest": largest}  # fmt: skip
+
+
+def recurrence(draw: Draw) -> dict[str, object]:
+    """How state goes on."""
+    momentum = draw.one((None, 0.0, 0.5, 0.9))
+    return {
+        "momentum": momentum, "nesterov": draw.chance(0.3), "scale": draw.one((1.0, 0.5, 3.0)),
+        "decay": draw.one((1.0, 0.5)), "hint": draw.one((0.0, 0.0, 0.1, 2.0, 1e-30)),
+        "journal": Made(Journal, {}) if draw.chance(0.5) else None,
+    }  # fmt: skip
+
+
+@target(codes.update_codes, same=lambda given, finite: finite and list(given.values())[1:6])
+def _update_codes(draw: Draw) -> dict[str, object]:
+    form, n, how = draw.one(FORMATS), draw.size(), recurrence(draw)
+    velocity = None if how["momentum"] is None else draw.floats(n, torch.float32)
+    return {
+        "form": form, "gradient": draw.floats(n), "velocity": velocity,
+        "residual": draw.floats(n, torch.float32), **_rooms(draw, form, n),
+        "noise": _noise(draw), **how,
+    }  # fmt: skip
+
+
+@target(codes.accumulate_codes, weight=8)
+def _accumulate_codes(draw: Draw) -> dict[str, object]:
+    form, n = draw.one(FORMATS), draw.size()
+    payloads = [tuple(_rooms(draw, form, n).values()) for _ in range(draw.whole(0, 4))]
+    return {"form": form, "out": draw.floats(n), "payloads": payloads, "divisor": _divisor(draw)}
+
+
+@target(codes.add_codes)
+def _add_codes(draw: Draw) -> dict[str, object]:
+    form, n = draw.one(FORMATS), draw.size()
+    v = draw.floats(n, torch.float32)
+    return {"form": form, "v": v, **_rooms(draw, form, n), "factor": _factor(draw)}
+
+
+# -- signs ------------------------------------------------------------------------------------
+
+
+def _values(draw: Draw) -> torch.Tensor:
+    return draw.tame(draw.whole(0, 2))
+
+
+@target(signs.pack_signs, same=lambda given, sums: sums.finite and (given["bits"], sums))
+def _pack_signs(draw: Draw) -> dict[str, object]:
+    x = draw.floats(draw.size())
+    noise = None if draw.chance(0.5) else _noise(draw)
+    return {"x": x, "bits": draw.bytes(signs.sign_bytes(x.numel())), "noise": noise}
+
+
+@target(signs.accumulate_signs)
+def _accumulate_signs(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    payloads = [(draw.bytes(-(-n // 8)), _values(draw)) for _ in range(draw.whole(0, 5))]
+    return {"out": draw.floats(n), "payloads": payloads, "divisor": _divisor(draw)}
+
+
+@target(signs.add_signs)
+def _add_signs(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    return {
+        "v": draw.floats(n, torch.float32), "bits": draw.bytes(-(-n // 8)),
+        "values": _values(draw), "factor": _factor(draw),
+    }  # fmt: skip
+
+
+@target(signs.largest, same=lambda given, found: found[0] < torch.inf and found)
+def _largest(draw: Draw) -> dict[str, object]:
+    return {"x": draw.floats(draw.size()), "squares": draw.chance(0.5)}
+
+
+# -- dice -------------------------------------------------------------------------------------
+
+
+@target(noise.random_bits)
+def _random_bits(draw: Draw) -> dict[str, object]:
+    first = draw.one((0, draw.size(), 2**31 - 5000))
+    return {"noise": _noise(draw), "n": draw.size(), "first": first}
+
+
+@target(noise.strata)
+def _strata(draw: Draw) -> dict[str, object]:
+    n = draw.one((draw.size(), 2**31 - 1))
+    k = draw.part(min(n, 5000))
+    return {"noise": _noise(draw), "n": n, "places": torch.zeros(k, dtype=torch.int32)}

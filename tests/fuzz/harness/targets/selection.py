@@ -1,0 +1,114 @@
+"""Selection, updates around it, and their inverse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels import Journal, selection, update
+from harness.draws import Draw
+from harness.targets._register import target
+from harness.targets.codes import recurrence
+
+
+@target(selection.topk, same=lambda given, found: (given["indices"], given["values"], found[1]),
+        weight=8)  # fmt: skip
+def _topk(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    k = draw.part(n)
+    return {
+        "x": draw.floats(n), "k": k, "indices": torch.zeros(k, dtype=torch.int32),
+        "values": torch.zeros(k), "hint": draw.one((0.0, 0.0, 0.5, 2.0, 1e-30, 1e30)),
+    }  # fmt: skip
+
+
+@target(selection.reaching)
+def _reaching(draw: Draw) -> dict[str, object]:
+    return {"x": draw.floats(draw.size()), "least": draw.one((1.0, 0.1, 2.5, 1e-40, 1e30))}
+
+
+@target(selection.fallbacks, weight=1, same=None)
+def _fallbacks(draw: Draw) -> dict[str, object]:
+    return {}
+
+
+def _state(draw: Draw) -> dict[str, object]:
+    """What an update takes, without what it does with its state."""
+    n, how = draw.size(), recurrence(draw)
+    k, given = draw.part(n), how["momentum"] is not None
+    return {
+        "gradient": draw.floats(n), "velocity": draw.floats(n, torch.float32) if given else None,
+        "residual": draw.floats(n, torch.float32), "k": k,
+        "indices": torch.zeros(k, dtype=torch.int32), "values": torch.zeros(k),
+        "velocities": torch.zeros(k) if given else None, "mask": draw.chance(0.5), **how,
+    }  # fmt: skip
+
+
+def _written(given: dict[str, Any], found: Any) -> object:
+    """The hint is another where the twin has none to tell."""
+    return found[1], [v for v in given.values() if isinstance(v, Tensor)]
+
+
+@target(update.update_topk, same=_written, weight=8)
+def _update_topk(draw: Draw) -> dict[str, object]:
+    return _state(draw)
+
+
+@target(update.advance)
+def _advance(draw: Draw) -> dict[str, object]:
+    own = _state(draw)
+    return {name: own[name] for name in own if name not in
+            ("k", "indices", "values", "velocities", "mask")}  # fmt: skip
+
+
+def _undo(draw: Draw) -> dict[str, object]:
+    own = _state(draw)
+    n, k = own["residual"].numel(), own.pop("k")  # type: ignore[attr-defined]
+    del own["hint"]
+    own["journal"] = None
+    own["indices"] = draw.places(int(k), n)  # type: ignore[call-overload]
+    return own
+
+
+@target(update.undo_topk)
+def _undo_topk(draw: Draw) -> dict[str, object]:
+    return _undo(draw)
+
+
+@target(update.retreat)
+def _retreat(draw: Draw) -> dict[str, object]:
+    own = _undo(draw)
+    return {name: own[name] for name in own if name not in
+            ("indices", "values", "velocities", "mask")}  # fmt: skip
+
+
+@target(update.restore_topk)
+def _restore_topk(draw: Draw) -> dict[str, object]:
+    own = _undo(draw)
+    return {name: own[name] for name in
+            ("velocity", "residual", "indices", "values", "velocities", "mask")}  # fmt: skip
+
+
+def there_and_back(undone: dict[str, Any], **given: Any) -> int:
+    """An update, and its inverse with some arguments changed: journals that are of another."""
+    journal = Journal()
+    own = {**given, "journal": journal}
+    update.update_topk(**own)
+    elements = journal.elements
+    own = {name: value for name, value in own.items() if name not in ("k", "hint")}
+    update.undo_topk(**{**own, **undone})
+    return elements
+
+
+@target(there_and_back, name="kernels.journal.Journal", same=None)
+def _journal(draw: Draw) -> dict[str, object]:
+    own = _state(draw)
+    del own["journal"]
+    undone = dict[str, object]()
+    if draw.chance(0.5):
+        n = draw.size()
+        undone = {"residual": draw.tame(n), "gradient": draw.tame(n)}
+        undone["velocity"] = draw.one((None, draw.tame(n)))
+    return {"undone": undone, **own}

@@ -1,0 +1,247 @@
+"""Casts, sums of payloads, and the codes of their places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradwire import kernels
+from gradwire.kernels import INDEX_CODES, Shape, casts, coded, crowds, indices, sparse
+from harness.draws import FLOATS, Draw
+from harness.targets._register import target
+
+DOMAINS = (2**31 - 1, 2**31 - 16, 2**20, 2**24 + 5)
+
+
+@target(casts.cast)
+def _cast(draw: Draw) -> dict[str, object]:
+    x = draw.floats(draw.size())
+    return {"source": x, "target": torch.empty(x.numel(), dtype=draw.one(FLOATS))}
+
+
+@target(casts.add_cast)
+def _add_cast(draw: Draw) -> dict[str, object]:
+    x = draw.floats(draw.size())
+    return {"v": draw.floats(x.numel(), torch.float32), "source": x, "factor": _factor(draw)}
+
+
+@target(casts.is_finite)
+def _is_finite(draw: Draw) -> dict[str, object]:
+    return {"x": draw.floats(draw.size())}
+
+
+def _factor(draw: Draw) -> float:
+    return draw.one((1.0, -1.0, 0.5, 0.0, draw.real(-3, 3)))
+
+
+def _divisor(draw: Draw) -> float:
+    return draw.one((1.0, 2.0, 3.0, 8.0, -7.0, draw.real(1e-3, 1e3)))
+
+
+@target(sparse.accumulate, weight=8)
+def _accumulate(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    streams = [draw.stream(n) for _ in range(draw.whole(0, 4))]
+    return {
+        "out": draw.floats(n), "indices": [p for p, _ in streams],
+        "values": [v for _, v in streams], "divisor": _divisor(draw),
+    }  # fmt: skip
+
+
+@target(sparse.add)
+def _add(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    places, values = draw.stream(n, torch.float32)
+    return {
+        "v": draw.floats(n, torch.float32), "indices": places, "values": values,
+        "factor": _factor(draw),
+    }  # fmt: skip
+
+
+@target(sparse.accumulate_dense)
+def _accumulate_dense(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    dtype = None if draw.chance(0.3) else draw.one(FLOATS)
+    payloads = [draw.floats(n, dtype) for _ in range(draw.whole(0, 5))]
+    return {"out": draw.floats(n), "payloads": payloads, "divisor": _divisor(draw)}
+
+
+# -- places in codes --------------------------------------------------------------------------
+
+
+def _list(draw: Draw) -> tuple[int, torch.Tensor]:
+    """Elements, and places of some."""
+    if draw.chance(0.1):
+        n = draw.one(DOMAINS)
+        return n, draw.places(draw.whole(0, 40), n)
+    n = draw.size()
+    return n, draw.places(draw.part(n), n)
+
+
+def _code(draw: Draw, n: int) -> str:
+    return draw.one(INDEX_CODES if n < 2**22 else ("int32", "gap16", "elias_fano"))
+
+
+def _section(draw: Draw, n: int, places: torch.Tensor, code: str) -> torch.Tensor:
+    """Its code; often right."""
+    size = indices.code_bytes(code, n, places.numel())
+    section = draw.bytes(size)
+    if draw.chance(0.8):
+        indices.encode_indices_twin(places, n, code, section)
+    if size and draw.chance(0.3):
+        section[draw.whole(0, size - 1)] = draw.one((0, 1, 255, 128))
+    return section
+
+
+@target(indices.encode_indices)
+def _encode_indices(draw: Draw) -> dict[str, object]:
+    n, places = _list(draw)
+    code = _code(draw, n)
+    size = indices.code_bytes(code, n, places.numel())
+    return {"indices": places, "n": n, "code": code, "section": draw.bytes(size)}
+
+
+@target(indices.decode_indices, weight=8)
+def _decode_indices(draw: Draw) -> dict[str, object]:
+    n, places = _list(draw)
+    code = _code(draw, n)
+    section = _section(draw, n, places, code)
+    return {"section": section, "n": n, "code": code, "indices_out": torch.zeros_like(places)}
+
+
+@target(indices.code_bytes)
+def _code_bytes(draw: Draw) -> dict[str, object]:
+    n = draw.whole(0, 5000)
+    return {"code": draw.one(INDEX_CODES), "n": n, "k": draw.part(n)}
+
+
+@target(indices.smallest)
+def _smallest(draw: Draw) -> dict[str, object]:
+    n = draw.whole(0, 5000)
+    return {"n": n, "k": draw.part(n)}
+
+
+def _coded(draw: Draw, n: int) -> tuple[list[str], list[torch.Tensor], list[torch.Tensor]]:
+    """Codes, sections and values of a few payloads."""
+    codes, sections, values = list[str](), list[torch.Tensor](), list[torch.Tensor]()
+    for _ in range(draw.whole(0, 4)):
+        places, value = draw.stream(n)
+        code = draw.one(INDEX_CODES)
+        whole = code == "int32" and draw.chance(0.5)
+        codes.append(code)
+        sections.append(places if whole else _section(draw, n, places, code))
+        values.append(value)
+    return codes, sections, values
+
+
+@target(coded.accumulate_coded, weight=8)
+def _accumulate_coded(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    codes, sections, values = _coded(draw, n)
+    return {
+        "out": draw.floats(n), "codes": codes, "sections": sections, "values": values,
+        "divisor": _divisor(draw),
+    }  # fmt: skip
+
+
+@target(coded.decoded_places)
+def _decoded_places(draw: Draw) -> dict[str, object]:
+    n, places = _list(draw)
+    code = _code(draw, n)
+    section = _section(draw, n, places, code)
+    return {"payload": 0, "section": section, "n": n, "code": code, "k": places.numel()}
+
+
+def _merged(draw: Draw, n: int, values: list[torch.Tensor]) -> dict[str, object]:
+    room = min(n, sum(v.numel() for v in values)) + draw.one((0, 0, 1, 40))
+    return {
+        "divisor": _divisor(draw), "places_out": torch.zeros(room, dtype=torch.int32),
+        "values_out": torch.zeros(room, dtype=draw.one(FLOATS)),
+    }  # fmt: skip
+
+
+@target(kernels.merge_streams, weight=8)
+def _merge_streams(draw: Draw) -> dict[str, object]:
+    n = draw.one((draw.size(), draw.size(), 2**24 + 1))
+    dense = min(n, 5000)
+    streams = [draw.stream(dense) for _ in range(draw.whole(0, 4))]
+    values = [v for _, v in streams]
+    return {
+        "n": n,
+        "places": [p for p, _ in streams],
+        "values": values,
+        **_merged(draw, n, values),
+    }
+
+
+@target(kernels.merge_coded, weight=8)
+def _merge_coded(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    codes, sections, values = _coded(draw, n)
+    return {
+        "n": n, "codes": codes, "sections": sections, "values": values,
+        **_merged(draw, n, values),
+    }  # fmt: skip
+
+
+# -- crowds -----------------------------------------------------------------------------------
+
+
+def _crowd(draw: Draw) -> tuple[int, torch.Tensor]:
+    n = draw.size()
+    if draw.chance(0.5):
+        return n, draw.places(draw.part(n), n)
+    chunks = draw.places(draw.part(-(-n // 16)), -(-n // 16)).long() * 16
+    places = (chunks[:, None] + torch.arange(16)).flatten()
+    places = places[places < n]
+    kept = torch.rand(places.numel(), generator=draw.generator) < draw.one((1.0, 0.9, 0.4))
+    return n, places[kept].int()
+
+
+def _shape(draw: Draw, places: torch.Tensor, n: int) -> Shape:
+    if draw.chance(0.1):
+        return Shape(*(draw.whole(0, max(1, places.numel())) for _ in range(4)))
+    return kernels.shape_of(places, n)
+
+
+def _of_list(given: dict[str, Any], shape: Any) -> object:
+    """Of what is no list, which is not looked at, any shape may be told."""
+    places = given["places"].long()
+    return bool((places.diff() > 0).all()) and not bool((places < 0).any()) and shape
+
+
+@target(crowds.shape_of, same=_of_list)
+def _shape_of(draw: Draw) -> dict[str, object]:
+    n, places = _crowd(draw)
+    return {"places": places, "n": n}
+
+
+@target(crowds.shaped_bytes)
+def _shaped_bytes(draw: Draw) -> dict[str, object]:
+    n, places = _crowd(draw)
+    return {"n": n, "shape": _shape(draw, places, n)}
+
+
+def _room(draw: Draw, n: int, shape: Shape) -> torch.Tensor:
+    return draw.bytes(crowds.shaped_bytes(n, shape) if shape.is_possible(n) else n)
+
+
+@target(crowds.encode_shaped)
+def _encode_shaped(draw: Draw) -> dict[str, object]:
+    n, places = _crowd(draw)
+    shape = _shape(draw, places, n)
+    return {"places": places, "n": n, "shape": shape, "section": _room(draw, n, shape)}
+
+
+@target(crowds.decode_shaped, weight=8)
+def _decode_shaped(draw: Draw) -> dict[str, object]:
+    n, places = _crowd(draw)
+    shape = _shape(draw, places, n)
+    section = _room(draw, n, shape)
+    if draw.chance(0.8) and shape == kernels.shape_of(places, n):
+        crowds.encode_shaped_twin(places, n, shape, section)
+    if section.numel() and draw.chance(0.3):
+        section[draw.whole(0, section.numel() - 1)] = draw.one((0, 1, 255, 128))
+    out = torch.zeros(max(shape.entries, 0), dtype=torch.int32)
+    return {"section": section, "n": n, "shape": shape, "places_out": out}

@@ -1,0 +1,177 @@
+"""What no kernel may be given: found by tests/fuzz, refused where all calls go through."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.errors import KernelError
+from gradwire.kernels import Journal, Noise, formats
+from gradwire.kernels.choices import search_options
+from gradwire.kernels.coded import decoded_places
+from gradwire.kernels.lanes import Option, Problem
+from gradwire.kernels.one_link import plan_link
+from gradwire.kernels.schedule import Jobs, Machine, jobs_of, simulate_step
+
+HUGE = 10**400
+pytestmark = pytest.mark.usefixtures("instruction_set")
+
+
+def places(*given: int) -> Tensor:
+    return torch.tensor(given, dtype=torch.int32)
+
+
+def freed() -> Tensor:
+    """As sharding leaves its flat parameters between steps."""
+    x = torch.ones(8)
+    x.untyped_storage().resize_(0)
+    return x
+
+
+def unaligned() -> Tensor:
+    return torch.frombuffer(bytearray(40), dtype=torch.float32, offset=1, count=8)
+
+
+@pytest.mark.parametrize(
+    "x", [freed(), unaligned(), torch.ones(8).to_sparse(), torch.ones(8, device="meta")]
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        kernels.is_finite,
+        kernels.largest,
+        lambda x: kernels.cast(torch.ones(8), x),
+        lambda x: kernels.add(torch.ones(8), places(*range(8)), x, 1.0),
+        lambda x: kernels.accumulate(torch.ones(8), [places(*range(8))], [x], 1.0),
+        lambda x: kernels.accumulate_dense(torch.ones(8), [x], 1.0),
+    ],
+)
+def test_a_tensor_has_its_elements_in_memory(call: Callable[[Tensor], object], x: Tensor) -> None:
+    with pytest.raises(KernelError, match=r"memory|meta device|on one device"):
+        call(x)
+
+
+def test_a_sum_in_place_is_fp32() -> None:
+    """Sixteen bits a value in memory, and 32 are written: it went beyond the end."""
+    with pytest.raises(KernelError, match=r"v must be torch\.float32, not torch\.bfloat16"):
+        kernels.add_cast(torch.zeros(64, dtype=torch.bfloat16), torch.ones(64), 1.0)
+
+
+def test_places_with_a_stride_are_read_where_they_are() -> None:
+    """A contiguous copy was freed before it was read."""
+    wide = torch.arange(2000, dtype=torch.int32)
+    v = torch.zeros(2000)
+    kernels.add(v, wide[::2], torch.ones(1000), 2.0)
+    assert torch.equal(v.view(-1, 2), torch.tensor([2.0, 0.0]).expand(1000, 2))
+
+
+@pytest.mark.parametrize("wrong", [places(1, 9), places(-1, 0), places(1, 1)])
+def test_what_is_restored_was_taken_there(wrong: Tensor) -> None:
+    with pytest.raises(KernelError, match=r"indices that ascend within 0 \.\.\. 7, but entry"):
+        kernels.restore_topk(None, torch.zeros(8), wrong, torch.ones(2), None)
+
+
+def _shared() -> list[Callable[[], object]]:
+    """Calls whose places share memory with what is written."""
+    memory = torch.zeros(8)
+    own = memory.view(torch.int32)[:4]
+    x, out, values = torch.arange(8.0), memory[2:6], memory[:4]
+    rows, good = memory.view(4, 2), places(0, 1, 2, 3)
+    wanted: list[Callable[[], object]] = [
+        lambda: kernels.topk(x, 4, own, values),
+        lambda: kernels.update_topk(x, None, memory, 4, own, torch.zeros(4), None, momentum=None),
+        lambda: kernels.restore_topk(None, memory, own.copy_(good), torch.ones(4), None),
+        lambda: kernels.add(memory, own.copy_(good), torch.ones(4), 1.0),
+        lambda: kernels.accumulate(memory, [own.copy_(good)], [torch.ones(4)], 1.0),
+        lambda: kernels.place_stream(memory, own.copy_(good), torch.ones(4)),
+        lambda: kernels.merge_streams(
+            8, [own.copy_(good)], [torch.ones(4)], 1.0, own, torch.zeros(4)
+        ),
+        lambda: kernels.top_of_two(
+            8, own.copy_(good), torch.ones(4), good, torch.ones(4), 4, torch.zeros_like(good), out
+        ),
+        lambda: kernels.split_stream(own.copy_(good), torch.ones(4), 2, 0, own, torch.ones(4)),
+        lambda: kernels.scatter_stripes(rows, own.copy_(good), [0, 2], torch.ones(8)),
+        lambda: kernels.gather_stripes(torch.ones(4, 2), own.copy_(good), [0, 2], memory),
+        lambda: kernels.encode_indices(own.copy_(good), 8, "int32", memory.view(torch.uint8)[:16]),
+        lambda: kernels.hash_partition(own.copy_(good), 2, [1, 2], own),
+    ]
+    return wanted
+
+
+@pytest.mark.parametrize("call", _shared(), ids=range(len(_shared())))
+def test_places_do_not_change_while_they_are_read(call: Callable[[], object]) -> None:
+    with pytest.raises(KernelError, match="must not share memory"):
+        call()
+
+
+def _numbers() -> list[tuple[str, Callable[[], object]]]:
+    x, bits = torch.ones(8), torch.zeros(1, dtype=torch.uint8)
+    codes, scales = torch.zeros(8, dtype=torch.uint8), torch.zeros(1)
+    n = formats.POWERS.code_bytes(8)
+    jobs = jobs_of([0.0], [[[(1, 1.0)]]])
+    good = Machine(1, 1.0, 0.0, 1.0, 0.0)
+    line = Option(0, ((0.0, 0.0, 0.0),), ((0.0, 1.0, 0.0),), ((0.0, 0.0, 0.0),))
+    problem = Problem((0.0,), (0.0, 1.0), (line,), 1, 1)
+    choice = torch.zeros(1, dtype=torch.int32)
+    empty = torch.empty(0, dtype=torch.int32, device="meta")
+    return [
+        ("factor must be finite", lambda: kernels.add_cast(x, x, HUGE)),
+        ("32 bits", lambda: kernels.random_bits(Noise(-1, 0), 8)),
+        ("not be negative", lambda: kernels.random_bits(Noise(0, 0), -8)),
+        ("2^31-1", lambda: kernels.random_bits(Noise(0, 0), 2**62)),
+        ("2^31-1", lambda: kernels.random_bits(Noise(0, 0), 8, 2**63)),
+        ("32 bits", lambda: kernels.strata(Noise(0, 2**32), 8, places(0))),
+        ("32 bits", lambda: kernels.pack_signs(x, bits, Noise(0, 0, 2**40))),
+        ("32 bits", lambda: kernels.encode_codes(formats.INT8, x, codes, scales, Noise(-1, 0))),
+        ("32 bits", lambda: kernels.update_codes(
+            formats.POWERS, x, None, x.clone(), torch.zeros(n, dtype=torch.uint8),
+            torch.zeros(0), Noise(0, -1), momentum=None, journal=Journal(),
+        )),
+        ("65536 owners", lambda: kernels.hash_partition(places(1), 2**63, [1, 2], places(0))),
+        ("256 thr", lambda: kernels.hash_partition(places(1), 1, [1, 2], places(0), None, 300)),
+        ("together", lambda: kernels.hash_partition(places(1), 9, [1, 2], places(0), (2**30, 0))),
+        ("k must be", lambda: decoded_places(0, bits, 8, "bitmap", -1)),
+        ("k must be", lambda: decoded_places(0, bits, 8, "bitmap", 2**62)),
+        ("rows", lambda: kernels.sum_rows([places(0)], [torch.ones(())], 1.0, torch.float32)),
+        ("memory", lambda: Jobs(empty.double(), *[empty] * 3, empty.double())),
+        ("too large for its type", lambda: jobs_of([HUGE], [[[(1, 1.0)]]])),
+        ("too large for its type", lambda: jobs_of([0.0], [[[(2**40, 1.0)]]])),
+        ("start_slowdown", lambda: simulate_step(
+            jobs, good._replace(start_slowdown=HUGE), choice
+        )),
+        ("repeats", lambda: simulate_step(jobs, good, choice, 0)),
+        ("tolerance", lambda: plan_link(problem, HUGE, 1)),
+        ("max_labels", lambda: plan_link(problem, 0.0, 2**70)),
+        ("limit", lambda: search_options(jobs, good, choice, limit=HUGE)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "call"), _numbers(), ids=range(len(_numbers())))
+def test_a_number_has_a_range(rule: str, call: Callable[[], object]) -> None:
+    with pytest.raises(KernelError, match=re.escape(rule)):
+        call()
+
+
+def test_a_momentum_that_is_0_in_fp32_is_0() -> None:
+    """The twin divided by it."""
+    velocity, residual, ones = torch.full((8,), 3.0), torch.full((8,), 5.0), torch.ones(8)
+    none = places(), torch.zeros(0), torch.zeros(0)
+    kernels.undo_topk(ones, velocity, residual, *none, momentum=1e-320)
+    assert velocity.tolist() == [3.0] * 8
+    assert residual.tolist() == [2.0] * 8
+
+
+def test_whole_numbers_count_as_real_ones() -> None:
+    """Any size: a hint changes the time and never the result."""
+    found = kernels.topk(torch.arange(8.0), 2, places(0, 0), torch.zeros(2), HUGE)
+    assert found.finite
+    two = places(0, 1), torch.ones(2)
+    assert kernels.top_of_two(4, *two, *two, 2**70, places(0, 0, 0, 0), torch.zeros(4)) == 2
+    machine = Machine(1, HUGE, 0.0, HUGE, 0.0)
+    assert simulate_step(jobs_of([0.0], [[[(1, 1.0)]]]), machine, places(0)) == 1.0

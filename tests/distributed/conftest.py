@@ -8,6 +8,18 @@ import pytest
 from ranks import Ranks
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one of several pytest processes takes whole: tests of the lab, which look whether others
+    left something on the machine, and those of a trainer, which takes seconds to import."""
+    for item in items:
+        stem = item.path.stem
+        if stem.startswith(("test_lab", "test_demo")):
+            item.add_marker(pytest.mark.xdist_group("lab"))
+        elif stem.startswith("test_integrations"):
+            item.add_marker(pytest.mark.xdist_group(stem))
+
+
 @pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """Three ranks."""

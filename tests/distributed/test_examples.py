@@ -70,6 +70,7 @@ def restart(ranks: int, folder: Path, *options: str) -> str:
     return ran.stdout.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_a_killed_job_ends_with_the_weights_it_would_have_had(tmp_path: Path) -> None:
     """To the last bit; and with another number of ranks it goes on from the same checkpoint."""
     wanted = restart(2, tmp_path / "whole")

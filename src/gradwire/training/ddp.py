@@ -75,7 +75,7 @@ class DdpFrontend:
             self._open, self._kept_back, self._averages.under_gradient = [], [], None
             self._raises = torch._C._current_graph_task_id() >= 0  # there is none in a Join
             if self._session.failed and self._raises:
-                _at_end_of_backward(self._session.refuse_failed)
+                _at_end_of_backward(self._refuse_failed)
                 future.set_result(bucket.buffer())  # now would be in DDP's midst: it is lost then
                 return future
             self._session.begin()
@@ -138,11 +138,19 @@ class DdpFrontend:
             else:
                 future.set_exception(error)  # type: ignore[arg-type] # torch's stub is wrong
 
+    def _let_go(self) -> None:
+        """Of DDP, where it was closed amid a backward that is over."""
+        if self._closed:
+            self._owner.frontend = None
+
+    def _refuse_failed(self) -> None:
+        self._let_go()
+        self._session.refuse_failed()
+
     @torch.no_grad()
     def _finish(self) -> None:
         """After DDP's own last word."""
-        if self._closed:
-            self._owner.frontend = None
+        self._let_go()
         self._session.wait()
         self._averages.refuse()
         for parameter, average in self._kept_back:

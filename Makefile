@@ -32,7 +32,7 @@ test-here: setup  ## the fast suite's part of one process
 	$(PY) -m pytest $(SUITE) --numprocesses $(PROCESSES) --dist worksteal --ignore tests/distributed
 
 test-ranks: setup  ## the fast suite's part of several: they wait more than they compute
-	$(PY) -m pytest $(SUITE) --numprocesses $(JOBS) --dist loadgroup tests/distributed
+	$(PY) -m pytest $(SUITE) --numprocesses $(JOBS) --dist loadfile tests/distributed
 
 test-mutants: setup  ## hours: does the fast suite see what every case sees? (docs/design/tests.md)
 	PYTHONPATH=tests $(PY) -m pytest -q -p mutation.evidence --evidence build/evidence --numprocesses $(PROCESSES)

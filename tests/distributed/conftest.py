@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from ranks import Ranks
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one of several pytest processes takes whole: tests of the lab, which look whether others
-    left something on the machine, and those of a trainer, which takes seconds to import."""
-    for item in items:
-        stem = item.path.stem
-        if stem.startswith(("test_lab", "test_demo")):
-            item.add_marker(pytest.mark.xdist_group("lab"))
-        elif stem.startswith("test_integrations"):
-            item.add_marker(pytest.mark.xdist_group(stem))
+@pytest.fixture(autouse=True)
+def _the_lab_s_turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Other pytest processes make and remove namespaces; some tests look for any left behind."""
+    stem = request.path.stem
+    if not stem.startswith(("test_lab", "test_demo")):
+        yield
+        return
+    with open(Path(tempfile.gettempdir(), "gradwire-tests-lab.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if stem == "test_lab_cleanup" else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -108,39 +108,43 @@ def timed(late: tuple[float, float]) -> tuple[float, float]:
 
 
 def test_a_rank_that_is_late_once_is_not_late_twice(two: Ranks) -> None:
-    """One rank's forward takes 0.4 s, the other's backward: a step waits 0.4 s, not 0.8."""
-    (backward, around), other = two.run(timed, (0.4, 0.0))
+    """One rank's forward takes 0.8 s, the other's backward: a step waits 0.8 s, not 1.6."""
+    (backward, around), other = two.run(timed, (0.8, 0.0))
     assert (backward, around) == other
-    assert 0.4 <= backward + around < 0.7
+    assert 0.8 <= backward + around < 1.5
 
 
-def compute(seconds: float) -> None:
-    """So long by the processor's clock, however long it takes on a machine that is shared."""
-    end = time.process_time() + seconds
-    while time.process_time() < end:
-        pass
-
-
-def busy(spend: Callable[[float], None]) -> bool:
-    """Of a backward that spends 50 ms so."""
+def busy(share: float) -> bool:
+    """Of a backward of 50 ms in which a processor computes for that share, by clocks that only it
+    moves."""
+    wall = cpu = 1.0
     model = nn.Linear(2, 2)
     handle = attach(model, "none | allreduce")
     session: Any = handle._session
-    recorder = Recorder(model, session)
-    for _ in range(5):
-        model.zero_grad()
-        loss = model(torch.ones(3, 2)).sum()
-        loss.register_hook(lambda _: spend(0.05))
-        loss.backward()
-    recorder.close()
+
+    def spend(_: Tensor) -> None:
+        nonlocal wall, cpu
+        wall, cpu = wall + 0.05, cpu + share * 0.05
+
+    with (
+        patch("gradwire.tuning.recorder.perf_counter", lambda: wall),
+        patch("gradwire.tuning.recorder.process_time", lambda: cpu),
+    ):
+        recorder = Recorder(model, session)
+        for _ in range(5):
+            model.zero_grad()
+            loss = model(torch.ones(3, 2)).sum()
+            loss.register_hook(spend)
+            loss.backward()
+        recorder.close()
     found = _is_busy(session, recorder)
     handle.detach()
     return found
 
 
 def test_a_backward_that_waits_leaves_processors_to_others(one: Ranks) -> None:
-    assert one.run(busy, time.sleep) == [False]
-    assert one.run(busy, compute) == [True]
+    assert one.run(busy, 0.1) == [False]
+    assert one.run(busy, 1.0) == [True]
 
 
 def shared() -> tuple[float, ...]:

@@ -32,7 +32,7 @@ Key key_of(const Clocks& c, double next, double groups) {
 bool at_most(const Key& x, const Key& y, double slack) {
     bool all = true;
     for (std::size_t i = 0; i < 3; ++i) all &= x[i] <= y[i] + slack;
-    return all && x[3] <= y[3];
+    return all && (x[3] <= y[3] || slack == infinity);
 }
 
 // One way to do all tensors before a stop.
@@ -256,8 +256,11 @@ double Search::keep(std::size_t width) {
     const double least =
         std::max(least_slack * best_.seconds, std::numeric_limits<double>::min());
     double dropped = infinity;
-    if (!thinned(width, 0, dropped))
-        for (slack_ = std::max(slack_ / 2, least); !thinned(width, slack_, dropped);) slack_ *= 2;
+    if (thinned(width, 0, dropped)) return dropped;
+    // Clocks are nowhere further apart than the best time; what is left then differs in groups.
+    slack_ = std::max(slack_ / 2, least);
+    while (!thinned(width, slack_, dropped)) slack_ = slack_ < best_.seconds ? 2 * slack_ : infinity;
+    slack_ = std::min(slack_, best_.seconds);
     return dropped;
 }
 

@@ -33,9 +33,10 @@ class Label(NamedTuple):
     groups: int
 
     def replaces(self, other: Label, slack: float) -> bool:
-        """Whether no clock is later than the other's by more than slack."""
+        """Whether no clock is later than the other's by more than slack, and no more groups are
+        used up; with infinite slack always."""
         x, y = self.key, other.key
-        return at_most(x[:3], y[:3], slack) and x[3] <= y[3]
+        return at_most(x[:3], y[:3], slack) and (x[3] <= y[3] or slack == INFINITY)
 
 
 def _key_of(c: Clocks, following: float, groups: float) -> Key:
@@ -211,7 +212,9 @@ class Search:
             least = max(LEAST_SLACK * self.seconds, sys.float_info.min)
             self.slack = max(self.slack / 2, least)
             while (found := _thinned(fresh, width, self.slack)) is None:
-                self.slack *= 2
+                # Clocks are nowhere further apart than the best time: the rest is groups.
+                self.slack = 2 * self.slack if self.slack < self.seconds else INFINITY
+            self.slack = min(self.slack, self.seconds)
         return found
 
 

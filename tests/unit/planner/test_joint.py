@@ -20,8 +20,10 @@ from problems import (
 )
 
 from gradwire.errors import PlanError
-from gradwire.kernels import use
+from gradwire.kernels import lanes, use
+from gradwire.kernels.lanes import Problem
 from gradwire.kernels.native import TWIN
+from gradwire.kernels.one_link import plan_link
 from gradwire.planner import joint
 from gradwire.planner.curves import Curve
 from gradwire.planner.joint import Option, Solution, solve
@@ -294,6 +296,25 @@ def test_twin_is_native_to_the_bit(seed: int) -> None:
 def test_twin_is_native_where_labels_are_dropped(slow: float, n: int) -> None:
     native, twin = in_turn(*realistic(n, slow, random.Random(n)), max_labels=4)
     assert native == twin
+
+
+def test_one_label_at_a_stop_is_an_end_too() -> None:
+    """The one with the lowest bound has used up more groups than another: they are never near."""
+    none = [(0.0, 0.0, 0.0)]
+    sends = [
+        [(0.0, 1.414, 0.9228)],
+        [(0.0, 0.1625, 0.3759), (0.7504, 0.4446, 0.6335), (4.2109, 2.6368, 0.6004)],
+        [(0.0, 6.8e-05, 0.06274), (2.2696, 0.14246, 0.6759)],
+    ]
+    problem = Problem(
+        (0.0004, 0.0007, 1.0, 2.3347, 8.3421),
+        (0.0, 4.5334, 8.5426, 12.273, 12.4305, 16.7155),
+        [lanes.Option(0, none, send, none) for send in sends], 5, 3,
+    )  # fmt: skip
+    native = plan_link(problem, 0.01, 1)
+    with use(TWIN):
+        assert native == plan_link(problem, 0.01, 1)
+    assert native.lower_bound <= native.seconds
 
 
 @pytest.mark.parametrize("seed", range(20))

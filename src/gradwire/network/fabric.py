@@ -297,6 +297,9 @@ def count(name: str, number: int, least: int = 1, most: int | None = None) -> in
     return number
 
 
+_MOST_LINKS, _MOST_RATE = 1 << 28, (1 << 63) - 1
+
+
 def evenly(
     leaves_of_pods: Sequence[int], hosts: int, uplinks: Iterable[tuple[str, int]], cores: int,
     host_rate: int, rate: int, core_rate: int = 0, plane_of: Sequence[int] = (),
@@ -304,9 +307,12 @@ def evenly(
     """As many hosts at every leaf, and one rate for all links of a tier."""
     named = tuple(uplinks)
     leaves, pods = sum(leaves_of_pods), len(leaves_of_pods)
-    planes = np.array(plane_of or [0] * len(named), np.int64)
-    at_hosts = np.full((leaves * hosts, int(planes.max()) + 1), host_rate, np.int64)
+    ports = max(plane_of, default=0) + 1
     low, high = leaves * len(named), pods * len(named) * cores
+    count("links of a fabric", int(2 * (leaves * hosts * ports + low + high)), 0, _MOST_LINKS)
+    count("a rate", int(max(host_rate, rate, core_rate)), 0, _MOST_RATE)
+    planes = np.array(plane_of or [0] * len(named), np.int64)
+    at_hosts = np.full((leaves * hosts, ports), host_rate, np.int64)
     return Fabric(
         np.arange(leaves * hosts) // hosts, np.repeat(np.arange(pods), leaves_of_pods), named,
         planes, cores, at_hosts, at_hosts,

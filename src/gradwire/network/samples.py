@@ -29,7 +29,7 @@ def samples(
     [number]; hosts: of each step what hosts' own links need, if that is longer. Hashed schemes
     take 5 ns a flow and seed. NetworkError as of `route`."""
     chosen, given = scheme_of(scheme), Flows.of(flows)
-    count("number", number)
+    count("number", number, most=1 << 28)
     count("seed", seed, 0)
     found = np.zeros(number)
     for steps in given.steps():

@@ -136,3 +136,9 @@ def test_what_no_fabric_can_be(build: Any, rule: str) -> None:
 def test_columns_that_do_not_fit_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(NetworkError, match=said):
         replace(leaf_spine(2, 2, 2), **changes)
+
+
+@pytest.mark.parametrize("shape", [(1 << 31, 1, 1), (2, 1 << 62, 1), (1 << 12, 1, 1 << 20)])
+def test_a_fabric_has_so_many_links_at_most(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(NetworkError, match="links of a fabric is a whole number of at most"):
+        leaf_spine(*shape)

@@ -89,7 +89,7 @@ def _routes(topology: Fabric, flows: Flows, unit: int, pieces: dict[str, list[in
     flow, path = (np.array(pieces[name], np.int64) for name in ("flow", "path"))
     wrong = flow >= len(flows)
     _refuse(pieces, "flow", wrong, f"is one of {len(flows)} flows", ".pieces")
-    total = max(sum(pieces["amount"]), unit * sum(flows.bytes.tolist()))
+    total = max(unit, sum(pieces["amount"]), unit * sum(flows.bytes.tolist()))
     sums = np.zeros(len(flows), np.int64 if total < 1 << 62 else object)
     np.add.at(sums, flow, np.array(pieces["amount"], sums.dtype))
     wrong = sums != flows.bytes.astype(sums.dtype) * unit

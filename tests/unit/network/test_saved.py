@@ -106,3 +106,9 @@ def test_columns_are_equally_long() -> None:
     with pytest.raises(NetworkError, match="pieces has equally many of each"):
         from_json(json.dumps(data))
     assert np.array(document()["pieces"]["path"]).max() < 2
+
+
+def test_a_huge_unit_of_no_flows_is_one() -> None:
+    text = to_json(route([], leaf_spine(2, 2, 2))).replace('"unit": 1', f'"unit": {2**70}')
+    assert f'"unit": {2**70}' in text
+    assert from_json(text).unit == 2**70

@@ -93,7 +93,7 @@ class Ranks:
                 break
             for pipe in ready:
                 rank = waiting[pipe]  # type: ignore[index]
-                found[rank] = _received(pipe)  # type: ignore[arg-type]
+                found[rank] = self._received(rank)
                 found[rank].seconds = time.monotonic() - began
         hung = [r for r in range(self.world) if r not in found]
         for r in hung:
@@ -132,23 +132,31 @@ class Ranks:
             self._processes.append(process)
             self._pipes.append(mine)
         self._place = place
+        self._meet()
+
+    def _meet(self) -> None:
+        """Wait until all ranks are connected: a job may end the group while others still do."""
+        outcomes = [self._received(rank) for rank in range(self.world)]
+        if not all(o.ok for o in outcomes):
+            self.close()
+            raise RanksFailed(f"no process group: {[o.story for o in outcomes]}")
+
+    def _received(self, rank: int) -> Outcome:
+        try:
+            data = self._pipes[rank].recv_bytes()
+        except (EOFError, ConnectionError):
+            self._processes[rank].join(5.0)
+            story = f"died, exit code {self._processes[rank].exitcode}; {self._stacks(rank)}"
+            return Outcome(died=True, story=story)
+        outcome: Outcome = pickle.loads(data)
+        return outcome
 
     def _stacks(self, rank: int) -> str:
         pid, path = self._processes[rank].pid, Path(f"{self._place}.stacks.{rank}")
-        if pid is None or not self._processes[rank].is_alive():
-            return "(gone)"
-        os.kill(pid, signal.SIGUSR1)
-        time.sleep(0.3)
+        if pid is not None and self._processes[rank].is_alive():
+            os.kill(pid, signal.SIGUSR1)
+            time.sleep(0.3)
         return path.read_text() if path.exists() else "(none)"
-
-
-def _received(pipe: Connection) -> Outcome:
-    try:
-        data = pipe.recv_bytes()
-    except (EOFError, ConnectionError):
-        return Outcome(died=True, story="died")
-    outcome: Outcome = pickle.loads(data)
-    return outcome
 
 
 def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> None:
@@ -169,6 +177,7 @@ def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> 
         world_size=world,
         timeout=timedelta(seconds=60),
     )
+    pipe.send_bytes(_pickled(Outcome()))
     while True:
         try:
             function, args = pipe.recv()

@@ -35,9 +35,13 @@ test-ranks: setup  ## the fast suite's part of several: they wait more than they
 	$(PY) -m pytest $(SUITE) --numprocesses $(JOBS) --dist loadfile tests/distributed
 
 test-mutants: setup  ## hours: does the fast suite see what every case sees? (docs/design/tests.md)
-	PYTHONPATH=tests $(PY) -m pytest -q -p mutation.evidence --evidence build/evidence --numprocesses $(PROCESSES)
-	PYTHONPATH=tests $(PY) -m pytest -q --full -p mutation.run --evidence-of build/evidence --mutants 300 --results build/mutants.json
-	$(PY) tests/mutation/native.py --mutants 40 --results build/mutants-native.json
+	PYTHONPATH=tests $(PY) -m mutation.trace build/mutation/traced
+	PYTHONPATH=tests GRADWIRE_TEST_NATIVE=$$(echo $(PWD)/build/mutation/traced/made/_native*.so) $(PY) -m pytest -q \
+	  --full -p mutation.evidence --evidence build/mutation/evidence --numprocesses $(PROCESSES) --dist loadfile
+	PYTHONPATH=tests $(PY) -m pytest -q --full -p mutation.run --evidence-of build/mutation/evidence \
+	  --mutants 300 --results build/mutation/python.json
+	PYTHONPATH=tests $(PY) -m pytest -q --full -p mutation.run --evidence-of build/mutation/evidence --native \
+	  --mutants 40 --results build/mutation/native.json
 
 lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff check .

@@ -1,9 +1,10 @@
 """A pytest plugin that writes down what each case costs and which branches it takes.
 
-    python -m pytest --full -p mutation.evidence --evidence build/mutation
+    python -m pytest --full -p mutation.evidence --evidence build/mutation/evidence
 
 Ranks of tests/distributed are watched, too. One file per process; `Evidence` reads them all. A
-branch is an arc of coverage.py: from one line to another, of one file of the package.
+branch is an arc of coverage.py: from one line to another, of one file of the package. Of a traced
+extension (`mutation.trace`) the blocks that ran are written down as well.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,15 @@ import coverage
 import pytest
 
 import gradwire
+from mutation.trace import Trace, lines_of_blocks
 
 PACKAGE = str(Path(gradwire.__file__).parent)
+NATIVE = "the extension"
+TRACED = "extension.txt"
+"""A file of the evidence: where the extension is that was traced."""
 Arcs = dict[str, set[int]]
-"""By file of the package: arcs as coverage.py's C tracer packs them."""
+"""By file of the package: arcs as coverage.py's C tracer packs them. Of NATIVE: blocks."""
+Line = tuple[str, int]
 
 
 class Watch:
@@ -61,24 +67,26 @@ class Recorder:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory, self._watch = directory, Watch()
+        self._trace: Trace | None = None
+        if extension := os.environ.get("GRADWIRE_TEST_NATIVE"):
+            self._trace = Trace(extension)
+            (directory / TRACED).write_text(extension, encoding="utf-8")
         self._numbers: dict[tuple[str, int], int] = {}
-        self._cases: dict[str, tuple[float, list[int]]] = {}
+        self._cases: dict[str, tuple[float, array[int]]] = {}
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self._watch.taken()
+        self._taken()
         cpu, wall = time.process_time(), time.perf_counter()
         yield
         seconds = max(time.process_time() - cpu, 0.0)
         if "distributed" in item.nodeid:  # others compute and wait for it
             seconds = time.perf_counter() - wall
-        self._cases[item.nodeid] = seconds, self._numbered(self._watch.taken())
+        self._cases[item.nodeid] = seconds, numbered(self._taken(), self._numbers)
 
-    def _numbered(self, arcs: Arcs) -> list[int]:
-        numbers = self._numbers
-        return [
-            numbers.setdefault((file, arc), len(numbers)) for file in arcs for arc in arcs[file]
-        ]
+    def _taken(self) -> Arcs:
+        arcs = self._watch.taken()
+        return arcs if self._trace is None else {**arcs, NATIVE: self._trace.taken()}
 
     def pytest_unconfigure(self) -> None:
         with open(self._directory / f"cases-{os.getpid()}.pickle", "wb") as file:
@@ -97,6 +105,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(directory))
         os.environ["GRADWIRE_EVIDENCE"] = str(directory)
         config.pluginmanager.register(_Ranks())
+
+
+def numbered(arcs: Arcs, numbers: dict[tuple[str, int], int]) -> array[int]:
+    """Each arc as its number, which it gets where it has none."""
+    return array(
+        "i",
+        (numbers.setdefault((file, arc), len(numbers)) for file in arcs for arc in arcs[file]),
+    )
 
 
 # -- ranks -------------------------------------------------------------------------------------
@@ -140,27 +156,44 @@ def watched(directory: str, case: str, function: Callable[..., Any], *args: Any)
 
 
 class Evidence:
-    """Of every case its seconds; of every line of the package the cases that run it."""
+    """Of every case its seconds; of lines of the package and its core the cases that run them."""
 
     def __init__(self, directory: Path) -> None:
         self.seconds: dict[str, float] = {}
-        self.arcs: dict[str, set[tuple[str, int]]] = {}
+        self._blocks: dict[int, set[Line]] = {}
+        self._runs: list[tuple[list[set[Line]], list[tuple[str, array[int]]]]] = []
+        if (traced := directory / TRACED).exists():
+            self._blocks = lines_of_blocks(Path(traced.read_text(encoding="utf-8")))
         for path in directory.glob("cases-*.pickle"):
             known, cases = pickle.loads(path.read_bytes())
-            for case, (seconds, numbers) in cases.items():
-                self.seconds[case] = seconds
-                self.arcs[case] = {known[number] for number in numbers}
+            self.seconds.update((case, seconds) for case, (seconds, _) in cases.items())
+            self._add(known, [(case, numbers) for case, (_, numbers) in cases.items()])
         for path in directory.glob("rank-*.pickle"):
-            for case, arcs in _records(path):
-                self.arcs.setdefault(case, set()).update((f, a) for f in arcs for a in arcs[f])
+            met: dict[tuple[str, int], int] = {}
+            jobs = [(case, numbered(arcs, met)) for case, arcs in _records(path)]
+            self._add(list(met), jobs)
 
-    def by_line(self) -> dict[tuple[str, int], set[str]]:
-        found: dict[tuple[str, int], set[str]] = defaultdict(set)
-        for case, arcs in self.arcs.items():
-            for file, arc in arcs:
-                for line in lines(arc):
-                    if line:
-                        found[file, line].add(case)
+    def _add(self, known: list[tuple[str, int]], cases: list[tuple[str, array[int]]]) -> None:
+        self._runs.append(([self._lines(*arc) for arc in known], cases))
+
+    def _lines(self, file: str, arc: int) -> set[Line]:
+        if file == NATIVE:
+            return self._blocks.get(arc, set())
+        return {(file, line) for line in lines(arc) if line}
+
+    def reached(self) -> set[Line]:
+        """The lines that some case runs."""
+        return set().union(*(lines for lines_of, _ in self._runs for lines in lines_of))
+
+    def cases(self, wanted: Collection[Line]) -> dict[Line, set[str]]:
+        """Of each of these lines the cases that run it."""
+        found: dict[Line, set[str]] = {line: set() for line in wanted}
+        for lines_of, cases in self._runs:
+            hits = {n: hit for n, lines in enumerate(lines_of) if (hit := lines & found.keys())}
+            for case, numbers in cases:
+                for number in hits.keys() & set(numbers):
+                    for line in hits[number]:
+                        found[line].add(case)
         return found
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import gradwire.training.attach  # noqa: F401 - so that there is something to change
 from mutation.evidence import PACKAGE
 from mutation.operators import sites
-from mutation.run import Mutant, put_in
+from mutation.run import PythonMutant
 
-number, file = os.environ["GRADWIRE_MUTANT"].split(" ", 1)
-_sites = sites(Path(PACKAGE, file).read_text(encoding="utf-8"))
-put_in(Mutant(file, int(number), _sites[int(number)]))
+if key := os.environ["GRADWIRE_MUTANT"]:
+    number, file = key.split(" ", 1)
+    found = sites(Path(PACKAGE, file).read_text(encoding="utf-8"))
+    PythonMutant(file, int(number), found[int(number)]).put_in()

@@ -1,11 +1,12 @@
 """A pytest plugin that tries mutants: does the fast suite see what the full one sees?
 
-    python -m pytest --full -p mutation.run --evidence-of build/mutation --mutants 240 \
-        --results build/mutants.json
+    python -m pytest --full -p mutation.run --evidence-of build/mutation/evidence --mutants 300 \
+        --results build/mutation/python.json
+    … --native --mutants 40 --results build/mutation/native.json    # of the C++ core
 
-Tests are collected once. Each mutant is a fork in which one function has other code; it runs the
-cases that reach the changed line, the cheapest first: those of the fast suite, and only if none
-fails the others, for a bounded time. `--processes` forks work at once.
+Tests are collected once. Each mutant is a fork in which one function has other code, or another
+extension is loaded. It runs the cases that reach the changed line, the cheapest first: those of
+the fast suite, and only if none fails the others, for a bounded time; `--processes` work at once.
 """
 
 from __future__ import annotations
@@ -16,28 +17,49 @@ import gc
 import json
 import os
 import random
+import resource
 import select
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from mutation.evidence import PACKAGE, Evidence
+from mutation import native
+from mutation.evidence import PACKAGE, Evidence, Line
 from mutation.operators import Site, mutated, sites
 
 CORE = ("compressors", "feedback", "collectives", "layout", "runtime", "kernels", "planner",
         "network", "training", "optim", "tuning", "buckets.py", "plan.py", "registry.py",
         "strategy.py", "topology.py", "moves.py", "notation.py")  # fmt: skip
+CASE_SECONDS = 150.0
+"""A mutant of which nothing is heard for so long hangs."""
+MEMORY_BYTES = 8 << 30
+"""Of addresses that a mutant may have, beyond those it begins with."""
+
+
+class Mutant(Protocol):
+    """One small change. key: what tells ranks which one, if they are to have it."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def line(self) -> Line: ...
+
+    def prepare(self) -> bool:
+        """Whether it can be tried: called before the fork, one at a time."""
+
+    def put_in(self) -> None: ...
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """The n-th site of a file."""
+class PythonMutant:
+    """The n-th site of a file of the package."""
 
     file: str
     number: int
@@ -46,10 +68,42 @@ class Mutant:
     def __str__(self) -> str:
         return f"{self.file}:{self.site.line} {self.site.function}: {self.site.change}"
 
+    @property
+    def key(self) -> str:
+        return f"{self.number} {self.file}"
+
+    @property
+    def line(self) -> Line:
+        return self.file, self.site.line
+
+    def prepare(self) -> bool:
+        return True
+
+    def put_in(self) -> None:
+        """Give every function of that name and place the other code; forget what is cached."""
+        path = f"{PACKAGE}/{self.file}"
+        source = Path(path).read_text(encoding="utf-8")
+        before = compile(source, path, "exec")
+        after, site = mutated(source, path, self.number)
+        new = dict(_codes(after, ""))
+        for name, old in _codes(before, ""):
+            if name == site.function:
+                exchange(old, new[name])
+
+
+def python_mutants() -> Iterator[PythonMutant]:
+    """All of the core."""
+    for name in CORE:
+        for path in sorted(Path(PACKAGE, name).glob("**/*.py")) or [Path(PACKAGE, name)]:
+            file = str(path.relative_to(PACKAGE))
+            for number, site in enumerate(sites(path.read_text(encoding="utf-8"))):
+                yield PythonMutant(file, number, site)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--evidence-of", metavar="FOLDER", type=Path)
-    parser.addoption("--mutants", type=int, default=240)
+    parser.addoption("--native", action="store_true", help="mutants of the C++ core")
+    parser.addoption("--mutants", type=int, default=300)
     parser.addoption("--seed", type=int, default=0)
     parser.addoption("--processes", type=int, default=2)
     parser.addoption("--results", metavar="FILE", type=Path)
@@ -61,50 +115,48 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     option = session.config.getoption
     if not option("--evidence-of"):
         return None
-    campaign = Campaign(session, Evidence(option("--evidence-of")))
-    campaign.run(drawn(campaign.by_line, option("--mutants"), option("--seed")))
+    evidence, count = Evidence(option("--evidence-of")), option("--mutants")
+    reached = evidence.reached()
+    every: Iterable[Mutant] = native.mutants() if option("--native") else python_mutants()
+    found = [mutant for mutant in every if mutant.line in reached]
+    random.Random(option("--seed")).shuffle(found)
+    drawn = found[: 2 * count]  # more than are tried: some cannot be built
+    campaign = Campaign(session, evidence.seconds, evidence.cases({m.line for m in drawn}))
+    del evidence
+    gc.freeze()  # forks share what is there, and collect what they make
+    campaign.run(drawn, count)
     return True
-
-
-def test_of(case: str) -> str:
-    """Without the parameters."""
-    return case.partition("[")[0]
-
-
-def drawn(reached: dict[tuple[str, int], Any], count: int, seed: int) -> list[Mutant]:
-    """Mutants on lines that some case reaches, from all over the core."""
-    paths = [p for name in CORE for p in sorted(Path(PACKAGE, name).glob("**/*.py"))
-             or [Path(PACKAGE, name)]]  # fmt: skip
-    found = [
-        Mutant(str(path.relative_to(PACKAGE)), number, site)
-        for path in paths if path.suffix == ".py" and path.exists()
-        for number, site in enumerate(sites(path.read_text(encoding="utf-8")))
-        if (str(path.relative_to(PACKAGE)), site.line) in reached
-    ]  # fmt: skip
-    return random.Random(seed).sample(found, min(count, len(found)))
 
 
 class Campaign:
     """All mutants over the collected cases."""
 
-    def __init__(self, session: pytest.Session, evidence: Evidence) -> None:
+    def __init__(
+        self, session: pytest.Session, seconds: dict[str, float], by_line: dict[Line, set[str]]
+    ) -> None:
         import suites  # a plugin itself, which pytest wants to import first
 
-        self.session, self.evidence = session, evidence
+        self.session, self._seconds, self._by_line = session, seconds, by_line
         self.items = {item.nodeid: item for item in session.items}
         self.fast = {item.nodeid for item in suites.fast(session.items)}
-        self.by_line = evidence.by_line()
-        self.known = {test_of(case) for case in evidence.arcs}
         self._option = session.config.getoption
         self._rows: list[dict[str, Any]] = []
 
-    def run(self, mutants: Sequence[Mutant]) -> None:
-        waiting, running = list(mutants), {}
-        while waiting or running:
-            while waiting and len(running) < self._option("--processes"):
-                mutant = waiting.pop(0)
+    def run(self, mutants: Iterable[Mutant], count: int) -> None:
+        """Try so many of them, those that can be prepared."""
+        waiting = (mutant for mutant in mutants if mutant.prepare())
+        running: dict[int, Child] = {}
+        tried = 0
+        while True:
+            while tried < count and len(running) < self._option("--processes"):
+                if (mutant := next(waiting, None)) is None:
+                    count = tried
+                    break
                 child = self._fork(mutant)
                 running[child.pipe] = child
+                tried += 1
+            if not running:
+                return
             for pipe in select.select(list(running), [], [], 5.0)[0]:
                 if running[pipe].read():
                     self._add(running.pop(pipe))
@@ -136,25 +188,18 @@ class Campaign:
         return Child(mutant, pid, ours)
 
     def _plan(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """The cases of the fast suite that reach the line, the cheapest first; and others of the
-        same tests, and tests that the evidence knows nothing of, in a fixed random order."""
-        reaching = self.by_line[mutant.file, mutant.site.line] & self.items.keys()
-        fast = sorted(reaching & self.fast, key=lambda c: (self.evidence.seconds.get(c, 0.0), c))
-        tests = {test_of(case) for case in reaching}
-        others = [
-            case for case in self.items
-            if case not in self.fast
-            and (case in reaching or test_of(case) in tests or test_of(case) not in self.known)
-        ]  # fmt: skip
-        random.Random(0).shuffle(others)
-        return fast, others
+        """The cases that reach the line, the cheapest first: of the fast suite, and the others."""
+        reaching = self._by_line[mutant.line] & self.items.keys()
+        cheapest = sorted(reaching, key=lambda case: (self._seconds.get(case, 0.0), case))
+        return [c for c in cheapest if c in self.fast], [c for c in cheapest if c not in self.fast]
 
     def _try(self, mutant: Mutant, plan: tuple[list[str], list[str]], pipe: int) -> None:
         silence = os.open(os.devnull, os.O_RDWR)
         for stream in (1, 2):
             os.dup2(silence, stream)
-        os.environ["GRADWIRE_MUTANT"] = f"{mutant.number} {mutant.file}"
-        put_in(mutant)
+        limit_memory()
+        os.environ["GRADWIRE_MUTANT"] = mutant.key
+        mutant.put_in()
         self._tell_ranks()
         failed = Failed()
         self.session.config.pluginmanager.register(failed)
@@ -165,7 +210,9 @@ class Campaign:
             deadline, left = time.monotonic() + seconds, list(cases)
             while left and time.monotonic() < deadline:
                 item = self.items[left.pop(0)]
-                item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+                os.write(pipe, f"at {item.nodeid}\n".encode())
+                following = self.items[left[0]] if left else None
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 if failed.case:
                     os.write(pipe, f"killed {failed.case}\n".encode())
                     return
@@ -179,6 +226,13 @@ class Campaign:
             return
         context = ranks._CONTEXT
         context.set_forkserver_preload(["torch.distributed", "mutation.inject", "ranks"])
+
+
+def limit_memory() -> None:
+    """A mutant that asks for all memory gets an error, not the machine."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
+    most = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 class Failed:
@@ -205,41 +259,31 @@ class Child:
         self._heard = time.monotonic()
         return not data
 
-    def is_late(self, limit_seconds: float = 900.0) -> bool:
-        return time.monotonic() - self._heard > limit_seconds
+    def is_late(self) -> bool:
+        return time.monotonic() - self._heard > CASE_SECONDS
 
     def row(self) -> dict[str, Any]:
+        """What became of it; it ends now, if it has not."""
         with contextlib.suppress(OSError):
             os.killpg(self._pid, signal.SIGKILL)
         os.close(self.pipe)
         os.waitpid(self._pid, 0)
-        said = dict(line.split(" ", 1) for line in self._text.splitlines())
-        suites_run = [s for s in ("fast", "full") if f"suite {s}" in self._text]
-        # Neither killed nor through: it died or hung.
-        through = self._text.count("left ") == 2
+        lines = self._text.splitlines()
+        said = dict(line.split(" ", 1) for line in lines)
+        left = [line.removeprefix("left ") for line in lines if line.startswith("left ")]
+        killed = said.get("killed", "")
+        if not killed and len(left) < 2:  # it did not come to the end of the cases
+            killed = f"{said.get('error', 'death or hang')} in {said.get('at', 'no case')}"
         return {
             "mutant": str(self.mutant),
-            "killed_by": said.get("killed") or ("" if through else "death or hang"),
-            "suite": "" if through and "killed" not in said else "".join(suites_run[-1:]),
-            "error": said.get("error", ""),
-            "left": said.get("left", ""),
+            "killed_by": killed,
+            "suite": said.get("suite", "fast") if killed else "",
+            "left": left,
             "seconds": round(time.monotonic() - self._began, 1),
         }
 
 
 # -- other code for one function ---------------------------------------------------------------
-
-
-def put_in(mutant: Mutant) -> None:
-    """Give every function of that name and place the mutant's code, and forget what is cached."""
-    path = f"{PACKAGE}/{mutant.file}"
-    source = Path(path).read_text(encoding="utf-8")
-    before = compile(source, path, "exec")
-    after, site = mutated(source, path, mutant.number)
-    new = dict(_codes(after, ""))
-    for name, old in _codes(before, ""):
-        if name == site.function:
-            exchange(old, new[name])
 
 
 def exchange(old: CodeType, new: CodeType) -> None:

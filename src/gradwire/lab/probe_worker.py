@@ -47,6 +47,7 @@ def _large_all_reduce(bits_per_second: int) -> dict[str, float]:
     elements = min(LARGEST_ALL_REDUCE_BYTES, affordable) // 4
     sent, resent = bytes_sent(), segments_resent()
     seconds = _all_reduce_seconds(elements, _ALL_REDUCE_TIMES)
+    dist.barrier()  # who has all sums may still hold bytes that others wait for
     ended = torch.tensor([bytes_sent() - sent, segments_resent() - resent])
     dist.all_reduce(ended)
     return {

@@ -19,8 +19,9 @@ from gradwire.buckets import (
     group,
     parameter_of,
 )
-from gradwire.document import Document, List, Made, Map, Maybe, Plain, Schema, Table, Text, Whole
+from gradwire.document import Document
 from gradwire.errors import PlanError
+from gradwire.schema import List, Made, Map, Maybe, Plain, Schema, Table, Text, Whole
 from gradwire.strategy import Strategy
 
 FORMAT = 1

@@ -145,7 +145,8 @@ def compute(
 
 def read_measured(path: Path) -> list[dict[str, Any]]:
     """The points of a file, a JSON list, as they are there. Raises UsageError."""
-    from gradwire.document import Document, List
+    from gradwire.document import Document
+    from gradwire.schema import List
 
     document = Document(
         "a list of measured points", List(_Point()), UsageError, "Correct it there"
@@ -158,7 +159,7 @@ class _Point:
     """A scheme, a number of workers, and a cost at least."""
 
     def read(self, value: Any) -> Any:
-        from gradwire.document import Broken, Number, Table, Text, Whole
+        from gradwire.schema import Broken, Number, Table, Text, Whole
         from gradwire.sparsity import SCHEMES
 
         costs = dict.fromkeys(_COSTS, Number(least=0))

@@ -92,8 +92,10 @@ class Document:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:  # of bytes that are no UTF-8, and of NUL in names
+            why = getattr(error, "strerror", None) or error
             raise self.error(
-                f"{self.name}'s path names a readable file; '{path}': {error}. {self.again}."
+                f"the path of {self.name} names a readable file; got '{path}': {why}. "
+                f"{self.again}."
             ) from error
         return self.read(text, str(path))
 

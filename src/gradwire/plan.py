@@ -221,7 +221,7 @@ _DOCUMENT = Document(
         {"prediction": Maybe(Map(Plain()))},  # older files have none
         make=_plan,
     ),
-    PlanError, "Write the plan again with Plan.save()", FORMAT,
+    PlanError, "Write the plan again with Plan.save(), or `gradwire plan -o FILE`", FORMAT,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ A step goes from DDP's first bucket to its last, however many backwards that tak
 checkpointing runs one inside another, and two losses may each reach a part of the model.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -174,7 +175,7 @@ class _Owner:
     def __init__(
         self, frontend: DdpFrontend | None = None, group: dist.ProcessGroup | None = None
     ) -> None:
-        self.frontend, self.group = frontend, group
+        self.frontend, self.group, self.process = frontend, group, os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Owner, ()
@@ -191,7 +192,24 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
         )
     if state.frontend is not None:
         return state.frontend.take(bucket)
+    if state.process != os.getpid():
+        _at_end_of_backward(_refuse_fork)
+        return _at_once(bucket.buffer())
     return _dense_mean(bucket, state.group)
+
+
+def _refuse_fork() -> None:
+    """DDP's own exchange would wait for ever: the threads that move its bytes are the parent's."""
+    raise UsageError(
+        "DDP averages in the process that made it; this one is a fork, and its gradients are its "
+        "own. Train or evaluate the DDP's .module here, or start processes by torchrun."
+    )
+
+
+def _at_once(buffer: Tensor) -> torch.futures.Future[Tensor]:
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(buffer)
+    return future
 
 
 def _dense_mean(bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[Any]:

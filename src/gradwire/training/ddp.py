@@ -11,6 +11,7 @@ checkpointing runs one inside another, and two losses may each reach a part of t
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,14 +73,17 @@ class DdpFrontend:
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
-            self._check_join()
             self._open, self._kept_back, self._averages.under_gradient = [], [], None
             self._raises = torch._C._current_graph_task_id() >= 0  # there is none in a Join
-            if self._session.failed and self._raises:
-                _at_end_of_backward(self._refuse_failed)
+            try:
+                self._check_join()
+                self._session.begin()
+            except UsageError as error:
+                if not self._raises:
+                    raise
+                _at_end_of_backward(partial(self._refuse, error))
                 future.set_result(bucket.buffer())  # now would be in DDP's midst: it is lost then
                 return future
-            self._session.begin()
         buffer = bucket.buffer()  # of a sparse bucket there are no views
         self._open.append((future, buffer))
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
@@ -144,9 +148,9 @@ class DdpFrontend:
         if self._closed:
             self._owner.frontend = None
 
-    def _refuse_failed(self) -> None:
+    def _refuse(self, error: UsageError) -> None:
         self._let_go()
-        self._session.refuse_failed()
+        raise error
 
     @torch.no_grad()
     def _finish(self) -> None:

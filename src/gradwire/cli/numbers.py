@@ -21,3 +21,14 @@ def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
         return number
 
     return read
+
+
+def above_0(text: str) -> float:
+    """As `whole`, of what need not be whole."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"it is a number above 0; got {text!r}")
+    return number

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--elements", type=whole(1, 1 << 26), default=4096, help="elements of each bucket (4096)"
     )
     parser.add_argument("--repeats", type=whole(1), default=200, help="steps (200)")
-    parser.add_argument("--lanes", type=whole(1, 64), default=1, help="lanes at work (1)")
+    parser.add_argument("--lanes", type=whole(1, 16), default=1, help="lanes at work (1)")
     parser.add_argument("--strategy", default="dgc(0.01) | allgather")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 

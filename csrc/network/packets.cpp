@@ -26,26 +26,6 @@ std::int32_t narrow(std::int64_t i) { return static_cast<std::int32_t>(i); }
 
 }  // namespace
 
-template <class Item>
-void Packets::Fifo<Item>::push(const Item& item) {
-    if (size_ == items_.size()) {  // a power of two
-        std::vector<Item> more(std::max<std::size_t>(4, 2 * items_.size()));
-        for (std::size_t i = 0; i < size_; ++i)
-            more[i] = items_[(head_ + i) & (items_.size() - 1)];
-        items_ = std::move(more);
-        head_ = 0;
-    }
-    items_[(head_ + size_++) & (items_.size() - 1)] = item;
-}
-
-template <class Item>
-Item Packets::Fifo<Item>::pop() {
-    const Item item = items_[head_];
-    head_ = (head_ + 1) & (items_.size() - 1);
-    --size_;
-    return item;
-}
-
 Packets::Packets(const Connections& all, const Tiers& tiers, const Hosts& hosts,
                  const Transport& transport, const Limits& limits, Interrupt& interrupt)
     : all_(all), tiers_(tiers), hosts_(hosts), transport_(transport), limits_(limits),

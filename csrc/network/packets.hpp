@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../interrupt.hpp"
+#include "fifo.hpp"
 #include "paths.hpp"
 #include "soonest.hpp"
 #include "turns.hpp"
@@ -91,18 +92,6 @@ class Packets {
         std::int32_t connection, number, path, turn;
         Kind kind;
         bool marked;
-    };
-    template <class Item>
-    class Fifo {
-      public:
-        bool empty() const { return size_ == 0; }
-        const Item& front() const { return items_[head_]; }
-        void push(const Item& item);
-        Item pop();
-
-      private:
-        std::vector<Item> items_;
-        std::size_t head_ = 0, size_ = 0;
     };
     struct Message {
         std::int64_t packets, last;  // bytes of the last

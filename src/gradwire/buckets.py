@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from gradwire.document import Broken, Flag, List, Schema, Text, Whole
+from gradwire.schema import Broken, Flag, List, Schema, Text, Whole
 
 MOST_ELEMENTS = 1 << 48
 """Of a parameter in a file: what is not one shall not be planned for."""

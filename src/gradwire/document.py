@@ -7,283 +7,20 @@
     PlanError: in a list of costs costs[0].seconds is a finite number, 0 or more; got -1. Measure
     again.
 
-A schema is whatever has a method `read`: of plain values, as JSON and TOML have them, it returns
-what they mean, or raises `Broken`. A dictionary that torch.save wrote is a document, too: `take`.
+A dictionary that torch.save wrote is a document, too: `take`.
 """
 
 from __future__ import annotations
 
 import json
-import reprlib
-import sys
 import tomllib
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 from gradwire.errors import GradwireError
-
-DEPTH = 32
-"""How deep what no schema describes may be nested."""
-_FINITE = sys.float_info.max
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxstring = 2, 4, 4, 80
-
-
-class Broken(Exception):
-    """What a schema says of a value that it refuses: "is a text; got 3". place: where in the
-    value, as ".shape[1]"; it grows on the way out."""
-
-    def __init__(self, said: str, place: str = "") -> None:
-        super().__init__(said)
-        self.said, self.place = said, place
-
-
-class Schema(Protocol):
-    """What a value may be."""
-
-    def read(self, value: Any) -> Any:
-        """What it means. Raises Broken."""
-        ...
-
-
-def shown(value: object) -> str:
-    """As Python writes it, cut where it is long or deep."""
-    try:
-        return _SHORT.repr(value)
-    except ValueError:  # a number of thousands of digits
-        return f"a huge {type(value).__name__}"
-
-
-def broken(rule: str, value: object, place: str = "") -> Broken:
-    """By its rule and the value that breaks it."""
-    return Broken(f"{rule}; got {shown(value)}", place)
-
-
-# -- single values -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Number:
-    """Finite, from least to most, or above a bound; a float. True is none."""
-
-    least: float = -_FINITE
-    most: float = _FINITE
-    above: float | None = None
-
-    def read(self, value: Any) -> float:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not self.least <= value <= self.most or not self._is_above(value):
-            raise broken(f"is a finite number{self._range()}", value)
-        return float(value)
-
-    def _is_above(self, value: float) -> bool:
-        return self.above is None or value > self.above
-
-    def _range(self) -> str:
-        if self.above is not None:
-            upto = "" if self.most == _FINITE else f", {self.most:g} at most"
-            return f" above {self.above:g}{upto}"
-        if self.least == -_FINITE:
-            return ""
-        return f", {self.least:g} {'or more' if self.most == _FINITE else f'to {self.most:g}'}"
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A whole number from least to most; None: however large. 1.0 and True are none."""
-
-    least: int = 0
-    most: int | None = (1 << 63) - 1
-
-    def read(self, value: Any) -> int:
-        if not self.holds([value]):
-            upto = " or more" if self.most is None else f" to {self.most}"
-            raise broken(f"is a whole number, {self.least}{upto}", value)
-        return int(value)
-
-    def holds(self, values: Collection[Any]) -> bool:
-        """Of many at once: columns are long."""
-        return set(map(type, values)) <= {int} and (
-            not values
-            or (min(values) >= self.least and (self.most is None or max(values) <= self.most))
-        )
-
-
-@dataclass(frozen=True)
-class Text:
-    """Not empty; among: one of these."""
-
-    among: Collection[str] = ()
-
-    def read(self, value: Any) -> str:
-        if not isinstance(value, str) or not value or (self.among and value not in self.among):
-            raise broken(f"is one of {', '.join(self.among)}" if self.among else "is text", value)
-        return value
-
-
-class Flag:
-    """True or False."""
-
-    def read(self, value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise broken("is true or false", value)
-        return value
-
-
-class Plain:
-    """Anything that JSON can say, not too deep, without what is no finite number."""
-
-    def read(self, value: Any) -> Any:
-        level = [value]
-        for _ in range(DEPTH):
-            if any(isinstance(x, float) and not abs(x) <= _FINITE for x in level):
-                raise broken("has finite numbers", value)
-            level = [x for outer in level for x in _inside(outer)]
-            if not level:
-                return value
-        raise broken(f"is nested at most {DEPTH} deep", value)
-
-
-def _inside(value: Any) -> Collection[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, list | tuple) else ()
-
-
-class Anything:
-    """What is read elsewhere."""
-
-    def read(self, value: Any) -> Any:
-        return value
-
-
-@dataclass(frozen=True)
-class Maybe:
-    """Or null."""
-
-    of: Schema
-
-    def read(self, value: Any) -> Any:
-        return None if value is None else self.of.read(value)
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a function makes of it; an error of gradwire's is one of the document."""
-
-    of: Schema
-    make: Callable[[Any], Any]
-
-    def read(self, value: Any) -> Any:
-        return _made(self.make, self.of.read(value))
-
-
-# -- many values ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class List:
-    """Of equal kind, so many at least."""
-
-    of: Schema
-    least: int = 0
-
-    def read(self, value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple) or len(value) < self.least:
-            raise broken(f"is a list{f' of at least {self.least}' if self.least else ''}", value)
-        if isinstance(self.of, Whole) and self.of.holds(value):
-            return list(value)
-        return [read_in(self.of, item, i) for i, item in enumerate(value)]
-
-
-class Row:
-    """A list with one schema for each place; a tuple."""
-
-    def __init__(self, *of: Schema) -> None:
-        self.of = of
-
-    def read(self, value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list | tuple) or len(value) != len(self.of):
-            raise broken(f"is a list of {len(self.of)}", value)
-        return tuple(read_in(of, item, i) for i, (of, item) in enumerate(zip(self.of, value)))
-
-
-@dataclass(frozen=True)
-class Map:
-    """Names that may be any, and what each has."""
-
-    of: Schema
-    key: Schema = field(default_factory=Text)
-
-    def read(self, value: Any) -> dict[Any, Any]:
-        if not isinstance(value, Mapping):
-            raise broken("is a table of names", value)
-        return {read_in(self.key, k, k): read_in(self.of, v, k) for k, v in value.items()}
-
-
-@dataclass(frozen=True)
-class Table:
-    """Names that it has, and some that it may have. Others mean nothing, as in a file of a later
-    version; or, where people write it by hand, are refused. make: is called with them."""
-
-    needed: Mapping[str, Schema]
-    optional: Mapping[str, Schema] = field(default_factory=dict)
-    make: Callable[..., Any] = dict
-    by_hand: bool = False
-
-    def read(self, value: Any) -> Any:
-        named = {**self.needed, **self.optional}
-        if not isinstance(value, Mapping):
-            raise broken(f"is a table of {', '.join(named)}", value)
-        unknown = [name for name in value if name not in named] if self.by_hand else ()
-        if unknown:
-            raise broken(f"has {', '.join(named)}", unknown[0])
-        missing = [name for name in self.needed if name not in value]
-        if missing:
-            raise Broken(f"has {', '.join(self.needed)}; got no '{missing[0]}'")
-        found = {n: read_in(of, value[n], n) for n, of in named.items() if n in value}
-        return _made(self.make, **found)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Lists, by their names, which are equally long. make: as of a table."""
-
-    of: Mapping[str, Schema]
-    make: Callable[..., Any] = dict
-
-    def read(self, value: Any) -> Any:
-        found = Table({name: List(of) for name, of in self.of.items()}).read(value)
-        if len(set(map(len, found.values()))) > 1:
-            lengths = ", ".join(f"{len(column)} of {name}" for name, column in found.items())
-            raise Broken(f"has equally many of each; got {lengths}")
-        return _made(self.make, **found)
-
-
-def read_in(of: Schema, value: Any, *keys: object) -> Any:
-    """What is found there: by these keys, inside of what is read."""
-    try:
-        return of.read(value)
-    except Broken as broken:
-        broken.place = "".join(map(_step, keys)) + broken.place
-        raise
-
-
-def _step(key: object) -> str:
-    is_name = isinstance(key, str) and key.replace("_", "a").isalnum()
-    return f".{key}" if is_name and not key[0].isdigit() else f"[{shown(key)}]"  # type: ignore[index]
-
-
-def _made(make: Callable[..., Any], *values: Any, **named: Any) -> Any:
-    try:
-        return make(*values, **named)
-    except GradwireError as error:
-        raise Broken(f"cannot be: {error}") from error
-
-
-# -- documents -----------------------------------------------------------------------------------
+from gradwire.schema import Broken, Schema, shown
 
 
 class Syntax(NamedTuple):
@@ -305,28 +42,38 @@ class Kind(NamedTuple):
     """What a document is called, the names by which it is known, and what takes it."""
 
     name: str
-    names: frozenset[str]
+    names: Set[str]
     use: str
 
 
-def _kind(name: str, names: str, use: str) -> Kind:
-    return Kind(name, frozenset(names.split()), use)
-
-
 KINDS = (
-    _kind("a plan", "lanes buckets", "Run `gradwire explain FILE`, or attach it"),
-    _kind("a profile", "backward_seconds parameters", "Run `gradwire plan --profile FILE`"),
-    _kind("a document of routes", "topology flows pieces", "Run `gradwire network export FILE`"),
-    _kind("a document of pins", "hosts pairs", "Pass it to gradwire.attach(…, planes='FILE')"),
-    _kind("a cluster", "hosts cross", "Run `gradwire plan --profile … --topology FILE`"),
-    _kind("a topology", "topology", "Run `gradwire network plan --topology FILE`"),
-    _kind("a topology", "hosts cables", "Run `gradwire network plan --topology FILE`"),
-    _kind("an InfraGraph", "instances edges", "Run `gradwire network plan --topology FILE`"),
-    _kind("a parallel job", "dp pp tp", "Run `gradwire network simulate --step FILE`"),
-    _kind("a handle's state", "world taken ranks", "Load it by handle.load_state_dict(state)"),
-    _kind("a state of local steps", "step fragments", "Load it by LocalSteps.load_state_dict()"),
-    _kind("an optimizer's state", "state param_groups", "Load it by optimizer.load_state_dict()"),
-)
+    Kind("a plan", {"lanes", "buckets"}, "Run `gradwire explain FILE`, or attach it"),
+    Kind("a profile", {"backward_seconds", "parameters"}, "Run `gradwire plan --profile FILE`"),
+    Kind(
+        "a document of routes", {"topology", "flows", "pieces"},
+        "Run `gradwire network export FILE`",
+    ),
+    Kind(
+        "a document of pins", {"hosts", "pairs"}, "Pass it to gradwire.attach(…, planes='FILE')"
+    ),
+    Kind("a cluster", {"hosts", "cross"}, "Run `gradwire plan --profile … --topology FILE`"),
+    Kind("a topology", {"topology"}, "Run `gradwire network plan --topology FILE`"),
+    Kind("a topology", {"hosts", "cables"}, "Run `gradwire network plan --topology FILE`"),
+    Kind("an InfraGraph", {"instances", "edges"}, "Run `gradwire network plan --topology FILE`"),
+    Kind("a parallel job", {"dp", "pp", "tp"}, "Run `gradwire network simulate --step FILE`"),
+    Kind(
+        "a handle's state", {"world", "taken", "ranks"},
+        "Load it by handle.load_state_dict(state)",
+    ),
+    Kind(
+        "a state of local steps", {"step", "fragments"},
+        "Load it by LocalSteps.load_state_dict()",
+    ),
+    Kind(
+        "an optimizer's state", {"state", "param_groups"},
+        "Load it by optimizer.load_state_dict()",
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -345,8 +92,10 @@ class Document:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:  # of bytes that are no UTF-8, and of NUL in names
+            why = getattr(error, "strerror", None) or error
             raise self.error(
-                f"{self.name}'s path names a readable file; '{path}': {error}. {self.again}."
+                f"the path of {self.name} names a readable file; got '{path}': {why}. "
+                f"{self.again}."
             ) from error
         return self.read(text, str(path))
 
@@ -362,10 +111,10 @@ class Document:
     def take(self, data: Any, file: str = "") -> Any:
         """The same of plain values."""
         try:
-            if self.format is None or not isinstance(data, Mapping):
-                return self.schema.read(data)
-            self._check_format(data.get("format"))
-            return self.schema.read({n: value for n, value in data.items() if n != "format"})
+            if self.format is not None and isinstance(data, Mapping):
+                self._check_format(data.get("format"))
+                data = {name: value for name, value in data.items() if name != "format"}
+            return self.schema.read(data)
         except Broken as broken:
             if not broken.place:
                 self._refuse_kind(data, file)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from gradwire.errors import GradwireError
@@ -16,12 +16,13 @@ from gradwire.errors import GradwireError
 @dataclass(frozen=True)
 class Notation:
     """One kind of text, and what errors say of it: what it is called, how it reads, an example,
-    and the error that is raised."""
+    and the error that is raised. others: what members are called elsewhere."""
 
     what: str
     reads: str
     example: str
     error: type[GradwireError]
+    others: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, text: object) -> ast.expr:
         """The expression; the error if it is none."""
@@ -38,11 +39,12 @@ class Notation:
         """What a name with its parameters makes; the error if the family cannot."""
         name = name_of(node)
         if name is None:
-            self.fail(text, f"'{ast.unparse(node)}' is no member", f"'{self.example}'")
+            rule = f"'{ast.unparse(node)}' is no {kind}; it reads '{self.reads}'"
+            self.fail(text, rule, f"'{self.example}'")
         if name not in family:
-            near = difflib.get_close_matches(name, family, n=1)
-            hint = f"'{near[0]}'" if near else "one of these"
+            near = nearest(self.others.get(name.lower(), name), family)
             known = ", ".join(family)
+            hint = f"'{near}'" if near else "one of these"
             self.fail(text, f"'{name}' is no {kind} (there are {known})", hint)
         positional, named = self._arguments(text, node)
         try:
@@ -65,7 +67,13 @@ class Notation:
             return [ast.literal_eval(a) for a in node.args], named
         except (ValueError, TypeError, MemoryError, RecursionError):
             rule = f"parameters are plain values, in '{ast.unparse(node)}'"
-            self.fail(text, rule, "for example 0.01")
+            self.fail(text, rule, "numbers, as 0.01, or text in quotes, as 'auto'")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one that was meant, if any is like it."""
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    return near[0] if near else None
 
 
 def name_of(node: ast.expr) -> str | None:

@@ -17,8 +17,9 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from gradwire.document import Document, List, Row, Table, Whole, broken
+from gradwire.document import Document
 from gradwire.errors import PlanError
+from gradwire.schema import List, Row, Table, Whole, broken
 
 FORMAT = 1
 WHOLE_BYTES = 64 * 1024

@@ -19,8 +19,9 @@ from gradwire.buckets import (
     group,
     parameter_of,
 )
-from gradwire.document import Document, List, Made, Map, Maybe, Plain, Schema, Table, Text, Whole
+from gradwire.document import Document
 from gradwire.errors import PlanError
+from gradwire.schema import List, Made, Map, Maybe, Plain, Schema, Table, Text, Whole
 from gradwire.strategy import Strategy
 
 FORMAT = 1
@@ -220,7 +221,7 @@ _DOCUMENT = Document(
         {"prediction": Maybe(Map(Plain()))},  # older files have none
         make=_plan,
     ),
-    PlanError, "Write the plan again with Plan.save()", FORMAT,
+    PlanError, "Write the plan again with Plan.save(), or `gradwire plan -o FILE`", FORMAT,
 )  # fmt: skip
 
 

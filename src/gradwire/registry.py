@@ -7,7 +7,7 @@ A strategy's text is Python's grammar (`notation`): ``topk(0.001)+ef | allgather
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias, TypeGuard
 
 from gradwire import collectives, compressors, feedback
@@ -21,8 +21,12 @@ COLLECTIVES: dict[str, type[Collective]] = {m.name: m for m in collectives.MEMBE
 
 
 NOTATION = Notation(
-    "strategy", "compressor[+feedback] | collective", "topk(0.01)+ef | allgather", StrategyError
-)
+    "strategy", "compressor[+feedback] | collective", "topk(0.01)+ef | allgather", StrategyError,
+    {
+        "fp32": "none", "float32": "none", "dense": "none", "float16": "fp16", "half": "fp16",
+        "bfloat16": "bf16", "ring": "allreduce",
+    },
+)  # fmt: skip
 
 Pair: TypeAlias = "tuple[Compressor, Feedback | None]"
 
@@ -89,6 +93,7 @@ def parse_strategy(text: str) -> Strategy:
         _refuse_whole(text, tree)
         _refuse_without_collective(text, tree)
     _refuse_whole(text, tree.left)
+    _refuse_disorder(text, tree)
     collective = NOTATION.member(text, tree.right, COLLECTIVES, "collective")
     (compressor, memory), alias = _before(text, tree.left, str(collective))
     return Strategy(compressor, collective, memory, alias)
@@ -132,6 +137,39 @@ def _refuse_whole(text: str, left: ast.expr) -> None:
             NOTATION.fail(text, f"{rule}; nothing stands beside it", f"'{instead}' alone")
 
 
+def _refuse_disorder(text: str, tree: ast.expr) -> None:
+    """StrategyError if it has one of a family each, but not each in its place."""
+    families: dict[str, Mapping[str, Any]] = {
+        "compressor": {**COMPRESSORS, **ALIASES}, "feedback": FEEDBACK, "collective": COLLECTIVES,
+    }  # fmt: skip
+    parts = list(_parts(tree))
+    kinds = [next((k for k in families if name_of(part) in families[k]), "") for part in parts]
+    said = dict(zip(kinds, map(_typed, parts)))
+    in_order = [kind for kind in families if kind in (*kinds, "compressor", "collective")]
+    if "" in kinds or len(said) < len(parts) or kinds == in_order:
+        return
+    left = "+".join(said.get(k, "topk(0.01)") for k in in_order if k != "collective")
+    instead = f"{left} | {said.get('collective', 'allgather')}"
+    try:
+        parse_strategy(instead)
+    except StrategyError:
+        instead = NOTATION.example
+    wrong = next((i for i, kind in enumerate(kinds) if kind != in_order[i]), -1)
+    rule = "a compressor stands first, its feedback after '+', a collective after '|'"
+    NOTATION.fail(text, f"{rule}; '{_typed(parts[wrong])}' is a {kinds[wrong]}", f"'{instead}'")
+
+
+def _parts(tree: ast.expr) -> Iterator[ast.expr]:
+    """What stands between the signs, however many there are."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.BinOp):
+            left += [node.right, node.left]
+        else:
+            yield node
+
+
 def _refuse_beside_alias(text: str, left: ast.BinOp, collective: str) -> None:
     """StrategyError if a feedback stands beside an alias, which has its own, or is short for one
     member alone."""
@@ -155,8 +193,9 @@ def _refuse_without_collective(text: str, tree: ast.expr) -> NoReturn:
         NOTATION.fail(text, rule, f"'{_fitting(alone)}'")
     if _is_sum(tree) and name_of(tree.right) in COLLECTIVES:
         NOTATION.fail(text, rule, f"'{_typed(tree.left)} | {_typed(tree.right)}'")
-    if name or _is_sum(tree):
-        _before(text, tree, "allgather")  # what else is wrong comes first
+    if not (name or _is_sum(tree)):
+        NOTATION.fail(text, rule, f"'{NOTATION.example}'")
+    _before(text, tree, "allgather")  # what else is wrong comes first
     NOTATION.fail(text, rule, f"'{text.strip()} | allgather'")
 
 

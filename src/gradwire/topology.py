@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradwire.document import TOML, Broken, Document, Maybe, Number, Schema, Table, Whole
+from gradwire.document import TOML, Document
 from gradwire.errors import PlanError
+from gradwire.schema import Broken, Maybe, Number, Schema, Table, Whole
 
 FORMAT = 1
 NODE_BYTES_PER_SECOND, NODE_LATENCY_SECONDS = 5e9, 20e-6

@@ -17,6 +17,8 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1],
                         rank=int(os.environ["RANK"]), world_size=2)
 model = torch.nn.Linear(9, 9)
+if sys.argv[2] == "forked ddp":
+    model = torch.nn.parallel.DistributedDataParallel(model)
 handle = gradwire.attach(model, "topk(0.1)+ef | allgather", lanes=2, bucket_bytes=1)
 for _ in range(3):
     model.zero_grad()
@@ -29,7 +31,7 @@ if sys.argv[2] == "dropped":
     model.zero_grad()
     model(torch.ones(1, 9)).sum().backward()
     del model
-if sys.argv[2] == "forked":
+if sys.argv[2].startswith("forked"):
     rows = torch.utils.data.DataLoader(torch.ones(4, 9), num_workers=2,
                                        multiprocessing_context="fork")
     for x in rows:
@@ -37,8 +39,9 @@ if sys.argv[2] == "forked":
         model(x).sum().backward()
     child = os.fork()
     if not child:
-        signal.alarm(100)  # it shall not wait for what only its parent has
-        for call in (lambda: model(torch.ones(1, 9)).sum().backward(), handle.synchronize):
+        signal.alarm(50)  # it shall not wait for what only its parent has
+        calls = [lambda: model(torch.ones(1, 9)).sum().backward(), handle.flush]
+        for call in calls:
             try:
                 call()
             except gradwire.errors.UsageError as error:
@@ -48,7 +51,13 @@ if sys.argv[2] == "forked":
                 raise AssertionError("gradients of this process alone")
         assert not handle.attached
         handle.detach()
-        model(torch.ones(1, 9)).sum().backward()
+        try:
+            model(torch.ones(1, 9)).sum().backward()
+        except gradwire.errors.UsageError as error:
+            assert "Train or evaluate the DDP's .module here" in str(error), error
+            model.module(torch.ones(1, 9)).sum().backward()
+        else:
+            assert sys.argv[2] == "forked"
         sys.exit()
     assert os.waitpid(child, 0)[1] == 0
     model.zero_grad()
@@ -57,7 +66,9 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("how", first(["nothing", "forked", "destroy-first", "dropped"], 2))
+@pytest.mark.parametrize(
+    "how", first(["forked", "forked ddp", "nothing", "destroy-first", "dropped"], 3)
+)
 def test_processes_end(tmp_path: Path, how: str) -> None:
     jobs = [
         subprocess.Popen(

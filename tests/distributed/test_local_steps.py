@@ -228,6 +228,32 @@ def test_small_outer_steps_are_not_lost_in_16_bits(three: Ranks) -> None:
         assert here == float(torch.tensor(anchor, dtype=torch.bfloat16))
 
 
+def double() -> tuple[float, str, str]:
+    """How far float64 parameters are from the mean of all, and what is said of other plans."""
+    model = small(seed=dist.get_rank()).double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    said = raised(lambda: LocalSteps(model, optimizer, 1, SPARSE, **AVERAGE), PlanError)
+    local = LocalSteps(model, optimizer, 1, DENSE, **AVERAGE)
+    begin = flat(model)
+    rank = dist.get_rank()
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 1 / 3 + rank)
+    optimizer.step()
+    local.detach()
+    mean = sum(0.1 * (1 / 3 + r) for r in range(dist.get_world_size())) / dist.get_world_size()
+    far = float((flat(model) - (begin - mean)).abs().max())
+    turning = nn.ParameterList([torch.ones(2, dtype=torch.complex64)])
+    turns = torch.optim.SGD(turning.parameters(), 0.1)
+    return far, said, raised(lambda: LocalSteps(turning, turns, 1, DENSE))
+
+
+def test_float64_is_exchanged_as_such(three: Ranks) -> None:
+    for far, said, of_complex in three.run(double):
+        assert far < 1e-14
+        assert "float64 travels whole, by 'none | allreduce' or 'none | allgather'" in said
+        assert "'0' is torch.complex64" in of_complex
+
+
 def travels() -> tuple[list[str], list[list[str]]]:
     """How each parameter goes, of two fragments: what is named is found in the whole model."""
     model = small()

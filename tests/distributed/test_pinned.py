@@ -311,7 +311,7 @@ def refused(case: str) -> str:
         ("few addresses", "an address of its host on each of the 2 planes.*rank 1 has 1. Set"),
         ("no addresses", "GRADWIRE_PLANES.*rank 0 has 0. Set it"),
         ("other routes", "every rank pins by the same paths; rank . has others than rank"),
-        ("no file", "path names a readable file|rank 1 has not: a document of pins"),
+        ("no file", "names a readable file|rank 1 has not: a document of pins"),
         ("others' addresses", "'192.0.2.1' is none|rank 1 has not: GRADWIRE_PLANES names addr"),
         ("no pins", "planes are pins, or the path of a file of them; got Routes. Write routes"),
     ],

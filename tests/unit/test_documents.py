@@ -16,7 +16,7 @@ from damage import damaged
 from gradwire import Plan, Strategy
 from gradwire.buckets import Parameter
 from gradwire.cli import main as cli
-from gradwire.document import DEPTH, Document, List, Number, Plain, Table, Whole
+from gradwire.document import Document
 from gradwire.errors import GradwireError, NetworkError, PlanError
 from gradwire.network import Routes, dual_plane, fat_tree, leaf_spine, route
 from gradwire.network.exports import pins, srv6
@@ -29,6 +29,7 @@ from gradwire.planner.curves import Curve
 from gradwire.planner.explain import saved
 from gradwire.planner.fit import Fit
 from gradwire.planner.profile import Contention, LocalCost, Profile, Ready, StrategyCost
+from gradwire.schema import DEPTH, List, Number, Plain, Table, Whole
 from gradwire.topology import Cluster
 
 

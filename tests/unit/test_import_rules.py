@@ -25,6 +25,7 @@ VOCABULARY = (
     "trace",
     "errors",
     "document",
+    "schema",
 )
 
 # Who may import what, at any place in the file; "." stands for the package itself.

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from gradwire.kernels.core import Core
 
 ELEMENTS = 25_500_000  # ResNet-50
+MOST_ELEMENTS = 1 << 28  # several tensors of so many are drawn
 
 # Without these, glibc returns large blocks to the system and torch pays for fresh pages each time.
 # The last one is needed above 32 MiB, where glibc caps the first.

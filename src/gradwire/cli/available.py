@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
 import inspect
 import json
 import re
@@ -54,6 +53,7 @@ def _lines(families: dict[str, dict[str, str]]) -> Iterable[str]:
 def describe(name: str, families: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
     """Everything of this name: `dgc` is a feedback and an alias. Raises UsageError."""
     from gradwire import registry
+    from gradwire.notation import nearest
 
     members: dict[str, dict[str, Any]] = {
         "compressors": registry.COMPRESSORS,
@@ -64,10 +64,11 @@ def describe(name: str, families: dict[str, dict[str, str]]) -> list[dict[str, A
     found = [(family, among[name]) for family, among in members.items() if name in among]
     if not found:
         known = list(dict.fromkeys(each for among in families.values() for each in among))
-        near = difflib.get_close_matches(name, known, n=1) or known[:1]
+        alone = name.partition("(")[0].partition("+")[0].partition("|")[0].strip()
+        near = nearest(registry.NOTATION.others.get(alone.lower(), alone), known) or known[0]
         raise UsageError(
-            f"a member is one of {', '.join(known)}; got '{name}'. Use for example "
-            f"'gradwire available {near[0]}'."
+            f"a member, alone and without parameters, is one of {', '.join(known)}; got '{name}'. "
+            f"Use for example 'gradwire available {near}'."
         )
     return [_described(name, family, member) for family, member in found]
 

@@ -9,7 +9,8 @@ import sys
 from typing import Any
 
 from gradwire.bench.compressors import measure
-from gradwire.bench.machine import ELEMENTS, set_allocator
+from gradwire.bench.machine import ELEMENTS, MOST_ELEMENTS, set_allocator
+from gradwire.cli.numbers import whole
 from gradwire.report.table import Table
 
 _HEADERS = ("ms", "range", "B/element", "limit, ms", "× limit", "target", "met", "bits/element",
@@ -50,25 +51,24 @@ def _cells(row: dict[str, Any], n: int) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("strategies", nargs="*", help='such as "topk(0.001)+ef" (all)')
-    parser.add_argument("--elements", type=int, default=ELEMENTS, help="(%(default)s)")
-    parser.add_argument("--repeats", type=int, default=15, help="turns of each (%(default)s)")
-    parser.add_argument("--payloads", type=int, default=8, help="that are summed (%(default)s)")
+    parser.add_argument(
+        "--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)"
+    )
+    parser.add_argument("--repeats", type=whole(1), default=15, help="turns of each (%(default)s)")
+    parser.add_argument(
+        "--payloads", type=whole(1, 1024), default=8, help="that are summed (%(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; the exit code. Starts the process again to set the allocator."""
+    """Measure and print; the exit code. Starts the process again to set the allocator. Raises
+    StrategyError and KernelError."""
     set_allocator()
-    from gradwire.errors import GradwireError
-
-    try:
-        document = measure(
-            arguments.strategies, arguments.elements, arguments.repeats, arguments.payloads,
-            lambda line: print(line, file=sys.stderr),
-        )  # fmt: skip
-    except GradwireError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    document = measure(
+        arguments.strategies, arguments.elements, arguments.repeats, arguments.payloads,
+        lambda line: print(line, file=sys.stderr),
+    )  # fmt: skip
     if arguments.json:
         print(json.dumps(document, indent=2))
     else:

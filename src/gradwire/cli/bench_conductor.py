@@ -20,16 +20,20 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from gradwire.cli.numbers import whole
+
 TARGET_SECONDS = 40e-6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--buckets", type=int, default=64, help="buckets in the step (64)")
     parser.add_argument(
-        "--elements", type=int, default=4096, help="elements of each bucket (4096)"
+        "--buckets", type=whole(1, 4096), default=64, help="buckets in the step (64)"
     )
-    parser.add_argument("--repeats", type=int, default=200, help="steps (200)")
-    parser.add_argument("--lanes", type=int, default=1, help="lanes at work (1)")
+    parser.add_argument(
+        "--elements", type=whole(1, 1 << 26), default=4096, help="elements of each bucket (4096)"
+    )
+    parser.add_argument("--repeats", type=whole(1), default=200, help="steps (200)")
+    parser.add_argument("--lanes", type=whole(1, 16), default=1, help="lanes at work (1)")
     parser.add_argument("--strategy", default="dgc(0.01) | allgather")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
 

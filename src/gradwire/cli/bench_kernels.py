@@ -8,29 +8,28 @@ import sys
 from dataclasses import asdict
 
 from gradwire.bench.kernels import DENSITY, Row, measure
-from gradwire.bench.machine import ELEMENTS, set_allocator
+from gradwire.bench.machine import ELEMENTS, MOST_ELEMENTS, set_allocator
+from gradwire.cli.numbers import whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--elements", type=int, default=ELEMENTS, help="(%(default)s)")
-    parser.add_argument("--repeats", type=int, default=25, help="turns of each (%(default)s)")
+    parser.add_argument(
+        "--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)"
+    )
+    parser.add_argument("--repeats", type=whole(1), default=25, help="turns of each (%(default)s)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; the exit code. Starts the process again to set the allocator."""
+    """Measure and print; the exit code. Starts the process again to set the allocator. Raises
+    KernelError."""
     set_allocator()
-    from gradwire.errors import KernelError
     from gradwire.kernels import instruction_set
 
-    try:
-        rows = measure(
-            arguments.elements, arguments.repeats, lambda line: print(line, file=sys.stderr)
-        )
-    except KernelError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    rows = measure(
+        arguments.elements, arguments.repeats, lambda line: print(line, file=sys.stderr)
+    )
     if arguments.json:
         document = {
             "elements": arguments.elements,

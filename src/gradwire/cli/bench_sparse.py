@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradwire.report.table import Table
 
 WORKERS = tuple(2**i for i in range(1, 13))
+MOST_WORKERS = 1 << 20
 _COSTS = {"bytes": 1e6, "seconds": 1e-3}  # in MB, in ms
 _FACTS = (
     "overlap", "densification", "skewness", "even_push_imbalance", "even_pull_imbalance",
@@ -109,8 +110,11 @@ def compute(
         progress(f"counting the bytes of sums of {n} tensors")
         return counted(tensors[:n])
 
-    if wrong := [n for n in (*(workers or ()), *count) if n < 1]:
-        raise UsageError(f"workers are counted from 1; got {wrong[0]}. Use for example 2 4 8.")
+    if wrong := [n for n in (*(workers or ()), *count) if not 1 <= n <= MOST_WORKERS]:
+        raise UsageError(
+            f"workers are counted from 1 to {MOST_WORKERS:,}; got {wrong[0]}. Use for example "
+            "2 4 8."
+        )
     if recorded is None:
         tensors = synthetic(preset, max(count), seed, scale) if count else []
         sparsity = expected(preset, seed, scale)
@@ -145,7 +149,8 @@ def compute(
 
 def read_measured(path: Path) -> list[dict[str, Any]]:
     """The points of a file, a JSON list, as they are there. Raises UsageError."""
-    from gradwire.document import Document, List
+    from gradwire.document import Document
+    from gradwire.schema import List
 
     document = Document(
         "a list of measured points", List(_Point()), UsageError, "Correct it there"
@@ -158,7 +163,7 @@ class _Point:
     """A scheme, a number of workers, and a cost at least."""
 
     def read(self, value: Any) -> Any:
-        from gradwire.document import Broken, Number, Table, Text, Whole
+        from gradwire.schema import Broken, Number, Table, Text, Whole
         from gradwire.sparsity import SCHEMES
 
         costs = dict.fromkeys(_COSTS, Number(least=0))

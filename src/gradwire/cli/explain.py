@@ -11,6 +11,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.errors import StrategyError, UsageError
+
 if TYPE_CHECKING:
     from gradwire.plan import Plan
     from gradwire.planner.story import Explanation
@@ -26,12 +28,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tell; the exit code. Raises PlanError."""
+    """Tell; the exit code. Raises PlanError, and UsageError for a strategy."""
     from gradwire.plan import Plan
 
+    _refuse_strategy(arguments.plan)
     story = _story(Plan.load(arguments.plan), arguments.profile)
     print(json.dumps(story.to_json(), indent=2) if arguments.json else story.as_text())
     return 0
+
+
+def _refuse_strategy(plan: Path) -> None:
+    from gradwire.strategy import Strategy
+
+    if plan.exists():
+        return
+    try:
+        first = Strategy.parse(str(plan)).compressor.name
+    except StrategyError:
+        return
+    raise UsageError(
+        f"a plan is a file; '{plan}' is a strategy, which says how one bucket travels. Run "
+        f"`gradwire available {first}` for what it does, or `gradwire plan --profile FILE` for a "
+        "plan."
+    )
 
 
 def _story(plan: Plan, profile: Path | None) -> Explanation:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from gradwire.cli.numbers import above_0
 from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
 from gradwire.lab.rates import format_rate
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     places, how = ("in-order", "shuffled"), "of ranks on hosts; default: in-order"
     running.add_argument("--placement", choices=places, default="in-order", help=how)
     running.add_argument("--seed", type=int, default=0, help="of the placement; default: 0")
-    running.add_argument("--timeout", type=float, metavar="SECONDS", help="end it after so long")
+    running.add_argument("--timeout", type=above_0, metavar="SECONDS", help="end it after so long")
     running.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …")
     probing = actions.add_parser("probe", help="measure what the links really deliver")
     _add_cluster_arguments(probing)

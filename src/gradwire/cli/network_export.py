@@ -91,7 +91,8 @@ def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
 
 
 def _ports(path: Path) -> Ports:
-    from gradwire.document import Document, List, Made, Map, Text, Whole
+    from gradwire.document import Document
+    from gradwire.schema import List, Made, Map, Text, Whole
 
     by_path = Map(List(Whole(0, 65_535)), key=Made(Text(), _number))
     ports: Ports = Document(
@@ -107,7 +108,7 @@ def _pair(text: str) -> tuple[int, ...]:
 
 
 def _number(text: str) -> int:
-    from gradwire.document import broken
+    from gradwire.schema import broken
 
     if not text.strip().isdecimal() or len(text) > 9:
         raise broken("is a whole number", text)

@@ -11,6 +11,7 @@ import json
 from typing import Any
 
 from gradwire.cli.network_job import Job, add_job_arguments, flows_on, job_of
+from gradwire.cli.numbers import whole
 from gradwire.errors import NetworkError
 
 
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     numbers = "a number of the topology, and its values: spines=4,8; repeatable"
     parser.add_argument("--vary", action="append", default=[], metavar="NAME=V,…", help=numbers)
     places = "as many other placements, shuffled; default: 20"
-    parser.add_argument("--places", type=int, default=20, metavar="N", help=places)
+    parser.add_argument("--places", type=whole(0, 10_000), default=20, metavar="N", help=places)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -55,7 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode
     except OSError as error:
-        raise UsageError(f"a job is a command that can be started; {error}. Check it.") from error
+        raise UsageError(
+            f"a job is a command that can be started; '{command[0]}': {error.strerror}. Say the "
+            "program first, as gradwire profile -- python train.py."
+        ) from error
     if code:
         return code if code > 0 else 128 - code
     if not output.exists() or output.stat().st_mtime_ns == before:

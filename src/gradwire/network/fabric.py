@@ -219,10 +219,10 @@ class Fabric:
         for one in failed:
             if one not in known and one not in names:
                 link = self._example
-                example = link if isinstance(one, tuple) else link.target
+                shown = "-".join(one[:2]) if isinstance(one, tuple) else one
                 raise NetworkError(
-                    f"what fails is a link or a switch of the topology; got {one!r}. Write for "
-                    f"example {example!r}."
+                    f"what fails is a link or a switch of the topology; got '{shown}'. Name one "
+                    f"that is there, as {link.source}-{link.target} or {link.target}."
                 )
         return self.with_rates({
             link: 0 for link in self.links if not {link, *link[:2]}.isdisjoint(failed)

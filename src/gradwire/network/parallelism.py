@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.document import TOML, Document, Number, Table, Whole, broken
+from gradwire.document import TOML, Document
 from gradwire.errors import NetworkError
 from gradwire.network.flows import Flows
 from gradwire.network.workload import Workload
+from gradwire.schema import Number, Table, Whole, broken
 
 Numbers = NDArray[np.int64]
 FORWARD, BACKWARD, RING = range(3)

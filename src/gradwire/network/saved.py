@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.document import Broken, Columns, Document, List, Row, Table, Text, Whole, broken
+from gradwire.document import Document
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes, numbers
 from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.ports import ports
 from gradwire.network.routes import Routes
+from gradwire.schema import Broken, Columns, List, Row, Table, Text, Whole, broken
 
 FORMAT = 1
 _COLUMNS = ("leaf_of", "pod_of", "plane_of", "host_up", "host_down", "rates")

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradwire.document import (
+from gradwire.document import Document
+from gradwire.errors import UsageError
+from gradwire.schema import (
     Anything,
     Broken,
-    Document,
     List,
     Map,
     Number,
@@ -23,7 +24,6 @@ from gradwire.document import (
     broken,
     read_in,
 )
-from gradwire.errors import UsageError
 from gradwire.training.documents import Floats
 
 _GROUPS = ".param_groups"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradwire.document import Number, Row, Schema, Table, Whole
 from gradwire.errors import UsageError
 from gradwire.feedback import SharedMomentum
 from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
+from gradwire.schema import Number, Row, Schema, Table, Whole
 from gradwire.training.attached import feedback_of, strategy_of, velocity_of
 from gradwire.training.fsdp import shard_of
 

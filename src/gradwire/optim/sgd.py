@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradwire.document import Flag, Maybe, Number, Schema, Table
 from gradwire.errors import UsageError
 from gradwire.optim._states import BELOW_1, RATE, Like, check
+from gradwire.schema import Flag, Maybe, Number, Schema, Table
 from gradwire.strategy import Feedback
 from gradwire.training.attached import feedback_of
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from gradwire.document import List, Made, Number, broken
 from gradwire.errors import PlanError
 from gradwire.kernels.lanes import Row, value_of
 from gradwire.kernels.tensors import real
+from gradwire.schema import List, Made, Number, broken
 
 
 @dataclass(frozen=True)

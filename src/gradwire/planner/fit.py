@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import torch
 
-from gradwire.document import Number, Table
 from gradwire.errors import PlanError
 from gradwire.planner.curves import CURVE, Curve
+from gradwire.schema import Number, Table
 
 _WORTH = 0.9  # a floor or a knee must leave at most this much of the misfit
 _ROUNDING = 1e-7  # a misfit that is nothing but rounding needs no explanation

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradwire.buckets import NEEDED, OPTIONAL, Parameter, parameter_of
-from gradwire.document import Document, List, Map, Maybe, Number, Table, Text, broken
+from gradwire.document import Document
 from gradwire.errors import PlanError
 from gradwire.planner.fit import FIT, Fit
+from gradwire.schema import List, Map, Maybe, Number, Table, Text, broken
 
 FORMAT = 1
 

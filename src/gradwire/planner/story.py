@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from gradwire.document import Document, List, Map, Maybe, Number, Table, Text, Whole
+from gradwire.document import Document
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
+from gradwire.schema import List, Map, Maybe, Number, Table, Text, Whole
 
 _MANY = 4  # groups that are told together
 _NAMES = {FP32: "fp32", BF16: "bf16"}

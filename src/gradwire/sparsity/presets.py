@@ -18,7 +18,6 @@ workers, DeepFM's 5.2 % after 8. Sources: `traces.py` for how each is drawn.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -42,6 +41,9 @@ from gradwire.sparsity.volumes import Sparsity
 
 _DISJOINT = 256
 _DEEPFM_DENSITY, _DEEPFM_HOT = 0.028, 0.8755
+
+
+_MOST_SCALE = 64
 
 
 class _Scale:
@@ -171,10 +173,10 @@ def _trace(preset: str, seed: int, scale: float) -> Trace:
         raise UsageError(
             f"a preset is one of {', '.join(PRESETS)}; got {preset!r}. Use for example 'nmt'."
         )
-    if not (isinstance(scale, int | float) and math.isfinite(scale) and scale > 0):
+    if not (isinstance(scale, int | float) and 0 < scale <= _MOST_SCALE):
         raise UsageError(
-            f"scale multiplies the size of a preset, a number above 0; got {scale!r}. "
-            f"Use for example scale=1/64."
+            f"scale multiplies the size of a preset, a number above 0, {_MOST_SCALE} at most; got "
+            f"{scale!r}. Use for example scale=1/64."
         )
     return _MAKE[preset](_Scale(preset, scale), partial(_stream, preset, seed))
 

@@ -8,8 +8,10 @@ A step goes from DDP's first bucket to its last, however many backwards that tak
 checkpointing runs one inside another, and two losses may each reach a part of the model.
 """
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,14 +73,17 @@ class DdpFrontend:
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
-            self._check_join()
             self._open, self._kept_back, self._averages.under_gradient = [], [], None
             self._raises = torch._C._current_graph_task_id() >= 0  # there is none in a Join
-            if self._session.failed and self._raises:
-                _at_end_of_backward(self._refuse_failed)
+            try:
+                self._check_join()
+                self._session.begin()
+            except UsageError as error:
+                if not self._raises:
+                    raise
+                _at_end_of_backward(partial(self._refuse, error))
                 future.set_result(bucket.buffer())  # now would be in DDP's midst: it is lost then
                 return future
-            self._session.begin()
         buffer = bucket.buffer()  # of a sparse bucket there are no views
         self._open.append((future, buffer))
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
@@ -143,9 +148,9 @@ class DdpFrontend:
         if self._closed:
             self._owner.frontend = None
 
-    def _refuse_failed(self) -> None:
+    def _refuse(self, error: UsageError) -> None:
         self._let_go()
-        self._session.refuse_failed()
+        raise error
 
     @torch.no_grad()
     def _finish(self) -> None:
@@ -174,7 +179,7 @@ class _Owner:
     def __init__(
         self, frontend: DdpFrontend | None = None, group: dist.ProcessGroup | None = None
     ) -> None:
-        self.frontend, self.group = frontend, group
+        self.frontend, self.group, self.process = frontend, group, os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Owner, ()
@@ -191,7 +196,24 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
         )
     if state.frontend is not None:
         return state.frontend.take(bucket)
+    if state.process != os.getpid():
+        _at_end_of_backward(_refuse_fork)
+        return _at_once(bucket.buffer())
     return _dense_mean(bucket, state.group)
+
+
+def _refuse_fork() -> None:
+    """DDP's own exchange would wait for ever: the threads that move its bytes are the parent's."""
+    raise UsageError(
+        "DDP averages in the process that made it; this one is a fork, and its gradients are its "
+        "own. Train or evaluate the DDP's .module here, or start processes by torchrun."
+    )
+
+
+def _at_once(buffer: Tensor) -> torch.futures.Future[Tensor]:
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(buffer)
+    return future
 
 
 def _dense_mean(bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[Any]:

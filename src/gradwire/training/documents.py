@@ -7,20 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.document import (
-    Anything,
-    Document,
-    List,
-    Made,
-    Map,
-    Number,
-    Row,
-    Table,
-    Text,
-    Whole,
-    broken,
-)
+from gradwire.document import Document
 from gradwire.errors import PlanError, UsageError
+from gradwire.schema import Anything, List, Made, Map, Number, Row, Table, Text, Whole, broken
 from gradwire.strategy import Strategy
 
 FORMAT = 5

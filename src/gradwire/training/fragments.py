@@ -183,18 +183,23 @@ class Fragment:
 
 
 class Anchors(nn.Module):
-    """Where all ranks were after the last exchange: fp32 copies, under the parameters' names."""
+    """Where all ranks were after the last exchange: copies under the parameters' names, in fp32,
+    or in the parameter's own format where that is longer."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
         self._named = {
-            name: nn.Parameter(p.detach().to(torch.float32, copy=True))
+            name: nn.Parameter(p.detach().to(_at_least_fp32(p.dtype), copy=True))
             for name, p in parameters.items()
         }
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """All of them, flat."""
         yield from self._named.items()
+
+
+def _at_least_fp32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
 
 
 def split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.Parameter]]:

@@ -48,8 +48,10 @@ class LocalSteps:
         optimizer: of its parameters; its steps are counted. Its state stays with the rank. No
             GradScaler, which would skip steps on one rank and not on another.
         every: steps to a round.
-        plan: how Δ travels: a strategy's text or `Strategy`. With `dgc(momentum=…, nesterov=…)`
-            the plan keeps the outer momentum, so they must be `outer_momentum` and `nesterov`.
+        plan: how Δ travels: a strategy's text or `Strategy`. Δ is fp32, or float64 where the
+            parameter is, which travels whole, as `attach` says. With `dgc(momentum=…,
+            nesterov=…)` the plan keeps the outer momentum, so they must be `outer_momentum` and
+            `nesterov`.
         outer_lr, outer_momentum, nesterov: of the outer SGD (DiLoCo's defaults). 1, 0 and False
             make it the average of parameters.
         fragments: into how many parts, of about equal size, the parameters are split; part f is

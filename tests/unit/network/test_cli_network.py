@@ -225,7 +225,7 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
             str(tmp_path / "bad.json"),
             *files[2:],
         ],
-        "path names a readable file": ["--ports", str(tmp_path / "no.json"), *files[2:]],
+        "names a readable file": ["--ports", str(tmp_path / "no.json"), *files[2:]],
     }
     for said, more in wrong.items():
         assert main(["network", "export", str(routes), "--format", "hccl", *more]) == 2

@@ -106,7 +106,7 @@ def test_other_rates_of_some_links() -> None:
             "fabric_gbps or oversubscription",
         ),
         (lambda: fat_tree(2, 2, 2, 2, 0), "cores is a whole number of at least 1; got 0"),
-        (lambda: leaf_spine(2, 2, 2).without("spine7"), "got 'spine7'. Write for example"),
+        (lambda: leaf_spine(2, 2, 2).without("spine7"), "got 'spine7'. Name one that is there"),
         (lambda: leaf_spine(2, 2, 2).without(Link("a", "b")), "a link or a switch"),
         (lambda: leaf_spine(2, 2, 2).with_rates({Link("a", "b"): 1}), "a link of the topology"),
     ],

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.document import Broken
 from gradwire.errors import GradwireError, PlanError
 from gradwire.planner.curves import CURVE, FREE, Curve, check_schedule, curve_of
 from gradwire.planner.fit import fit
+from gradwire.schema import Broken
 
 NUMBER = st.floats(0, 1e6)
 STEPS = st.lists(st.tuples(st.floats(0.01, 1e3), st.floats(0, 1e3)), min_size=1, max_size=6)

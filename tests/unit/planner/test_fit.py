@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from gradwire.document import Broken
 from gradwire.errors import PlanError
 from gradwire.planner.fit import FIT, fit
+from gradwire.schema import Broken
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 

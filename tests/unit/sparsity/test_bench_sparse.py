@@ -228,9 +228,11 @@ def test_points_that_are_not_there(tmp_path: Path) -> None:
     ("more", "said"),
     [
         (["gnn"], "a preset is one of"),
-        (["bert", "--workers", "0"], "workers are counted from 1; got 0"),
+        (["bert", "--workers", "0"], "workers are counted from 1 to 1,048,576; got 0"),
         (["bert", "--scale", "0"], "scale multiplies"),
-        (["bert", "--count", "0"], "workers are counted from 1; got 0"),
+        (["bert", "--workers", str(10**20)], f"counted from 1 to 1,048,576; got {10**20}"),
+        (["bert", "--scale", "1e20"], "above 0, 64 at most; got 1e+20"),
+        (["bert", "--count", "0"], "workers are counted from 1 to 1,048,576; got 0"),
         (["bert", "--latency-ms", "-1"], "latency is 0 ms or more; got -1"),
         (["bert", "--latency-ms", "inf"], "latency is 0 ms or more; got inf"),
         (["bert", "--rate", "fast"], "a rate is a number of bits per second"),

@@ -285,7 +285,9 @@ def test_too_many_disjoint_workers() -> None:
 
 @pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf"), "1/4"])
 def test_a_wrong_scale(scale: float) -> None:
-    with pytest.raises(UsageError, match=r"a number above 0; got .*Use for example scale=1/64"):
+    with pytest.raises(
+        UsageError, match=r"a number above 0, 64 at most; got .*Use for example scale=1/64"
+    ):
         synthetic("uniform", 2, scale=scale)
 
 

@@ -18,23 +18,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gradwire.document import (
-    JSON,
-    Broken,
-    Document,
-    List,
-    Made,
-    Maybe,
-    Number,
-    Schema,
-    Syntax,
-    Table,
-    Text,
-    Whole,
-)
+from gradwire.document import JSON, Document, Syntax
 from gradwire.errors import NetworkError
 from gradwire.network.fabric import Fabric
 from gradwire.network.importers.graph import Cable, fabric_of
+from gradwire.schema import Broken, List, Made, Maybe, Number, Schema, Table, Text, Whole
 
 _GBPS = {"gigabits_per_second": 1.0, "gigabytes_per_second": 8.0, "giga_bytes_per_second": 8.0}
 _NAME = re.compile(r"([\w.-]{1,99})(?:\[([0-9]{,9})(?:(:)([0-9]{,9}))?\])?")

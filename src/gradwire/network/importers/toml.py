@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradwire.document import TOML, Broken, Document, List, Map, Number, Row, Table, Text
+from gradwire.document import TOML, Document
 from gradwire.errors import NetworkError
 from gradwire.network.fabric import Fabric, Link, rate
 from gradwire.network.importers.graph import Cable, fabric_of
+from gradwire.schema import Broken, List, Map, Number, Row, Table, Text
 
 FORMAT = 1
 

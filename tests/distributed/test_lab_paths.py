@@ -23,6 +23,9 @@ pytestmark = [
 ]
 TOPOLOGY = leaf_spine(leaves=2, hosts=3, spines=3)
 ACROSS = Flows([0, 1, 2, 3, 4, 5], [3, 4, 5, 1, 2, 0], 400_000)
+MORE = 65_000
+"""Bytes beyond what is transferred: headers, acknowledgements, what a loaded machine sends again.
+Half of the smallest piece, so that one on the wrong link is seen."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def test_links_carry_what_the_plan_says(lab, scheme):
     routes = route(ACROSS, TOPOLOGY, scheme)
     carried = transfer(lab, pinned(routes)).link_bytes
     for link, expected in routes.link_bytes().items():
-        assert carried[link] == pytest.approx(float(expected), rel=0.04, abs=25_000), link
+        assert expected <= carried[link] < expected + MORE, link
     assert set(between_switches(carried)) == set(TOPOLOGY.links)
 
 
@@ -98,7 +101,7 @@ def test_hashed_transfers_arrive_and_are_counted(lab):
         expected[f"leaf{TOPOLOGY.leaf_of[one.source]}", f"spine{path}"] += size
     carried = transfer(lab, transfers).link_bytes
     for (leaf, spine), size in expected.items():
-        assert carried[Link(leaf, spine)] == pytest.approx(size, rel=0.04, abs=25_000)
+        assert size < carried[Link(leaf, spine)] < size + MORE
 
 
 def test_ranks_are_placed_in_the_order_asked_for(lab):
@@ -154,8 +157,8 @@ def test_what_cannot_be_asked(lab):
 def test_one_switch_counts_its_links_too():
     with Cluster(2, "1gbit") as flat:
         done = transfer(flat, hashed(Flows([0], [1], 500_000), seed=0))
-        assert done.link_bytes[Link("host0", "switch")] == pytest.approx(500_000, rel=0.02)
-        assert done.link_bytes[Link("switch", "host1")] == pytest.approx(500_000, rel=0.02)
+        assert 500_000 < done.link_bytes[Link("host0", "switch")] < 500_000 + MORE
+        assert 500_000 < done.link_bytes[Link("switch", "host1")] < 500_000 + MORE
     assert done.seconds >= 500_000 * 8 / 1e9 * 0.7  # what a burst lets through at once
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
+import os
 import re
 import shutil
 import sys
@@ -72,14 +73,14 @@ class NativeMutant:
             path.write_text(plain, encoding="utf-8")
 
     def put_in(self) -> None:
-        """Every function of the extension becomes the mutant's."""
+        """Every function of the extension becomes the mutant's; the fuzzer loads it, too."""
+        os.environ["GRADWIRE_TEST_NATIVE"] = str(self._extension)
         spec = importlib.util.spec_from_file_location("gradwire._native", self._extension)
         assert spec is not None
         assert spec.loader is not None
         mutant = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(mutant)
         vars(sys.modules["gradwire._native"]).update(vars(mutant))
-        self._extension.unlink()
 
 
 def mutants() -> Iterator[NativeMutant]:

@@ -36,6 +36,8 @@ from mutation.operators import Site, mutated, sites
 CORE = ("compressors", "feedback", "collectives", "layout", "runtime", "kernels", "planner",
         "network", "training", "optim", "tuning", "buckets.py", "plan.py", "registry.py",
         "strategy.py", "topology.py", "moves.py", "notation.py")  # fmt: skip
+FUZZED = ("kernels/", "network/", "planner/", "csrc/")
+HERE = Path(__file__).parent
 CASE_SECONDS = 150.0
 """A mutant of which nothing is heard for so long hangs."""
 MEMORY_BYTES = 8 << 30
@@ -43,7 +45,7 @@ MEMORY_BYTES = 8 << 30
 
 
 class Mutant(Protocol):
-    """One small change. key: what tells ranks which one, if they are to have it."""
+    """One small change. key: what tells other processes which one; "": they go without."""
 
     @property
     def key(self) -> str: ...
@@ -86,9 +88,11 @@ class PythonMutant:
         before = compile(source, path, "exec")
         after, site = mutated(source, path, self.number)
         new = dict(_codes(after, ""))
-        for name, old in _codes(before, ""):
-            if name == site.function:
-                exchange(old, new[name])
+        changed = sum(
+            exchange(old, new[name]) for name, old in _codes(before, "") if name == site.function
+        )
+        if not changed:
+            raise RuntimeError("nobody has the function that was to be changed")
 
 
 def python_mutants() -> Iterator[PythonMutant]:
@@ -123,7 +127,6 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     drawn = found[: 2 * count]  # more than are tried: some cannot be built
     campaign = Campaign(session, evidence.seconds, evidence.cases({m.line for m in drawn}))
     del evidence
-    gc.freeze()  # forks share what is there, and collect what they make
     campaign.run(drawn, count)
     return True
 
@@ -188,9 +191,12 @@ class Campaign:
         return Child(mutant, pid, ours)
 
     def _plan(self, mutant: Mutant) -> tuple[list[str], list[str]]:
-        """The cases that reach the line, the cheapest first: of the fast suite, and the others."""
+        """The cases that reach the line, the cheapest first: of the fast suite, and the others.
+        Last the fuzzer, of whose calls there is no evidence: they are made by other processes."""
         reaching = self._by_line[mutant.line] & self.items.keys()
         cheapest = sorted(reaching, key=lambda case: (self._seconds.get(case, 0.0), case))
+        if mutant.line[0].startswith(FUZZED):
+            cheapest += [case for case in self.items if case.startswith("tests/fuzz/")]
         return [c for c in cheapest if c in self.fast], [c for c in cheapest if c not in self.fast]
 
     def _try(self, mutant: Mutant, plan: tuple[list[str], list[str]], pipe: int) -> None:
@@ -199,8 +205,8 @@ class Campaign:
             os.dup2(silence, stream)
         limit_memory()
         os.environ["GRADWIRE_MUTANT"] = mutant.key
+        os.environ["PYTHONPATH"] = f"{HERE.parent}:{HERE}/start"
         mutant.put_in()
-        self._tell_ranks()
         failed = Failed()
         self.session.config.pluginmanager.register(failed)
         for suite, cases, seconds in (
@@ -217,15 +223,6 @@ class Campaign:
                     os.write(pipe, f"killed {failed.case}\n".encode())
                     return
             os.write(pipe, f"left {len(left)} of {len(cases)}\n".encode())
-
-    @staticmethod
-    def _tell_ranks() -> None:
-        try:
-            import ranks
-        except ImportError:
-            return
-        context = ranks._CONTEXT
-        context.set_forkserver_preload(["torch.distributed", "mutation.inject", "ranks"])
 
 
 def limit_memory() -> None:
@@ -286,15 +283,19 @@ class Child:
 # -- other code for one function ---------------------------------------------------------------
 
 
-def exchange(old: CodeType, new: CodeType) -> None:
+def exchange(old: CodeType, new: CodeType) -> int:
+    """Give the other code to every function that has the old; to how many."""
+    count = 0
     for thing in gc.get_objects():
         if type(thing) is FunctionType:  # isinstance would ask the thing
             code = thing.__code__
             same = code.co_filename == old.co_filename and code.co_name == old.co_name
             if same and code.co_firstlineno == old.co_firstlineno:
                 thing.__code__ = new
+                count += 1
         elif type(thing) is functools._lru_cache_wrapper:
             thing.cache_clear()
+    return count
 
 
 def _codes(code: CodeType, prefix: str) -> Iterator[tuple[str, CodeType]]:

@@ -4,9 +4,10 @@
         ranks.run(function, *arguments)       # one value per rank, or RanksFailed
         ranks.outcomes(function, *arguments)  # one Outcome per rank, whatever happened
 
-A fork server imports torch once, so a pool costs a fraction of a second. Every call has a hard
-time limit; a rank that passes it is asked for the stacks of all its threads, then killed. Warnings
-are errors in the ranks, too.
+A fork server imports torch once, with what an optimizer, DDP, FSDP and checkpoints import of it when
+they are first used, so a pool costs a fraction of a second. Every call has a hard time limit; a
+rank that passes it is asked for the stacks of all its threads, then killed. Warnings are errors in
+the ranks, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ import torch
 import torch.distributed as dist
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch.distributed", "gradwire.training.attach", "ranks"])
+_CONTEXT.set_forkserver_preload(
+    ["gradwire.tuning.attach", "torch._dynamo", "torch.distributed.checkpoint",
+     "torch.distributed.fsdp", "pytest", "ranks"]
+)  # fmt: skip
 
 
 class RanksFailed(AssertionError):

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
+from small import brief
 from torch import Tensor, nn
 
 from gradwire.planner.profile import Contention
@@ -144,6 +145,7 @@ def test_a_backward_that_waits_leaves_processors_to_others(one: Ranks) -> None:
     assert one.run(busy, 1.0) == [True]
 
 
+@brief()
 def shared() -> tuple[float, ...]:
     handle = attach(Chain(), "none | allreduce", bucket_bytes=1, lanes=2)
     session: Any = handle._session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from torch import Tensor
 from gradwire.errors import PeerError
 from gradwire.moves import AllGather, Exchange
 from gradwire.runtime.process_groups import make_group
-from gradwire.runtime.torch_dist import PACED_BYTES, Performer, _elsewhere
+from gradwire.runtime.torch_dist import PACED_BYTES, Performer, _elsewhere, _missing
 
 LARGE = 8 * 2**20
 
@@ -197,6 +198,14 @@ def test_ranks_that_failed_elsewhere_are_named_with_it() -> None:
         store.set(f"gradwire/failed/{rank}", where)
     elsewhere = _elsewhere(store, [0, 1], "bucket 0 in step 4")
     assert elsewhere == "; rank 1 failed in bucket 1 in step 3"
+
+
+def test_who_is_silent_is_waited_for() -> None:
+    store = dist.HashStore()
+    store.set("gradwire/failed/0", "")
+    assert _missing(store, [0, 1], 0.1) == [1]
+    threading.Timer(0.1, store.set, ("gradwire/failed/1", "")).start()
+    assert _missing(store, [0, 1], WIDE) == []
 
 
 def rooms() -> list[torch.device]:

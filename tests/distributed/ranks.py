@@ -36,12 +36,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    ["gradwire.tuning.attach", "torch._dynamo", "torch.distributed.checkpoint",
-     "torch.distributed.fsdp", "pytest", "ranks"]
+PRELOADED = (
+    "gradwire.tuning.attach", "torch._dynamo", "torch.distributed.checkpoint",
+    "torch.distributed.fsdp", "pytest", "ranks",
 )  # fmt: skip
+"""Imported once, by the fork server."""
 
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([*PRELOADED])
 _NUMBERS = itertools.count()
 """Of pools: in the file of one that has ended are the addresses of its ranks."""
 

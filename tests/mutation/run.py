@@ -178,7 +178,7 @@ class Campaign:
         except ImportError:
             return
         context = ranks._CONTEXT
-        context.set_forkserver_preload(["torch.distributed", "mutation.inject", "ranks"])
+        context.set_forkserver_preload([*ranks.PRELOADED, "mutation.inject"])
 
 
 class Failed:

@@ -4,15 +4,19 @@
         ranks.run(function, *arguments)       # one value per rank, or RanksFailed
         ranks.outcomes(function, *arguments)  # one Outcome per rank, whatever happened
 
-A fork server imports torch once, so a pool costs a fraction of a second. Every call has a hard
-time limit; a rank that passes it is asked for the stacks of all its threads, then killed. Warnings
-are errors in the ranks, too.
+    side_by_side(tmp_path, [(3, job), (4, other)])  # outcomes of each, in pools of their own
+
+A fork server imports torch once, with what an optimizer, FSDP and checkpoints import when they are
+first used, so a pool costs a fraction of a second. Every call has a hard time limit; a rank that
+passes it is asked for the stacks of all its threads, then killed. In ranks, too, warnings are
+errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -21,7 +25,8 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -31,8 +36,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+PRELOADED = (
+    "gradwire.tuning.attach", "torch._dynamo", "torch.distributed.checkpoint",
+    "torch.distributed.fsdp", "pytest", "ranks",
+)  # fmt: skip
+"""Imported once, by the fork server."""
+
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch.distributed", "gradwire.training.attach", "ranks"])
+_CONTEXT.set_forkserver_preload([*PRELOADED])
+_NUMBERS = itertools.count()
+"""Of pools: in the file of one that has ended are the addresses of its ranks."""
 
 
 class RanksFailed(AssertionError):
@@ -46,7 +59,6 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
     story: str = ""
-    seconds: float = 0.0
     died: bool = False
     hung: bool = False
 
@@ -62,7 +74,7 @@ class Ranks:
         self, world: int, directory: Path, *, timeout_seconds: float = 120.0, store: str = "file"
     ) -> None:
         self.world, self._timeout_seconds, self._store = world, timeout_seconds, store
-        self._directory, self._generation = directory, 0
+        self._directory = directory
         self._start()
 
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
@@ -81,11 +93,13 @@ class Ranks:
         if not all(p.is_alive() for p in self._processes):
             self.close()
             self._start()
-        began = time.monotonic()
-        deadline = began + (timeout_seconds or self._timeout_seconds)
         for pipe in self._pipes:
             pipe.send((function, args))
-        found: dict[int, Outcome] = {}
+        return self._gathered(timeout_seconds or self._timeout_seconds)
+
+    def _gathered(self, seconds: float) -> list[Outcome]:
+        """One outcome of each rank; if one of them hangs, all are ended."""
+        deadline, found = time.monotonic() + seconds, dict[int, Outcome]()
         while len(found) < self.world:
             waiting = {self._pipes[r]: r for r in range(self.world) if r not in found}
             ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
@@ -94,7 +108,6 @@ class Ranks:
             for pipe in ready:
                 rank = waiting[pipe]  # type: ignore[index]
                 found[rank] = self._received(rank)
-                found[rank].seconds = time.monotonic() - began
         hung = [r for r in range(self.world) if r not in found]
         for r in hung:
             found[r] = Outcome(hung=True, story=f"hung; its threads:\n{self._stacks(r)}")
@@ -117,8 +130,7 @@ class Ranks:
         self.close()
 
     def _start(self) -> None:
-        self._generation += 1
-        place = self._directory / f"store-{os.getpid()}-{id(self)}-{self._generation}"
+        place = self._directory / f"store-{os.getpid()}-{next(_NUMBERS)}"
         self._processes, self._pipes = [], []
         for rank in range(self.world):
             mine, theirs = _CONTEXT.Pipe()
@@ -136,7 +148,7 @@ class Ranks:
 
     def _meet(self) -> None:
         """Wait until all ranks are connected: a job may end the group while others still do."""
-        outcomes = [self._received(rank) for rank in range(self.world)]
+        outcomes = self._gathered(self._timeout_seconds)
         if not all(o.ok for o in outcomes):
             self.close()
             raise RanksFailed(f"no process group: {[o.story for o in outcomes]}")
@@ -157,6 +169,17 @@ class Ranks:
             os.kill(pid, signal.SIGUSR1)
             time.sleep(0.3)
         return path.read_text() if path.exists() else "(none)"
+
+
+def side_by_side(
+    directory: Path, jobs: Sequence[tuple[int, Callable[[], Any]]], *, store: str = "file"
+) -> list[list[Outcome]]:
+    """Each job on so many ranks of its own, all jobs at once: for those that wait for a limit."""
+    with contextlib.ExitStack() as stack:
+        pools = [stack.enter_context(Ranks(n, directory, store=store)) for n, _ in jobs]
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            calls = [threads.submit(p.outcomes, job) for p, (_, job) in zip(pools, jobs)]
+            return [call.result() for call in calls]
 
 
 def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> None:

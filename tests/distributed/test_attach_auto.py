@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Ranks
-from small import fingerprint, gradients, loss_of, small
+from small import brief, fingerprint, gradients, loss_of, small
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -25,6 +25,7 @@ STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
 PATIENCE = 4000  # steps: three races of twenty rounds
 
 
+@brief()
 def settled(ddp: bool, loop: str) -> tuple[Any, ...]:
     """What was found, and what the model has become."""
     module = small()
@@ -95,6 +96,7 @@ def test_a_found_plan_is_a_plan(two: Ranks, tmp_path: Path) -> None:
     assert two.run(resumed_from, str(path)) == [f"{digest}"] * 2
 
 
+@brief()
 def on_machines(machine_of: tuple[int, ...], strategy: str) -> str:
     """What was found, or refused, on machines with these ranks."""
     os.environ["GROUP_RANK"] = str(machine_of[dist.get_rank()])
@@ -193,6 +195,7 @@ def test_a_plan_that_is_adopted_by_hand_stays(two: Ranks) -> None:
     two.run(adopted_by_hand)
 
 
+@brief()
 def clipped() -> None:
     model = small()
     handle: Any = gradwire.attach(model, "auto", strategies=[STRATEGIES[0]], clip_norm=1.0)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+from faults import Broken, Story
+from ranks import Ranks, side_by_side
 from small import attached, entry, fingerprint, from_all, gradients, loss_of, small
-from test_attach_errors import PATIENCE, Story, until_it_breaks
 from test_attach_handle import resources_of
 from test_attach_members import (
     Told,
@@ -228,37 +228,36 @@ MOVES = 15
 vectors."""
 
 
-@pytest.mark.parametrize("at", first([0, 6, 1, 3, 9], 2))
-def test_a_dead_rank_ends_every_other(tmp_path: Path, at: int) -> None:
-    """Whichever group it was needed in, and also those that never meet it."""
-    die_and_tell(tmp_path, at, ddp=False)
+def at_move(at: int, step: int = 0, ddp: bool = False) -> Broken:
+    fault = Die(at=step * MOVES + at)
+    return Broken(3, fault, step, STRATEGIES[2], ddp=ddp, wide=40, waits=True)
 
 
-@pytest.mark.parametrize("at", first([3, 0, 6]))
-def test_a_dead_rank_ends_every_other_of_ddp(tmp_path: Path, at: int) -> None:
-    """In the fourth step: DDP has moves of its own before its second."""
-    die_and_tell(tmp_path, 3 * MOVES + at, ddp=True)
-
-
-def die_and_tell(directory: Path, at: int, ddp: bool) -> None:
-    with Ranks(4, directory) as ranks:
-        outcomes = ranks.outcomes(
-            until_it_breaks, 3, Die(at=at), STRATEGIES[2], ddp, 1, 40, timeout_seconds=30.0
-        )
-    assert outcomes[3].died
-    assert all(outcome.ok for outcome in outcomes[:3]), outcomes
-    stories: list[Story] = [outcome.value for outcome in outcomes[:3]]
-    assert all(kind == "PeerError" for kind, _, _, _ in stories), stories
-    assert any("rank 3 died" in text for _, text, _, _ in stories), stories
-    assert all(seconds < 2 * PATIENCE for _, _, seconds, _ in stories), stories
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [at_move(0), at_move(6), at_move(3, step=3, ddp=True)],
+        pytest.param([at_move(at) for at in (1, 3, 9)], marks=pytest.mark.full),
+        pytest.param([at_move(at, step=3, ddp=True) for at in (0, 6)], marks=pytest.mark.full),
+    ],
+)
+def test_a_dead_rank_ends_every_other(tmp_path: Path, jobs: list[Broken]) -> None:
+    """Whichever group it was needed in, and also those that never meet it. In the fourth step of
+    DDP, which has moves of its own before its second."""
+    for outcomes in side_by_side(tmp_path, [(4, job) for job in jobs]):
+        assert outcomes[3].died
+        assert all(outcome.ok for outcome in outcomes[:3]), outcomes
+        stories: list[Story] = [outcome.value for outcome in outcomes[:3]]
+        assert all(story.kind == "PeerError" for story in stories), stories
+        assert any("rank 3 died" in story.text for story in stories), stories
 
 
 def test_a_failing_rank_ends_every_other(four: Ranks) -> None:
     """Its own error there, PeerError elsewhere, and the pool lives on."""
     fault = Fail(at=3, error=ValueError("on purpose"))
-    stories: list[Story] = four.run(until_it_breaks, 0, fault, STRATEGIES[2], False, 1, 40)
-    assert stories[0][0] == "ValueError"
-    assert all(kind == "PeerError" for kind, _, _, _ in stories[1:]), stories
+    stories = four.run(Broken(0, fault, 0, STRATEGIES[2], wide=40, waits=True))
+    assert stories[0].kind == "ValueError"
+    assert all(story.kind == "PeerError" for story in stories[1:]), stories
     assert len(set(four.run(trained))) == 1
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -199,7 +200,9 @@ def told(strategy: str) -> None:
     with attached(model, strategy) as handle:
         fresh = handle.stats()
         assert fresh["steps"] == fresh["bytes_sent"] == fresh["residual_norm"] == 0.0
+        began = perf_counter()
         train(model, range(5))
+        seconds = perf_counter() - began
         stats, trace = handle.stats(), handle.trace
         sizes = {n: p.numel() for n, p in model.named_parameters()}
         assert stats["steps"] == 5
@@ -223,7 +226,7 @@ def told(strategy: str) -> None:
         assert sum(trace.bytes_sent) == pytest.approx(wanted)  # the last step's alone
         assert trace.bytes_sent[dist.get_rank()] == pytest.approx(wanted)
         for key in ("encode_seconds", "wire_seconds", "decode_seconds", "exposed_seconds"):
-            assert 0.0 < stats[key] < 1.0, key
+            assert 0.0 < stats[key] < seconds, f"{key}: of one step, not more than of five"
         assert 0.0 <= stats["overlap"] <= 1.0
         kept = [x.norm() for x in residuals(handle).values()]
         norm = float(torch.stack(kept).norm()) if kept else 0.0

@@ -5,21 +5,27 @@ from __future__ import annotations
 import os
 import random
 import re
-import time
+import threading
+from functools import partial
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+from faults import (
+    WIDE,
+    everybody_is_heard_but,
+    lowered_limits,
+    tell_that_it_is_over,
+    wait_until_it_is_over,
+)
+from ranks import Ranks, side_by_side
 from torch import Tensor
 
 from gradwire.errors import PeerError
 from gradwire.moves import AllGather, Exchange
 from gradwire.runtime.process_groups import make_group
-from gradwire.runtime.torch_dist import PACED_BYTES, Performer, _elsewhere
+from gradwire.runtime.torch_dist import PACED_BYTES, Performer, _elsewhere, _missing
 
-PATIENCE = 4.0  # seconds: the group's timeout where a test waits for it
 LARGE = 8 * 2**20
 
 
@@ -135,62 +141,55 @@ def test_a_group_is_not_the_world(tmp_path: Path) -> None:
 # -- a rank that is gone -------------------------------------------------------------------------
 
 
-def dies(lost: int, how: str) -> tuple[str, float]:
-    """What this rank hears, and after how long, of one that takes part once, and then is gone."""
-    own = performer(PATIENCE)
+def dies(lost: int, how: str) -> str:
+    """What this rank hears of one that takes part once, and then is gone."""
+    own = performer(WIDE)
     world = own.world
     size = LARGE if how == "midway" else 100
     sizes: list[list[int | None]] = [
         [None if a == b else size for b in range(world)] for a in range(world)
     ]
     exchanged(own, sizes)
-    if own.rank == lost and how == "before":
-        os._exit(1)
-    if own.rank == lost and how == "stuck":
-        time.sleep(PATIENCE + 5)
-        return "", 0.0
-    if own.rank == lost:  # what it promised to send and to receive is under way
-        operations = [
-            dist.P2POp(dist.isend, data(lost, to, size), to, own.group)
-            for to in range(world)
-            if to != lost
-        ]
-        dist.batch_isend_irecv(operations)
-        os._exit(1)
-    began = time.monotonic()
-    try:
-        for step in range(1, 3):
-            exchanged(own, sizes, 0 if step == 1 else step)
-    except PeerError as error:
-        return str(error), time.monotonic() - began
+    with lowered_limits([own.group]), everybody_is_heard_but(lost):
+        if own.rank == lost:
+            return goes(own, size, how)
+        try:
+            for step in range(1, 3):
+                exchanged(own, sizes, 0 if step == 1 else step)
+        except PeerError as error:
+            tell_that_it_is_over()
+            return str(error)
     raise AssertionError("nobody missed the rank")
 
 
-@pytest.mark.parametrize(
-    ("how", "lost"),
-    [
-        *((how, lost) for how in ("before", "midway") for lost in range(3)),
-        pytest.param("stuck", 1, marks=pytest.mark.full),
-    ],
-)
-def test_the_rank_that_is_gone_is_named(tmp_path: Path, how: str, lost: int) -> None:
-    """The others fail as well, one by one, and still are to be heard of in time."""
-    with Ranks(3, tmp_path) as ranks:
-        outcomes = ranks.outcomes(dies, lost, how, timeout_seconds=30.0)
-    for rank, outcome in enumerate(outcomes):
-        if rank == lost:
-            assert outcome.died or how == "stuck"
-            continue
-        assert outcome.ok, outcome.story
-        text, seconds = outcome.value
-        named = re.search(r"; rank ([\d, ]+) died or is stuck", text)
-        assert named is not None, text
-        who = {int(r) for r in named[1].split(", ")}
-        # One that is a step ahead waits for whoever has stopped, and may be taken for dead.
-        assert who == {lost} or (how == "midway" and lost in who), text
-        assert "exchange" in text
-        assert "a test" in text
-        assert seconds < PATIENCE + 5
+def goes(own: Performer, size: int, how: str) -> str:
+    if how == "stuck":
+        wait_until_it_is_over()
+        return ""
+    if how == "midway":  # what it promised to send and to receive is under way
+        operations = [
+            dist.P2POp(dist.isend, data(own.rank, to, size), to, own.group)
+            for to in range(own.world)
+            if to != own.rank
+        ]
+        dist.batch_isend_irecv(operations)
+    os._exit(1)
+
+
+def test_the_rank_that_is_gone_is_named(tmp_path: Path) -> None:
+    """The others fail as well, one by one, and still are to be heard of."""
+    cases = [("stuck", 1), *((how, r) for how in ("before", "midway") for r in range(3))]
+    jobs = [(3, partial(dies, lost, how)) for how, lost in cases]
+    for (how, lost), outcomes in zip(cases, side_by_side(tmp_path, jobs)):
+        assert outcomes[lost].died or how == "stuck"
+        for outcome in outcomes[:lost] + outcomes[lost + 1 :]:
+            assert outcome.ok, outcome.story
+            text = outcome.value
+            named = re.search(r"; rank ([\d, ]+) died or is stuck", text)
+            assert named is not None, text
+            assert named[1] == str(lost), text
+            assert "exchange" in text
+            assert "a test" in text
 
 
 def test_ranks_that_failed_elsewhere_are_named_with_it() -> None:
@@ -199,6 +198,14 @@ def test_ranks_that_failed_elsewhere_are_named_with_it() -> None:
         store.set(f"gradwire/failed/{rank}", where)
     elsewhere = _elsewhere(store, [0, 1], "bucket 0 in step 4")
     assert elsewhere == "; rank 1 failed in bucket 1 in step 3"
+
+
+def test_who_is_silent_is_waited_for() -> None:
+    store = dist.HashStore()
+    store.set("gradwire/failed/0", "")
+    assert _missing(store, [0, 1], 0.1) == [1]
+    threading.Timer(0.1, store.set, ("gradwire/failed/1", "")).start()
+    assert _missing(store, [0, 1], WIDE) == []
 
 
 def rooms() -> list[torch.device]:

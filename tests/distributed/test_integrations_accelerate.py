@@ -19,12 +19,13 @@ from trainers import (
     Trained,
     launched,
     loader,
+    needs,
     net,
     sgd,
     trained,
 )
 
-pytest.importorskip("accelerate")
+needs("accelerate")
 
 
 @pytest.fixture(scope="module")

@@ -17,12 +17,13 @@ from trainers import (
     Trained,
     launched,
     loader,
+    needs,
     net,
     sgd,
     trained,
 )
 
-pytest.importorskip("lightning")
+needs("lightning")
 
 
 @pytest.fixture(scope="module")

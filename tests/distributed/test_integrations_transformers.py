@@ -23,11 +23,12 @@ from trainers import (
     Rows,
     Trained,
     launched,
+    needs,
     sgd,
     trained,
 )
 
-pytest.importorskip("transformers")
+needs("transformers")
 
 
 @pytest.fixture(scope="module")

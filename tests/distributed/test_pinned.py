@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from faults import WIDE, everybody_is_heard_but
 from ranks import Ranks
 from small import attached, close, fingerprint, gradients, loss_of, raised, small
 from torch import Tensor
@@ -325,13 +326,16 @@ def test_what_is_refused_is_refused_on_every_rank(three: Ranks, case: str, words
 
 def one_dies() -> str:
     planes.TURN_BYTES = 0
-    group, own = make_group(None, 4.0), pins.write(planned(dist.get_world_size()))
+    group, own = make_group(None, WIDE), pins.write(planned(dist.get_world_size()))
     with placed():
-        pinned = PlanePerformer(group, join_planes(*agreed_pins(own, group, CPU), group, 4.0))
+        pinned = PlanePerformer(group, join_planes(*agreed_pins(own, group, CPU), group, WIDE))
     pinned.perform(AllReduce(torch.ones(300_000)), "a test")
     if dist.get_rank() == 1:
         os._exit(3)
-    return raised(lambda: pinned.perform(AllReduce(torch.ones(300_000)), "bucket 7"), PeerError)
+    with everybody_is_heard_but(1):
+        return raised(
+            lambda: pinned.perform(AllReduce(torch.ones(300_000)), "bucket 7"), PeerError
+        )
 
 
 def test_a_dead_rank_is_named_and_nobody_hangs(tmp_path: Path) -> None:

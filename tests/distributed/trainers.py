@@ -15,9 +15,11 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
 import torch
 from small import fingerprint
 from torch import Tensor, nn
@@ -109,6 +111,12 @@ def loader() -> torch.utils.data.DataLoader[tuple[Tensor, Tensor]]:
 
 def sgd(model: nn.Module, job: Job) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=job.momentum)
+
+
+def needs(name: str) -> None:
+    """Skip the module where the trainer is not installed; its import, of seconds, is for ranks."""
+    if find_spec(name) is None:
+        pytest.skip(f"{name} is not installed", allow_module_level=True)
 
 
 def launched() -> None:

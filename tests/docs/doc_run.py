@@ -30,6 +30,7 @@ COMPUTES = {"available", "bench sparse", "explain", "network", "plan"}
 """Commands that are run."""
 
 SMALLER = {
+    "leaf_spine(16, 16, 16)": "leaf_spine(4, 4, 4)",
     "fat_tree(4, 4, 8, 4, 4)": "fat_tree(2, 2, 8, 4, 4)",
     "rail_optimized(8, 16, 8, 16)": "rail_optimized(2, 8, 8, 16)",
     "examples/parallel.toml": "small.toml",

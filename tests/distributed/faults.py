@@ -1,0 +1,159 @@
+"""A job in which a rank dies, stalls or fails; what each rank tells of it.
+
+No clock decides: limits are so wide that only a hang reaches them. Where the others hear of a
+fault by their limit alone, it is lowered when all ranks have come to the step in which it strikes;
+and whoever has failed waits until all others have told that they have, too, however late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from time import monotonic
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.runtime import torch_dist
+from gradwire.runtime.faulty import Fault, inject
+
+WIDE = 60.0
+"""Seconds: nothing takes so long that is no hang, with fifty processes on two cores either."""
+
+SHORT = timedelta(seconds=2)
+"""For what is to be waited for in vain."""
+
+
+class Story(NamedTuple):
+    """Kind and text of what this rank's backward raised, and what the next one did."""
+
+    kind: str
+    text: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A fault, the rank and the step in which it strikes, and who is trained how.
+
+    waits: the others hear of it by their limit alone, as nobody closes a connection.
+    """
+
+    rank: int
+    fault: Fault
+    step: int
+    plan: str
+    ddp: bool = False
+    lanes: int = 1
+    wide: int = 20
+    waits: bool = False
+
+    def __call__(self) -> Story:
+        with everybody_is_heard_but(self.rank):
+            return until_it_breaks(self)
+
+
+def until_it_breaks(job: Broken) -> Story:
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Linear(job.wide, 8), nn.Linear(8, job.wide))
+    if job.ddp:
+        model = DistributedDataParallel(model)
+    handle = gradwire.attach(
+        model, job.plan, timeout_seconds=WIDE, lanes=job.lanes, bucket_bytes=1
+    )
+    conductor = handle._session.conductor
+    groups = [group for lane in conductor._lanes for group in groups_of(lane.performer)]
+    inject(conductor, job.fault, rank=job.rank, lane=0)
+
+    def step() -> None:
+        model.zero_grad()
+        model(torch.randn(2, job.wide)).square().mean().backward()
+
+    for _ in range(job.step):
+        step()
+    story = Story("", "", "")
+    try:
+        with lowered_limits(groups) if job.waits else nullcontext():
+            step()
+            step()  # who was through before the fault meets it here
+    except Exception as error:
+        tell_that_it_is_over()
+        story = Story(type(error).__name__, str(error), "")
+        try:
+            step()
+        except Exception as next_error:
+            story = story._replace(after=f"{type(next_error).__name__}: {next_error}")
+    handle.detach()
+    return story
+
+
+@contextmanager
+def lowered_limits(groups: Iterable[dist.ProcessGroup]) -> Iterator[None]:
+    """Of all that is exchanged inside. All ranks come to it, and begin at once."""
+    dist.barrier()
+    for group in groups:
+        dist.distributed_c10d._set_pg_timeout(SHORT, group)  # of collectives alone
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_dist, "_Waits", ShortWaits)
+        yield
+
+
+class ShortWaits(torch_dist._Waits):
+    """For what is sent between pairs of ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._deadline = monotonic() + SHORT.total_seconds()
+
+
+def groups_of(performer: Any) -> list[dist.ProcessGroup]:
+    return [performer.group, *(part.group for part in performer._parts.values())]
+
+
+@contextmanager
+def everybody_is_heard_but(lost: int) -> Iterator[None]:
+    """Here, ranks that ask who has failed hear of all but this one, and do not wait for it."""
+    asked = torch_dist._missing
+
+    def missing(store: Any, ranks: Any, patience_seconds: float) -> list[int]:
+        if patience_seconds:
+            asked(store, [r for r in ranks if r != lost], WIDE)
+        return asked(store, ranks, 0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_dist, "_missing", missing)
+        yield
+
+
+# -- a fault that is over when the others have given up ------------------------------------------
+
+
+def tell_that_it_is_over() -> None:
+    with suppress(RuntimeError):  # the store may be what is lost
+        dist.distributed_c10d._get_default_store().set(f"tests/over/{dist.get_rank()}", "yes")
+
+
+def wait_until_it_is_over() -> None:
+    """For all other ranks."""
+    others = set(range(dist.get_world_size())) - {dist.get_rank()}
+    store = dist.distributed_c10d._get_default_store()
+    store.wait([f"tests/over/{r}" for r in others], timedelta(seconds=WIDE))
+
+
+@dataclass(frozen=True)
+class Stuck(Fault):
+    """Before move `at`."""
+
+    at: int
+
+    def before(self, number: int, move: Any) -> Any:
+        if number == self.at:
+            wait_until_it_is_over()
+        return move

@@ -31,7 +31,7 @@ from harness.reach import Reached
 RUN = 2000
 """Calls of one process."""
 DEAF_SECONDS = 1.5
-MEMORY_BYTES = 6 << 30
+MEMORY_BYTES = 2 << 30
 """Of addresses that a process may have, beyond those it begins with."""
 MOST_HANGS = 5
 """Of one target: then it is called no more."""

@@ -168,7 +168,8 @@ def _stride(draw: Draw, x: Tensor) -> Tensor:
 
 
 def _expanded(draw: Draw, x: Tensor) -> Tensor:
-    return x.new_zeros(1).expand(x.numel()) if draw.chance(0.7) else x[:1].expand_as(x)
+    one = x.new_zeros(1) if draw.chance(0.7) or not x.dim() else x[:1]
+    return one.expand(x.numel()) if one.dim() == 1 else one.expand_as(x)
 
 
 def _apart(draw: Draw, x: Tensor) -> Tensor:

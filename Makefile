@@ -94,7 +94,7 @@ ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py h
 SANITIZED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
   GRADWIRE_TEST_NATIVE=$$(echo build/asan/gradwire/_native*.so) UBSAN_OPTIONS=print_stacktrace=1
 ASAN = detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096
-FUZZ_CALLS = $(if $(SUITE),200000,10000)
+FUZZ_CALLS = $(if $(SUITE),200000,15000)
 
 test-sanitized: setup build/asan/.ready  ## what decodes or searches, and calls of anything, where every address is checked
 	$(SANITIZED) ASAN_OPTIONS=$(ASAN):log_path=build/asan/report \

@@ -33,6 +33,7 @@ Numbers = NDArray[np.int64]
 NO_LINK = -1
 _FASTEST = 10**18  # bits per second
 _MOST_UPLINKS, _MOST_LINKS = 1 << 20, 1 << 28
+_MANY_LEAVES = 4096  # more than that, and sorting pairs is cheaper than marking them in a square
 BELOW = -1
 """Instead of a path: it stays below the leaf, and needs no link between switches."""
 EVERY = -2
@@ -177,9 +178,12 @@ class Fabric:
     def pairs(self, source: Numbers, target: Numbers) -> tuple[tuple[Numbers, Numbers], Numbers]:
         """The different pairs of leaves, in order, and which of them each one is."""
         numbers = source * self.leaves + target
+        if self.leaves > _MANY_LEAVES:
+            some, which = np.unique(numbers, return_inverse=True)
+            return np.divmod(some, self.leaves), which
         there = np.zeros(self.leaves**2, np.bool_)
         there[numbers] = True
-        which: Numbers = (np.cumsum(there) - 1)[numbers]
+        which = (np.cumsum(there) - 1)[numbers]
         return np.divmod(np.flatnonzero(there), self.leaves), which
 
     def path_rates(self, source: Numbers, target: Numbers) -> Numbers:

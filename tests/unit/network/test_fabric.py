@@ -138,6 +138,15 @@ def test_columns_that_do_not_fit_are_refused(changes: dict[str, Any], said: str)
         replace(leaf_spine(2, 2, 2), **changes)
 
 
+@pytest.mark.parametrize("leaves", [9, 1 << 16])
+def test_pairs_are_counted_once_in_order(leaves: int) -> None:
+    """And take no memory of the square of many leaves."""
+    source, target = np.array([7, 0, 7, 3, 0]), np.array([1, 8, 1, 2, 2])
+    (a, b), which = leaf_spine(leaves, 1, 1).pairs(source, target)
+    assert (a.tolist(), b.tolist()) == ([0, 0, 3, 7], [2, 8, 2, 1])
+    assert which.tolist() == [3, 1, 3, 2, 0]
+
+
 @pytest.mark.parametrize(
     ("build", "what"),
     [

@@ -115,7 +115,7 @@ def _alias(draw: Draw, given: dict[str, object]) -> None:
     name, other = draw.one(names), draw.one(held)
     own = given[name]
     assert isinstance(own, Tensor)
-    if other.is_contiguous() and other.dtype != torch.bool and own.dim() == 1:
+    if is_whole(other) and other.is_contiguous() and other.dtype != torch.bool and own.dim() == 1:
         room = other.view(-1).view(torch.uint8)
         size, need = own.element_size(), own.numel() * own.element_size()
         if room.numel() >= need:

@@ -94,14 +94,21 @@ ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py h
   $(addprefix tests/unit/network/test_,colouring.py failures.py flow_engine.py hashed.py least_loaded.py packet_engine.py \
   packet_limits.py packet_turns.py)
 
-test-sanitized: setup build/asan/.ready  ## what decodes or searches, where every address is checked
-	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0:log_path=build/asan/report GRADWIRE_TEST_NATIVE=$$(echo build/asan/gradwire/_native*.so) \
+# By the sanitizers of addresses and of what C++ leaves undefined.
+SANITIZED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so)" \
+  GRADWIRE_TEST_NATIVE=$$(echo build/asan/gradwire/_native*.so) UBSAN_OPTIONS=print_stacktrace=1
+# Calls that no sane caller makes ask for all the memory there is.
+FUZZED = ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=4096
+FUZZ_CALLS = $(if $(SUITE),200000,15000)
+
+test-sanitized: setup build/asan/.ready  ## what decodes or searches, and calls of anything, where every address is checked
+	$(SANITIZED) ASAN_OPTIONS=detect_leaks=0:log_path=build/asan/report \
 	  $(PY) -m pytest -q $(SUITE) --numprocesses $(PROCESSES) --dist worksteal $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
+	$(SANITIZED) $(FUZZED) $(PY) tests/fuzz/main.py --calls $(FUZZ_CALLS) --processes $(PROCESSES)
 
 build/asan/.ready: $(VENV)/.ready
 	rm -rf build/asan
-	$(PY) -m pip install --quiet --no-deps --target build/asan . -C cmake.define.GRADWIRE_SANITIZE=ON
+	$(PY) -m pip install --quiet --no-deps --target build/asan . -C cmake.define.GRADWIRE_SANITIZE=ON -C cmake.define.GRADWIRE_UNDEFINED=ON
 	@touch $@
 
 clean:  ## remove what the targets above made

@@ -101,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--limit", type=float, default=10.0, help="seconds that a call may take")
+    parser.add_argument("--limit", type=float, default=10.0, help="seconds of computing of a call")
     parser.add_argument("--seconds", type=float, default=0.0, help="stop after so many; 0: never")
     parser.add_argument("--only", default="", help="targets whose names match")
     parser.add_argument("--only-told", default="^$", help="targets whose findings do not count")

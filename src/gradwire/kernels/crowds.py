@@ -82,10 +82,13 @@ class Shape(NamedTuple):
 def shape_of(places: Tensor, n: int) -> Shape:
     """The shape of a list: of its crowds, if they pay.
 
-    places: (k,) int32, strictly ascending within 0 ... n-1: not looked at. Raises KernelError.
+    places: (k,) int32, strictly ascending within 0 ... n-1, of which the first alone is looked at.
+    Raises KernelError.
     """
     check_index_range(n)
     check_places("places", places)
+    if places.numel() and int(places[0]) < 0:
+        raise KernelError(f"places are from 0 on, but the first is {int(places[0])}; leave it out")
     k, found = places.numel(), core_for(places)
     if found is None:
         crowds = _count_twin(places)
@@ -98,8 +101,6 @@ def shape_of(places: Tensor, n: int) -> Shape:
 
 def _count_twin(places: Tensor) -> tuple[int, int, int]:
     """Crowded chunks, full ones, and places outside of them."""
-    if places.numel() and int(places[0]) < 0:
-        raise KernelError(f"places are from 0 on, but the first is {int(places[0])}; leave it out")
     inside = _by_chunk(places)[2]
     crowded, full = inside >= _CROWD, inside == CHUNK
     return int(crowded.sum()), int(full.sum()), int(inside[~crowded].sum())

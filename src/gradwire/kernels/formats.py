@@ -90,8 +90,9 @@ def decode_rows(form: Format, codes: torch.Tensor, m: int, scale: torch.Tensor) 
     """(blocks, bytes) as (blocks, m) fp32; scale: (blocks, 1)."""
     if form in (INT8, LEVELS8):
         return codes.view(torch.int8).float() * scale
-    if form in (E4M3, E5M2):
-        return _decode_float8(form, codes) * scale
+    if form in (E4M3, E5M2):  # the kernels read codes by way of fp16, which shows at its ends
+        up = 256.0 if form is E4M3 else 1.0
+        return (_decode_float8(form, codes) / up) * (scale * up)
     if form is POWERS:
         return _decode_powers(codes, m) * scale
     if form is TERNARY:

@@ -15,7 +15,7 @@ switch. Links that failed, or were never there, have rate 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.int64]
 NO_LINK = -1
 _FASTEST = 10**18  # bits per second
+_MOST_UPLINKS, _MOST_LINKS = 1 << 20, 1 << 28
+_MANY_LEAVES = 4096  # more than that, and sorting pairs is cheaper than marking them in a square
 BELOW = -1
 """Instead of a path: it stays below the leaf, and needs no link between switches."""
 EVERY = -2
@@ -176,9 +178,12 @@ class Fabric:
     def pairs(self, source: Numbers, target: Numbers) -> tuple[tuple[Numbers, Numbers], Numbers]:
         """The different pairs of leaves, in order, and which of them each one is."""
         numbers = source * self.leaves + target
+        if self.leaves > _MANY_LEAVES:
+            some, which = np.unique(numbers, return_inverse=True)
+            return np.divmod(some, self.leaves), which
         there = np.zeros(self.leaves**2, np.bool_)
         there[numbers] = True
-        which: Numbers = (np.cumsum(there) - 1)[numbers]
+        which = (np.cumsum(there) - 1)[numbers]
         return np.divmod(np.flatnonzero(there), self.leaves), which
 
     def path_rates(self, source: Numbers, target: Numbers) -> Numbers:
@@ -297,24 +302,26 @@ def count(name: str, number: int, least: int = 1, most: int | None = None) -> in
     return number
 
 
-_MOST_LINKS, _MOST_RATE = 1 << 28, (1 << 63) - 1
+def counts(**numbers: int) -> None:
+    """NetworkError unless each is a whole number above 0, and not of more links than there can
+    be."""
+    for name, number in numbers.items():
+        count(name, number, most=_MOST_LINKS)
 
 
 def evenly(
-    leaves_of_pods: Sequence[int], hosts: int, uplinks: Iterable[tuple[str, int]], cores: int,
-    host_rate: int, rate: int, core_rate: int = 0, plane_of: Sequence[int] = (),
+    pods: int, leaves: int, hosts: int, uplinks: int, named: Callable[[int], tuple[str, int]],
+    host_rate: int, rate: int, *, cores: int = 0, core_rate: int = 0, planes: int = 1,
 ) -> Fabric:  # fmt: skip
-    """As many hosts at every leaf, and one rate for all links of a tier."""
-    named = tuple(uplinks)
-    leaves, pods = sum(leaves_of_pods), len(leaves_of_pods)
-    ports = max(plane_of, default=0) + 1
-    low, high = leaves * len(named), pods * len(named) * cores
-    count("links of a fabric", int(2 * (leaves * hosts * ports + low + high)), 0, _MOST_LINKS)
-    count("a rate", int(max(host_rate, rate, core_rate)), 0, _MOST_RATE)
-    planes = np.array(plane_of or [0] * len(named), np.int64)
-    at_hosts = np.full((leaves * hosts, ports), host_rate, np.int64)
+    """As many leaves in every pod, hosts and uplinks at every leaf, uplinks in every plane, and
+    one rate for all links of a tier. named: the switch and the cable of each uplink."""
+    low, high = pods * leaves * uplinks, pods * uplinks * cores
+    count("uplinks of a leaf", uplinks, 1, _MOST_UPLINKS)
+    count("links of a fabric", 2 * (pods * leaves * hosts * planes + low + high), 0, _MOST_LINKS)
+    host = np.arange(pods * leaves * hosts)
+    at_hosts = np.full((len(host), planes), host_rate, np.int64)
     return Fabric(
-        np.arange(leaves * hosts) // hosts, np.repeat(np.arange(pods), leaves_of_pods), named,
-        planes, cores, at_hosts, at_hosts,
+        host // hosts, np.arange(pods * leaves) // leaves, tuple(map(named, range(uplinks))),
+        np.arange(uplinks) * planes // uplinks, cores, at_hosts, at_hosts,
         np.repeat(np.array([rate, core_rate], np.int64), [2 * low, 2 * high]),
     )  # fmt: skip

@@ -70,7 +70,7 @@ class Draw:
     def real(self, least: float, most: float) -> float:
         return self.dice.uniform(least, most)
 
-    def size(self, most: int = 4097, large: float = 0.001) -> int:
+    def size(self, most: int = 4097, large: float = 0.0003) -> int:
         """Elements of a tensor."""
         if self.chance(large):
             return LARGE + self.whole(0, 40)
@@ -119,12 +119,13 @@ class Draw:
     def places(self, k: int, n: int) -> Tensor:
         """(k,) int32, strictly ascending within 0 ... n - 1; k at most n."""
         if n <= 4 * LARGE:
-            chosen = torch.randperm(n, generator=self.generator)[:k]
+            order = torch.randperm(n, generator=self.generator)
             if k and self.chance(0.3):  # a run
-                chosen = torch.arange(k) + self.whole(0, n - k)
-        else:
-            chosen = torch.tensor(self.dice.sample(range(n), k), dtype=torch.int64)
-        return chosen.sort().values.int()
+                return torch.arange(k, dtype=torch.int32) + self.whole(0, n - k)
+            is_chosen = torch.zeros(n, dtype=torch.bool)
+            is_chosen[order[:k]] = True  # sorting takes longer
+            return is_chosen.nonzero().flatten().int()
+        return torch.tensor(sorted(self.dice.sample(range(n), k)), dtype=torch.int32)
 
     def stream(self, n: int, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """Places below n, and a value of each."""

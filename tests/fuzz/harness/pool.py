@@ -2,7 +2,9 @@
 
 A process makes a run of calls. It tells by shared memory which call it is at, and by a pipe what
 it found. Where it dies, another goes on after the call that killed it; where a call takes too
-long, it is interrupted as by a user, and killed if it does not listen.
+long, it is interrupted as by a user, and killed if it does not listen. What takes too long is told
+by the processor's time, so that nothing is found because a machine has much to do; a call that
+waits, and takes none, has ten times as long.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from harness.reach import Reached
 RUN = 2000
 """Calls of one process."""
 DEAF_SECONDS = 1.5
-MEMORY_BYTES = 6 << 30
+MEMORY_BYTES = 2 << 30
 """Of addresses that a process may have, beyond those it begins with."""
 MOST_HANGS = 5
 """Of one target: then it is called no more."""
@@ -68,13 +70,28 @@ class _Worker:
     slot: int
     last: int
     seen: int = -1
-    since: float = 0.0
-    interrupted: float = 0.0
+    since: tuple[float, float] = (0.0, 0.0)
+    interrupted: bool = False
     rest: bytes = b""
+
+    def begin(self) -> None:
+        """Counts seconds from now on."""
+        self.since = self._clocks()
+
+    def takes(self, seconds: float) -> bool:
+        """More than so many, or waits ten times as long."""
+        used, passed = (now - then for now, then in zip(self._clocks(), self.since))
+        return used > seconds or passed > 10 * seconds
+
+    def _clocks(self) -> tuple[float, float]:
+        """Of its processor, and of the wall."""
+        stat = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8")
+        ticks = stat.rpartition(")")[2].split()[11:13]  # of its own, and of the system for it
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), time.monotonic()
 
 
 class Pool:
-    """Makes calls 0 to calls - 1 of a seed. limit: seconds that a call may take."""
+    """Makes calls 0 to calls - 1 of a seed. limit: seconds of computing that a call may take."""
 
     def __init__(
         self, targets: Sequence[Target], reached: Reached, *, seed: int = 0, processes: int = 1,
@@ -133,7 +150,7 @@ class Pool:
         os.close(into)
         kept = os.dup(errors.fileno())
         errors.close()
-        return _Worker(process, out, kept, slot, last, first, time.monotonic())
+        return _Worker(process, out, kept, slot, last)
 
     def _again(self, worker: _Worker) -> _Worker | None:
         """The next process of that slot: the rest of the run, if it ended before."""
@@ -159,14 +176,16 @@ class Pool:
         if gone:
             self._buried(worker, status)
             return True
-        now, at = time.monotonic(), self._memory[worker.slot]
+        at = self._memory[worker.slot]
         if at != worker.seen:
-            worker.seen, worker.since, worker.interrupted = at, now, 0.0
-        elif worker.interrupted and now - worker.interrupted > DEAF_SECONDS:
+            worker.seen, worker.interrupted = at, False
+            worker.begin()
+        elif worker.interrupted and worker.takes(DEAF_SECONDS):
             os.kill(worker.process, signal.SIGKILL)
-        elif not worker.interrupted and now - worker.since > self.limit:
+        elif not worker.interrupted and worker.takes(self.limit):
             os.kill(worker.process, signal.SIGINT)
-            worker.interrupted = now
+            worker.interrupted = True
+            worker.begin()
         return False
 
     def _buried(self, worker: _Worker, status: int) -> None:

@@ -115,7 +115,7 @@ def _alias(draw: Draw, given: dict[str, object]) -> None:
     name, other = draw.one(names), draw.one(held)
     own = given[name]
     assert isinstance(own, Tensor)
-    if other.is_contiguous() and other.dtype != torch.bool and own.dim() == 1:
+    if is_whole(other) and other.is_contiguous() and other.dtype != torch.bool and own.dim() == 1:
         room = other.view(-1).view(torch.uint8)
         size, need = own.element_size(), own.numel() * own.element_size()
         if room.numel() >= need:
@@ -168,7 +168,8 @@ def _stride(draw: Draw, x: Tensor) -> Tensor:
 
 
 def _expanded(draw: Draw, x: Tensor) -> Tensor:
-    return x.new_zeros(1).expand(x.numel()) if draw.chance(0.7) else x[:1].expand_as(x)
+    one = x.new_zeros(1) if draw.chance(0.7) or not x.dim() else x[:1]
+    return one.expand(x.numel()) if one.dim() == 1 else one.expand_as(x)
 
 
 def _apart(draw: Draw, x: Tensor) -> Tensor:

@@ -96,12 +96,13 @@ def test_any_divisor_and_many_payloads_as_twin(form: Format, divisor: float) -> 
 @EACH
 @pytest.mark.parametrize("factor", [1.0, -1.0, 0.5, 0.3, -2.7, 1e-30, 1e30, 0.0])
 def test_add_as_twin(form: Format, factor: float) -> None:
-    for n in (0, 7, form.block, 2 * form.block + 33):
+    sizes = (0, 7, form.block, 2 * form.block + 33)
+    for n, by in [*((n, factor) for n in sizes), (99, 3e37)]:
         codes, scales = damaged(form, n, n)
         v = torch.randn(n + 1)[1:]
         wanted = v.clone()
-        add_codes(form, v, codes, scales, factor)
-        add_codes_twin(form, wanted, codes, scales, factor)
+        add_codes(form, v, codes, scales, by)
+        add_codes_twin(form, wanted, codes, scales, by)
         assert same(v, wanted)
 
 

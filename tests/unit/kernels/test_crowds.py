@@ -396,6 +396,8 @@ def test_wrong_arguments_are_refused() -> None:
             encode(places[1:], n, flat(36), flat_section)
         assert (section == 7).all()
         assert (flat_section == 7).all()
+    with pytest.raises(KernelError, match="places are from 0 on, but the first is -1"):
+        shape_of(torch.tensor([-1, 3], dtype=torch.int32), n)
     with pytest.raises(KernelError, match=r"2\^31-1"):
         shape_of(places, 2**31)
     with pytest.raises(PayloadError, match=r"must be uint8 of shape"):

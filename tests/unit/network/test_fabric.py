@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gradwire.errors import NetworkError
-from gradwire.network.builders import fat_tree, leaf_spine
+from gradwire.network.builders import dual_plane, fat_tree, leaf_spine, rail_optimized
 from gradwire.network.fabric import NO_LINK, Fabric, Link
 
 
@@ -138,7 +138,29 @@ def test_columns_that_do_not_fit_are_refused(changes: dict[str, Any], said: str)
         replace(leaf_spine(2, 2, 2), **changes)
 
 
-@pytest.mark.parametrize("shape", [(1 << 31, 1, 1), (2, 1 << 62, 1), (1 << 12, 1, 1 << 20)])
-def test_a_fabric_has_so_many_links_at_most(shape: tuple[int, int, int]) -> None:
-    with pytest.raises(NetworkError, match="links of a fabric is a whole number of at most"):
-        leaf_spine(*shape)
+@pytest.mark.parametrize("leaves", [9, 1 << 16])
+def test_pairs_are_counted_once_in_order(leaves: int) -> None:
+    """And take no memory of the square of many leaves."""
+    source, target = np.array([7, 0, 7, 3, 0]), np.array([1, 8, 1, 2, 2])
+    (a, b), which = leaf_spine(leaves, 1, 1).pairs(source, target)
+    assert (a.tolist(), b.tolist()) == ([0, 0, 3, 7], [2, 8, 2, 1])
+    assert which.tolist() == [3, 1, 3, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("build", "what"),
+    [
+        (lambda: leaf_spine(1 << 28, 1, 1), "links of a fabric"),
+        (lambda: leaf_spine(1 << 12, 1, 1 << 20), "links of a fabric"),
+        (lambda: leaf_spine(2, 1, 1, parallel=1 << 24), "uplinks of a leaf"),
+        (lambda: leaf_spine(2, 1, 1 << 64), "spines"),
+        (lambda: leaf_spine(2, 1 << 1100, 2, oversubscription=2), "hosts"),
+        (lambda: fat_tree(1 << 64, 1, 1, 1, 1), "pods"),
+        (lambda: dual_plane(2, 2, 2, planes=1 << 1100), "planes"),
+        (lambda: rail_optimized(1, 1 << 64, 1, 1), "machines"),
+    ],
+)
+def test_a_fabric_has_so_many_links_at_most(build: Any, what: str) -> None:
+    """Said before anything is made of so many."""
+    with pytest.raises(NetworkError, match=f"^{what} is a whole number of at most"):
+        build()

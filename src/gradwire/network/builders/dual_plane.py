@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.network.fabric import Fabric, above_zero, count, evenly, rate
+from gradwire.network.fabric import Fabric, above_zero, counts, evenly, rate
 
 
 def dual_plane(
@@ -16,13 +16,10 @@ def dual_plane(
     In the fabric, the switches of a rack are one leaf, whose uplinks belong to planes: a path is
     also a choice of the ports at both ends. NetworkError for what cannot be.
     """
-    shape = {"leaves": leaves, "hosts": hosts, "spines": spines, "planes": planes}
-    for name, number in shape.items():
-        count(name, number)
+    counts(leaves=leaves, hosts=hosts, spines=spines, planes=planes)
     port = above_zero("host_gbps", host_gbps) / planes
     return evenly(
-        [leaves], hosts,
-        [(f"plane{p}.spine{j}", 0) for p in range(planes) for j in range(spines)], 0,
+        1, leaves, hosts, planes * spines, lambda i: (f"plane{i // spines}.spine{i % spines}", 0),
         rate("host_gbps", port), rate("fabric_gbps", port if fabric_gbps is None else fabric_gbps),
-        plane_of=[p for p in range(planes) for _ in range(spines)],
+        planes=planes,
     )  # fmt: skip

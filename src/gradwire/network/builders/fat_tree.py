@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.network.fabric import Fabric, count, evenly, rate
+from gradwire.network.fabric import Fabric, counts, evenly, rate
 
 
 def fat_tree(
@@ -16,12 +16,10 @@ def fat_tree(
     between leaves and switches, core_gbps: above; None: as the tier below. NetworkError for what
     cannot be.
     """
-    shape = {"pods": pods, "leaves": leaves, "hosts": hosts, "switches": switches, "cores": cores}
-    for name, number in shape.items():
-        count(name, number)
+    counts(pods=pods, leaves=leaves, hosts=hosts, switches=switches, cores=cores)
     middle = host_gbps if fabric_gbps is None else fabric_gbps
     top = middle if core_gbps is None else core_gbps
     return evenly(
-        [leaves] * pods, hosts, [(f"switch{j}", 0) for j in range(switches)], cores,
-        rate("host_gbps", host_gbps), rate("fabric_gbps", middle), rate("core_gbps", top),
+        pods, leaves, hosts, switches, lambda i: (f"switch{i}", 0), rate("host_gbps", host_gbps),
+        rate("fabric_gbps", middle), cores=cores, core_rate=rate("core_gbps", top),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradwire.errors import NetworkError
-from gradwire.network.fabric import Fabric, above_zero, count, evenly, rate
+from gradwire.network.fabric import Fabric, above_zero, counts, evenly, rate
 
 
 def leaf_spine(
@@ -16,9 +16,8 @@ def leaf_spine(
     leaf's hosts together are so many times as fast as its uplinks. NetworkError for what cannot
     be, and for both.
     """
-    for name, number in {"leaves": leaves, "hosts": hosts, "spines": spines}.items():
-        count(name, number)
-    cables = spines * count("parallel", parallel)
+    counts(leaves=leaves, hosts=hosts, spines=spines, parallel=parallel)
+    cables = spines * parallel
     if oversubscription is not None:
         if fabric_gbps is not None:
             raise NetworkError(
@@ -29,7 +28,7 @@ def leaf_spine(
         above_zero("host_gbps", host_gbps)
         fabric_gbps = hosts * host_gbps / (oversubscription * cables)
     return evenly(
-        [leaves], hosts, [(f"spine{i // parallel}", i % parallel) for i in range(cables)], 0,
+        1, leaves, hosts, cables, lambda i: (f"spine{i // parallel}", i % parallel),
         rate("host_gbps", host_gbps),
         rate("fabric_gbps", host_gbps if fabric_gbps is None else fabric_gbps),
     )  # fmt: skip

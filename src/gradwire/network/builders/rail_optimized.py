@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gradwire.network.builders.leaf_spine import leaf_spine
-from gradwire.network.fabric import Fabric, count
+from gradwire.network.fabric import Fabric, counts
 
 
 def rail_optimized(
@@ -20,8 +20,7 @@ def rail_optimized(
     A host is a card: card r of machine m, counted over all groups, is host m * rails + r, and its
     leaf is group * rails + r. Rates as of `leaf_spine`. NetworkError for what cannot be.
     """
-    count("groups", groups)
-    count("rails", rails)
+    counts(groups=groups, machines=machines, rails=rails)
     made = leaf_spine(
         groups * rails, machines, spines, host_gbps=host_gbps, fabric_gbps=fabric_gbps,
         oversubscription=oversubscription,

@@ -163,7 +163,7 @@ def _merged(draw: Draw, n: int, values: list[torch.Tensor]) -> dict[str, object]
 
 @target(kernels.merge_streams, weight=8)
 def _merge_streams(draw: Draw) -> dict[str, object]:
-    n = draw.one((draw.size(), draw.size(), 2**24 + 1))
+    n = 2**24 + 1 if draw.chance(0.05) else draw.size()
     dense = min(n, 5000)
     streams = [draw.stream(dense) for _ in range(draw.whole(0, 4))]
     values = [v for _, v in streams]

@@ -20,6 +20,7 @@ import random
 import resource
 import select
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ import pytest
 
 from mutation import native
 from mutation.evidence import PACKAGE, Evidence, Line
+from mutation.imports import Finder, module_of
 from mutation.operators import Site, mutated, sites
 
 CORE = ("compressors", "feedback", "collectives", "layout", "runtime", "kernels", "planner",
@@ -83,6 +85,9 @@ class PythonMutant:
 
     def put_in(self) -> None:
         """Give every function of that name and place the other code; forget what is cached."""
+        if module_of(self.file) not in sys.modules:
+            sys.meta_path.insert(0, Finder(self.file, self.number))  # type: ignore[arg-type]
+            return
         path = f"{PACKAGE}/{self.file}"
         source = Path(path).read_text(encoding="utf-8")
         before = compile(source, path, "exec")

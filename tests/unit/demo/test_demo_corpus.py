@@ -62,6 +62,7 @@ def test_few_words_are_unknown(python_text: corpus.Corpus) -> None:
     assert 0 < float(unknown) < 0.03
 
 
+@pytest.mark.full
 def test_the_text_is_the_same_every_time(python_text: corpus.Corpus) -> None:
     again = corpus.build(held_out=1616)
     assert again.words == python_text.words

@@ -292,7 +292,7 @@ def test_twin_is_native_to_the_bit(seed: int) -> None:
 
 
 @pytest.mark.parametrize("slow", [0.3, 1.0, 3.0, 10.0])
-@pytest.mark.parametrize("n", [24, 70])
+@pytest.mark.parametrize("n", first([24, 70]))
 def test_twin_is_native_where_labels_are_dropped(slow: float, n: int) -> None:
     native, twin = in_turn(*realistic(n, slow, random.Random(n)), max_labels=4)
     assert native == twin

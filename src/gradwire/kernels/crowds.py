@@ -95,8 +95,9 @@ def shape_of(places: Tensor, n: int) -> Shape:
     else:
         places = places.contiguous()
         crowds = found[0].count_crowds(pointer(places), k)
-    shapes = [Shape(k, 0, 0, k), Shape(k, *crowds)] if crowds[0] else [Shape(k, 0, 0, k)]
-    return min(shapes, key=lambda shape: _bytes(n, shape))
+    flat, crowded = Shape(k, 0, 0, k), Shape(k, *crowds)
+    counts = crowds[0] > 0 and crowded.is_possible(n)  # what is no list may have any number
+    return min([flat, crowded] if counts else [flat], key=lambda shape: _bytes(n, shape))
 
 
 def _count_twin(places: Tensor) -> tuple[int, int, int]:

@@ -116,7 +116,7 @@ def _alias(draw: Draw, given: dict[str, object]) -> None:
     own = given[name]
     assert isinstance(own, Tensor)
     if is_whole(other) and other.is_contiguous() and other.dtype != torch.bool and own.dim() == 1:
-        room = other.view(-1).view(torch.uint8)
+        room = other.as_strided((other.numel(),), (1,)).view(torch.uint8)
         size, need = own.element_size(), own.numel() * own.element_size()
         if room.numel() >= need:
             begin = draw.whole(0, (room.numel() - need) // size) * size

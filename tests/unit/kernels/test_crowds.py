@@ -398,6 +398,8 @@ def test_wrong_arguments_are_refused() -> None:
         assert (flat_section == 7).all()
     with pytest.raises(KernelError, match="places are from 0 on, but the first is -1"):
         shape_of(torch.tensor([-1, 3], dtype=torch.int32), n)
+    no_list = torch.tensor([2, 255, *range(4, 15)], dtype=torch.int32)
+    assert shape_of(no_list, 16).entries == 13, "which the places are is not looked at"
     with pytest.raises(KernelError, match=r"2\^31-1"):
         shape_of(places, 2**31)
     with pytest.raises(PayloadError, match=r"must be uint8 of shape"):

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gradwire.collectives._prices import SAMPLE, Facts, prices, sampled
+from gradwire.collectives._prices import SAMPLE, Facts, _place_bytes, prices, sampled
+from gradwire.kernels.indices import code_bytes, smallest
 
 N = 2_000_000
 
@@ -40,6 +41,11 @@ def test_a_sample_fits_and_is_of_the_list(k: int) -> None:
     known = {p - 1 for p in kept if p}
     assert known <= set(whole.tolist())
     assert shift == 0 if k < SAMPLE else len(known) << shift == pytest.approx(k, rel=0.15)
+
+
+@pytest.mark.parametrize("k", [N * 9 // 10, N // 2, N // 10, N // 1000])
+def test_a_place_costs_what_the_smallest_list_has(k: int) -> None:
+    assert _place_bytes(N, k) == pytest.approx(code_bytes(smallest(N, k), N, k) / k, rel=0.02)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

@@ -141,7 +141,7 @@ def encode_indices_twin(indices: Tensor, n: int, code: str, section: Tensor) -> 
     if indices.numel() == 0:
         section.zero_()
     elif code == "int32":
-        section.copy_(indices.contiguous().view(torch.uint8))
+        section.copy_(_apart(indices).view(torch.uint8))
     elif code == "bitmap":
         section.copy_(_packed(_ones(indices.long(), n)))
     elif code == "elias_fano":
@@ -260,11 +260,15 @@ def decode_indices_twin(section: Tensor, n: int, code: str, indices_out: Tensor)
     indices_out.copy_(entries)
 
 
+def _apart(x: Tensor) -> Tensor:
+    """A copy: a view of another type must be aligned, and one element may have any stride."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
 def _read(section: Tensor, n: int, code: str, k: int) -> tuple[Tensor, bool]:
     """The first entries, at most k, int64, unchecked; and whether all that follows them is 0."""
     if code == "int32":
-        own = section.clone(memory_format=torch.contiguous_format)  # views must be aligned
-        return own.view(torch.int32).long(), True
+        return _apart(section).view(torch.int32).long(), True
     if code == "bitmap" or k == 0:
         places = _bits(section).nonzero().flatten()
         return places[:k], places.numel() <= k

@@ -153,6 +153,8 @@ def alike(one: object, other: object) -> bool:
             return False
         if not is_whole(one):
             return True
+        if one.is_complex():
+            one, other = torch.view_as_real(one), torch.view_as_real(other)
         if one.is_floating_point():
             one, other = one.detach(), other.detach()
             signs = one.signbit() == other.signbit()

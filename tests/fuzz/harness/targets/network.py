@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from gradwire.network import (
 from gradwire.network.engines import maxmin, packet
 from gradwire.network.engines.packet import Transport
 from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.fabric import Link
+from gradwire.network.routes import Routes
 from gradwire.network.workload import Workload
 from harness.draws import Draw, Made
 from harness.targets._register import target
@@ -127,7 +130,14 @@ def routed(asked: dict[str, Any], then: Any, **more: Any) -> object:
     return then(route(**asked), **more)
 
 
-@target(failures.sweep, weight=1, same=None)
+def swept(routes: Routes, what: Sequence[tuple[Link, ...]] | None, seed: int) -> object:
+    """Of a large fabric some: each failure is a plan of its own."""
+    if what is None and isinstance(routes, Routes) and len(routes.fabric.links) > 2000:
+        what = failures.cables(routes.fabric)[:100]
+    return failures.sweep(routes, what, seed)
+
+
+@target(swept, name="network.failures.sweep", weight=1, same=None)
 def _sweep(draw: Draw) -> dict[str, object]:
     asked = _asked(draw, PINNED)
     return {"routes": Made(route, asked), "what": None, "seed": draw.whole(0, 99)}

@@ -56,6 +56,17 @@ def test_same_bits_as_the_composition(text: str, n: int) -> None:
         assert all(same(states[0][name], states[1][name]) for name in states[0])
 
 
+@pytest.mark.parametrize("n", SIZES[1:])
+def test_the_places_are_those_of_what_arrives(n: int) -> None:
+    _, pieces = pieces_of("randk(0.3)", n)
+    sections, key, arrived = sections_of(pieces, n), Key(7, 0, "w", 1), torch.zeros(n)
+    assert pieces.encode(torch.ones(n), sections, key)
+    places = pieces.places(sections, n, key)
+    assert places is not None
+    pieces.decode(sections, arrived, key)
+    assert places.tolist() == arrived.nonzero().flatten().tolist()
+
+
 def test_each_piece_is_coded_where_it_lies() -> None:
     _, pieces = pieces_of("int8", 5000)
     sections = sections_of(pieces, 5000)

@@ -212,15 +212,6 @@ def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> 
         except BaseException as error:
             outcome.error, outcome.story = error, traceback.format_exc()
         pipe.send_bytes(_pickled(outcome))
-        _leave_groups()
-
-
-def _leave_groups() -> None:
-    """End those that a job made: each of Gloo's wakes a hundred times a second until then."""
-    world = dist.distributed_c10d._world
-    for group in list(world.pg_map):
-        if group is not world.default_pg:
-            dist.destroy_process_group(group)
 
 
 def _make_store(kind: str, place: str, rank: int, world: int) -> dist.Store:

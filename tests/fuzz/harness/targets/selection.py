@@ -56,11 +56,15 @@ def _update_topk(draw: Draw) -> dict[str, object]:
     return _state(draw)
 
 
+def _of_all(own: dict[str, object]) -> dict[str, object]:
+    """Without what is about the elements that are sent."""
+    sent = ("k", "indices", "values", "velocities", "mask")
+    return {name: value for name, value in own.items() if name not in sent}
+
+
 @target(update.advance)
 def _advance(draw: Draw) -> dict[str, object]:
-    own = _state(draw)
-    return {name: own[name] for name in own if name not in
-            ("k", "indices", "values", "velocities", "mask")}  # fmt: skip
+    return _of_all(_state(draw))
 
 
 def _undo(draw: Draw) -> dict[str, object]:
@@ -79,9 +83,7 @@ def _undo_topk(draw: Draw) -> dict[str, object]:
 
 @target(update.retreat)
 def _retreat(draw: Draw) -> dict[str, object]:
-    own = _undo(draw)
-    return {name: own[name] for name in own if name not in
-            ("indices", "values", "velocities", "mask")}  # fmt: skip
+    return _of_all(_undo(draw))
 
 
 @target(update.restore_topk)

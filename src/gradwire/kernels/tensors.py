@@ -121,17 +121,25 @@ def check_contiguous(name: str, tensor: torch.Tensor) -> None:
 def check_apart(name: str, tensor: torch.Tensor, *others: torch.Tensor | None) -> None:
     """KernelError if it shares memory with another: places that change while they are read, or
     what they point into, would lead anywhere."""
-    begin = tensor.data_ptr()
-    end = begin + tensor.nbytes
+    begin, end = _span(tensor)
     for other in others:
         if other is None or (address := other.data_ptr()) >= end:
             continue
-        shared = min(end, address + other.nbytes) - max(begin, address)
+        shared = min(end, _span(other)[1]) - max(begin, address)
         if shared > 0:
             raise KernelError(
                 f"{name} must not share memory with other tensors of the call, but {shared} bytes "
                 "are of both; pass one of its own"
             )
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where its memory begins and ends: strided, it has more than its elements; expanded, less."""
+    begin, bytes = tensor.data_ptr(), tensor.nbytes
+    if bytes and not tensor.is_contiguous():
+        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+        bytes = (last + 1) * tensor.element_size()
+    return begin, begin + bytes
 
 
 def goes_around(target: torch.Tensor) -> bool:

@@ -110,6 +110,21 @@ def test_places_do_not_change_while_they_are_read(call: Callable[[], object]) ->
         call()
 
 
+def test_an_expanded_vector_has_the_memory_of_one_number() -> None:
+    """What lies behind it is no part of it."""
+    memory = torch.ones(100)
+    x, own = memory[:1].expand(64), memory[1:9].view(torch.int32)
+    kernels.topk(x, 8, own, torch.zeros(8))
+    assert own.tolist() == list(range(8))
+
+
+def test_a_vector_with_a_stride_ends_at_its_last_number() -> None:
+    """Half the places, of twice the elements: beyond x's bytes, within its memory."""
+    memory = torch.ones(100)
+    with pytest.raises(KernelError, match="must not share memory"):
+        kernels.topk(memory[::2], 8, memory[60:68].view(torch.int32), torch.zeros(8))
+
+
 def _numbers() -> list[tuple[str, Callable[[], object]]]:
     x, bits = torch.ones(8), torch.zeros(1, dtype=torch.uint8)
     codes, scales = torch.zeros(8, dtype=torch.uint8), torch.zeros(1)

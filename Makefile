@@ -37,10 +37,10 @@ test-ranks: setup  ## the fast suite's part of several: they wait more than they
 test-mutants: setup  ## hours: does the fast suite see what every case sees? (docs/design/tests.md)
 	PYTHONPATH=tests $(PY) -m mutation.trace build/mutation/traced
 	PYTHONPATH=tests GRADWIRE_TEST_NATIVE=$$(echo $(PWD)/build/mutation/traced/made/_native*.so) $(PY) -m pytest -q \
-	  --full -p mutation.evidence --evidence build/mutation/evidence --numprocesses $(PROCESSES) --dist loadfile
-	PYTHONPATH=tests $(PY) -m pytest -q --full -p mutation.run --evidence-of build/mutation/evidence \
+	  --full --hypothesis-profile fast -p mutation.evidence --evidence build/mutation/evidence --numprocesses $(PROCESSES) --dist loadfile
+	PYTHONPATH=tests $(PY) -m pytest -q --full --hypothesis-profile fast -p mutation.run --evidence-of build/mutation/evidence \
 	  --mutants 300 --results build/mutation/python.json
-	PYTHONPATH=tests $(PY) -m pytest -q --full -p mutation.run --evidence-of build/mutation/evidence --native \
+	PYTHONPATH=tests $(PY) -m pytest -q --full --hypothesis-profile fast -p mutation.run --evidence-of build/mutation/evidence --native \
 	  --mutants 40 --results build/mutation/native.json
 
 lint: setup  ## ruff (lint, format) and mypy --strict
@@ -64,7 +64,7 @@ bench-convergence: setup  ## hours: accuracy at 0.1 % of the gradient beside den
 
 setup: $(VENV)/.ready  ## a .venv with pinned packages and gradwire in it, editable, kernels built
 
-$(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
+$(PY):
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "gradwire needs Python 3.11 or later; '$(PYTHON)' is not there. Install it, or say make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -74,7 +74,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*.
 	@command -v $${CXX:-c++} >/dev/null || { \
 	  echo "the kernels need a C++20 compiler; '$${CXX:-c++}' is not there. On Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
 	@echo "setting up $(VENV), once: about 2 minutes and 1.6 GB, most of it torch"
-	$(call part,1 of 3: a virtual environment,test -x $(PY) || $(PYTHON) -m venv $(VENV))
+	$(call part,1 of 3: a virtual environment,$(PYTHON) -m venv $(VENV))
+
+SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)
+
+$(VENV)/.ready: $(SOURCES) constraints.txt | $(PY)
 	$(call part,2 of 3: torch,$(INSTALL) torch)
 	$(call part,3 of 3: all other packages; compiling the kernels,$(INSTALL) --editable '.[dev]')
 	@touch $@
@@ -87,7 +91,8 @@ part = @echo "  $(1) ..."; began=$$(date +%s); $(2) && echo "  $(1): $$(($$(date
 test-oldest:  ## the tests with the oldest torch that is supported, where a wheel can be had
 	$(MAKE) test VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt
 
-# Whatever bytes arrive, no kernel may read or write out of bounds: what decodes is run where every address is checked.
+# Whatever bytes arrive, no kernel may read or write out of bounds: what decodes is run where every address is checked, but for
+# the twins, which are of torch.
 ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py hash_memory.py indices.py merges.py row_sums.py \
   rows.py signs.py sparse.py streams.py) $(addprefix tests/contract/test_,coded_payloads.py coo_rows.py payload_checks.py \
   stream_damage.py) $(addprefix tests/unit/planner/test_,joint.py link_bounds.py search.py timeline.py) \
@@ -103,10 +108,10 @@ FUZZ_CALLS = $(if $(SUITE),200000,15000)
 
 test-sanitized: setup build/asan/.ready  ## what decodes or searches, and calls of anything, where every address is checked
 	$(SANITIZED) ASAN_OPTIONS=detect_leaks=0:log_path=build/asan/report \
-	  $(PY) -m pytest -q $(SUITE) --numprocesses $(PROCESSES) --dist worksteal $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
+	  $(PY) -m pytest -q $(SUITE) --numprocesses $(PROCESSES) --dist worksteal -k 'not [twin' $(ASAN_TESTS) || { cat build/asan/report* 2>/dev/null; exit 1; }
 	$(SANITIZED) $(FUZZED) $(PY) tests/fuzz/main.py --calls $(FUZZ_CALLS) --processes $(PROCESSES)
 
-build/asan/.ready: $(VENV)/.ready
+build/asan/.ready: $(SOURCES) | $(PY)
 	rm -rf build/asan
 	$(PY) -m pip install --quiet --no-deps --target build/asan . -C cmake.define.GRADWIRE_SANITIZE=ON -C cmake.define.GRADWIRE_UNDEFINED=ON
 	@touch $@

@@ -1,4 +1,4 @@
-"""What every test may use: golden files, and hypothesis with drawn but repeatable examples."""
+"""What every test may use: golden files, and an extension that is not installed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import hypothesis
 import pytest
 import torch
 
@@ -24,12 +23,6 @@ if NATIVE := os.environ.get("GRADWIRE_TEST_NATIVE"):
 GOLDEN = Path(__file__).parent / "golden"
 
 pytest_plugins = ("suites", "pytester")
-
-# The same examples on every machine and run: a failure in CI is the failure at home.
-hypothesis.settings.register_profile(
-    "gradwire", max_examples=50, deadline=None, derandomize=True, database=None
-)
-hypothesis.settings.load_profile("gradwire")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,7 +2,8 @@
 
 Of a test with several parameters the fast suite runs so few cases that any two values still meet
 in one. Of a strategy the values are its compressor, feedback and collective, by name; each member
-with its own parameters is met at least once. Of a parameter called "seed" there are the first 12.
+with its own parameters is met at least once. Of a parameter called "seed" there are the first 12,
+of hypothesis' examples the first 40 of 200.
 Two marks say where that is not right, and docs/design/tests.md by which evidence:
 
     @pytest.mark.full     in the full suite only: others find what it finds, or it takes long
@@ -20,9 +21,17 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
+import hypothesis
 import pytest
 
 SEEDS = 12
+EXAMPLES = {"fast": 40, "full": 200}
+"""Hypothesis' profiles, and how many examples a test has in each."""
+for _name, _count in EXAMPLES.items():
+    # The same on every machine and run: a failure in CI is the failure at home.
+    hypothesis.settings.register_profile(
+        _name, max_examples=_count, deadline=None, derandomize=True, database=None
+    )
 
 
 def first(values: Iterable[Any], count: int = 1) -> list[Any]:
@@ -37,6 +46,11 @@ def first(values: Iterable[Any], count: int = 1) -> list[Any]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="every case, not the fast suite alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    whole = "full" if config.getoption("--full") else "fast"
+    hypothesis.settings.load_profile(config.getoption("--hypothesis-profile") or whole)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -38,7 +38,6 @@ def gradients(draw: st.DrawFn) -> list[Tensor]:
     return [x.coalesce() if draw(st.booleans()) else x for x in xs]
 
 
-@settings(max_examples=150, deadline=None)
 @given(gradients(), st.booleans())
 def test_the_mean_is_exact_and_stays_in_its_layout(xs: list[Tensor], dense: bool) -> None:
     xs = [x.to_dense() if dense else x for x in xs]
@@ -55,7 +54,6 @@ def test_the_mean_is_exact_and_stays_in_its_layout(xs: list[Tensor], dense: bool
     assert all(torch.equal(ids, rows[0]) for ids in rows)
 
 
-@settings(max_examples=60, deadline=None)
 @given(gradients())
 def test_the_union_holds_each_row_once(xs: list[Tensor]) -> None:
     results, _ = gradwire.lockstep(COLUMNS, xs)

@@ -58,7 +58,7 @@ def test_every_way_into_the_extension_is_reached() -> None:
 
 @needs_extension
 def test_it_finds_what_checks_prevent() -> None:
-    done = fuzz("--mutants", "--calls", "300", "--limit", "3")
+    done = fuzz("--mutants", "--calls", "150", "--limit", "1")
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
 
 

@@ -8,11 +8,6 @@ import torch
 from gradwire.demo import corpus
 
 
-@pytest.fixture(scope="module")
-def python_text() -> corpus.Corpus:
-    return corpus.build(held_out=1616)
-
-
 def test_words_are_cut_as_in_the_penn_treebank() -> None:
     words = corpus.tokenize("Return 3.14, or `self._x`; don't…\n>>> f(12)")
     assert words == [
@@ -46,33 +41,25 @@ def test_rare_words_are_unknown() -> None:
     assert built.held_out.tolist() == [2]
 
 
-def test_the_python_text_fills_the_vocabulary(python_text: corpus.Corpus) -> None:
-    assert len(python_text.words) == corpus.VOCABULARY
-    assert len(python_text.train) > 200_000
-    assert int(python_text.train.max()) < corpus.VOCABULARY
-    assert python_text.train.dtype == torch.int64
-
-
-def test_the_held_out_slice_has_the_asked_size(python_text: corpus.Corpus) -> None:
-    assert len(python_text.held_out) == 1616
-
-
-def test_few_words_are_unknown(python_text: corpus.Corpus) -> None:
-    unknown = (python_text.train == 0).float().mean()
+def test_the_python_text_fills_the_vocabulary_and_the_held_out_slice() -> None:
+    texts = corpus.python_documents()
+    assert len(texts) == len(set(texts))
+    built = corpus.build(1616, texts)
+    assert len(built.words) == corpus.VOCABULARY
+    assert len(built.train) > 200_000
+    assert int(built.train.max()) < corpus.VOCABULARY
+    assert built.train.dtype == torch.int64
+    assert len(built.held_out) == 1616
+    unknown = (built.train == 0).float().mean()
     assert 0 < float(unknown) < 0.03
 
 
 @pytest.mark.full
-def test_the_text_is_the_same_every_time(python_text: corpus.Corpus) -> None:
-    again = corpus.build(held_out=1616)
-    assert again.words == python_text.words
-    assert torch.equal(again.train, python_text.train)
-    assert torch.equal(again.held_out, python_text.held_out)
-
-
-def test_no_text_comes_twice() -> None:
-    texts = corpus.python_documents()
-    assert len(texts) == len(set(texts))
+def test_the_text_is_the_same_every_time() -> None:
+    one, other = corpus.build(held_out=1616), corpus.build(held_out=1616)
+    assert one.words == other.words
+    assert torch.equal(one.train, other.train)
+    assert torch.equal(one.held_out, other.held_out)
 
 
 def test_docstrings_of_modules_classes_and_nested_functions_are_found(tmp_path: Path) -> None:

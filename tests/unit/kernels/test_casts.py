@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, draw, same
 
@@ -60,7 +60,6 @@ def test_the_flag_is_about_the_target(target: torch.dtype) -> None:
     assert cast(torch.empty(0), torch.empty(0, dtype=target))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(width=32), max_size=70), st.sampled_from(DTYPES))
 def test_any_size_as_torch(content: list[float], target: torch.dtype) -> None:
     x = torch.tensor(content, dtype=torch.float32)
@@ -78,7 +77,6 @@ def test_a_large_target_as_torch() -> None:
     assert not cast(x, out)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(sorted(DISTRIBUTIONS)),
     st.one_of(st.integers(0, 300), st.integers(4090, 4100)),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DTYPES, draw, same
 
@@ -23,7 +23,6 @@ def coded(places: torch.Tensor, n: int, code: str) -> torch.Tensor:
     return places if code == "int32" else section
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_indices import listed, random_list
 
@@ -217,7 +217,6 @@ def test_every_pattern_comes_back() -> None:
 
 
 @FACES
-@settings(max_examples=200, deadline=None)
 @given(
     counts=st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4, 15, 16, 16]), max_size=60),
     more=st.integers(0, 3000), seed=st.integers(0, 9),
@@ -296,7 +295,6 @@ def test_other_shapes_of_as_many_bytes_are_refused_or_give_a_list() -> None:
 
 
 @FACES
-@settings(max_examples=300, deadline=None)
 @given(drawn=st.data())
 def test_garbage_is_refused_or_gives_a_list(drawn: st.DataObject) -> None:
     n = drawn.draw(st.integers(0, 2000))
@@ -323,7 +321,6 @@ def long_list(seed: int) -> tuple[torch.Tensor, int]:
 
 
 @FACES
-@settings(max_examples=150, deadline=None)
 @given(drawn=st.data())
 def test_damage_to_long_lists_is_refused_or_gives_a_list(drawn: st.DataObject) -> None:
     """Long enough for whole vectors in each section."""

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -55,7 +55,6 @@ def seeds_of(tries: int, seed: int) -> list[int]:
     return [dice.getrandbits(32) for _ in range(tries + 1)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 3000), st.floats(0, 1), st.sampled_from([1, 2, 3, 16, 100]),
     st.integers(1, 4), st.sampled_from([None, (1, 0), (7, 3), (64, 6)]), st.integers(0, 99),

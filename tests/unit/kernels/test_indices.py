@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import KernelError, PayloadError
@@ -127,7 +127,6 @@ def test_every_pattern_comes_back(code: str) -> None:
 
 @FACES
 @CODES
-@settings(max_examples=150, deadline=None)
 @given(drawn=st.data())
 def test_every_list_comes_back(code: str, drawn: st.DataObject) -> None:
     n = drawn.draw(st.one_of(st.integers(0, 70), st.integers(0, 140_000)))
@@ -232,7 +231,6 @@ def test_every_flipped_bit_is_refused_or_gives_a_list(code: str) -> None:
 
 @FACES
 @CODES
-@settings(max_examples=150, deadline=None)
 @given(drawn=st.data())
 def test_garbage_is_refused_or_gives_a_list(code: str, drawn: st.DataObject) -> None:
     n = drawn.draw(st.one_of(st.integers(0, 300), st.integers(0, 3000), st.just(INDEX_LIMIT)))

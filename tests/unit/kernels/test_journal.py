@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DTYPES, bits, draw, same
 
@@ -50,7 +50,6 @@ class Held:
         )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     st.sampled_from(sorted(FORMS)),
     st.booleans(),

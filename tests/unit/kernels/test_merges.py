@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DTYPES, bits, same
 from sorted_streams import (
@@ -60,7 +60,6 @@ def equal(one: Stream, two: Stream) -> bool:
     return one[0].tolist() == two[0].tolist() and same(one[1], two[1])
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(KINDS, DENSITIES, DTYPE), max_size=5),
     st.one_of(SIZES, st.just(200_001)),
@@ -170,7 +169,6 @@ def coded(places: torch.Tensor, n: int, code: str) -> torch.Tensor:
     return section
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(INDEX_CODES), DENSITIES, DTYPE), max_size=4),
     SIZES,
@@ -219,7 +217,6 @@ def test_merge_coded_takes_any_bytes(code: str) -> None:
         merge_coded(n, [], [good[0]], [good[1]], 1.0, *outputs(n, torch.float32))
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.binary(max_size=48), min_size=2, max_size=2), st.integers(0, 60))
 def test_faces_take_any_bytes(data: list[bytes], n: int) -> None:
     """Refused with nothing written, or what the twin does."""
@@ -266,7 +263,6 @@ def top_twin(n: int, a: Stream, b: Stream, k: int, dtype: torch.dtype) -> Stream
     return out[0][:count], out[1][:count]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     KINDS, KINDS, DENSITIES, DENSITIES, SIZES, st.floats(0, 1.2), DTYPE, DTYPE, DTYPE,
     st.integers(0, 9),
@@ -345,7 +341,6 @@ def test_top_refuses() -> None:
     assert untouched(*out)
 
 
-@settings(max_examples=100, deadline=None)
 @given(SIZES, DENSITIES, DENSITIES, st.integers(0, 9))
 def test_contained_same_as_twin(n: int, density: float, more: float, seed: int) -> None:
     places, among = stream(n, density, seed)[0], stream(n, more, seed + 1)[0]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import draw, same
 from sorted_streams import DTYPE, KINDS
@@ -17,7 +17,6 @@ WIDTHS = st.one_of(st.integers(0, 40), st.sampled_from([63, 64, 65, 127, 300, 10
 IDS = st.sampled_from([torch.int32, torch.int64])
 
 
-@settings(max_examples=200, deadline=None)
 @given(COUNTS, WIDTHS, st.integers(1, 60), KINDS, DTYPE, DTYPE, IDS, st.integers(0, 9))
 def test_same_bits_as_twin(
     counts: list[int], width: int, among: int, kind: str, dtype: torch.dtype,

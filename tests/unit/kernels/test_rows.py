@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DTYPES, draw
 from sorted_streams import DAMAGE, DTYPE, FILL, KINDS, stream, untouched
@@ -37,7 +37,6 @@ def found_rows(x: torch.Tensor) -> list[int]:
     return ids[: nonzero_rows(x, ids)].tolist()
 
 
-@settings(max_examples=150, deadline=None)
 @given(ROWS, COLUMNS, DTYPE, st.integers(0, 9), st.integers(0, 3))
 def test_rows_that_hold_something(
     rows: int, columns: int, dtype: torch.dtype, seed: int, few: int
@@ -73,7 +72,6 @@ def cuts(draw: st.DrawFn) -> tuple[int, list[int]]:
     return columns, sorted([*inside, draw(st.integers(0, columns))])
 
 
-@settings(max_examples=150, deadline=None)
 @given(ROWS, cuts(), st.floats(0, 1), KINDS, DTYPE, st.integers(0, 9))
 def test_stripes_same_bits_as_twin_and_back(
     rows: int,
@@ -129,7 +127,6 @@ def test_damaged_ids_are_refused(damage: str) -> None:
     assert untouched(x, flat)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=64), st.integers(0, 60))
 def test_ids_may_be_any_bytes(data: bytes, n: int) -> None:
     """Refused with nothing written, or what the twin does."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, bits, draw, same
 
@@ -40,7 +40,6 @@ def check_against_twin(x: torch.Tensor, k: int, hint: float) -> None:
     assert same(x, before)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(sorted(DISTRIBUTIONS)),
     st.integers(0, 300),
@@ -67,7 +66,6 @@ def test_large_same_bits_as_twin(kind: str, dtype: torch.dtype, instruction_set:
             check_against_twin(x, k, hint)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(width=32), max_size=80), st.floats(0, 1), HINTS)
 def test_is_the_top_by_definition(content: list[float], density: float, hint: float) -> None:
     x = torch.tensor(content, dtype=torch.float32)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, draw, same
 
@@ -24,7 +24,6 @@ def payload(
     return place, draw(kind, place.numel(), seed, dtype)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(sorted(DISTRIBUTIONS)), st.floats(0, 1), DTYPE), max_size=5
@@ -49,7 +48,6 @@ def test_sparse_same_bits_as_twin(
     assert same(out, wanted)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(KINDS, DTYPE), max_size=4),
     st.one_of(st.integers(0, 300), st.integers(4090, 4100), st.just(100_001)),
@@ -128,7 +126,6 @@ def test_a_bad_index_is_named_and_nothing_is_written(wrong: list[int], entry: in
     assert out.tolist() == [7.0] * 5
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     KINDS,
     st.integers(0, 3000),

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DTYPES, draw, same
 from sorted_streams import (
@@ -27,7 +27,6 @@ SEEDS = st.sampled_from([0, 1, 0x9E3779B9, 2**32 - 1])
 pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
-@settings(max_examples=100, deadline=None)
 @given(SIZES, DENSITIES, OWNERS, SEEDS, DTYPE, KINDS, st.integers(0, 9))
 def test_split_same_bits_as_twin(
     n: int, density: float, owners: int, seed: int, dtype: torch.dtype, kind: str, draws: int
@@ -41,7 +40,6 @@ def test_split_same_bits_as_twin(
     assert torch.equal(found[1].clone().view(integers), wanted[1].clone().view(integers))
 
 
-@settings(max_examples=100, deadline=None)
 @given(SIZES, DENSITIES, st.integers(1, 20), SEEDS, DTYPE, KINDS, st.integers(0, 9))
 def test_what_is_split_comes_back(
     n: int, density: float, owners: int, seed: int, dtype: torch.dtype, kind: str, draws: int
@@ -62,7 +60,6 @@ def test_what_is_split_comes_back(
     assert same(out, wanted)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**27 - 1), st.integers(1, 2**16), SEEDS)
 def test_rounds_are_divided_exactly(chunk: int, owners: int, seed: int) -> None:
     """The division is a multiplication; its hardest cases are the ends of rounds."""
@@ -162,7 +159,6 @@ def test_a_list_that_is_none_writes_nowhere_else() -> None:
             assert sum(counts) == places.numel()
 
 
-@settings(max_examples=100, deadline=None)
 @given(SIZES, DENSITIES, DTYPE, DTYPE, KINDS, st.integers(0, 9))
 def test_place_same_bits_as_twin(
     n: int, density: float, to: torch.dtype, dtype: torch.dtype, kind: str, seed: int
@@ -196,7 +192,6 @@ def test_place_refuses_wrong_buffers() -> None:
     assert untouched(out)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=64), st.integers(0, 60))
 def test_place_takes_any_bytes(data: bytes, n: int) -> None:
     """Refused with nothing written, or what the twin does."""

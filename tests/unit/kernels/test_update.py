@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, draw, same
 
@@ -60,7 +60,6 @@ class State:
         )
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     KINDS,
     KINDS,
@@ -123,7 +122,6 @@ def test_large_same_bits_over_steps(
         assert mine.same(twin)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from(["normal", "laplace", "sparse", "two values"]),
     st.integers(1, 300),
@@ -145,7 +143,6 @@ def test_undo_takes_update_back(
         torch.testing.assert_close(state.velocity, before.velocity, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
 @given(KINDS, st.integers(0, 300), st.floats(0, 1), MOMENTA, st.booleans(), st.booleans())
 def test_restore_gives_back_all_that_was_taken(
     kind: str, n: int, density: float, momentum: float | None, nesterov: bool, mask: bool
@@ -165,7 +162,6 @@ def test_restore_gives_back_all_that_was_taken(
     assert same(state.velocity, whole.velocity)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     KINDS,
     KINDS,

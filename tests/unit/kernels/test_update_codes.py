@@ -3,7 +3,7 @@
 import pytest
 import torch
 from coded import FORMATS, NOISE, buffers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, bits, draw
 
@@ -93,7 +93,6 @@ def test_every_size(n: int, form: str, name: str) -> None:
         check(name, g, momentum, nesterov=nesterov, hint=0.05)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(set(FORMATS) - {"ternary"})),
     st.sampled_from(sorted(set(DISTRIBUTIONS) - {"broken"})),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from demands import FABRICS, groups, permutation
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
@@ -58,7 +58,6 @@ def jobs(draw: st.DrawFn) -> tuple[Routes, Transport, dict[Link, float], int]:
 
 @NATIVE
 @given(jobs())
-@settings(deadline=None)
 def test_the_twin_sends_every_packet_alike(
     job: tuple[Routes, Transport, dict[Link, float], int],
 ) -> None:

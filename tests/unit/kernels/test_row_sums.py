@@ -50,6 +50,17 @@ def test_by_hand() -> None:
     assert one_after[1].tolist() == [10.0, 2 * big]
 
 
+def test_freed_memory_is_refused() -> None:
+    ids, rows = torch.tensor([1]), torch.ones(1, 3)
+    gone = torch.tensor([1])
+    gone.untyped_storage().resize_(0)
+    with pytest.raises(KernelError, match=r"ids .*memory"):
+        sum_rows([gone], [rows], 1.0, torch.float32)
+    rows.untyped_storage().resize_(0)
+    with pytest.raises(KernelError, match=r"rows .*memory"):
+        sum_rows([ids], [rows], 1.0, torch.float32)
+
+
 def test_nothing_and_strange_ids() -> None:
     none = torch.empty(0, dtype=torch.int32)
     union, sums = sum_rows([none], [torch.empty(0, 3)], 2.0, torch.float16)

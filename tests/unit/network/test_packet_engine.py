@@ -56,16 +56,37 @@ def jobs(draw: st.DrawFn) -> tuple[Routes, Transport, dict[Link, float], int]:
     return route(flows, fabric, scheme, seed), transport, fails, seed
 
 
+def by_both(
+    routes: Routes, transport: Transport, fails: dict[Link, float], seed: int
+) -> tuple[Sent, Sent]:
+    """What the extension sends, and what its twin does."""
+    native = send(routes, transport, fails, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, "twin")
+        return native, send(routes, transport, fails, seed)
+
+
+@NATIVE
+def test_windows_shrink_alike() -> None:
+    """Eight hosts send to one: packets are marked, and windows shrink."""
+    fabric = leaf_spine(3, 4, 2)
+    routes = route([(source, 8, 200_000) for source in range(8)], fabric, "ecmp", 1)
+    steady = replace(FAST, window=16, mark_bytes=4000)
+    marked = []
+    for transport in (steady, replace(steady, slow_down=True)):
+        native, twin = by_both(routes, transport, {}, 1)
+        assert native.seconds.tolist() == twin.seconds.tolist()
+        assert native.marked == twin.marked
+        marked.append(native.marked)
+    assert 0 < marked[1] < 0.8 * marked[0]
+
+
 @NATIVE
 @given(jobs())
 def test_the_twin_sends_every_packet_alike(
     job: tuple[Routes, Transport, dict[Link, float], int],
 ) -> None:
-    routes, transport, fails, seed = job
-    native = send(routes, transport, fails, seed)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLE, "twin")
-        twin = send(routes, transport, fails, seed)
+    native, twin = by_both(*job)
     assert native.seconds.tolist() == twin.seconds.tolist()
     assert native.longest_wait.tolist() == twin.longest_wait.tolist()
     assert native[3:] == twin[3:]

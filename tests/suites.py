@@ -4,10 +4,11 @@ Of a test with several parameters the fast suite runs so few cases that any two 
 in one. Of a strategy the values are its compressor, feedback and collective, by name; each member
 with its own parameters is met at least once. Of a parameter called "seed" there are the first 12,
 of hypothesis' examples the first 40 of 200.
-Two marks say where that is not right, and docs/design/tests.md by which evidence:
+Three marks say where that is not right, and docs/design/tests.md by which evidence:
 
     @pytest.mark.full     in the full suite only: others find what it finds, or it takes long
     @pytest.mark.every    all cases in the fast suite, too
+    @pytest.mark.once     each value in one case, not each pair
 
 `first(values)` are values of which all but the first have the mark "full": of a long list that is
 cut into parts, the fast suite has one. Cases that are named one by one (`pytest FILE::TEST`) are
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -49,8 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    whole = "full" if config.getoption("--full") else "fast"
-    hypothesis.settings.load_profile(config.getoption("--hypothesis-profile") or whole)
+    settings, whole = hypothesis.settings, "full" if config.getoption("--full") else "fast"
+    config.add_cleanup(partial(settings.load_profile, settings.get_current_profile_name()))
+    settings.load_profile(config.getoption("--hypothesis-profile") or whole)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -101,7 +104,7 @@ def covering(goals: Sequence[frozenset[Hashable]]) -> list[int]:
 
 
 def _goals(item: Any) -> frozenset[Hashable]:
-    """What one case meets: pairs of values, and each value as it is."""
+    """What one case meets: each value as it is, and pairs of values."""
     spec = item.callspec
     rough: list[Hashable] = []
     exact: list[Hashable] = []
@@ -109,6 +112,8 @@ def _goals(item: Any) -> frozenset[Hashable]:
         parts = _parts(name, value) or [((name, id(value)), (name, id(value)))]
         rough += (one for one, _ in parts)
         exact += (one for _, one in parts)
+    if item.get_closest_marker("once"):
+        return frozenset(exact)
     return frozenset(exact).union(combinations(rough, 2))
 
 

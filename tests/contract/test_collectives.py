@@ -45,12 +45,14 @@ every_pair = pytest.mark.parametrize("strategy", MEMORYLESS, ids=instances.ids)
 every_world = pytest.mark.parametrize("world", WORLDS)
 
 
+@pytest.mark.once
 @every
 def test_ranks_end_equal(strategy: Strategy) -> None:
     for world in WORLDS:
         laws.law_ranks_end_equal(strategy, ranks(world, N))
 
 
+@pytest.mark.once
 @every_pair
 @every_world
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -84,6 +86,7 @@ def test_bytes_follow_the_formula(strategy: Strategy, world: int, n: int) -> Non
         laws.law_bytes_follow_the_formula(strategy, ranks(world, n, dtype=dtype), by_hand)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("strategy", [s for s in ALL if fixed(s)], ids=instances.ids)
 def test_moves_do_not_depend_on_the_data(strategy: Strategy) -> None:
     for world in (1, 3):
@@ -93,11 +96,13 @@ def test_moves_do_not_depend_on_the_data(strategy: Strategy) -> None:
         laws.law_moves_do_not_depend_on_the_data(strategy, ranks(world, N), spoiled)
 
 
+@pytest.mark.once
 @every
 def test_inputs_stay(strategy: Strategy) -> None:
     laws.law_inputs_stay(strategy, ranks(3, N))
 
 
+@pytest.mark.once
 @every_pair
 @pytest.mark.parametrize("name", NASTY)
 def test_nasty_inputs(strategy: Strategy, name: str) -> None:
@@ -105,6 +110,7 @@ def test_nasty_inputs(strategy: Strategy, name: str) -> None:
     laws.law_ranks_end_equal(strategy, [x, x.flip(0), -x])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "strategy",
     [s for s in WITH_RESIDUAL if s.collective not in (LOSES_BY_DESIGN, KEEPS_PARTS)],
@@ -154,6 +160,7 @@ def test_results_have_the_input_s_shape(strategy: Strategy, shape: tuple[int, ..
             )
 
 
+@pytest.mark.once
 @every_pair
 def test_a_tensor_that_is_not_contiguous(strategy: Strategy) -> None:
     base = [x.view(8, 6) for x in ranks(3, 48)]

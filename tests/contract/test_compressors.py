@@ -30,6 +30,7 @@ def test_payload_is_what_is_claimed(compressor: Compressor, dtype: torch.dtype) 
         laws.law_payload_is_what_is_claimed(compressor, normal(n, dtype=dtype), by_hand)
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("name", NASTY)
 def test_nasty_inputs(compressor: Compressor, name: str) -> None:

@@ -103,6 +103,7 @@ def divisible(world: int, step: int, scale: int = 1) -> list[Tensor]:
     return [x * world * scale for x in integers(world, N, step)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("feedback", ["ef", "dgc(0.5)", "dgc(0.5, mask=False)"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_not_a_bit_is_lost(feedback: str, world: int) -> None:
@@ -159,6 +160,7 @@ def test_the_butterfly_gives_it_back() -> None:
 SHAPES = {"a": (7,), "b": (3, 4), "c": (1,), "none": (0,), "d": (40,)}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("text", ["topk(0.3)+ef", "topk(0.3, values='bf16')+dgc", "topk(1.0)"])
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 8])

@@ -110,6 +110,7 @@ class Flat:
                 assert equal(dict(memory[name]), dict(job.memories[machine][theirs])), name
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize(("world", "per_node"), [(4, 2), (6, 2), (8, 4), (4, 4), (8, 2)])
 def test_machines_are_ranks_of_the_outer_member(
@@ -126,6 +127,7 @@ def test_machines_are_ranks_of_the_outer_member(
     flat.check_memory()
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("world", [1, 3])
 def test_one_rank_per_machine_is_the_outer_member(left: str, outer: str, world: int) -> None:
@@ -142,6 +144,7 @@ def test_one_rank_per_machine_is_the_outer_member(left: str, outer: str, world: 
 # -- the mean ------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @every_place
 @pytest.mark.parametrize(
     ("left", "outer"),
@@ -163,6 +166,7 @@ def test_three_ranks_to_a_machine_are_one_rounding_away() -> None:
     torch.testing.assert_close(result, torch.stack(xs).mean(0), rtol=3e-7, atol=3e-7)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @every
 def test_short_gradients_end_equal_and_near(left: str, outer: str, dtype: torch.dtype) -> None:
@@ -201,6 +205,7 @@ def test_a_result_may_lie_where_its_gradient_does() -> None:
 # -- nothing is lost -----------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("outer", ["allgather", "zen", "gtopk", "sparcml", "oktopk"])
 @pytest.mark.parametrize(("world", "per_node"), [(2, 2), (4, 2), (8, 4), (6, 3)])
 def test_what_was_not_sent_waits_with_the_owner_of_the_part(
@@ -224,6 +229,7 @@ def test_what_was_not_sent_waits_with_the_owner_of_the_part(
             torch.testing.assert_close(waiting + arrived[n], total[n], rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.once
 @every
 def test_the_state_survives_another_grouping(left: str, outer: str) -> None:
     if "auto" in outer:
@@ -261,6 +267,7 @@ def test_lockstep_carries_states_of_parts() -> None:
 BAD = (float("inf"), -float("inf"), float("nan"))
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize(("world", "per_node"), first([(4, 2), (4, 4), (6, 2)], 2))
 def test_a_bad_number_anywhere_spoils_all_and_leaves_states(

@@ -29,6 +29,7 @@ def spoiled(xs: list[Tensor], rank: int, value: float, place: int) -> list[Tenso
     return changed
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("strategy", strategies(), ids=instances.ids)
 def test_a_bad_step_is_as_if_it_had_never_been(strategy: Strategy) -> None:
     steps = [ranks(WORLD, N, step) for step in range(3)]

@@ -83,6 +83,7 @@ def reference(text: str, xs: list[Tensor], step: int) -> Tensor:
     return result
 
 
+@pytest.mark.once
 @every_world
 @pytest.mark.parametrize("text", [*CODERS, "randk(0.3)", "natural", "fp8", "none", "bf16"])
 def test_the_result_is_the_reference_s(text: str, world: int) -> None:
@@ -93,6 +94,7 @@ def test_the_result_is_the_reference_s(text: str, world: int) -> None:
             laws.same(result, wanted, f"n = {n}")
 
 
+@pytest.mark.once
 @every_world
 @pytest.mark.parametrize("text", [f"{c} | alltoall" for c in CODERS] + ["sign | vote"])
 def test_several_parameters_are_each_as_alone(text: str, world: int) -> None:
@@ -176,6 +178,7 @@ def test_the_dice_of_zeros_follow_the_key() -> None:
 # -- the owner's memory --------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("text", MEMORIES)
 def test_over_fifty_steps_the_mean_is_the_true_mean(text: str, world: int) -> None:
@@ -234,6 +237,7 @@ SPOILED = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("exact_undo", [True, False])
 @pytest.mark.parametrize(("text", "spoil"), SPOILED)
 def test_a_spoiled_step_leaves_the_states(

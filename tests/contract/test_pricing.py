@@ -47,6 +47,7 @@ def priced(text: str, world: int, parameters: Sequence[Parameter] = PARAMETERS) 
 # -- exactly -------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @every_place
 @pytest.mark.parametrize("left", ["none", "topk(0.1)"])
 @pytest.mark.parametrize("part", first(range(32)))
@@ -111,6 +112,7 @@ STREAMS = [
 the mean over ranks is meant."""
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("world", [4, 6, 8])
 @pytest.mark.parametrize(("text", "tolerance"), STREAMS)
 def test_streams_to_chance(text: str, tolerance: float, world: int) -> None:

@@ -40,6 +40,7 @@ def members(job: Several) -> list[str]:
     return [chooser.member for chooser in choosers(job)]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("world", first([2, 3, 1, 4, 5], 2))
 @pytest.mark.parametrize("every", [1, 3, 50])
 def test_every_step_has_the_mean_whoever_sums(every: int, world: int) -> None:

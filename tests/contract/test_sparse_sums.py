@@ -69,6 +69,7 @@ def check(text: str, xs: list[Tensor], seed: int = 0) -> None:
 # -- sums ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -78,12 +79,14 @@ def test_is_the_dense_mean(text: str, world: int, dtype: torch.dtype) -> None:
             check(text, sparse(world, shape, share, number, dtype))
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_large_enough_to_be_dealt_in_chunks(text: str, world: int) -> None:
     check(text, sparse(world, (1024 * world + 7,), 0.03))
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 def test_first_and_last(text: str, world: int) -> None:
@@ -96,6 +99,7 @@ def test_first_and_last(text: str, world: int) -> None:
             check(text, [xs[0], *(torch.zeros(n) for _ in xs[1:])])
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("empty", [[0], [1], [2], [0, 1], [1, 2], [0, 1, 2]], ids=str)
 def test_ranks_without_anything(text: str, empty: list[int]) -> None:
@@ -195,6 +199,7 @@ def moves_of(text: str, xs: list[Tensor]) -> list[list[Move]]:
         arrived = _perform(made[-1])
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("world", WORLDS)
 def test_what_is_sent_arrives(text: str, world: int) -> None:
@@ -204,6 +209,7 @@ def test_what_is_sent_arrives(text: str, world: int) -> None:
         assert sent == sum(sum(move.receives.values()) for move in exchanges)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("text", [text for text in TEXTS if "gtopk" not in text])
 @pytest.mark.parametrize("world", range(2, 10))
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.9])

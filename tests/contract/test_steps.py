@@ -160,6 +160,7 @@ def waiting(run: Several) -> dict[str, Tensor]:
     return total
 
 
+@pytest.mark.once
 @every_place
 @every_part
 @pytest.mark.parametrize("left", ["topk(0.05)+ef", "fp16+ef", "qsgd(2)+ef"])
@@ -186,6 +187,7 @@ def test_nothing_is_lost(left: str, world: int, per_node: int, part: int) -> Non
 # -- spoiled steps -------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @every_place
 @every_part
 @pytest.mark.parametrize("left", ["topk(0.1)+ef", "qsgd(4)+ef", "dgc(0.1)"])

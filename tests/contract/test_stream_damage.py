@@ -261,6 +261,7 @@ def test_damage_is_an_error_or_another_number(
     assert seen == {True, False}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("text", "world", "at"),
     [

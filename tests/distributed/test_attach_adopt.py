@@ -173,6 +173,7 @@ def through_a_bad_step(first: str, then: str, bad_bucket: str) -> float:
     return max(float((arrived[n] - given[n]).abs().max()) for n in given)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "then", ["topk(0.1)+ef | allgather", "int8+ef | alltoall", "none | allreduce"]
 )

@@ -51,6 +51,7 @@ STRATEGIES = (
     f"all_to_all@cross, all_gather@cross, broadcast@node, decompress@gpu', {TWO})",
 )
 every = pytest.mark.parametrize("strategy", first(STRATEGIES, 5))
+some = pytest.mark.parametrize("strategy", first(STRATEGIES, 2))
 
 
 @every
@@ -59,18 +60,19 @@ def test_ranks_end_equal_and_as_in_lockstep(four: Ranks, strategy: str) -> None:
     assert all(other == first for other in others)
 
 
-@every
+@some
 def test_the_same_through_ddp(four: Ranks, strategy: str) -> None:
     first, *others = four.run(plain_and_ddp, strategy)
     assert first[:2] == first[2:]
     assert all(other == first for other in others)
 
 
-@every
+@some
 def test_resume_is_the_uninterrupted_run(four: Ranks, strategy: str, tmp_path: Path) -> None:
     four.run(resumed, strategy, str(tmp_path))
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("where", ["a", "c"])
 def test_one_bad_number_spoils_all_and_leaves_states(

@@ -65,6 +65,7 @@ KINDS = (
 """One of each kind of moves; the laws themselves are those of tests/contract."""
 ORDERED = sorted(STRATEGIES, key=lambda text: text not in KINDS)
 every = pytest.mark.parametrize("strategy", first(ORDERED, len(KINDS)))
+some = pytest.mark.parametrize("strategy", first(ORDERED, 4))
 STEPS = 3
 
 
@@ -168,7 +169,7 @@ def plain_and_ddp(strategy: str) -> list[str]:
     return ends
 
 
-@every
+@some
 def test_the_same_through_ddp(two: Ranks, three: Ranks, strategy: str) -> None:
     for ranks in (two, three):
         first, *others = ranks.run(plain_and_ddp, strategy)
@@ -204,7 +205,7 @@ def resumed(strategy: str, directory: str) -> set[str]:
     return {key for values in kept.values() for key in values}
 
 
-@every
+@some
 def test_resume_is_the_uninterrupted_run(
     two: Ranks, three: Ranks, strategy: str, tmp_path: Path
 ) -> None:
@@ -261,6 +262,7 @@ def spoiled(strategy: str, where: str) -> str:
     return fingerprint(gradients(model).values())
 
 
+@pytest.mark.once
 @every
 @pytest.mark.parametrize("where", ["a", "c"])
 def test_one_bad_number_spoils_all_and_leaves_states(
@@ -303,7 +305,7 @@ def beside_a_bad_bucket(strategy: str) -> str:
     return fingerprint(gradients(model).values())
 
 
-@every
+@some
 def test_beside_a_bad_bucket(two: Ranks, three: Ranks, strategy: str) -> None:
     for ranks in (two, three):
         assert len(set(ranks.run(beside_a_bad_bucket, strategy))) == 1

@@ -86,6 +86,7 @@ def non_finite(strategy: str, where: str, value: float) -> None:
             assert all(g.isfinite().all() for g in gradients(model).values())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @pytest.mark.parametrize("strategy", [TOPK, "dgc(0.1) | allgather", "bf16+ef | allreduce"])
 def test_one_bad_number(three: Ranks, strategy: str, value: float) -> None:

@@ -92,6 +92,7 @@ def equal_mean(strategy: str, ddp: bool) -> None:
         assert not any(state[name] for name in expected), "what travels exactly remembers nothing"
 
 
+@pytest.mark.once
 @FRONTENDS
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_rows_are_averaged_and_stay_rows(three: Ranks, strategy: str, ddp: bool) -> None:
@@ -122,6 +123,7 @@ def training(kind: str, ddp: bool) -> str:
     return fingerprint(model.parameters())
 
 
+@pytest.mark.once
 @FRONTENDS
 @pytest.mark.parametrize("kind", ["SGD", "Adagrad", "SparseAdam"])
 def test_optimizers_take_them(three: Ranks, kind: str, ddp: bool) -> None:

@@ -151,6 +151,7 @@ def _file(state: Any) -> Any:
     return file
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("warmup", [None, Warmup(8, (0.3,)), Warmup(8, (1.0,))])
 @pytest.mark.parametrize("other", ["topk(0.2)+ef | allgather", "qsgd(4)+ef | allgather"])
 def test_another_density_is_refused_amid_a_warm_up_too(

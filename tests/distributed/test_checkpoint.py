@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import gradwire
 from gradwire import Warmup
 from gradwire.errors import PlanError
+from suites import first
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed:UserWarning")
 
@@ -69,17 +70,20 @@ def resumed(strategy: str, folder: str, steps: int) -> tuple[str, str]:
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        "dgc(0.1) | allgather",
-        "topk(0.1)+ef | gtopk",
-        "qsgd(4)+ef | alltoall",
-        "randk(0.1)+ef | allreduce",
-        "terngrad | allgather",
-        "powersgd(2)",
-        "sign | vote",
-        "onebit+shared_momentum | alltoall",
-        "topk(0.1)+ef | hierarchical('allgather', per_node=2)",
-    ],
+    first(
+        [
+            "dgc(0.1) | allgather",
+            "topk(0.1)+ef | gtopk",
+            "qsgd(4)+ef | alltoall",
+            "randk(0.1)+ef | allreduce",
+            "terngrad | allgather",
+            "powersgd(2)",
+            "sign | vote",
+            "onebit+shared_momentum | alltoall",
+            "topk(0.1)+ef | hierarchical('allgather', per_node=2)",
+        ],
+        4,
+    ),
 )
 def test_resume_is_the_uninterrupted_run(four: Ranks, strategy: str, tmp_path: Path) -> None:
     """Stochastic compressors included."""
@@ -105,13 +109,16 @@ def waits(strategy: str, folder: str, then: str) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        "dgc(0.1) | allgather",
-        "topk(0.1)+ef | gtopk",
-        "qsgd(4)+ef | alltoall",
-        "onebit+shared_momentum | alltoall",
-        "powersgd(2)",
-    ],
+    first(
+        [
+            "dgc(0.1) | allgather",
+            "topk(0.1)+ef | gtopk",
+            "qsgd(4)+ef | alltoall",
+            "onebit+shared_momentum | alltoall",
+            "powersgd(2)",
+        ],
+        3,
+    ),
 )
 def test_four_two_four_three(
     four: Ranks, three: Ranks, two: Ranks, strategy: str, tmp_path: Path

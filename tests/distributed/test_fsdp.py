@@ -455,6 +455,7 @@ def resumed(strategy: str, directory: str, by_dcp: bool) -> str:
     return wanted
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("by_dcp", [False, True], ids=["torch.save", "dcp"])
 @pytest.mark.parametrize("strategy", [TOPK, "dgc(0.1) | allgather"])
 def test_resume_is_the_uninterrupted_run(
@@ -546,6 +547,7 @@ def accumulated(strategy: str, how: str) -> str:
     return fingerprint(shards(model).values())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("how", ["shards", "whole"])
 @pytest.mark.parametrize("strategy", ["none | allreduce", TOPK])
 def test_accumulated_gradients_are_exchanged_once(four: Ranks, strategy: str, how: str) -> None:

@@ -109,6 +109,7 @@ def end_by_kill(process):
 STUBBORN = "sleep 600 & setsid sleep 600 & echo ready; wait"
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("options", KINDS)
 @pytest.mark.parametrize(
     ("number", "code"),

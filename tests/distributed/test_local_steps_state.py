@@ -51,6 +51,7 @@ def _saved(state: Any) -> Any:
     return file
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("plan", [SPARSE, "qsgd(4)+ef | alltoall"])
 @pytest.mark.parametrize("stop", [3, 4, 7])
 def test_resume_is_the_uninterrupted_run(three: Ranks, plan: str, stop: int) -> None:
@@ -224,6 +225,7 @@ def usual(dtype: torch.dtype, options: dict[str, Any]) -> int:
     return local.step
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", [{}, {"delay": 1}, {"fragments": 2, "delay": 1, "keep": 0.0}])
 def test_nothing_else_looks_like_loaded_weights(

@@ -136,6 +136,7 @@ def same_as_stock(pattern: str, scheme: str, size: int, dtype: torch.dtype, leas
     stock.close()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 @pytest.mark.parametrize("size", [4, 1000, 300_001])
 @pytest.mark.parametrize("least", [0, 1 << 40])
@@ -145,6 +146,7 @@ def test_moves_arrive_as_by_one_network(
     three.run(same_as_stock, "pairwise", "coloured", size, dtype, least)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("scheme", ["min_split", "ethereal", "wrap"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_cut_messages_arrive_whole(three: Ranks, pattern: str, scheme: str) -> None:

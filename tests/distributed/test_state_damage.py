@@ -92,6 +92,7 @@ HANDLES = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("strategy", HANDLES)
 def test_a_handle_refuses_what_is_damaged(strategy: str, strict: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
+import hypothesis
 import pytest
 
 from suites import covering
@@ -43,6 +44,11 @@ def test_pairs(a, b, c): pass
 @pytest.mark.parametrize("c", [0, 1])
 def test_every(a, b, c): pass
 
+@pytest.mark.once
+@pytest.mark.parametrize("a", one)
+@pytest.mark.parametrize("b", other)
+def test_once(a, b): pass
+
 @pytest.mark.full
 def test_full(): pass
 
@@ -51,12 +57,32 @@ def test_some(a): pass
 """
 
 
+class Profile:
+    """A plugin: hypothesis draws by this profile."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def pytest_runtest_call(self) -> None:
+        assert hypothesis.settings.get_current_profile_name() == self._name
+
+
 @pytest.mark.parametrize(
     ("options", "passed"),
-    [([], 1 + 42 + 84 + 1), (["--full"], 1 + 84 + 84 + 1 + 2), (["::test_pairs"], 84)],
+    [
+        ([], 1 + 42 + 84 + 7 + 1),
+        (["--full"], 1 + 84 + 84 + 42 + 1 + 2),
+        (["::test_pairs"], 84),
+    ],
 )
-def test_marks(pytester: pytest.Pytester, options: list[str], passed: int) -> None:
+def test_marks_and_what_hypothesis_draws(
+    pytester: pytest.Pytester, options: list[str], passed: int
+) -> None:
     path = pytester.makepyfile(TREE)
-    pytester.makeini("[pytest]\nmarkers =\n  full\n  every\n")
+    pytester.makeini("[pytest]\nmarkers =\n  full\n  every\n  once\n")
     named = [f"{path}{o}" for o in options if o.startswith("::")] or [str(path), *options]
-    pytester.inline_run("-p", "suites", *named).assertoutcome(passed=passed)
+    before = hypothesis.settings.get_current_profile_name()
+    drawn = "full" if "--full" in options else "fast"
+    run = pytester.inline_run("-p", "suites", *named, plugins=[Profile(drawn)])
+    run.assertoutcome(passed=passed)
+    assert hypothesis.settings.get_current_profile_name() == before

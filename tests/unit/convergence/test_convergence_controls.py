@@ -27,6 +27,7 @@ def test_these_are_all(suite: SimpleNamespace) -> None:
     assert {c.name for c in suite.controls.CONTROLS} == set(MISTAKES)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "method", ["ef-topk", "gtopk", "ef-sign", "onebit", "onebit-alltoall", "ef-randk", "topk-zen"]
 )

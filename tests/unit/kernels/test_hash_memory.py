@@ -90,6 +90,7 @@ def test_nothing_at_all() -> None:
     assert hash_partition(none, 3, SEEDS, none.clone()) == ([0, 0, 0], 0, 0)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("ratio", PUBLISHED)
 def test_collisions_are_those_of_the_table(ratio: float) -> None:
     """60,000 random indices in one table: within a tenth of the share, or 0.01."""

@@ -118,6 +118,7 @@ def patterns() -> Iterator[tuple[str, torch.Tensor, int]]:
 PATTERNS = {name: (indices, n) for name, indices, n in patterns()}
 
 
+@pytest.mark.once
 @FACES
 @CODES
 def test_every_pattern_comes_back(code: str) -> None:
@@ -125,6 +126,7 @@ def test_every_pattern_comes_back(code: str) -> None:
         check_both_ways(indices, n, code)
 
 
+@pytest.mark.once
 @FACES
 @CODES
 @given(drawn=st.data())
@@ -212,6 +214,7 @@ def small_lists() -> Iterator[tuple[torch.Tensor, int]]:
     yield listed(0, 131_070), 131_080
 
 
+@pytest.mark.once
 @FACES
 @CODES
 def test_every_flipped_bit_is_refused_or_gives_a_list(code: str) -> None:
@@ -229,6 +232,7 @@ def test_every_flipped_bit_is_refused_or_gives_a_list(code: str) -> None:
     assert refused
 
 
+@pytest.mark.once
 @FACES
 @CODES
 @given(drawn=st.data())

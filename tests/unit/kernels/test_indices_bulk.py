@@ -41,6 +41,7 @@ def lists(code: str) -> Iterator[tuple[Callable[[], torch.Tensor], int]]:
                 yield partial(random_list, n, k), n
 
 
+@pytest.mark.once
 @CODES
 @pytest.mark.parametrize("part", first(range(PARTS)))
 def test_long_lists_come_back(code: str, part: int) -> None:
@@ -60,6 +61,7 @@ def test_every_width_of_low_bits_comes_back(width: int) -> None:
             check_both_ways(some, n, "elias_fano")
 
 
+@pytest.mark.once
 @CODES
 @given(drawn=st.data())
 def test_damage_is_refused_or_gives_a_list(code: str, drawn: st.DataObject) -> None:
@@ -88,6 +90,7 @@ def test_garbage_is_refused_or_gives_a_list(code: str, n: int) -> None:
             check_whatever_it_is(section, n, code, k)
 
 
+@pytest.mark.once
 @CODES
 @pytest.mark.parametrize("fill", [0x00, 0x01, 0x55, 0x80, 0xFF])
 def test_one_byte_all_over_is_refused_or_gives_a_list(code: str, fill: int) -> None:

@@ -320,6 +320,7 @@ def test_top_by_hand() -> None:
     assert top(10, a, wild, 3)[0].tolist() == [0, 1, 3]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["normal", "equal", "two values", "denormal", "signed zeros"])
 def test_top_of_many(kind: str) -> None:
     """So many that a sample says where the k-th lies."""

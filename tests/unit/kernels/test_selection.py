@@ -158,6 +158,7 @@ def many(kind: str) -> torch.Tensor:
     }[kind]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("k", [1, 500, 20_000, 50_000, 97_000, MANY - 1])
 @pytest.mark.parametrize(
     "kind",

@@ -250,6 +250,7 @@ def test_an_element_that_overflows_keeps_its_state() -> None:
     assert state.residual[7] == torch.tensor(3e38)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["normal", "laplace"])
 @pytest.mark.parametrize("momentum", [None, 0.9])
 def test_hints_hold_over_500_steps(

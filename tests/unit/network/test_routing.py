@@ -28,6 +28,7 @@ def spraying(routes: Routes) -> dict[Link, int | Fraction]:
     return Spray().route(routes.fabric, routes.flows, 0).link_bytes()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("scheme", EVERY_SCHEME, ids=str)
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_all_bytes_travel_once_by_paths_that_work(scheme: Scheme, fabric: Fabric) -> None:

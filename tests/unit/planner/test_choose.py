@@ -99,6 +99,7 @@ def test_where_starting_costs_much_there_is_one_group_and_where_nothing_many() -
     assert len(free.buckets) > 6
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rate", [1e6, 1e7, 3e7, 1e8, 1e9])
 @pytest.mark.parametrize("contention", [Contention(), Contention(1.0, 0.2)], ids=str)
 def test_never_worse_than_the_baselines_nor_better_than_the_bound(
@@ -240,6 +241,7 @@ def best_of_all(problem: Problem) -> float:
     return best
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("lanes", [1, 2])
 @pytest.mark.parametrize("contention", [Contention(), Contention(1.0, 0.3)], ids=str)
 @pytest.mark.parametrize("part", first(range(4)))

@@ -27,6 +27,7 @@ def raced(said: Profile, real: Profile, noise: float = 0.0) -> list[tuple[Plan, 
 SLOW = profile(bits_per_second=2e8, parameters=few(), backward_seconds=0.01)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("wrong", first([0.5, 2.0, 0.25, 4.0], 2))
 @pytest.mark.parametrize("noise", [0.0, 0.08])
 def test_a_wrong_network_is_found(wrong: float, noise: float) -> None:

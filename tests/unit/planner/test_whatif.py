@@ -65,6 +65,7 @@ def test_floors_and_knees_stay() -> None:
 # -- the law -------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("world", "rate"), [(4, 1e8), (16, 1e9), (2, 1e9), (64, 1e10)])
 @pytest.mark.parametrize("text", [t for t in LOCAL if "alltoall" not in t])
 def test_another_cluster_of_the_same_law(text: str, world: int, rate: float) -> None:

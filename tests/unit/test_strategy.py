@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import Strategy
-from gradwire.collectives import AllGatherSum, AllReduceSum
+from gradwire.collectives import AllGatherSum, AllReduceSum, Hierarchical, Steps
 from gradwire.compressors import Float16, Identity, Sign, TopK
 from gradwire.errors import StrategyError
 from gradwire.feedback import (
@@ -20,6 +20,7 @@ from gradwire.feedback import (
     Momentum,
     MomentumCorrection,
     ServerMomentum,
+    SharedMomentum,
 )
 from gradwire.registry import ALIASES, COLLECTIVES, COMPRESSORS, FEEDBACK
 
@@ -83,7 +84,8 @@ def written(draw: st.DrawFn) -> Strategy:
         collective = AllGatherSum()
     memory = st.none() if collective.own_feedback else st.none() | members(FEEDBACK)
     feedback = draw(memory)
-    if collective.per_node is not None and isinstance(feedback, EF21 | ServerMomentum):
+    by_parts = isinstance(collective, Hierarchical | Steps)
+    if by_parts and isinstance(feedback, EF21 | ServerMomentum | SharedMomentum):
         feedback = None
     return Strategy(compressor, collective, feedback)
 

@@ -55,5 +55,5 @@ def shrunk(amount: Amounts, unit: int) -> tuple[NDArray[np.int64], float]:
     if amount.dtype != object and unit < _FITS:
         return amount, float(unit)
     bytes = as_bytes(amount, unit)
-    finer = 2.0 ** math.floor(60 - math.log2(max(float(bytes.sum()), 1.0)))
+    finer = 2.0 ** math.floor(60 - math.log2(float(bytes.sum()) or 1.0))
     return np.rint(bytes * finer).astype(np.int64), finer

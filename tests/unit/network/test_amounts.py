@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
@@ -30,6 +30,7 @@ def test_products_are_exact(values: list[int], factor: int) -> None:
 
 
 @given(st.lists(st.integers(0, 2**80), min_size=1, max_size=9), st.integers(1, 2**70))
+@example([1], 1 << 62)  # less than a byte in all
 def test_what_is_shrunk_is_nearly_the_same(values: list[int], unit: int) -> None:
     found, finer = shrunk(numbers(values), unit)
     assert found.dtype == np.int64

@@ -84,7 +84,7 @@ $(VENV)/.ready: $(SOURCES) constraints.txt | $(PY)
 	@touch $@
 
 # Downloads move on a terminal, and are quiet elsewhere.
-INSTALL = $(PY) -m pip install $$(test -t 1 || echo --quiet) --constraint $(CONSTRAINTS)
+INSTALL = $(PY) -m pip install --no-compile $$(test -t 1 || echo --quiet) --constraint $(CONSTRAINTS)
 # $(call part,WORDS,COMMAND): what is done, and how many seconds it took.
 part = @echo "  $(1) ..."; began=$$(date +%s); $(2) && echo "  $(1): $$(($$(date +%s) - began)) s"
 

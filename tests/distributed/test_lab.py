@@ -93,7 +93,7 @@ def test_children_of_ranks_end_with_the_run(lab):
 
 def test_timeout_ends_the_ranks_and_says_which(lab):
     with pytest.raises(LabTimeoutError, match=r"rank\(s\) \[1\] still ran"):
-        lab.run(shell("[ $RANK != 1 ] || sleep 600"), on_line=Heard(), timeout_seconds=1)
+        lab.run(shell("[ $RANK != 1 ] || sleep 600"), on_line=Heard(), timeout_seconds=10)
     assert lab.run(["true"]) == 0
 
 

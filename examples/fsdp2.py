@@ -54,7 +54,7 @@ class Model(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--strategy", default="topk(0.01)+ef | allgather")
+    parser.add_argument("--strategy", default="qsgd(4) | alltoall")
     parser.add_argument("--steps", type=int, default=60)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

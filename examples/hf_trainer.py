@@ -43,7 +43,7 @@ def main() -> None:
         ddp_find_unused_parameters=False, report_to=[], disable_tqdm=True, logging_strategy="no",
     )  # fmt: skip
     trainer = Trainer(model, settings, train_dataset=Counting())
-    callback = attach(trainer, "topk(0.01)+ef | allgather")
+    callback = attach(trainer, "qsgd(4) | alltoall")
     last = get_last_checkpoint(folder) if Path(folder).exists() else None
     done = trainer.train(resume_from_checkpoint=last)
 

@@ -23,6 +23,8 @@ _HOME = {
     "detach": "gradwire.training.attached",
     "lockstep": "gradwire.runtime.lockstep",
     "optim": "gradwire.optim",
+    "recommend": "gradwire.training.recommend",
+    "sound": "gradwire.soundness",
     "sparsity": "gradwire.sparsity",
 }
 
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
     from gradwire.plan import Plan as Plan
     from gradwire.registry import available as available
     from gradwire.runtime.lockstep import lockstep as lockstep
+    from gradwire.soundness import sound as sound
     from gradwire.strategy import Strategy as Strategy
     from gradwire.trace import Trace as Trace
     from gradwire.training.attach import Handle as Handle
     from gradwire.training.attached import detach as detach
     from gradwire.training.ddp import ddp_kwargs as ddp_kwargs
     from gradwire.training.local_steps import LocalSteps as LocalSteps
+    from gradwire.training.recommend import recommend as recommend
     from gradwire.tuning.attach import attach as attach
     from gradwire.warmup import Warmup as Warmup
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 
 class Key(NamedTuple):
@@ -99,10 +99,44 @@ class Recurrence:
     state: str = "residual"
 
 
+UpdateRule: TypeAlias = Literal["linear", "adaptive", "orthogonal"]
+"""What an optimizer makes of a gradient: a multiple of it, or of its moving average (SGD); that
+divided by how large gradients have been (AdamW); or a matrix that is orthogonal (Muon)."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a model learnt with a strategy: a row of benchmarks/convergence.
+
+    sound: as much as by dense training, by the rule of that benchmark. optimizer: that trained.
+    warmup: what its warm-up sent, of the bytes that dense training sends in the whole run.
+    """
+
+    strategy: str
+    optimizer: str
+    sound: bool
+    task: str
+    method: str
+    warmup: float = 0.0
+
+    @property
+    def row(self) -> str:
+        return f"benchmarks/convergence: {self.task}, {self.method}"
+
+
 class Member(ABC):
-    """One member of a family: a frozen dataclass with a name, whose fields are its parameters."""
+    """One member of a family: a frozen dataclass with a name, whose fields are its parameters.
+
+    evidence: runs from which follows with which optimizers it is sound.
+    """
 
     name: ClassVar[str]
+    evidence: ClassVar[tuple[Evidence, ...]] = ()
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        """Whether it loses no more than another member of its class, so that it is sound where
+        the other one is."""
+        return self == other
 
     def __str__(self) -> str:
         given = [text for f in fields(self) if (text := _argument(self, f))]  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gradwire.local import BlockCodes, Context, Encoder, Sections, State
-from gradwire.member import Claims, Key, Member, Recurrence, StepInfo
+from gradwire.member import Claims, Evidence, Key, Member, Recurrence, StepInfo
 from gradwire.pairs import check_promises
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gradwire.moves import Move
     from gradwire.tasks import Path
 
-__all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Feedback", "Key", "Member",
-           "Recurrence", "Sections", "State", "StepInfo", "Strategy"]  # fmt: skip
+__all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Evidence", "Feedback",
+           "Key", "Member", "Recurrence", "Sections", "State", "StepInfo", "Strategy"]  # fmt: skip
 
 
 class Compressor(Member):
@@ -57,10 +57,8 @@ class Compressor(Member):
         """Overwrite x with the sum of the payloads in order, divided once; PayloadError if bad."""
 
     def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
-        """Places, (k,) int32, strictly ascending, and values, (k,), of a payload of this rank's.
-
-        Only of compressors that promise `entries`. Valid until the thread's next call.
-        """
+        """Places, (k,) int32, strictly ascending, and values, (k,), of a payload of this rank's,
+        where `entries` are promised. Valid until the thread's next call."""
         raise NotImplementedError(f"{self.name} does not promise entries")
 
     def places(self, sections: Sections, n: int, key: Key) -> Tensor | None:
@@ -126,14 +124,16 @@ class Collective(Member):
     """How payloads travel and are summed: a generator of moves, all local work through ctx.
 
     needs: promises of `Claims`, or the sum is wrong. partner: its compressor, if only one.
-    own_feedback: it remembers what it did not send, so the strategy has no feedback beside it.
+    own_feedback: it remembers what it did not send itself, without a feedback beside it.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     takes_rows: COO gradients, and gives such. takes_float64: adds them as such. tasks: its path's.
+    selects: less arrives than the sum of what was sent.
     sizes: of moves. "known"; "expected", as chance has it; "measured", where the data decide.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     own_feedback: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
     partner: ClassVar[str] = "none"
     per_node: int | None = None
     takes_rows: ClassVar[bool] = False

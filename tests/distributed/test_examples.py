@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.soundness import SoundnessWarning
 from suites import first
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -55,6 +56,7 @@ def test_an_example_runs(name: str) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert LAST_LINE[name] in ran.stdout.splitlines()[-1]
+    assert SoundnessWarning.__name__ not in ran.stderr, "examples are learnt with"
 
 
 def restart(ranks: int, folder: Path, *options: str) -> str:

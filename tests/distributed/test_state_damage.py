@@ -21,6 +21,8 @@ from gradwire.errors import PlanError, UsageError
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from damage import NASTY, damaged
 
+pytestmark = pytest.mark.filterwarnings("ignore::gradwire.soundness.SoundnessWarning")
+
 TENSORS = (*NASTY, torch.zeros(3), torch.zeros((), dtype=torch.int64))
 
 

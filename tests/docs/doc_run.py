@@ -12,6 +12,7 @@ import glob
 import io
 import os
 import re
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 import gradwire
 from gradwire.cli.main import main
+from gradwire.soundness import SoundnessWarning
 
 TOGETHER = {"README.md", "docs/auto.md", "docs/fsdp.md", "docs/network.md", "docs/training.md"}
 """Pages whose Python all ranks run. That of others needs no process group."""
@@ -75,6 +77,7 @@ def run(page: str, folder: str, port: int) -> int:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True")
     os.environ.update(GRADWIRE_HOST=os.environ["RANK"], GRADWIRE_PLANES=PLANES)
+    warnings.simplefilter("error", SoundnessWarning)  # what a page shows can be learnt with
     reader = Reader(page in TOGETHER)
     for block in blocks(page):
         reader.read(block)

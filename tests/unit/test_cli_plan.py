@@ -119,7 +119,8 @@ def test_left_out_is_told(capsys: Text, tmp_path: Path) -> None:
     own = tmp_path / "profile.json"
     own.write_text(json.dumps(text))
     asked = ["plan", "--profile", str(own), "--workers", "8", "--lanes", "1"]
-    assert document(capsys, *asked)["left_out"] == ["powersgd(4)"]
+    asked += ["--optimizer", "sgd"]
+    assert document(capsys, *asked)["left_out"] == ["topk(0.01)+ef | gtopk", "powersgd(4)"]
     assert "measured only" in refused(capsys, *asked, "--allow", "powersgd(4)")
 
 

@@ -24,6 +24,8 @@ PUBLIC = [
     "detach",
     "lockstep",
     "optim",
+    "recommend",
+    "sound",
     "sparsity",
 ]
 

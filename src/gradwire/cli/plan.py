@@ -1,11 +1,12 @@
 """gradwire plan: the best plan for a profiled job, on its own cluster or on another.
 
-    gradwire plan --profile profile.json -o plan.json
+    gradwire plan --profile profile.json --optimizer adamw -o plan.json
     gradwire plan --profile profile.json --workers 64 --per-host 8 --bandwidth 10gbit -o plan.json
-    gradwire plan --profile profile.json --table
+    gradwire plan --profile profile.json --optimizer sgd --table
 
-What is not said of the other cluster is the profile's. --table plans for many numbers of workers
-and bandwidths at once, and says where the decision changes.
+Only what is known to be sound with the optimizer is planned with, or with every optimizer if none
+is named. What is not said of the other cluster is the profile's. --table plans for many numbers of
+workers and bandwidths at once, and says where the decision changes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gradwire.errors import UsageError
 if TYPE_CHECKING:
     from gradwire.planner.profile import Profile
     from gradwire.planner.tables import Cell, Table
+    from gradwire.planner.whatif import Again
     from gradwire.topology import Cluster
 
 _ALGORITHMS = ("joint", "mergecomp", "bytecomp")
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what is looked for").add_argument
     add("--algorithm", choices=_ALGORITHMS, default="joint", help="ours, or a published one")
     add("--lanes", type=int, nargs="+", metavar="N", help="to try (1 2, of a table 1)")
+    add("--optimizer", metavar="NAME", help="that steps, as adamw or sgd (whichever it is)")
     add("--allow", nargs="+", metavar="STRATEGY", help="(all of the profile)")
     add("--error-budget", type=float, metavar="X", help="the largest of a step's average")
     add("--table", action="store_true", help="over workers and bandwidths")
@@ -57,11 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     profile = Profile.load(arguments.profile)
-    allowed = _allowed(profile, arguments.allow)
+    allowed, unsound = _sound(_allowed(profile, arguments.allow), arguments.optimizer)
     if arguments.table:
         _show_table(_table(arguments, profile, allowed), arguments.json)
     else:
-        _plan(arguments, profile, allowed)
+        _plan(arguments, profile, allowed, unsound)
     return 0
 
 
@@ -92,18 +95,42 @@ def _check(arguments: argparse.Namespace) -> None:
             raise UsageError(f"{name} are counted from 1; got {wrong[0]}. Use for example 2.")
 
 
-def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str] | None:
+def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
     """As the profile writes them; PlanError for what it has not."""
     from gradwire.planner.candidates import known_as
     from gradwire.strategy import Strategy
 
-    return None if texts is None else [known_as(profile, Strategy.parse(t)) for t in texts]
+    if texts is None:
+        return list(profile.strategies)
+    return [known_as(profile, Strategy.parse(t)) for t in texts]
+
+
+def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list[str]]:
+    """What is known to be sound with the optimizer, and what is not; UsageError if nothing is."""
+    from gradwire.soundness import RULES, sound
+
+    optimizers = RULES if optimizer is None else (optimizer,)
+    verdicts = {text: [sound(text, own) for own in optimizers] for text in texts}
+    kept = [text for text, own in verdicts.items() if all(v.kind == "sound" for v in own)]
+    out = [text for text in texts if text not in kept]
+    beside = "every optimizer" if optimizer is None else optimizer
+    if out:
+        hint = "; --optimizer says which it is" if optimizer is None else ""
+        _say(f"left out, as not known to be sound with {beside}: {', '.join(out)}{hint}")
+    if not kept:
+        raise UsageError(
+            f"a plan is made of strategies that are known to be sound with {beside}; got "
+            f"{', '.join(map(repr, texts))}. Allow 'none | allreduce', or name the optimizer."
+        )
+    return kept, out
 
 
 # -- one plan ----------------------------------------------------------------------------------
 
 
-def _plan(arguments: argparse.Namespace, profile: Profile, allowed: list[str] | None) -> None:
+def _plan(
+    arguments: argparse.Namespace, profile: Profile, allowed: list[str], unsound: list[str]
+) -> None:
     from gradwire.planner.choose import choose
     from gradwire.planner.explain import explain, with_prediction
 
@@ -124,7 +151,11 @@ def _plan(arguments: argparse.Namespace, profile: Profile, allowed: list[str] | 
         _say("no plan is kept: say -o plan.json")
     if arguments.json:
         kept = str(arguments.output) if arguments.output else None
-        print(json.dumps({"plan": kept, "left_out": left_out, **story.to_json()}, indent=2))
+        print(
+            json.dumps(
+                {"plan": kept, "left_out": [*unsound, *left_out], **story.to_json()}, indent=2
+            )
+        )
     else:
         print(story.as_text())
 
@@ -135,17 +166,27 @@ def _is_elsewhere(arguments: argparse.Namespace) -> bool:
 
 
 def _elsewhere(
-    arguments: argparse.Namespace, profile: Profile, allowed: list[str] | None
+    arguments: argparse.Namespace, profile: Profile, allowed: list[str]
 ) -> tuple[Profile, list[str], list[str]]:
     """The profile there, what may be used there, and what cannot be planned with."""
     from gradwire.planner.whatif import Again
 
     again = Again(profile)
-    usable = again.usable(allowed)
+    usable, left_out = _priced(again, allowed, arguments)
     workers, rates = arguments.workers or [None], arguments.bandwidth or [None]
     cluster = _cluster(arguments, profile, workers[0], rates[0])
     _say(f"planning for {_describe(cluster)}")
-    return again.on(cluster), usable, again.left_out if allowed is None else []
+    return again.on(cluster), usable, left_out
+
+
+def _priced(
+    again: Again, allowed: list[str], arguments: argparse.Namespace
+) -> tuple[list[str], list[str]]:
+    """What can be priced for another cluster, and what cannot: PlanError where that was named."""
+    if arguments.allow is not None:
+        return again.usable(allowed), []
+    left_out = [text for text in allowed if text in again.left_out]
+    return [text for text in allowed if text not in left_out], left_out
 
 
 def _cluster(
@@ -176,10 +217,12 @@ def _describe(cluster: Cluster) -> str:
 # -- a table -----------------------------------------------------------------------------------
 
 
-def _table(arguments: argparse.Namespace, profile: Profile, allowed: list[str] | None) -> Table:
+def _table(arguments: argparse.Namespace, profile: Profile, allowed: list[str]) -> Table:
     from gradwire.lab.rates import parse_rate
     from gradwire.planner.tables import table
+    from gradwire.planner.whatif import Again
 
+    allowed, _ = _priced(Again(profile), allowed, arguments)
     rates = arguments.bandwidth or _RATES
     given = arguments.workers or [arguments.per_host]
     like = _cluster(arguments, profile, given[0], rates[0])

@@ -13,7 +13,7 @@ from gradwire import kernels
 from gradwire.collectives._butterfly import Butterfly
 from gradwire.errors import PayloadError, StrategyError
 from gradwire.moves import Exchange, Move
-from gradwire.strategy import Collective, Context
+from gradwire.strategy import Collective, Context, Evidence
 from gradwire.streams import Stream, Streams
 
 _VARIANTS = ("butterfly", "tree")
@@ -39,6 +39,10 @@ class GTopK(Collective):
     name: ClassVar[str] = "gtopk"
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
+    selects: ClassVar[bool] = True
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence("topk(0.01)+ef | gtopk", "sgd", False, "language-small", "gtopk"),
+    )
 
     def __post_init__(self) -> None:
         if self.variant not in _VARIANTS:

@@ -43,6 +43,7 @@ class OkTopk(Collective):
     name: ClassVar[str] = "oktopk"
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
+    selects: ClassVar[bool] = True
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         work = ctx.streams()

@@ -14,7 +14,7 @@ from gradwire import kernels
 from gradwire.errors import StrategyError
 from gradwire.local import RIGHT_FACTOR, Local
 from gradwire.moves import AllReduce, Move
-from gradwire.strategy import Collective, Context
+from gradwire.strategy import Collective, Context, Evidence, Member
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class PowerSGD(Collective):
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("lossless",)
     own_feedback: ClassVar[bool] = True
+    selects: ClassVar[bool] = True
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence("powersgd(4)", "sgd", True, "glyphs", "powersgd"),
+        Evidence("powersgd(4)", "adamw", False, "gpt", "powersgd"),
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
@@ -46,6 +51,9 @@ class PowerSGD(Collective):
                 f"powersgd's rank is a whole number from 1; got {self.rank!r}. "
                 "Use for example powersgd(4)."
             )
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        return isinstance(other, PowerSGD) and self.rank >= other.rank
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         work = _Factors(ctx, self.rank)

@@ -21,6 +21,7 @@ class MajorityVote(Collective):
 
     name: ClassVar[str] = "vote"
     needs: ClassVar[tuple[str, ...]] = ("direction",)
+    selects: ClassVar[bool] = True
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         yield from through_owners(ctx)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from gradwire.compressors._codec import Codec
 from gradwire.errors import StrategyError
 from gradwire.kernels.formats import LEVELS2, LEVELS4, LEVELS8, Format
-from gradwire.strategy import Claims
+from gradwire.strategy import Claims, Evidence, Member
 
 _FORMATS = {2: LEVELS2, 4: LEVELS4, 8: LEVELS8}
 
@@ -24,6 +24,10 @@ class QSGD(Codec):
 
     bits: int = 4
     name: ClassVar[str] = "qsgd"
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence("qsgd(4) | allgather", "sgd", True, "glyphs", "qsgd"),
+        Evidence("qsgd(4) | allgather", "adamw", True, "gpt", "qsgd"),
+    )
 
     def __post_init__(self) -> None:
         if type(self.bits) is not int or self.bits not in _FORMATS:
@@ -31,6 +35,9 @@ class QSGD(Codec):
                 f"qsgd's bits per element are 2, 4 or 8; got {self.bits!r}. Use for example "
                 "qsgd(4)."
             )
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        return isinstance(other, QSGD) and self.bits >= other.bits
 
     def format(self) -> Format:
         return _FORMATS[self.bits]

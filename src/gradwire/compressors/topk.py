@@ -21,6 +21,7 @@ from gradwire.strategy import (
     Compressor,
     Encoder,
     Key,
+    Member,
     Recurrence,
     Sections,
     State,
@@ -50,6 +51,9 @@ class TopK(Compressor):
     def __post_init__(self) -> None:
         check_density(self.name, self.density)
         Entries.check(self.name, self.values, self.index)
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        return isinstance(other, TopK) and self.density >= other.density
 
     def k(self, n: int) -> int:
         """How many of n elements are sent: at least one, unless there is none."""

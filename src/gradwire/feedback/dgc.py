@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradwire.feedback._momentum import check_momentum
-from gradwire.strategy import Feedback, Recurrence, State, StepInfo
+from gradwire.strategy import Evidence, Feedback, Member, Recurrence, State, StepInfo
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,19 @@ class MomentumCorrection(Feedback):
     mask: bool = True
     makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "dgc"
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence("dgc(0.001) | allgather", "sgd", True, "glyphs", "dgc", warmup=0.015),
+    )
 
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum, nesterov=self.nesterov, mask=self.mask)
 
     def recurrence(self) -> Recurrence:
         return Recurrence(self.momentum, self.nesterov, self.mask)
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        """Whatever the momentum: that is the training's, not a loss."""
+        return isinstance(other, MomentumCorrection) and self.mask == other.mask
 
     def keeps_momentum(self) -> bool:
         return self.momentum > 0

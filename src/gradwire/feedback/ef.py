@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire.errors import StrategyError
-from gradwire.strategy import Feedback, Recurrence, State, StepInfo
+from gradwire.strategy import Evidence, Feedback, Recurrence, State, StepInfo
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,14 @@ class ErrorFeedback(Feedback):
     decay: float = 1.0
     makes_good: ClassVar[bool] = True
     name: ClassVar[str] = "ef"
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence("topk(0.001)+ef | allgather", "sgd", True, "glyphs", "ef-topk"),
+        Evidence("sign(scaled=True)+ef | allgather", "sgd", True, "glyphs", "ef-sign"),
+        Evidence("onebit+ef | allgather", "sgd", True, "glyphs", "onebit"),
+        Evidence("topk(0.01)+ef | allgather", "adamw", False, "gpt", "ef-topk-warm"),
+        Evidence("sign(scaled=True)+ef | allgather", "adamw", False, "gpt", "ef-sign"),
+        Evidence("onebit+ef | allgather", "adamw", False, "gpt", "onebit"),
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.decay, int | float) or not 0 < self.decay <= 1:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire.feedback._momentum import check_momentum
-from gradwire.strategy import Feedback, State, StepInfo
+from gradwire.strategy import Evidence, Feedback, Member, State, StepInfo
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,21 @@ class SharedMomentum(Feedback):
     exact_mean: ClassVar[bool] = True
     shared: ClassVar[tuple[str, ...]] = ("velocity",)
     name: ClassVar[str] = "shared_momentum"
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence(
+            "onebit+shared_momentum | alltoall", "adamw", True, "gpt", "onebit-adam", warmup=0.2
+        ),
+        Evidence(
+            "topk(0.01)+shared_momentum | allgather", "adamw", False, "gpt", "topk-adam", 0.2
+        ),
+    )
 
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum)
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        """Whatever the momentum: that is the training's, not a loss."""
+        return True
 
     def keeps_momentum(self) -> bool:
         return self.momentum > 0

@@ -48,6 +48,8 @@ class OneBitAdam(Optimizer):
             after `clip_grad_norm_`.
     """
 
+    update_rule = "adaptive"
+
     asks_the_plan = True
     """Whether it leaves the momentum to a plan that keeps it."""
 

@@ -30,6 +30,7 @@ from gradwire.runtime.process_groups import (
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
+from gradwire.training.advice import advise
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
@@ -76,6 +77,11 @@ class Handle:
     def attached(self) -> bool:
         """Whether it synchronizes; False after `detach`, and in the child of a fork."""
         return not (self._detached or self._session.conductor.is_orphan)
+
+    @property
+    def optimizers(self) -> list[object]:
+        """Those that were named to `attach`, or have stepped parameters of this model since."""
+        return self._check.optimizers
 
     @property
     def trace(self) -> Trace:
@@ -222,7 +228,7 @@ def attach(
     clip_norm: float | None = None, clip_overlap: bool = False,
     warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, wants_machines: bool = False,
-    planes: Pins | str | Path | None = None,
+    planes: Pins | str | Path | None = None, optimizer: object = None, strict: bool = False,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
@@ -238,7 +244,7 @@ def attach(
             "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
         )
     warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
-    settings = Settings(clip_norm, clip_overlap, seed, warmup, timeout_seconds)
+    settings = Settings(clip_norm, clip_overlap, seed, warmup, strict, timeout_seconds, optimizer)
     module = inner(module)
     ddp = module if isinstance(module, DistributedDataParallel) else None
     if ddp is not None and process_group is None:
@@ -256,7 +262,7 @@ def attach(
         agreed = _same_everywhere(
             group, device, f"{settings} {scaler is not None}",
             lambda: _resolve(
-                plan, described, settings, group.size(), bucket_bytes=bucket_bytes,
+                plan, described, settings, group, bucket_bytes=bucket_bytes,
                 buckets=buckets, lanes=lanes, dense=excluded(module, parameters, exclude),
             ),
         )  # fmt: skip
@@ -353,13 +359,19 @@ def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> P
 
 def _resolve(
     asked: str | Strategy | Plan | Path, parameters: Sequence[Parameter], settings: Settings,
-    world: int, *, dense: Sequence[str], **grouping: Any,
+    group: dist.ProcessGroup, *, dense: Sequence[str], **grouping: Any,
 ) -> Plan:  # fmt: skip
-    """The plan that is asked for; grouping: as of `Plan.make`. PlanError where it does not fit."""
+    """The plan that is asked for; grouping: as of `Plan.make`. PlanError where it does not fit,
+    UsageError where a strict one is unsound."""
     plan = _asked(asked, parameters, dense, grouping)
     if settings.warmup is not None:
         for density in settings.warmup.densities:
-            at_density(plan, density, world)
+            at_density(plan, density, group.size())
+    if settings.optimizer is not None:
+        advise(
+            plan.strategies, settings.optimizer, group.size(), strict=settings.strict,
+            quiet=group.rank() > 0,
+        )  # fmt: skip
     return plan
 
 

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire.errors import UsageError
 from gradwire.feedback import SharedMomentum
 from gradwire.optim.sgd import SGD, rule_of
+from gradwire.training.advice import advise, instead
 from gradwire.training.flushed import Flushed
 from gradwire.training.session import Session
 from gradwire.training.trainable import Frozen
@@ -44,6 +45,12 @@ class OptimizerCheck:
         _WATCHED.add(self)
         if not _INSTALLED:
             _INSTALLED.append(register_optimizer_step_pre_hook(_before_step))
+
+    @property
+    def optimizers(self) -> list[object]:
+        """That were named to `attach`, or else have stepped."""
+        told = self._session.settings.optimizer
+        return [told] if told is not None else [_stepping(seen) for seen in self._seen]
 
     def close(self) -> None:
         _WATCHED.discard(self)
@@ -71,6 +78,7 @@ class OptimizerCheck:
             return  # torch makes optimizers' states by such a step, before training
         self._check_fired()
         self._check_decay(optimizer, groups)
+        self._check_sound(optimizer, groups)
         self._seen.add(optimizer)
         self._follow_rates(optimizer)
 
@@ -113,7 +121,7 @@ class OptimizerCheck:
                 raise UsageError(
                     f"'{self._own}' keeps the momentum itself, so the optimizer must have none; "
                     f"{kind} has {momentum}. Use gradwire.optim.{own}, or keep {kind} and attach "
-                    "'topk(0.01)+ef | allgather'."
+                    f"what is sound with it: {instead(optimizer, self._session.world)}"
                 )
 
     def _check_decay(self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
@@ -131,6 +139,21 @@ class OptimizerCheck:
                 UserWarning,
                 stacklevel=4,
             )
+
+    def _check_sound(self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+        session = self._session
+        if session.settings.optimizer is not None:  # `attach` has looked at it
+            return
+        plan, own = session.whole_plan, {id(p) for group in groups for p in group["params"]}
+        strategies = [
+            strategy
+            for bucket, strategy in zip(plan.buckets, plan.strategies)
+            if any(id(session.parameters[name]) in own for name in bucket.names)
+        ]
+        advise(
+            strategies, _stepping(optimizer), session.world, strict=session.settings.strict,
+            quiet=session.rank > 0,
+        )  # fmt: skip
 
     def _check_backward_over(self) -> None:
         """Amid an exchange `.grad` holds this rank's own gradients, and after one that failed."""

@@ -40,7 +40,9 @@ class Settings:
     clip_overlap: bool = False
     seed: int = 0
     warmup: Warmup | None = None
+    strict: bool = False
     timeout_seconds: float = field(default=300.0, repr=False)  # may differ between ranks
+    optimizer: object = field(default=None, repr=False)  # that was named
 
 
 P = ParamSpec("P")

@@ -59,6 +59,7 @@ def attach(
     clip_norm: float | None = None, clip_overlap: bool = False,
     warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, planes: Pins | str | Path | None = None,
+    optimizer: object = None, strict: bool = False,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
@@ -92,6 +93,9 @@ def attach(
             file of them, by which messages between pairs of ranks then go; sums, too, go from
             pair to pair. Each rank says by GRADWIRE_HOST which host of the plan it is on, and by
             GRADWIRE_PLANES its addresses, one for every path, with commas. Gloo only.
+        optimizer: the optimizer, or its name, as "adamw": a strategy that is not known to be sound
+            with it is warned of now, with one that is; otherwise when it first steps.
+        strict: refuse a strategy that is known to be unsound with the optimizer (UsageError).
 
     Returns:
         The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
@@ -132,7 +136,8 @@ def attach(
         module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets,
         exclude=exclude, lanes=lanes, clip_norm=clip_norm, clip_overlap=clip_overlap,
         warmup=warmup, scaler=scaler, seed=seed, timeout_seconds=timeout_seconds,
-        wants_machines=only_profiled or plan == "auto", planes=planes,
+        wants_machines=only_profiled or plan == "auto", planes=planes, optimizer=optimizer,
+        strict=strict,
     )  # fmt: skip
     if only_profiled:
         profile_only.profile_and_exit(module, handle)

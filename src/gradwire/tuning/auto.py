@@ -20,6 +20,7 @@ from gradwire.plan import Plan
 from gradwire.planner.choose import Candidate, Choice, choose
 from gradwire.planner.correction import moves_factor, with_around, with_moves
 from gradwire.planner.profile import Profile
+from gradwire.soundness import name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.tuning.agree import from_first, of_ranks
@@ -81,8 +82,28 @@ class Tuner:
         self._recorder = Recorder(self._module, self._session)
         yield from for_steps(steps)
         self._recorder.close()
+        self._strategies = self._sound()
         self.profile = measure(self._session, self._recorder, self._strategies, self._say)
         self._recorder = None
+
+    def _sound(self) -> tuple[str, ...]:
+        """The strategies without those that are not known to be sound with the optimizers that
+        step this model. Rank 0 decides. Collective."""
+        kept = json.loads(from_first(self._session, self._kept))
+        return tuple(kept)
+
+    def _kept(self) -> str:
+        optimizers = self.handle.optimizers or [None]
+        kept = []
+        for text in self._strategies:
+            verdicts = [(sound(text, optimizer), optimizer) for optimizer in optimizers]
+            wrong = [pair for pair in verdicts if pair[0].kind != "sound"]
+            if wrong:
+                verdict, optimizer = wrong[0]
+                self._say(f"'{text}' is left out, with {name_of(optimizer)} {verdict}")
+            else:
+                kept.append(text)
+        return json.dumps(kept)
 
     def _decide(self) -> Iterator[None]:
         """Races, and another where the first shows that the profile is wrong about the network.

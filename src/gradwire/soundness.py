@@ -1,0 +1,183 @@
+"""Whether a model learns as much with a strategy as without, by the optimizer that trains it.
+
+    optimizer ──► its update rule ──┐
+    strategy  ──► its members ──────┴──► their evidence ──► Verdict
+                  (what changes the average: a lossy compressor, its feedback, a collective
+                   that selects once more)
+
+An optimizer says its rule itself by an attribute `update_rule`; of those of torch and of other
+packages the rule is known by the names of their classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gradwire.errors import UsageError
+from gradwire.member import Evidence, Member, UpdateRule
+from gradwire.strategy import Compressor, Strategy
+
+__all__ = ["SoundnessWarning", "Verdict", "is_exact_enough", "name_of", "sound", "update_rule"]
+
+EXACT_ENOUGH = 0.99
+"""Of the squared norm of what is sent: a format that keeps so much of it, whatever it is, is sound
+with every optimizer. int8 and fp8 do; of usual gradients they lose a ten-thousandth."""
+
+_RULES: dict[UpdateRule, tuple[str, ...]] = {
+    "linear": ("SGD", "ASGD"),
+    "adaptive": (
+        "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "Adafactor", "RMSprop",
+        "SparseAdam", "Rprop", "LAMB", "Lion", "Adam8bit", "AdamW8bit", "AdaBelief",
+    ),
+    "orthogonal": ("Muon", "Shampoo", "SOAP", "Dion"),
+}  # fmt: skip
+_RULE_OF: dict[str, UpdateRule] = {
+    name.lower(): rule for rule, names in _RULES.items() for name in names
+}
+
+
+class SoundnessWarning(UserWarning):
+    """A strategy is not known to be sound with the optimizer that steps what it averages."""
+
+
+RULES = ("sgd", "adamw", "muon")
+"""An optimizer of each rule."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """kind: "unknown" where nobody has measured it. why: a sentence. evidence: the run that
+    shows it, where one does."""
+
+    kind: Literal["sound", "unsound", "unknown"]
+    why: str
+    evidence: Evidence | None = None
+
+    def __str__(self) -> str:
+        shown = f" ({self.evidence.row})" if self.evidence else ""
+        return f"{self.kind}: {self.why}{shown}"
+
+
+def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
+    """Whether training by this strategy and optimizer reaches what dense training does.
+
+    optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon".
+
+    Raises:
+        StrategyError: the strategy cannot be read. UsageError: no optimizer has that name.
+    """
+    made = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
+    rule, deciding = update_rule(optimizer), list(_deciding(made))
+    if not deciding:
+        return Verdict("sound", "what arrives is what was sent, or as good as that")
+    if rule is None:
+        return Verdict(
+            "unknown",
+            f"the update rule of {name_of(optimizer)} is not known; give its class an "
+            f"attribute update_rule, one of {', '.join(map(repr, _RULES))}",
+        )
+    verdicts = [_verdict(member, made, rule) for member in deciding]
+    worst = ("unsound", "unknown", "sound")
+    return min(verdicts, key=lambda verdict: worst.index(verdict.kind))
+
+
+def update_rule(optimizer: object) -> UpdateRule | None:
+    """The rule of an optimizer, or of the name of one; None of an object that is not known.
+
+    Raises:
+        UsageError: no optimizer has that name.
+    """
+    if isinstance(optimizer, str):
+        if optimizer.lower() not in _RULE_OF:
+            names = ", ".join(name.lower() for names in _RULES.values() for name in names)
+            raise UsageError(
+                f"an optimizer's name is one of {names}; got '{optimizer}'. Use for example "
+                "'adamw', or pass the optimizer itself."
+            )
+        return _RULE_OF[optimizer.lower()]
+    for wrapped in _wrapped(optimizer):
+        said: UpdateRule | None = getattr(wrapped, "update_rule", None)
+        if said in _RULES:
+            return said
+        for kind in type(wrapped).__mro__:
+            if rule := _RULE_OF.get(kind.__name__.lower()):
+                return rule
+    return None
+
+
+def name_of(optimizer: object) -> str:
+    """As people call it."""
+    if optimizer is None:
+        return "an optimizer that has not stepped yet"
+    return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
+
+
+def _wrapped(optimizer: object) -> Iterator[object]:
+    """The optimizer, and what is inside of those that wrap one (accelerate, ZeRO)."""
+    seen: Any = optimizer
+    while seen is not None:
+        yield seen
+        inner = getattr(seen, "optimizer", None) or getattr(seen, "optim", None)
+        seen = None if inner is seen else inner
+
+
+def _deciding(strategy: Strategy) -> Iterator[Member]:
+    """The members by which the average differs from that of dense training."""
+    if strategy.collective.selects:
+        yield strategy.collective
+    feedback = strategy.feedback
+    if feedback is not None and feedback.keeps_momentum():
+        yield feedback
+    elif not is_exact_enough(strategy.compressor):
+        yield feedback or strategy.compressor
+
+
+def is_exact_enough(compressor: Compressor) -> bool:
+    """Whether it loses so little that no optimizer learns less by it."""
+    claims = compressor.claims(1 << 20)
+    return claims.exact or (claims.contraction or 0.0) >= EXACT_ENOUGH
+
+
+def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
+    for evidence in member.evidence:
+        if update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy):
+            learns = "as much as" if evidence.sound else "less than"
+            return Verdict(
+                "sound" if evidence.sound else "unsound",
+                f"{evidence.optimizer} by '{evidence.strategy}' learns {learns} dense",
+                evidence,
+            )
+    return _without_evidence(member, strategy, rule)
+
+
+def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
+    """Of what loses no more where it is sound, of what loses no less where it is not."""
+    shown = Strategy.parse(evidence.strategy)
+    pairs: list[tuple[Member | None, Member | None]]
+    pairs = [(strategy.compressor, shown.compressor), (strategy.feedback, shown.feedback)]
+    if member is strategy.collective:
+        pairs.append((strategy.collective, shown.collective))
+    for own, other in pairs:
+        if type(own) is not type(other):
+            return False
+        fine, coarse = (own, other) if evidence.sound else (other, own)
+        if fine is not None and coarse is not None and not fine.is_as_fine_as(coarse):
+            return False
+    return True
+
+
+def _without_evidence(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
+    feedback = strategy.feedback
+    if feedback is not None and feedback.keeps_momentum():
+        shown = {update_rule(evidence.optimizer) for evidence in feedback.evidence}
+        if rule not in {"linear", *shown}:
+            return Verdict(
+                "unsound", f"'{feedback}' keeps a momentum that is not this optimizer's"
+            )
+        if is_exact_enough(strategy.compressor):
+            return Verdict("sound", "what is sent is as good as exact, and so is its momentum")
+    if member is strategy.compressor and strategy.compressor.claims(1 << 20).wants_feedback:
+        return Verdict("unsound", f"what '{member}' does not send is lost without a feedback")
+    return Verdict("unknown", f"no run has shown '{strategy}' with an optimizer that is {rule}")

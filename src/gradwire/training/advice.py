@@ -1,0 +1,50 @@
+"""What attach says of a strategy and an optimizer that are not known to be sound together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+from gradwire.errors import UsageError
+from gradwire.soundness import SoundnessWarning, name_of, sound
+from gradwire.strategy import Strategy
+from gradwire.training.recommend import frontier
+
+
+def advise(
+    strategies: Iterable[Strategy], optimizer: object, world: int, *, strict: bool, quiet: bool
+) -> None:
+    """Warn, with an alternative, of the first strategy that is not sound with an optimizer.
+
+    world: how many ranks average. strict: refuse what is unsound, and warn of what is not known.
+    quiet: do not warn; another rank does.
+
+    Raises:
+        UsageError: a strategy is unsound and strict is set, or no optimizer has that name.
+    """
+    for strategy in dict.fromkeys(strategies):
+        verdict = sound(strategy, optimizer)
+        refused = strict and verdict.kind == "unsound"
+        if verdict.kind == "sound" or (quiet and not refused):
+            continue
+        known = "is unsound" if verdict.kind == "unsound" else "is not known to be sound"
+        shown = f" ({verdict.evidence.row})" if verdict.evidence else ""
+        text = f"'{strategy}' {known} with {name_of(optimizer)}: {verdict.why}{shown}. "
+        text += "Sound is " + instead(optimizer, world)
+        if refused:
+            raise UsageError(
+                f"strict=True refuses a strategy with which a model learns less; {text}"
+            )
+        warnings.warn(text, SoundnessWarning, stacklevel=4)
+        return
+
+
+def instead(optimizer: object, world: int) -> str:
+    """What sends least of the sound strategies that work beside the optimizer as it is."""
+    *_, (strategy, times) = [
+        (strategy, times)
+        for strategy, times in frontier(optimizer, max(world, 2))
+        if not (strategy.feedback and strategy.feedback.keeps_momentum())
+    ]
+    fewer = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
+    return f"'{strategy}', {fewer} times fewer bytes than DDP sends in fp32."

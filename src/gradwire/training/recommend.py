@@ -1,0 +1,87 @@
+"""The sound strategy that sends so many times fewer bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+
+from gradwire.errors import PlanError, UsageError
+from gradwire.registry import COLLECTIVES, COMPRESSORS, FEEDBACK
+from gradwire.runtime.lockstep import lockstep
+from gradwire.soundness import is_exact_enough, name_of, sound
+from gradwire.strategy import Strategy
+
+FP32 = "none | allreduce"
+_SHAPE = 512, 512
+
+
+def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strategy:
+    """The sound strategy that is nearest to dense among those that send few enough bytes.
+
+    Args:
+        optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon".
+        fewer: how many times fewer bytes a rank shall send than by DDP in fp32: of a matrix of
+            512 × 512, in the mean over a run, with the warm-up that the strategy needs.
+        ranks: how many average.
+
+    Raises:
+        UsageError: no optimizer has that name, or numbers out of range. PlanError: no strategy
+            that is known to be sound sends so few; the message has those that are.
+    """
+    if ranks < 2 or not fewer > 0:
+        raise UsageError(
+            "a strategy is recommended for two ranks or more, and a positive number of times "
+            f"fewer bytes; got ranks={ranks} and fewer={fewer}. Use for example fewer=32, ranks=4."
+        )
+    known = frontier(optimizer, ranks)
+    for strategy, times in known:
+        if times >= fewer:
+            return strategy
+    shown = "; ".join(f"'{strategy}' {times:.3g} times" for strategy, times in known)
+    raise PlanError(
+        f"of the strategies that are sound with {name_of(optimizer)} none sends {fewer:g} times "
+        f"fewer bytes among {ranks} ranks. Sound are: {shown}. Ask for "
+        f"fewer={known[-1][1]:.2f} or less."
+    )
+
+
+def frontier(optimizer: object, ranks: int = 4) -> list[tuple[Strategy, float]]:
+    """All that are known to be sound with an optimizer, by a run or by their format, and how many
+    times fewer bytes they send, the nearest to dense first. Arguments, errors: of `recommend`.
+    """
+    found = []
+    for strategy in _candidates():
+        verdict = sound(strategy, optimizer)
+        if verdict.kind == "sound":
+            warmup = verdict.evidence.warmup if verdict.evidence else 0.0
+            found.append((strategy, _times_fewer(str(strategy), ranks, warmup)))
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def _candidates() -> Iterator[Strategy]:
+    """Formats that are as good as exact, and what runs were made with."""
+    texts = [FP32]
+    for kind in COMPRESSORS.values():
+        try:
+            compressor = kind()
+        except TypeError:  # what has a parameter to choose is no format
+            continue
+        if is_exact_enough(compressor) and compressor.claims(1 << 20).fixed:
+            way = "allreduce" if compressor.claims(1 << 20).sums else "alltoall"
+            texts.append(f"{compressor} | {way}")
+    families = (COMPRESSORS, FEEDBACK, COLLECTIVES)
+    texts += [e.strategy for family in families for m in family.values() for e in m.evidence]
+    yield from map(Strategy.parse, dict.fromkeys(texts))
+
+
+@lru_cache(maxsize=256)
+def _times_fewer(strategy: str, ranks: int, warmup: float) -> float:
+    gradients = [torch.randn(_SHAPE, generator=_dice(rank)) for rank in range(ranks)]
+    dense, own = (max(lockstep(s, gradients)[1].bytes_sent) for s in (FP32, strategy))
+    return 1 / (warmup + (1 - warmup) * own / dense)
+
+
+def _dice(rank: int) -> torch.Generator:
+    return torch.Generator().manual_seed(rank)

@@ -1,0 +1,141 @@
+"""What attach says of a strategy with which the job's optimizer learns less."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, brief, loss_of, small
+
+import gradwire
+from gradwire.errors import UsageError
+from gradwire.soundness import SoundnessWarning
+
+TOPK, UNKNOWN = "topk(0.01)+ef | allgather", "terngrad+ef | allgather"
+MADE: dict[str, Any] = {
+    "SGD": lambda ps: torch.optim.SGD(ps, 0.1, momentum=0.9),
+    "AdamW": lambda ps: torch.optim.AdamW(ps, 1e-3),
+    "LBFGS": lambda ps: torch.optim.LBFGS(ps, max_iter=1),
+}
+
+
+def told(plan: str, optimizer: str, options: dict[str, Any]) -> tuple[list[str], str]:
+    """What this rank is warned of in attach and three steps, and what ended it."""
+    model = small()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            with attached(model, plan, **options):
+                stepping = MADE[optimizer](model.parameters())
+                for step in range(3):
+                    loss_of(model, step).backward()
+                    stepping.step(*([lambda: 0.0] if optimizer == "LBFGS" else []))
+                    stepping.zero_grad()
+            ended = ""
+        except UsageError as error:
+            ended = str(error)
+    return [str(w.message) for w in caught if w.category is SoundnessWarning], ended
+
+
+CASES = (
+    (TOPK, "SGD", ""),
+    ("bf16 | allreduce", "AdamW", ""),
+    (TOPK, "AdamW", "is unsound with AdamW: adamw by .* learns less than .*gpt, ef-"),
+    (UNKNOWN, "AdamW", "is not known to be sound with AdamW: no run has shown"),
+)
+OTHER = "is not known to be sound with LBFGS: the update rule of LBFGS is not known"
+
+
+@pytest.mark.parametrize(
+    ("plan", "optimizer", "said", "is_named"),
+    [
+        *((*case, named) for case in CASES for named in (False, True)),
+        (TOPK, "LBFGS", OTHER, False),
+    ],
+)
+def test_one_rank_says_it_once(
+    two: Ranks, plan: str, optimizer: str, said: str, is_named: bool
+) -> None:
+    options = {"optimizer": optimizer} if is_named else {}
+    (first, ended), other = two.run(told, plan, optimizer, options)
+    assert not ended
+    assert other == ([], "")
+    assert len(first) == bool(said)
+    if said:
+        (text,) = first
+        assert text.startswith(f"'{gradwire.Strategy.parse(plan)}' ")
+        assert re.search(said, text)
+        assert "Sound is 'qsgd | allgather'" in text or optimizer == "LBFGS"
+
+
+@pytest.mark.parametrize("named", [None, "adamw"])
+def test_strict_refuses_on_all_ranks(two: Ranks, named: str | None) -> None:
+    for warned, ended in two.run(told, TOPK, "AdamW", {"strict": True, "optimizer": named}):
+        assert warned == []
+        assert ended.startswith("strict=True refuses a strategy with which a model learns less; ")
+
+
+def test_strict_warns_of_what_is_not_known(two: Ranks) -> None:
+    (warned, ended), _ = two.run(told, UNKNOWN, "AdamW", {"strict": True})
+    assert len(warned) == 1
+    assert not ended
+
+
+def test_a_refused_attach_leaves_nothing(two: Ranks) -> None:
+    assert two.run(_refused) == [True, True]
+
+
+def _refused() -> bool:
+    model = small()
+    with pytest.raises(UsageError, match="strict=True refuses"):
+        gradwire.attach(model, TOPK, optimizer="adamw", strict=True)
+    with attached(model, "none | allreduce", optimizer="adamw", strict=True):
+        loss_of(model).backward()
+    return True
+
+
+def test_an_optimizer_is_asked_of_its_own_parameters(two: Ranks) -> None:
+    assert two.run(_two_optimizers) == [0, 0]
+
+
+def _two_optimizers() -> int:
+    """Of matrices by SGD, and of vectors, which travel dense, by AdamW."""
+    model = small()
+    parameters = list(model.parameters())
+    with attached(model, TOPK), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loss_of(model).backward()
+        torch.optim.AdamW([p for p in parameters if p.dim() < 2], 1e-3).step()
+        torch.optim.SGD([p for p in parameters if p.dim() > 1], 0.1).step()
+    return len([w for w in caught if w.category is SoundnessWarning])
+
+
+@pytest.mark.parametrize("named", [None, "adamw"])
+def test_auto_chooses_among_the_sound(two: Ranks, named: str | None) -> None:
+    first, other = two.run(_settled, named)
+    assert first == other
+    assert first == ["bf16 | allreduce", "int8+ef | alltoall", "none | allreduce"]
+
+
+@brief()
+def _settled(named: str | None) -> list[str]:
+    """The strategies that were measured beside AdamW."""
+    model = small()
+    asked = [TOPK, "int8+ef | alltoall", UNKNOWN]
+    handle: Any = gradwire.attach(model, "auto", strategies=asked, optimizer=named)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    step = 0
+    while not handle.tuner.is_settled and step < 4000:
+        loss_of(model, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+    known = sorted(handle.tuner.profile.strategies)
+    handle.detach()
+    dist.barrier()
+    return known

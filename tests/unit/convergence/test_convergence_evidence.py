@@ -1,0 +1,37 @@
+"""What members say of optimizers is what the records of the benchmark say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gradwire import registry
+from gradwire.strategy import Evidence, Strategy
+
+FAMILIES = (registry.COMPRESSORS, registry.FEEDBACK, registry.COLLECTIVES)
+EVIDENCE = [e for family in FAMILIES for member in family.values() for e in member.evidence]
+
+
+def _rows(suite: SimpleNamespace, evidence: Evidence) -> Iterator[tuple[float, int, object]]:
+    """(density, steps, row) of the method on the task."""
+    folder = Path(suite.report.__file__).parent
+    records = json.loads((folder / "results" / "full.json").read_text(encoding="utf-8"))
+    own = [r for r in records if r["task"] == evidence.task]
+    for (_, _, steps, density), together in suite.report.groups(own).items():
+        for row in suite.report.rows(together):
+            if row.method == evidence.method:
+                yield density, steps, row
+
+
+@pytest.mark.parametrize("evidence", EVIDENCE, ids=lambda e: f"{e.task}-{e.method}")
+def test_a_row_says_so(suite: SimpleNamespace, evidence: Evidence) -> None:
+    density, _, row = max(_rows(suite, evidence), key=lambda found: found[1])  # the longest
+    assert row.verdicts is not None
+    assert all(verdict.passed for verdict in row.verdicts) == evidence.sound
+    method, settings = suite.methods.BY_NAME[evidence.method], suite.tasks.TASKS[evidence.task]
+    assert method.strategy(density, settings.settings) == Strategy.parse(evidence.strategy)
+    assert settings.settings.adam == (evidence.optimizer == "adamw")

@@ -1,0 +1,157 @@
+"""Which strategies are sound with which optimizer, and which of them sends so many times fewer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gradwire
+from gradwire import registry
+from gradwire.errors import PlanError, UsageError
+from gradwire.soundness import update_rule
+from gradwire.strategy import Strategy
+from gradwire.training.recommend import frontier
+
+WEIGHTS = [torch.nn.Parameter(torch.zeros(3, 3))]
+OPTIMIZERS = ("sgd", "adamw", "muon")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "text", ["none | allreduce", "bf16 | allreduce", "int8 | alltoall", "fp8 | alltoall",
+             "int8+ef | alltoall", "nonzero | zen"],
+)  # fmt: skip
+def test_what_is_as_good_as_exact_is_sound_with_all(text: str, optimizer: str) -> None:
+    assert gradwire.sound(text, optimizer).kind == "sound"
+    assert gradwire.sound(text, object()).kind == "sound"
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("topk(0.01)+ef | allgather", ("sound", "unsound", "unknown")),
+        ("topk(0.001)+ef | zen", ("sound", "unsound", "unknown")),
+        ("topk(0.0001)+ef | zen", ("unknown", "unsound", "unknown")),  # sparser than was shown
+        ("topk(0.5)+ef | zen", ("sound", "unknown", "unknown")),  # denser than what is unsound
+        ("topk(0.01)+ef | gtopk", ("unsound", "unsound", "unknown")),
+        ("topk(0.01)+ef(decay=0.9) | allgather", ("unknown", "unknown", "unknown")),
+        ("topk(0.01) | allgather", ("unsound", "unsound", "unsound")),
+        ("dgc(0.001) | allgather", ("sound", "unsound", "unsound")),
+        ("dgc(0.001, mask=False) | allgather", ("unknown", "unsound", "unsound")),
+        ("dgc(0.001, momentum=0.5) | allgather", ("sound", "unsound", "unsound")),
+        ("none+server_momentum | allreduce", ("sound", "unsound", "unsound")),
+        ("none+shared_momentum | allreduce", ("sound", "sound", "unsound")),
+        ("efsignsgd | alltoall", ("sound", "unsound", "unknown")),
+        ("qsgd(4) | alltoall", ("sound", "sound", "unknown")),
+        ("qsgd(8) | alltoall", ("sound", "sound", "unknown")),
+        ("qsgd(2) | alltoall", ("unknown", "unknown", "unknown")),
+        ("powersgd(4)", ("sound", "unsound", "unknown")),
+        ("powersgd(8)", ("sound", "unknown", "unknown")),
+        ("powersgd(2)", ("unknown", "unsound", "unknown")),
+        ("signum(0.9) | vote", ("unknown", "unsound", "unsound")),
+        ("onebit+shared_momentum(0.8) | alltoall", ("unknown", "sound", "unsound")),
+        ("topk(0.01)+shared_momentum | allgather", ("unknown", "unsound", "unsound")),
+        ("terngrad+ef | allgather", ("unknown", "unknown", "unknown")),
+    ],
+)
+def test_the_members_decide(text: str, kinds: tuple[str, ...]) -> None:
+    assert tuple(gradwire.sound(text, optimizer).kind for optimizer in OPTIMIZERS) == kinds
+
+
+def test_a_verdict_names_its_run() -> None:
+    verdict = gradwire.sound("topk(0.01)+ef | allgather", "adamw")
+    assert str(verdict) == (
+        "unsound: adamw by 'topk(0.01)+ef | allgather' learns less than dense "
+        "(benchmarks/convergence: gpt, ef-topk-warm)"
+    )
+
+
+class Mine(torch.optim.AdamW):
+    """Of a class made from a known one."""
+
+
+class Own(torch.optim.Optimizer):
+    """That says its rule."""
+
+    update_rule = "linear"
+
+
+class Wraps:
+    """As accelerate's does."""
+
+    def __init__(self, inner: object) -> None:
+        self.optimizer = inner
+
+
+def test_an_optimizer_is_known_by_its_class_its_word_or_what_it_wraps() -> None:
+    assert update_rule("AdamW") == update_rule("adamw") == "adaptive"
+    assert update_rule(Mine(WEIGHTS)) == "adaptive"
+    assert update_rule(Own(WEIGHTS, {})) == "linear"
+    assert update_rule(Wraps(torch.optim.SGD(WEIGHTS, 0.1))) == "linear"
+    assert update_rule(gradwire.optim.SGD(WEIGHTS, 0.1)) == "linear"
+    assert update_rule(gradwire.optim.OneBitAdam(WEIGHTS, 0.1, freeze_step=3)) == "adaptive"
+    assert update_rule(torch.optim.LBFGS(WEIGHTS)) is None
+
+
+def test_all_optimizers_of_torch_but_one_are_known() -> None:
+    unknown = {
+        name
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        and kind is not torch.optim.Optimizer and not _known(name)
+    }  # fmt: skip
+    assert unknown == {"LBFGS"}
+
+
+def _known(name: str) -> bool:
+    try:
+        return update_rule(name) is not None
+    except UsageError:
+        return False
+
+
+def test_an_unknown_optimizer_is_said_to_be() -> None:
+    verdict = gradwire.sound("topk(0.01)+ef | allgather", torch.optim.LBFGS(WEIGHTS))
+    assert verdict.kind == "unknown"
+    assert "LBFGS is not known; give its class an attribute update_rule" in verdict.why
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"an optimizer's name is one of sgd, .*; got 'adamm'\."):
+        gradwire.sound("none | allreduce", "adamm")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("fewer", [1, 3, 30])
+def test_what_is_recommended_is_sound_and_sends_so_few(optimizer: str, fewer: float) -> None:
+    known = frontier(optimizer)
+    assert all(gradwire.sound(strategy, optimizer).kind == "sound" for strategy, _ in known)
+    if fewer > known[-1][1]:
+        with pytest.raises(PlanError, match=rf"none sends {fewer} times.*'bf16 \| allreduce' 2 t"):
+            gradwire.recommend(optimizer, fewer)
+        return
+    strategy = gradwire.recommend(optimizer, fewer)
+    assert {str(s): times for s, times in known}[str(strategy)] >= fewer
+    assert strategy == next(s for s, times in known if times >= fewer)
+
+
+def test_a_warm_up_counts() -> None:
+    known = {str(strategy): times for strategy, times in frontier("adamw")}
+    assert known["onebit+shared_momentum | alltoall"] < 5  # 30 times fewer, but for a fifth
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"two ranks or more.*got ranks=1 and fewer=32"):
+        gradwire.recommend("adamw", ranks=1)
+
+
+def test_evidence_is_of_strategies_that_it_decides() -> None:
+    families = (registry.COMPRESSORS, registry.FEEDBACK, registry.COLLECTIVES)
+    members = [member for family in families for member in family.values()]
+    assert sum(len(member.evidence) for member in members) > 10
+    for member in members:
+        for evidence in member.evidence:
+            shown = Strategy.parse(evidence.strategy)
+            assert member in {type(shown.compressor), type(shown.feedback), type(shown.collective)}
+            verdict = gradwire.sound(shown, evidence.optimizer)
+            assert verdict.evidence in member.evidence or verdict.kind == "unsound"

@@ -155,6 +155,7 @@ MORE = (
     Method("natural", "natural | allgather"),
     Method("terngrad", "terngrad | allgather"),
     Method("onebit-alltoall", "onebit+ef | alltoall"),
+    Method("qsgd-alltoall", "qsgd(4) | alltoall"),
     Method("topk-zen", "topk({density})+ef | zen"),
     Method("ef21-topk", "topk({density})+ef21 | allgather"),
     Method("sign", "sign | vote"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 import gradwire
 from gradwire import registry
+from gradwire.cli.main import main
 from gradwire.errors import PlanError, UsageError
 from gradwire.soundness import update_rule
 from gradwire.strategy import Strategy
@@ -155,3 +158,15 @@ def test_evidence_is_of_strategies_that_it_decides() -> None:
             assert member in {type(shown.compressor), type(shown.feedback), type(shown.collective)}
             verdict = gradwire.sound(shown, evidence.optimizer)
             assert verdict.evidence in member.evidence or verdict.kind == "unsound"
+
+
+def test_available_lists_what_is_sound(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["available", "--optimizer", "adamw", "--json"]) == 0
+    found = {row["strategy"]: row for row in json.loads(capsys.readouterr().out)}
+    assert found["bf16 | allreduce"]["known_by"] == "its format"
+    assert found["qsgd | alltoall"]["known_by"] == "benchmarks/convergence: gpt, qsgd-alltoall"
+    assert found["bf16 | allreduce"]["times_fewer_bytes"] == pytest.approx(2, rel=0.01)
+    assert main(["available", "--optimizer", "adamw"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(found) + 2
+    assert main(["available", "topk", "--optimizer", "adamw"]) == 2
+    assert "asked of all members; got 'topk' beside" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.strategy import Claims, Compressor, Key, Sections
+from gradwire.strategy import Claims, Compressor, Evidence, Key, Sections
 
 
 class Cast(Compressor):
@@ -53,6 +53,9 @@ class Float16(Cast):
     """2 bytes per element; 11 bits of precision, range 6e-8 to 65504."""
 
     name: ClassVar[str] = "fp16"
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence("fp16 | allreduce", "adamw", True, "gpt", "fp16"),
+    )
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         lossless = dtype == "float16"

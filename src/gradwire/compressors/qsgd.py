@@ -26,7 +26,7 @@ class QSGD(Codec):
     name: ClassVar[str] = "qsgd"
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence("qsgd(4) | allgather", "sgd", True, "glyphs", "qsgd"),
-        Evidence("qsgd(4) | allgather", "adamw", True, "gpt", "qsgd"),
+        Evidence("qsgd(4) | alltoall", "adamw", True, "gpt", "qsgd-alltoall"),
     )
 
     def __post_init__(self) -> None:

@@ -63,7 +63,7 @@ class Verdict:
 def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
     """Whether training by this strategy and optimizer reaches what dense training does.
 
-    optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon".
+    optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon"; None: not known.
 
     Raises:
         StrategyError: the strategy cannot be read. UsageError: no optimizer has that name.
@@ -73,6 +73,8 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
     if not deciding:
         return Verdict("sound", "what arrives is what was sent, or as good as that")
     if rule is None:
+        if optimizer is None:
+            return Verdict("unknown", "it has not stepped yet; name it, as optimizer='adamw'")
         return Verdict(
             "unknown",
             f"the update rule of {name_of(optimizer)} is not known; give its class an "
@@ -110,7 +112,7 @@ def update_rule(optimizer: object) -> UpdateRule | None:
 def name_of(optimizer: object) -> str:
     """As people call it."""
     if optimizer is None:
-        return "an optimizer that has not stepped yet"
+        return "the optimizer"
     return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
 
 

@@ -102,7 +102,7 @@ def on_machines(machine_of: tuple[int, ...], strategy: str) -> str:
     os.environ["GROUP_RANK"] = str(machine_of[dist.get_rank()])
     try:
         model = small()
-        handle: Any = gradwire.attach(model, "auto", strategies=[strategy])
+        handle: Any = gradwire.attach(model, "auto", strategies=[strategy], optimizer="sgd")
     except PlanError as error:
         return f"refused: {error}"
     finally:

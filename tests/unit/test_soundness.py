@@ -119,6 +119,13 @@ def test_an_unknown_optimizer_is_said_to_be() -> None:
     assert "LBFGS is not known; give its class an attribute update_rule" in verdict.why
 
 
+def test_an_optimizer_that_has_not_stepped_is_asked_for() -> None:
+    verdict = gradwire.sound("topk(0.01)+ef | allgather", None)
+    assert (verdict.kind, verdict.why) == (
+        "unknown", "it has not stepped yet; name it, as optimizer='adamw'"
+    )  # fmt: skip
+
+
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(UsageError, match=r"an optimizer's name is one of sgd, .*; got 'adamm'\."):
         gradwire.sound("none | allreduce", "adamm")

@@ -10,6 +10,8 @@ from gradwire.soundness import SoundnessWarning, name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import frontier
 
+_MOST_RANKS = 16  # that bytes are counted for, in lockstep: more would take seconds
+
 
 def advise(
     strategies: Iterable[Strategy], optimizer: object, world: int, *, strict: bool, quiet: bool
@@ -43,7 +45,7 @@ def instead(optimizer: object, world: int) -> str:
     """What sends least of the sound strategies that work beside the optimizer as it is."""
     *_, (strategy, times) = [
         (strategy, times)
-        for strategy, times in frontier(optimizer, max(world, 2))
+        for strategy, times in frontier(optimizer, min(max(world, 2), _MOST_RANKS))
         if not (strategy.feedback and strategy.feedback.keeps_momentum())
     ]
     fewer = f"{times:.0f}" if times >= 10 else f"{times:.2g}"

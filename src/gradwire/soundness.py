@@ -42,7 +42,7 @@ class SoundnessWarning(UserWarning):
     """A strategy is not known to be sound with the optimizer that steps what it averages."""
 
 
-RULES = ("sgd", "adamw", "muon")
+ONE_OF_EACH_RULE = ("sgd", "adamw", "muon")
 """An optimizer of each rule."""
 
 

@@ -13,6 +13,7 @@ from gradwire.cli.main import main
 from gradwire.errors import PlanError, UsageError
 from gradwire.soundness import update_rule
 from gradwire.strategy import Strategy
+from gradwire.training.advice import advise
 from gradwire.training.recommend import frontier
 
 WEIGHTS = [torch.nn.Parameter(torch.zeros(3, 3))]
@@ -177,3 +178,11 @@ def test_available_lists_what_is_sound(capsys: pytest.CaptureFixture[str]) -> No
     assert len(capsys.readouterr().out.splitlines()) == len(found) + 2
     assert main(["available", "topk", "--optimizer", "adamw"]) == 2
     assert "asked of all members; got 'topk' beside" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_all_ranks_refuse_alike(quiet: bool) -> None:
+    """Also where another strategy of the plan is only not known: whoever went on would wait."""
+    plan = [Strategy.parse(t) for t in ("terngrad | allgather", "topk(0.01)+ef | allgather")]
+    with pytest.raises(UsageError, match="strict=True refuses"):
+        advise(plan, "adamw", 2, strict=True, quiet=quiet)

@@ -107,9 +107,9 @@ def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
 
 def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list[str]]:
     """What is known to be sound with the optimizer, and what is not; UsageError if nothing is."""
-    from gradwire.soundness import RULES, sound
+    from gradwire.soundness import ONE_OF_EACH_RULE, sound
 
-    optimizers = RULES if optimizer is None else (optimizer,)
+    optimizers = ONE_OF_EACH_RULE if optimizer is None else (optimizer,)
     verdicts = {text: [sound(text, own) for own in optimizers] for text in texts}
     kept = [text for text, own in verdicts.items() if all(v.kind == "sound" for v in own)]
     out = [text for text in texts if text not in kept]

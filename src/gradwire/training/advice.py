@@ -16,29 +16,29 @@ _MOST_RANKS = 16  # that bytes are counted for, in lockstep: more would take sec
 def advise(
     strategies: Iterable[Strategy], optimizer: object, world: int, *, strict: bool, quiet: bool
 ) -> None:
-    """Warn, with an alternative, of the first strategy that is not sound with an optimizer.
+    """Warn, with an alternative, of a strategy that is not sound with an optimizer, if one is not.
 
-    world: how many ranks average. strict: refuse what is unsound, and warn of what is not known.
-    quiet: do not warn; another rank does.
+    world: how many ranks average. strict: refuse what is unsound, on every rank, and warn of what
+    is not known. quiet: do not warn; another rank does.
 
     Raises:
         UsageError: a strategy is unsound and strict is set, or no optimizer has that name.
     """
-    for strategy in dict.fromkeys(strategies):
-        verdict = sound(strategy, optimizer)
-        refused = strict and verdict.kind == "unsound"
-        if verdict.kind == "sound" or (quiet and not refused):
-            continue
-        known = "is unsound" if verdict.kind == "unsound" else "is not known to be sound"
-        shown = f" ({verdict.evidence.row})" if verdict.evidence else ""
-        text = f"'{strategy}' {known} with {name_of(optimizer)}: {verdict.why}{shown}. "
-        text += "Sound is " + instead(optimizer, world)
-        if refused:
-            raise UsageError(
-                f"strict=True refuses a strategy with which a model learns less; {text}"
-            )
-        warnings.warn(text, SoundnessWarning, stacklevel=4)
+    verdicts = [(strategy, sound(strategy, optimizer)) for strategy in dict.fromkeys(strategies)]
+    wrong = [pair for pair in verdicts if pair[1].kind != "sound"]
+    if not wrong:
         return
+    strategy, verdict = min(wrong, key=lambda pair: pair[1].kind != "unsound")
+    refused = strict and verdict.kind == "unsound"
+    if quiet and not refused:
+        return
+    known = "is unsound" if verdict.kind == "unsound" else "is not known to be sound"
+    shown = f" ({verdict.evidence.row})" if verdict.evidence else ""
+    text = f"'{strategy}' {known} with {name_of(optimizer)}: {verdict.why}{shown}. "
+    text += "Sound is " + instead(optimizer, world)
+    if refused:
+        raise UsageError(f"strict=True refuses a strategy with which a model learns less; {text}")
+    warnings.warn(text, SoundnessWarning, stacklevel=4)
 
 
 def instead(optimizer: object, world: int) -> str:

@@ -1,4 +1,4 @@
-// Eight floats as an array: any compiler, any machine.
+// Eight floats as two vectors of four, in the vector extension of GCC and Clang: any machine.
 #pragma once
 
 #include "half.hpp"
@@ -6,37 +6,113 @@
 namespace gradwire {
 namespace {
 
+using Floats = float __attribute__((vector_size(16)));
+using Ints = std::int32_t __attribute__((vector_size(16)));
+using Words = std::uint32_t __attribute__((vector_size(16)));
+
 struct Vector {
     static constexpr std::size_t width = 8;
-    float lane[width];
+    Floats half[2];
 };
 
-template <class Operation>
-inline Vector each(Operation operation) {
-    Vector out;
-    for (std::size_t i = 0; i < Vector::width; ++i) out.lane[i] = operation(i);
+inline Words words_of(Floats a) { return reinterpret_cast<Words>(a); }
+inline Ints ints_of(Words a) { return reinterpret_cast<Ints>(a); }
+inline Floats floats_of(Words a) { return reinterpret_cast<Floats>(a); }
+inline Words magnitudes(Floats a) { return words_of(a) & magnitude_mask; }
+
+// a where all bits of `where` are set, b where none is.
+inline Words select(Ints where, Words a, Words b) {
+    const auto set = reinterpret_cast<Words>(where);
+    return (a & set) | (b & ~set);
+}
+
+// Both halves of a vector or of what stands for one, by what makes either.
+template <class Out = Vector, class Operation>
+inline Out halves(Operation operation) {
+    return {{operation(0), operation(1)}};
+}
+
+template <class Lanes, class T>
+inline Lanes lanes(const T* from) {
+    Lanes out;
+    __builtin_memcpy(&out, from, sizeof out);
     return out;
 }
 
-template <class T>
-inline Vector load(const T* from) {
-    return each([&](std::size_t i) { return widen(from[i]); });
+// Numbers below 2^32, one per lane.
+struct Places {
+    Words half[2];
+};
+inline Places load(const std::uint32_t* from) {
+    return {{lanes<Words>(from), lanes<Words>(from + 4)}};
+}
+inline void store(std::uint32_t* to, Places p) {
+    for (int i = 0; i < 2; ++i) __builtin_memcpy(to + 4 * i, &p.half[i], sizeof p.half[i]);
 }
 
+// Wider vectors than any register of most machines: what compilers turn into two unpackings.
+using Shorts = std::uint16_t __attribute__((vector_size(16)));
+using Bytes = std::uint8_t __attribute__((vector_size(8)));
+using Wide = std::uint32_t __attribute__((vector_size(32)));
+
+inline Places eight(Shorts from) {
+    const Wide out = __builtin_convertvector(from, Wide);
+    return load(reinterpret_cast<const std::uint32_t*>(&out));
+}
+inline Places eight(const std::uint16_t* from) { return eight(lanes<Shorts>(from)); }
+inline Places eight(const std::uint8_t* from) {
+    return eight(__builtin_convertvector(lanes<Bytes>(from), Shorts));
+}
+inline void store(std::uint16_t* to, Places p) {
+    Wide wide;
+    __builtin_memcpy(&wide, &p, sizeof wide);
+    const Shorts out = __builtin_convertvector(wide, Shorts);
+    __builtin_memcpy(to, &out, sizeof out);
+}
+
+// fp16 as words, and back; the cases are those of half.hpp, each taken in every lane.
+inline Floats widened(Words half) {
+    const Words sign = (half & 0x8000u) << 16, rest = half & 0x7fffu, up = rest << 13;
+    const Words subnormal = words_of(__builtin_convertvector(ints_of(rest), Floats) * 0x1p-24f);
+    const Ints number = ints_of(rest);
+    const Words finite = select(number < 0x400, subnormal, up + 0x38000000u);
+    const Words quiet = select(number > 0x7c00, Words{} + 0x400000u, Words{});
+    return floats_of(sign | select(number >= 0x7c00, up | infinity_bits | quiet, finite));
+}
+inline Words narrowed(Floats a, const fp16*) {
+    const Words sign = (words_of(a) >> 16) & 0x8000u, rest = magnitudes(a), up = rest >> 13;
+    const Ints number = ints_of(rest);
+    const Words subnormal = words_of(floats_of(rest) + 0.5f) - 0x3f000000u;
+    const Words normal = (rest + 0xfffu + (up & 1u) - 0x38000000u) >> 13;
+    const Words finite = select(number < 0x38800000, subnormal, normal);
+    const Words infinite = select(number > static_cast<std::int32_t>(infinity_bits),
+                                  0x7e00u | (up & 0x3ffu), Words{} + 0x7c00u);
+    return sign | select(number >= 0x47800000, infinite, finite);  // 65536 and more
+}
+inline Words narrowed(Floats a, const bf16*) {
+    const Ints nan = ints_of(magnitudes(a)) > static_cast<std::int32_t>(infinity_bits);
+    const Words bits = words_of(a);
+    return select(nan, Words{} + 0x7fc0u, (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+inline Vector load(const float* from) {
+    return halves([&](int i) { return lanes<Floats>(from + 4 * i); });
+}
+inline Vector load(const bf16* from) {
+    const Places p = eight(&from->bits);
+    return halves([&](int i) { return floats_of(p.half[i] << 16); });
+}
+inline Vector load(const fp16* from) {
+    const Places p = eight(&from->bits);
+    return halves([&](int i) { return widened(p.half[i]); });
+}
+inline void store(float* to, Vector a) {
+    for (int i = 0; i < 2; ++i) __builtin_memcpy(to + 4 * i, &a.half[i], sizeof a.half[i]);
+}
 template <class T>
 inline void store(T* to, Vector a) {
-    for (std::size_t i = 0; i < Vector::width; ++i) narrow(a.lane[i], to + i);
+    store(&to->bits, halves<Places>([&](int i) { return narrowed(a.half[i], to); }));
 }
-
-// fp16 takes branches in each lane. Called, not copied to every place, it is as fast but for
-// selection, a third slower, and this version compiles in three quarters of the time.
-[[gnu::noinline]] Vector load(const fp16* from) {
-    return each([&](std::size_t i) { return widen(from[i]); });
-}
-[[gnu::noinline]] void store(fp16* to, Vector a) {
-    for (std::size_t i = 0; i < Vector::width; ++i) narrow(a.lane[i], to + i);
-}
-
 template <class T>
 inline void stream(T* to, Vector a) {
     store(to, a);
@@ -47,67 +123,73 @@ inline void stream_line(std::uint8_t* to, const std::uint8_t* from) {
 inline void fence() {}
 
 inline Vector fill(float a) {
-    return each([&](std::size_t) { return a; });
+    return halves([&](int) { return Floats{a, a, a, a}; });
 }
 inline Vector add(Vector a, Vector b) {
-    return each([&](std::size_t i) { return a.lane[i] + b.lane[i]; });
+    return halves([&](int i) { return a.half[i] + b.half[i]; });
 }
 inline Vector sub(Vector a, Vector b) {
-    return each([&](std::size_t i) { return a.lane[i] - b.lane[i]; });
+    return halves([&](int i) { return a.half[i] - b.half[i]; });
 }
 inline Vector mul(Vector a, Vector b) {
-    return each([&](std::size_t i) { return a.lane[i] * b.lane[i]; });
+    return halves([&](int i) { return a.half[i] * b.half[i]; });
 }
 inline Vector div(Vector a, Vector b) {
-    return each([&](std::size_t i) { return a.lane[i] / b.lane[i]; });
+    return halves([&](int i) { return a.half[i] / b.half[i]; });
 }
 inline Vector bit_or(Vector a, Vector b) {
-    return each([&](std::size_t i) { return float_of(bits_of(a.lane[i]) | bits_of(b.lane[i])); });
+    return halves([&](int i) { return floats_of(words_of(a.half[i]) | words_of(b.half[i])); });
+}
+
+// One bit per lane that is set, of two halves.
+inline std::uint32_t mask_of(Ints low, Ints high) {
+    const Ints bits = (low & Ints{1, 2, 4, 8}) | (high & Ints{16, 32, 64, 128});
+    std::uint64_t pairs[2];
+    __builtin_memcpy(pairs, &bits, sizeof bits);
+    const std::uint64_t pair = pairs[0] | pairs[1];
+    return static_cast<std::uint32_t>(pair | pair >> 32);
+}
+
+// Which lanes of one half the mask sets.
+inline Ints set_in(std::uint32_t mask, int half) {
+    const Ints lane = Ints{1, 2, 4, 8} << (4 * half);
+    return (lane & static_cast<std::int32_t>(mask)) == lane;
 }
 
 struct Bound {
-    std::uint32_t bits;
-};
-inline Bound bound(std::uint32_t bits) { return {bits}; }
+    std::int32_t bits;
+};  // magnitudes are below 2^31, so the signed comparison serves
+inline Bound bound(std::uint32_t bits) { return {static_cast<std::int32_t>(bits)}; }
 
 // One bit per lane: magnitude at or above the bound.
 inline std::uint32_t reaches(Vector a, Bound least) {
-    std::uint32_t mask = 0;
-    for (std::size_t i = 0; i < Vector::width; ++i) {
-        const bool reached = (bits_of(a.lane[i]) & magnitude_mask) >= least.bits;
-        mask |= reached ? 1u << i : 0u;
-    }
-    return mask;
+    return mask_of(ints_of(magnitudes(a.half[0])) >= least.bits,
+                   ints_of(magnitudes(a.half[1])) >= least.bits);
 }
 
 // The larger of two magnitudes, compared as integers, so that NaN is the largest; a is one.
 inline Vector larger(Vector a, Vector b) {
-    return each([&](std::size_t i) {
-        const std::uint32_t magnitude = bits_of(b.lane[i]) & magnitude_mask;
-        return magnitude > bits_of(a.lane[i]) ? float_of(magnitude) : a.lane[i];
+    return halves([&](int i) {
+        const Words one = words_of(a.half[i]), other = magnitudes(b.half[i]);
+        return floats_of(select(ints_of(other) > ints_of(one), other, one));
     });
 }
 
 // One bit per lane: its sign bit.
 inline std::uint32_t signs(Vector a) {
-    std::uint32_t mask = 0;
-    for (std::size_t i = 0; i < Vector::width; ++i) mask |= bits_of(a.lane[i]) >> 31 << i;
-    return mask;
+    return mask_of(ints_of(words_of(a.half[0])) < 0, ints_of(words_of(a.half[1])) < 0);
 }
 
 // One bit per lane: whether it is neither 0 nor -0.
 inline std::uint32_t nonzero(Vector a) {
-    std::uint32_t mask = 0;
-    for (std::size_t i = 0; i < Vector::width; ++i) {
-        const bool differs = (bits_of(a.lane[i]) & magnitude_mask) != 0;
-        mask |= differs ? 1u << i : 0u;
-    }
-    return mask;
+    return mask_of(magnitudes(a.half[0]) != 0u, magnitudes(a.half[1]) != 0u);
 }
 
 // a where the mask is set, b elsewhere.
 inline Vector choose(std::uint32_t mask, Vector a, Vector b) {
-    return each([&](std::size_t i) { return (mask >> i & 1u) != 0 ? a.lane[i] : b.lane[i]; });
+    return halves([&](int i) {
+        return floats_of(select(set_in(mask, i), words_of(a.half[i]), words_of(b.half[i])));
+    });
 }
 
 // One of two values per lane, by its bit among many.
@@ -126,125 +208,110 @@ inline Vector add_where(std::uint32_t mask, Vector sum, Vector a) {
 
 // The sign turned where the mask is set.
 inline Vector negated(std::uint32_t mask, Vector v) {
-    return each([&](std::size_t i) {
-        return float_of(bits_of(v.lane[i]) ^ (mask >> i & 1u) << 31);
+    return halves([&](int i) {
+        const auto turned = reinterpret_cast<Words>(set_in(mask, i)) & 0x80000000u;
+        return floats_of(words_of(v.half[i]) ^ turned);
     });
 }
 
 // Signed bytes as floats.
 inline Vector from_signed(const std::uint8_t* from) {
-    return each([&](std::size_t i) { return static_cast<float>(static_cast<std::int8_t>(from[i])); });
+    const Places p = eight(from);
+    return halves([&](int i) {
+        return __builtin_convertvector(ints_of(p.half[i] << 24) >> 24, Floats);
+    });
 }
 
 // The nearest integers (ties to even) as signed bytes.
 inline void store_signed(std::uint8_t* to, Vector v) {
     for (std::size_t i = 0; i < Vector::width; ++i)
-        to[i] = static_cast<std::uint8_t>(nearest(v.lane[i]));
+        to[i] = static_cast<std::uint8_t>(nearest(v.half[i / 4][i % 4]));
 }
 
 // Floats with these exponents and no mantissa.
 inline Vector from_exponents(const std::uint8_t* from) {
-    return each([&](std::size_t i) { return float_of(std::uint32_t{from[i]} << 23); });
+    const Places p = eight(from);
+    return halves([&](int i) { return floats_of(p.half[i] << 23); });
 }
 
 // Sign in bit 7, the rest moved up by `left` to the place it has in fp16.
 inline Vector from_minifloat(const std::uint8_t* from, int left) {
-    return each([&](std::size_t i) { return widen(as_half(from[i], left)); });
+    const Places p = eight(from);
+    return halves([&](int i) {
+        return widened((p.half[i] & 0x80u) << 8 | (p.half[i] & 0x7fu) << left);
+    });
 }
 
 // Codes of up to eight bits, one per lane, and what their lowest four bits mean.
-struct Small {
-    std::uint32_t lane[Vector::width];
-};
+using Small = Places;
 struct Table {
     float meaning[16];
 };
-inline Small small(const std::uint8_t* from) {
-    Small out;
-    for (std::size_t i = 0; i < Vector::width; ++i) out.lane[i] = from[i];
-    return out;
-}
+inline Small small(const std::uint8_t* from) { return eight(from); }
 inline Small shifted(Small s, int right) {
-    for (std::uint32_t& lane : s.lane) lane >>= right;
-    return s;
+    return halves<Small>([&](int i) { return s.half[i] >> right; });
 }
 inline Table table(const float* meaning, float scale) {
     Table out;
     for (std::size_t i = 0; i < 16; ++i) out.meaning[i] = meaning[i] * scale;
     return out;
 }
-inline Vector lookup(Table t, Small s) {
-    return each([&](std::size_t i) { return t.meaning[s.lane[i] & 15u]; });
+inline Vector lookup(const Table& t, Small s) {
+    return halves([&](int i) {
+        const Words at = s.half[i] & 15u;
+        return Floats{t.meaning[at[0]], t.meaning[at[1]], t.meaning[at[2]], t.meaning[at[3]]};
+    });
 }
 
-// 16 fractions of 65536.
+// 16 fractions of 65536, two in a lane: one in the lower half, one in the upper.
 struct Fractions {
-    std::uint16_t lane[2 * Vector::width];
+    Shorts half[2];
 };
 inline Fractions fractions(const std::uint8_t* from) {  // of 256, from bytes
-    Fractions out;
-    for (std::size_t i = 0; i < 2 * Vector::width; ++i)
-        out.lane[i] = static_cast<std::uint16_t>(from[i] << 8);
-    return out;
+    return halves<Fractions>([&](int i) {
+        return __builtin_convertvector(lanes<Bytes>(from + 8 * i), Shorts) << 8;
+    });
 }
 
-// The whole part of three times each, two in a lane: one in the lower half, one in the upper.
+// The whole part of three times each.
 inline Small thirds(Fractions f) {
-    Small out;
-    for (std::size_t i = 0; i < Vector::width; ++i)
-        out.lane[i] = 3u * f.lane[2 * i] >> 16 | 3u * f.lane[2 * i + 1] >> 16 << 16;
-    return out;
+    return halves<Small>([&](int i) {
+        const Words both = reinterpret_cast<Words>(f.half[i]);
+        const Words low = both & 0xffffu, high = both >> 16;
+        return (low + low + low) >> 16 | ((high + high + high) & 0xffff0000u);
+    });
 }
 
 // Three times each, without the whole part.
 inline Fractions tripled(Fractions f) {
-    for (std::uint16_t& lane : f.lane) lane = static_cast<std::uint16_t>(3u * lane);
-    return f;
+    return halves<Fractions>([&](int i) { return f.half[i] + f.half[i] + f.half[i]; });
 }
 
-// Whether any lane of what was looked at reaches a bound; lane by lane, which compilers vectorise.
+// Whether any lane of what was looked at reaches a bound.
 struct Seen {
-    std::int32_t lane[Vector::width] = {};
+    Ints lanes = {};
     void look(Vector a, Bound least) {
-        for (std::size_t i = 0; i < Vector::width; ++i) {
-            const auto magnitude = static_cast<std::int32_t>(bits_of(a.lane[i]) & magnitude_mask);
-            lane[i] |= magnitude >= static_cast<std::int32_t>(least.bits) ? -1 : 0;
-        }
+        lanes |= ints_of(magnitudes(a.half[0])) >= least.bits;
+        lanes |= ints_of(magnitudes(a.half[1])) >= least.bits;
     }
-    bool any() const {
-        std::int32_t all = 0;
-        for (const std::int32_t one : lane) all |= one;
-        return all != 0;
-    }
+    bool any() const { return mask_of(lanes, lanes) != 0; }
 };
 
 inline std::size_t compress(Vector a, std::uint32_t mask, std::uint32_t base, std::uint32_t* bits,
                             std::uint32_t* index) {
+    std::uint32_t lane[Vector::width];
+    __builtin_memcpy(lane, &a, sizeof lane);
     std::size_t count = 0;
     for (; mask != 0; mask &= mask - 1) {
         const auto i = static_cast<std::uint32_t>(__builtin_ctz(mask));
-        bits[count] = bits_of(a.lane[i]);
+        bits[count] = lane[i];
         index[count++] = base + i;
     }
     return count;
 }
 
-// Places: numbers below 2^32, one per lane.
-struct Places {
-    std::uint32_t lane[Vector::width];
-};
-inline Places load(const std::uint32_t* from) {
-    Places out;
-    for (std::size_t i = 0; i < Vector::width; ++i) out.lane[i] = from[i];
-    return out;
-}
-inline void store(std::uint32_t* to, Places p) {
-    for (std::size_t i = 0; i < Vector::width; ++i) to[i] = p.lane[i];
-}
 inline Places count_from(std::uint32_t first) {
-    Places out;
-    for (std::uint32_t i = 0; i < Vector::width; ++i) out.lane[i] = first + i;
-    return out;
+    return {{Words{0, 1, 2, 3} + first, Words{4, 5, 6, 7} + first}};
 }
 
 // The lanes of the mask, one after the other; how many.
@@ -285,26 +352,25 @@ inline Spread spread_of(unsigned bits) { return {bits}; }
 // (high - number) with the lower bits that 64 bytes hold behind it.
 inline Places joined(Places high, Places number, const std::uint8_t* low, const Spread& how) {
     const std::uint64_t mask = (std::uint64_t{1} << how.bits) - 1;
+    std::uint32_t rest[Vector::width];
     for (std::size_t i = 0; i < Vector::width; ++i) {
         const std::size_t at = i * how.bits;
         std::uint64_t word;
-        std::memcpy(&word, low + at / 8, sizeof word);
-        const auto rest = static_cast<std::uint32_t>(word >> (at % 8) & mask);
-        high.lane[i] = ((high.lane[i] - number.lane[i]) << how.bits) | rest;
+        __builtin_memcpy(&word, low + at / 8, sizeof word);
+        rest[i] = static_cast<std::uint32_t>(word >> (at % 8) & mask);
     }
-    return high;
+    return halves<Places>([&](int i) {
+        return (high.half[i] - number.half[i]) << how.bits | lanes<Words>(rest + 4 * i);
+    });
 }
 
 // One bit per lane that is not above the lane before it, as signed numbers.
 inline std::uint32_t falls(Places before, Places now) {
-    std::uint32_t mask = 0;
-    std::uint32_t last = before.lane[Vector::width - 1];
-    for (std::size_t i = 0; i < Vector::width; ++i) {
-        const bool above = static_cast<std::int32_t>(now.lane[i]) > static_cast<std::int32_t>(last);
-        mask |= above ? 0u : 1u << i;
-        last = now.lane[i];
-    }
-    return mask;
+    std::int32_t lane[1 + Vector::width];
+    lane[0] = static_cast<std::int32_t>(before.half[1][3]);
+    __builtin_memcpy(lane + 1, &now, sizeof now);
+    return mask_of(ints_of(now.half[0]) <= lanes<Ints>(lane),
+                   ints_of(now.half[1]) <= lanes<Ints>(lane + 4));
 }
 
 }  // namespace

@@ -21,6 +21,17 @@ struct Part {
     }
 };
 
+// Encodes a chunk of v, and takes out of it what the codes say.
+void take_out(const Codecs& codecs, Format format, float* v, std::size_t begin, std::size_t count,
+              Noise noise, std::uint8_t* codes, float* scales) {
+    const Extent extent = extent_of(format);
+    const std::size_t block = begin / extent.block;
+    std::uint8_t* const out = codes + block * extent.block_bytes;
+    float* const scale = scales + block * extent.scales_per_block;
+    codecs.encode(format, Float::fp32, v + begin, begin, count, noise, 0.0f, out, scale, false);
+    codecs.add(format, v + begin, count, {out, scale}, -1.0f);
+}
+
 }  // namespace
 
 Extent extent_of(Format format) {
@@ -30,6 +41,8 @@ Extent extent_of(Format format) {
         case Format::levels8: return {512, 512, 1};
         case Format::ternary: return {1280, 256, 0};
         case Format::powers: return {512, 576, 0};
+        case Format::lloyd1: return {512, 64, 1};
+        case Format::lloyd2: return {512, 128, 1};
         default: return {256, 256, 1};
     }
 }
@@ -53,7 +66,6 @@ void strata(const Codecs& codecs, Noise noise, std::size_t n, std::size_t k,
 bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Float type,
                   const void* gradient, float* u, float* v, std::size_t n, Recurrence how,
                   Noise noise, std::uint8_t* codes, float* scales, const Watch* watch) {
-    const Extent extent = extent_of(format);
     const auto* g = static_cast<const char*>(gradient);
     // Nothing reaches infinity, but where something is not finite a vector of nothing is stored.
     std::uint32_t unused[2 * candidate_slack];
@@ -66,12 +78,21 @@ bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Flo
         float* const velocity = u == nullptr ? nullptr : u + begin;
         finite &= passes.update(type, g + begin * width_of(type), velocity, v + begin, count, how,
                                 none, watch != nullptr ? &here : nullptr);
-        const std::size_t block = begin / extent.block;
-        std::uint8_t* const out = codes + block * extent.block_bytes;
-        float* const scale = scales + block * extent.scales_per_block;
-        codecs.encode(format, Float::fp32, v + begin, begin, count, noise, 0.0f, out, scale,
-                      false);
-        codecs.add(format, v + begin, count, {out, scale}, -1.0f);
+        take_out(codecs, format, v, begin, count, noise, codes, scales);
+    }
+    return finite;
+}
+
+bool adam_codes(const Passes& passes, const Codecs& codecs, Format format, Float type,
+                const void* gradient, float* m, float* q, float* v, std::size_t n,
+                const AdamStep& how, Noise noise, std::uint8_t* codes, float* scales) {
+    const auto* g = static_cast<const char*>(gradient);
+    bool finite = true;
+    for (std::size_t begin = 0; begin < n; begin += chunk) {
+        const std::size_t count = std::min(chunk, n - begin);
+        finite &= passes.adam(type, g + begin * width_of(type), m + begin, q + begin, v + begin,
+                              count, how);
+        take_out(codecs, format, v, begin, count, noise, codes, scales);
     }
     return finite;
 }

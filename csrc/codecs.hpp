@@ -19,6 +19,8 @@ enum class Format : int {
     levels8 = 5,
     ternary = 6,
     powers = 7,  // of two: natural compression
+    lloyd1 = 8,  // one and two bits of what is normally distributed
+    lloyd2 = 9,
 };
 
 // Random numbers are a function of these and of the element's index, of nothing else.
@@ -100,6 +102,11 @@ Extent extent_of(Format format);
 bool update_codes(const Passes& passes, const Codecs& codecs, Format format, Float type,
                   const void* gradient, float* u, float* v, std::size_t n, Recurrence how,
                   Noise noise, std::uint8_t* codes, float* scales, const Watch* watch);
+
+// The same with Adam's moments.
+bool adam_codes(const Passes& passes, const Codecs& codecs, Format format, Float type,
+                const void* gradient, float* m, float* q, float* v, std::size_t n,
+                const AdamStep& how, Noise noise, std::uint8_t* codes, float* scales);
 
 extern const Codecs plain_codecs;
 #ifdef GRADWIRE_X86

@@ -9,7 +9,9 @@
 #include "formats/common.inl"
 #include "formats/signed_bytes.inl"
 #include "formats/float8.inl"
+#include "formats/packed.inl"
 #include "formats/levels.inl"
+#include "formats/lloyd.inl"
 #include "formats/ternary.inl"
 #include "formats/powers.inl"
 // clang-format on

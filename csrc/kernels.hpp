@@ -50,6 +50,13 @@ struct Recurrence {
     float scale;
 };
 
+// One step of Adam in fp32, with d = scale · g, m and q the moments of d and of d²:
+//   m = beta1·m + rest1·d,  q = beta2·q + rest2·d²,  v = v + factor · m / (root·√q + eps)
+// root and factor hold the corrections of both biases.
+struct AdamStep {
+    float scale, beta1, rest1, beta2, rest2, root, eps, factor;
+};
+
 // Announces a block of elements, before u and v change there, if any |scale·gradient| in it
 // reaches the limit. Blocks are watched_block elements, the last one less, on every instruction
 // set.
@@ -88,6 +95,13 @@ struct Passes {
     void (*stream_update)(const float* gradient, float* u, float* v, std::size_t n,
                           float momentum);
     std::uint32_t (*stream_read)(const float* x, std::size_t n);
+    // Advances moments and residual by one gradient. An element of which something would become
+    // non-finite keeps all three. Returns whether none did.
+    bool (*adam)(Float type, const void* gradient, float* m, float* q, float* v, std::size_t n,
+                 const AdamStep& how);
+    // The inverse, to rounding; elements that adam would leave alone are left alone.
+    void (*undo_adam)(Float type, const void* gradient, float* m, float* q, float* v,
+                      std::size_t n, const AdamStep& how);
 };
 
 extern const Passes plain_passes;

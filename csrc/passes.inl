@@ -35,12 +35,13 @@ inline Vector load_some(const T* from, std::size_t count) {
 // clang-format off: in this order
 #include "passes/scan.inl"
 #include "passes/update.inl"
+#include "passes/adam.inl"
 #include "passes/moves.inl"
 // clang-format on
 
 namespace gradwire {
 
 extern const Passes GRADWIRE_PASSES = {update,   undo,   scan,  count,   is_finite,  cast,
-                                       add_into, divide, stream_update, stream_read};
+                                       add_into, divide, stream_update, stream_read, adam, undo_adam};
 
 }  // namespace gradwire

@@ -63,6 +63,7 @@ inline Vector add(Vector a, Vector b) { return {_mm256_add_ps(a.a, b.a)}; }
 inline Vector sub(Vector a, Vector b) { return {_mm256_sub_ps(a.a, b.a)}; }
 inline Vector mul(Vector a, Vector b) { return {_mm256_mul_ps(a.a, b.a)}; }
 inline Vector div(Vector a, Vector b) { return {_mm256_div_ps(a.a, b.a)}; }
+inline Vector square_root(Vector a) { return {_mm256_sqrt_ps(a.a)}; }
 inline Vector bit_or(Vector a, Vector b) { return {_mm256_or_ps(a.a, b.a)}; }
 
 struct Bound {

@@ -60,6 +60,7 @@ inline Vector add(Vector a, Vector b) { return {_mm512_add_ps(a.a, b.a)}; }
 inline Vector sub(Vector a, Vector b) { return {_mm512_sub_ps(a.a, b.a)}; }
 inline Vector mul(Vector a, Vector b) { return {_mm512_mul_ps(a.a, b.a)}; }
 inline Vector div(Vector a, Vector b) { return {_mm512_div_ps(a.a, b.a)}; }
+inline Vector square_root(Vector a) { return {_mm512_sqrt_ps(a.a)}; }
 inline Vector bit_or(Vector a, Vector b) {
     return {
         _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(a.a), _mm512_castps_si512(b.a)))};

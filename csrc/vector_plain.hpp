@@ -137,6 +137,13 @@ inline Vector mul(Vector a, Vector b) {
 inline Vector div(Vector a, Vector b) {
     return halves([&](int i) { return a.half[i] / b.half[i]; });
 }
+inline Vector square_root(Vector a) {
+    return halves([&](int i) {
+        const Floats x = a.half[i];
+        return Floats{__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]),
+                      __builtin_sqrtf(x[3])};
+    });
+}
 inline Vector bit_or(Vector a, Vector b) {
     return halves([&](int i) { return floats_of(words_of(a.half[i]) | words_of(b.half[i])); });
 }

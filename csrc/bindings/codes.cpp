@@ -45,6 +45,39 @@ bool update_codes_at(int set, int format, int type, Address gradient, Address u,
     return finite;
 }
 
+// scale, beta1, 1 - beta1, beta2, 1 - beta2, root, eps, factor.
+using Step = std::tuple<float, float, float, float, float, float, float, float>;
+
+AdamStep step_of(const Step& how) {
+    return std::apply([](auto... number) { return AdamStep{number...}; }, how);
+}
+
+bool adam_at(int set, int type, Address gradient, Address m, Address q, Address v, std::size_t n,
+             Step how) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    return passes.adam(static_cast<Float>(type), at<void>(gradient), at<float>(m), at<float>(q),
+                       at<float>(v), n, step_of(how));
+}
+
+void undo_adam_at(int set, int type, Address gradient, Address m, Address q, Address v,
+                  std::size_t n, Step how) {
+    const Passes& passes = passes_of(set);
+    const nb::gil_scoped_release release;
+    passes.undo_adam(static_cast<Float>(type), at<void>(gradient), at<float>(m), at<float>(q),
+                     at<float>(v), n, step_of(how));
+}
+
+bool adam_codes_at(int set, int format, int type, Address gradient, Address m, Address q,
+                   Address v, std::size_t n, Step how, Dice dice, Address codes, Address scales) {
+    const Passes& passes = passes_of(set);
+    const Codecs& codecs = codecs_of(set);
+    const nb::gil_scoped_release release;
+    return adam_codes(passes, codecs, static_cast<Format>(format), static_cast<Float>(type),
+                      at<void>(gradient), at<float>(m), at<float>(q), at<float>(v), n,
+                      step_of(how), noise_of(dice), at<std::uint8_t>(codes), at<float>(scales));
+}
+
 void accumulate_codes_at(int set, int format, int type, Address target, std::size_t n,
                          const std::vector<std::pair<Address, Address>>& payloads, float divisor,
                          bool stream) {
@@ -121,6 +154,9 @@ void noise_at(int set, Dice dice, std::size_t first, std::size_t n, Address targ
 void bind_codes(nb::module_& m) {
     m.def("encode", &encode_at);
     m.def("update_codes", &update_codes_at);
+    m.def("adam", &adam_at);
+    m.def("undo_adam", &undo_adam_at);
+    m.def("adam_codes", &adam_codes_at);
     m.def("accumulate_codes", &accumulate_codes_at);
     m.def("add_codes", &add_codes_at);
     m.def("pack_signs", &pack_signs_at);

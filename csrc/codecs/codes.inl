@@ -12,6 +12,8 @@ inline auto with_format(Format format, Work work) {
         case Format::levels4: return work(PackedLevels<4>{});
         case Format::levels8: return work(ByteLevels{});
         case Format::ternary: return work(Ternary{});
+        case Format::lloyd1: return work(Lloyd<1>{});
+        case Format::lloyd2: return work(Lloyd<2>{});
         default: return work(Powers{});
     }
 }
@@ -25,9 +27,12 @@ bool encode_blocks(const T* x, std::size_t first, std::size_t n, Noise noise, fl
     for (std::size_t begin = 0; begin < n; begin += F::block) {
         const std::size_t m = n - begin < F::block ? n - begin : F::block;
         const float* const block = as_fp32(x + begin, m, held);
-        float largest = given;
+        float largest = given;  // or the mean
         if constexpr (F::one_scale) {
             fetch_far(block, m);
+        } else if constexpr (F::mean) {
+            largest = mean_of(block, m);
+            if (!(largest < float_of(infinity_bits))) return false;
         } else {
             const std::uint32_t bits = largest_of(block, m);
             if (bits >= infinity_bits) return false;
@@ -35,9 +40,10 @@ bool encode_blocks(const T* x, std::size_t first, std::size_t n, Noise noise, fl
         }
         const bool scaled = largest >= least_scaled;
         if constexpr (F::steps > 0.0f && !F::one_scale)
-            *scales++ = scaled ? capped(largest / F::steps, most_scale(F::steps)) : 0.0f;
+            *scales++ = scaled ? capped(F::mean ? largest : largest / F::steps, most_scale(F::steps)) : 0.0f;
         if constexpr (F::stochastic) noise_block(noise, first + begin, m, random);
-        F::encode(block, m, scaled ? F::steps * F::one / largest : 0.0f, random, codes);
+        const float by = F::mean ? largest : F::steps * F::one / largest;
+        F::encode(block, m, scaled ? by : 0.0f, random, codes);
         codes += F::bytes(m);
     }
     return true;

@@ -2,31 +2,6 @@
 namespace gradwire {
 namespace {
 
-constexpr std::size_t sum_lanes = 64;
-constexpr std::size_t sum_block = 4096;
-
-// Sums of `Terms` values per element over one block, element i in lane i mod 64.
-template <int Terms>
-struct LaneSums {
-    Vector lane[Terms][sum_lanes / W];
-
-    LaneSums() {
-        for (auto& term : lane)
-            for (auto& one : term) one = fill(0);
-    }
-    void add_to(int term, std::size_t i, Vector v) {
-        Vector& sum = lane[term][i / W % (sum_lanes / W)];
-        sum = gradwire::add(sum, v);
-    }
-    double total(int term) const {
-        float one[sum_lanes];
-        for (std::size_t j = 0; j < sum_lanes / W; ++j) store(one + j * W, lane[term][j]);
-        for (std::size_t half = sum_lanes / 2; half > 0; half /= 2)
-            for (std::size_t j = 0; j < half; ++j) one[j] += one[j + half];
-        return one[0];
-    }
-};
-
 // Random bits for 64 elements: the upper ones of their numbers.
 inline std::uint64_t coins(Noise noise, std::size_t first) {
     std::uint32_t random[64];

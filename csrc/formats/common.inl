@@ -34,6 +34,43 @@ inline std::uint32_t largest_of(const float* x, std::size_t n) {
     return out;
 }
 
+constexpr std::size_t sum_lanes = 64;
+constexpr std::size_t sum_block = 4096;
+
+// Sums of `Terms` values per element over one block, element i in lane i mod 64.
+template <int Terms>
+struct LaneSums {
+    Vector lane[Terms][sum_lanes / W];
+
+    LaneSums() {
+        for (auto& term : lane)
+            for (auto& one : term) one = fill(0);
+    }
+    void add_to(int term, std::size_t i, Vector v) {
+        Vector& sum = lane[term][i / W % (sum_lanes / W)];
+        sum = gradwire::add(sum, v);
+    }
+    double total(int term) const {
+        float one[sum_lanes];
+        for (std::size_t j = 0; j < sum_lanes / W; ++j) store(one + j * W, lane[term][j]);
+        for (std::size_t half = sum_lanes / 2; half > 0; half /= 2)
+            for (std::size_t j = 0; j < half; ++j) one[j] += one[j + half];
+        return one[0];
+    }
+};
+
+// The mean magnitude of a block; not finite if it is not. Parts are added, so no sum is too large.
+inline float mean_of(const float* x, std::size_t m) {
+    LaneSums<1> sums;
+    const Vector part = fill(0x1p-9f);
+    for (std::size_t i = 0; i < m; i += W) {
+        fetch_far(x + i, W);
+        const Vector magnitudes = larger(fill(0), load_some(x + i, m - i < W ? m - i : W));
+        sums.add_to(0, i, mul(magnitudes, part));
+    }
+    return static_cast<float>(sums.total(0)) * (512.0f / static_cast<float>(m));
+}
+
 // Blocks smaller than this count as zero, so that no scale and no inverse leaves the range.
 constexpr float least_scaled = 0x1p-96f;
 
@@ -49,6 +86,7 @@ inline float capped(float scale, float most) { return scale < most ? scale : mos
 //
 // block: elements that are packed together and, mostly, share a scale; bytes(m): of m elements.
 // steps: the scale is the block's largest magnitude over steps; 0: the format has no scale.
+// mean: it is the mean magnitude instead, which `encode` is given, and no level is beyond steps.
 // one: how a step is written when `encode` is given 1 / scale; a power of two.
 // encode: one block of m elements. value: element i of a block of m. add: a whole block of all
 // payloads, in order; the vectors of the sum stay in registers while the payloads pass by.

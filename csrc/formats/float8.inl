@@ -11,6 +11,7 @@ struct Float8 {
     static constexpr float one = 1.0f;
     static constexpr bool stochastic = false;
     static constexpr bool one_scale = false;
+    static constexpr bool mean = false;
     static constexpr int left = 10 - mantissa;
     static constexpr float up = least_exponent == -6 ? 256.0f : 1.0f;  // fp16 goes down to -14
     static constexpr std::size_t bytes(std::size_t m) { return m; }

@@ -10,6 +10,7 @@ struct Powers {
     static constexpr float one = 1.0f;
     static constexpr bool stochastic = true;
     static constexpr bool one_scale = false;
+    static constexpr bool mean = false;
     static constexpr std::size_t bytes(std::size_t m) { return m + bit_bytes(m); }
 
     static void encode(const float* x, std::size_t m, float, const std::uint32_t* random,

@@ -33,6 +33,7 @@ struct Int8 : SignedBytes {
     static constexpr float one = 1.0f;
     static constexpr bool stochastic = false;
     static constexpr bool one_scale = false;
+    static constexpr bool mean = false;
 
     static void encode(const float* x, std::size_t m, float inverse, const std::uint32_t*,
                        std::uint8_t* out) {

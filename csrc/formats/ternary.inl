@@ -12,6 +12,7 @@ struct Ternary {
     static constexpr float one = 1.0f;
     static constexpr bool stochastic = true;
     static constexpr bool one_scale = true;
+    static constexpr bool mean = false;
     static constexpr std::size_t bytes(std::size_t m) { return (m + 4) / 5; }
 
     // Where element j of a part lies.

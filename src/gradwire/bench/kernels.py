@@ -69,7 +69,7 @@ def measure(
 ) -> list[Row]:
     """Times every kernel on `elements` fp32 values, with one thread, `repeats` turns each.
 
-    Needs the native extension (KernelError) and about 80 bytes of memory per element.
+    Needs the native extension (KernelError) and about 110 bytes of memory per element.
     """
     import torch
 
@@ -97,6 +97,7 @@ def _contestants(n: int) -> list[_Contestant]:
         *_references(gradients, core, which),
         *_selections(gradients),
         *_updates(gradients),
+        *_adam(gradients),
         *_sums(gradients),
     ]
 
@@ -203,6 +204,38 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
         _Contestant("update_topk", native, 20 * n, "stream update", rivals),
         _Contestant(rivals[0], best_torch, 20 * n, "stream update"),
         _Contestant(rivals[1], twin, 20 * n, "stream update"),
+    ]
+
+
+def _adam(gradients: list[torch.Tensor]) -> list[_Contestant]:
+    """The step of one rank and its codes, beside the whole step of torch's AdamW."""
+    import torch
+
+    from gradwire.kernels.adam import AdamStep, adam_codes
+    from gradwire.kernels.formats import LLOYD1, LLOYD2, Format
+    from gradwire.kernels.memory import zeros
+    from gradwire.kernels.noise import Noise
+
+    n, how, noise = gradients[0].numel(), AdamStep.of(10, 0.9, 0.999, 1e-8), Noise.of("adam")
+    moments, v = (zeros(n), zeros(n)), zeros(n)
+    weights = torch.nn.Parameter(zeros(n))
+    optimizer = torch.optim.AdamW([weights], fused=True)
+
+    def step(form: Format) -> Callable[[int], object]:
+        codes, scales = torch.empty(form.code_bytes(n), dtype=torch.uint8), zeros(form.scales(n))
+        return lambda turn: adam_codes(
+            form, gradients[turn % BUFFERS], moments, v, how, codes, scales, noise
+        )
+
+    def whole(turn: int) -> None:
+        weights.grad = gradients[(turn + 2) % BUFFERS]
+        optimizer.step()
+
+    rival = "torch AdamW, fused"
+    return [
+        _Contestant("adam, one bit", step(LLOYD1), 28 * n + n // 8, "stream update", (rival,)),
+        _Contestant("adam, two bits", step(LLOYD2), 28 * n + n // 4, "stream update", (rival,)),
+        _Contestant(rival, whole, 28 * n, "stream update"),
     ]
 
 

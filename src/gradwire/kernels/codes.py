@@ -6,7 +6,7 @@ import torch
 
 from gradwire.errors import PayloadError
 from gradwire.kernels import formats
-from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
+from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format, means_of
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import core_for
 from gradwire.kernels.noise import Noise, check_noise, random_bits_twin
@@ -37,7 +37,7 @@ def encode_codes(
     must then be finite. If x is not finite, what was written is worthless. Raises KernelError.
     """
     check_float("x", x)
-    _check_buffers(form, x.numel(), codes, scales)
+    check_codes(form, x.numel(), codes, scales)
     check_same_device(x, codes=codes, scales=scales)
     check_noise(noise)
     found = core_for(x)
@@ -71,7 +71,7 @@ def update_codes(
             nesterov=nesterov, scale=scale, decay=decay, hint=hint, journal=journal,
         )  # fmt: skip
     check_update(gradient, velocity, residual, None, 0, momentum)
-    _check_buffers(form, gradient.numel(), codes, scales)
+    check_codes(form, gradient.numel(), codes, scales)
     mode, m, s = recurrence_of(momentum, nesterov, scale, decay)
     core, which = found
     gradient = gradient.contiguous()
@@ -111,7 +111,7 @@ def accumulate_codes(
     """
     by = check_target(out, divisor)
     for number, (codes, scales) in enumerate(payloads):
-        _check_buffers(form, out.numel(), codes, scales)
+        check_codes(form, out.numel(), codes, scales)
         check_same_device(out, codes=codes, scales=scales)
         check_payload_scales(number, scales, form.most_scale)
     found = core_for(out)
@@ -133,7 +133,7 @@ def add_codes(
     Raises KernelError.
     """
     check_buffer("v", v, torch.float32, v.numel())
-    _check_buffers(form, v.numel(), codes, scales)
+    check_codes(form, v.numel(), codes, scales)
     check_same_device(v, codes=codes, scales=scales)
     by = finite_number("factor", factor)
     found = core_for(v)
@@ -144,7 +144,8 @@ def add_codes(
     core.add_codes(which, form.number, pointer(v), v.numel(), pointer(codes), pointer(scales), by)
 
 
-def _check_buffers(form: Format, n: int, codes: torch.Tensor, scales: torch.Tensor) -> None:
+def check_codes(form: Format, n: int, codes: torch.Tensor, scales: torch.Tensor) -> None:
+    """KernelError unless these are codes and scales of n elements."""
     check_buffer("codes", codes, torch.uint8, form.code_bytes(n))
     check_buffer("scales", scales, torch.float32, form.scales(n))
 
@@ -179,18 +180,21 @@ def encode_codes_twin(
     random = random_bits_twin(noise, x.numel(), device=x.device)
     byte = scale = 0
     for rows, dice in zip(_blocks(form, x), _blocks(form, random)):
-        top = rows.abs().amax(1, keepdim=True)
+        top = means_of(rows) if form.mean else rows.abs().amax(1, keepdim=True)
+        if not form.one_scale and not bool(top.isfinite().all()):
+            return False
         if form.one_scale:
             given = torch.tensor(real(largest), dtype=torch.float64, device=x.device)
             top = given.float().expand_as(top)
         scaled = top >= LEAST_SCALED
         steps = torch.full_like(top, form.steps)
-        inverse = torch.where(scaled, steps * form.one / top, 0.0)
+        inverse = torch.where(scaled, top if form.mean else steps * form.one / top, 0.0)
         written = formats.encode_rows(form, rows, inverse, dice)
         codes[byte : byte + written.numel()] = written.flatten()
         byte += written.numel()
         if form.scales(1) and not form.one_scale:
-            here = torch.where(scaled, (top / steps).clamp(max=form.most_scale), 0.0)
+            step = top if form.mean else top / steps
+            here = torch.where(scaled, step.clamp(max=form.most_scale), 0.0)
             scales[scale : scale + len(rows)] = here.flatten()
             scale += len(rows)
     return True

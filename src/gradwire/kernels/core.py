@@ -1,6 +1,6 @@
 """What gradwire._native offers: addresses and sizes, nothing checked."""
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gradwire.kernels.core_planner import PlannerCore
 from gradwire.kernels.core_streams import StreamsCore
@@ -13,6 +13,10 @@ class NativeJournal(Protocol):
     def elements(self) -> int: ...
     def fits(self, n: int, with_velocity: bool, /) -> bool: ...
     def put_back(self, u: int, v: int, /) -> None: ...
+
+
+Step: TypeAlias = tuple[float, float, float, float, float, float, float, float]
+"""An `AdamStep`."""
 
 
 class Core(StreamsCore, PlannerCore, Protocol):
@@ -140,6 +144,16 @@ class Core(StreamsCore, PlannerCore, Protocol):
         journal: int,
         /,
     ) -> bool: ...
+    def adam(
+        self, set: int, type: int, gradient: int, m: int, q: int, v: int, n: int, how: Step, /
+    ) -> bool: ...
+    def undo_adam(
+        self, set: int, type: int, gradient: int, m: int, q: int, v: int, n: int, how: Step, /
+    ) -> None: ...
+    def adam_codes(
+        self, set: int, format: int, type: int, gradient: int, m: int, q: int, v: int, n: int,
+        how: Step, noise: tuple[int, int, int], codes: int, scales: int, /,
+    ) -> bool: ...  # fmt: skip
     def accumulate_codes(
         self,
         set: int,

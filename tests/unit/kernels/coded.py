@@ -15,6 +15,8 @@ FORMATS = {
     "levels8": formats.LEVELS8,
     "ternary": formats.TERNARY,
     "powers": formats.POWERS,
+    "lloyd1": formats.LLOYD1,
+    "lloyd2": formats.LLOYD2,
 }
 SIZES = [0, 1, 7, 8, 255, 256, 257, 511, 512, 513, 1279, 1280, 1281, 5003]
 NOISE = Noise.of("0/0/weight", 3)

@@ -222,6 +222,26 @@ def test_powers_by_hand() -> None:
     assert decoded(formats.POWERS, payload, 9).tolist() == wanted
 
 
+def test_lloyd_by_hand() -> None:
+    """The mean magnitude is 2; parts of a block share a byte; 0 and -0 count as above."""
+    x = [1.0, -4.0, 0.0, -0.0, 5.0]  # signs 1 0 1 1 1, one of a part
+    payload = check_bytes(formats.LLOYD1, x, [0b11101], [2.0])
+    assert decoded(formats.LLOYD1, payload, 5).tolist() == [2, -2, 2, 2, 2]
+    x = [1.0, -4.0, 2.46, -2.47, 0.07]  # two of a part: codes 2 0 | 2 0 | 2 _
+    payload = check_bytes(formats.LLOYD2, x, [0b00_10_10_10, 0b00_00_00_00], [2.0])
+    wanted = [level * 2.0 for level in (0.5675, -1.8925, 0.5675, -1.8925, 0.5675)]
+    assert decoded(formats.LLOYD2, payload, 5).tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+def test_lloyd_loses_what_max_found(bits: int) -> None:
+    """Of a normal distribution: table I of Max 1960."""
+    form = formats.LLOYD1 if bits == 1 else formats.LLOYD2
+    x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
+    lost = (decoded(form, encoded(form, x), x.numel()) - x).square().mean()
+    assert float(lost) == pytest.approx({1: 0.3634, 2: 0.1175}[bits], rel=0.01)
+
+
 @pytest.mark.parametrize("form", [formats.LEVELS4, formats.LEVELS8, formats.LEVELS2])
 @pytest.mark.parametrize("number", [0, 255, 2**31, 2**32 - 256, 2**32 - 1])
 def test_a_level_stays_whatever_the_number(form: Format, number: int) -> None:
@@ -245,6 +265,9 @@ def test_values_of_the_format_come_back(form: Format) -> None:
         dtype = torch.float8_e4m3fn if form is formats.E4M3 else torch.float8_e5m2
         x = codes.view(dtype).float()
         x = torch.where(x.isfinite(), x, form.steps)
+    elif form.mean:  # what has one magnitude: two bits are not told by what they lose nothing of
+        x = torch.tensor([3.0, -3.0]).repeat(n)[:n]
+        x = x if form is formats.LLOYD1 else 0 * x
     else:
         x = torch.arange(-form.steps, form.steps + 1).repeat(n)[:n]
         x[:: min(form.block, 256)] = form.steps
@@ -303,6 +326,11 @@ def test_every_byte_means_what_it_should(form: Format) -> None:
             assert value == byte % 16 - 7
         elif form is formats.TERNARY:
             assert value == byte * 3 // 256 - 1
+        elif form is formats.LLOYD1:
+            assert value == byte % 2 * 2 - 1
+        elif form is formats.LLOYD2:
+            levels = -formats.OUTER, -formats.INNER, formats.INNER, formats.OUTER
+            assert value == pytest.approx(levels[byte % 4])
         elif form is formats.POWERS:
             assert value == (0.0 if byte == 0 else INF if byte == 255 else 2.0 ** (byte - 127))
         elif form is formats.E4M3 and byte % 128 == 0x7F:

@@ -12,7 +12,7 @@ from harness.targets.sums import _divisor, _factor
 
 FORMATS = (
     formats.INT8, formats.E4M3, formats.E5M2, formats.LEVELS2, formats.LEVELS4, formats.LEVELS8,
-    formats.TERNARY, formats.POWERS,
+    formats.TERNARY, formats.POWERS, formats.LLOYD1, formats.LLOYD2,
 )  # fmt: skip
 
 

@@ -1,0 +1,49 @@
+"""Adam's step, its inverse, and its codes."""
+
+from __future__ import annotations
+
+import torch
+
+from gradwire.kernels import adam
+from gradwire.kernels.adam import AdamStep
+from harness.draws import Draw
+from harness.targets._register import target
+from harness.targets.codes import FORMATS, _noise, _rooms
+
+
+def _step(draw: Draw) -> dict[str, object]:
+    n = draw.size()
+    how = AdamStep.of(
+        draw.whole(1, 1000), draw.one((0.0, 0.5, 0.9)), draw.one((0.0, 0.9, 0.999)),
+        draw.one((1e-8, 1e-3)), factor=draw.real(1.0, 4.0), scale=draw.one((1.0, 0.3)),
+    )  # fmt: skip
+    moments = draw.floats(n, torch.float32), draw.floats(n, torch.float32).abs()
+    v = draw.floats(n, torch.float32)
+    return {"g": draw.floats(n), "moments": moments, "v": v, "how": how}
+
+
+def _states(given: dict[str, object]) -> list[object]:
+    moments = given["moments"]
+    assert isinstance(moments, tuple)
+    return [*moments, given["v"]]
+
+
+@target(adam.adam, same=lambda given, finite: (finite, _states(given)))
+def _adam(draw: Draw) -> dict[str, object]:
+    return _step(draw)
+
+
+@target(adam.undo_adam, same=lambda given, none: _states(given))
+def _undo_adam(draw: Draw) -> dict[str, object]:
+    return _step(draw)
+
+
+@target(
+    adam.adam_codes,
+    same=lambda given, finite: finite and [*_states(given), given["codes"], given["scales"]],
+)
+def _adam_codes(draw: Draw) -> dict[str, object]:
+    form, step = draw.one(FORMATS), _step(draw)
+    g = step["g"]
+    assert isinstance(g, torch.Tensor)
+    return {"form": form, **step, **_rooms(draw, form, g.numel()), "noise": _noise(draw)}

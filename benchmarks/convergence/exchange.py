@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.nn.utils import get_total_norm
 
 from gradwire.buckets import Parameter
 from gradwire.plan import Plan
+from gradwire.runtime.own_view import OwnView
 from gradwire.runtime.rates import Rates
 from gradwire.training.clipping import LocalClip
 from gradwire.training.session import describe
@@ -40,7 +42,8 @@ class Exchange:
         self._norm = None if local else settings.clip
         self._clip = LocalClip.of(settings.clip if local else None, overlap=False, world=workers)
         self.workers = method.workers(self._at(0), workers, seed=seed)
-        self._rates = Rates() if method.follows_rate and not settings.adam else None
+        follows = method.follows_rate and (not settings.adam or method.keeps_moments)
+        self._rates = Rates() if follows else None
 
     def _at(self, step: int) -> Plan:
         density = self._warmup.density(step) if self._warmup else None
@@ -72,6 +75,16 @@ class Exchange:
         if self._rates is not None:
             names = self.workers.ledgers[0].memory
             self._rates.follow(dict.fromkeys(names, rate), self.workers.ledgers)
+
+    @contextmanager
+    def seen_by(self, worker: int, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        """The weights are where that worker computes."""
+        view, ledger = OwnView(), self.workers.ledgers[worker]
+        view.enter(weights, ledger, {} if self._rates is None else self._rates.units)
+        try:
+            yield
+        finally:
+            view.leave(weights)
 
     @property
     def bytes_sent(self) -> float:

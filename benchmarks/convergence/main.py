@@ -77,6 +77,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--steps", type=int, help="another number than the form's")
     parser.add_argument("--density", type=float, help="another than the form's")
+    parser.add_argument(
+        "--rate", type=float, nargs="+", default=[1.0], help="times the task's learning rate"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER)
     parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     parser.add_argument("--json", type=Path, help="all records in one file")
@@ -93,8 +96,9 @@ def planned(arguments: argparse.Namespace) -> list[Run]:
             length: Length = task.small if arguments.small else task.full
             steps, density = arguments.steps or length.steps, arguments.density or length.density
             runs += [
-                Run(task.name, method, seed, arguments.workers, steps, density)
+                Run(task.name, method, seed, arguments.workers, steps, density, rate)
                 for method in arguments.method or _methods(task, arguments.small)
+                for rate in arguments.rate
             ]
     return runs
 

@@ -11,7 +11,7 @@ from task import Settings
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.optim import SGD, OneBitAdam
+from gradwire.optim import SGD, AdamW, OneBitAdam
 from gradwire.runtime.workers import Workers
 from gradwire.strategy import Strategy
 from gradwire.warmup import PAPER, Warmup
@@ -61,6 +61,16 @@ def variance_frozen(
     )  # fmt: skip
 
 
+def moments_kept(
+    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
+) -> Optimizer:
+    """For what arrives as steps of AdamW, without rate and weight decay."""
+    return AdamW(
+        parameters, settings.rate, betas=BETAS, weight_decay=settings.weight_decay,
+        moments_kept=True,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Method:
     """One contestant.
@@ -86,6 +96,11 @@ class Method:
     follows_rate: bool = True
     optimizer: MakeOptimizer = momentum_on_average
     workers: Callable[..., Any] = Workers
+
+    @property
+    def keeps_moments(self) -> bool:
+        """Whether what waits is in the unit of AdamW's steps."""
+        return self.optimizer is moments_kept
 
     def strategy(self, density: float, settings: Settings) -> Strategy:
         facts = {"momentum": settings.momentum, "nesterov": settings.nesterov}
@@ -134,6 +149,7 @@ METHODS = (
 DENSE_LOCAL = Method("dense-local-clip", "none | allreduce")
 """Beside the others where a task clips: what of a difference is clipping's own."""
 
+_ADAM = f"{{}}+adam(beta1={BETAS[0]}, beta2={BETAS[1]}) | {{}}"
 MORE = (
     # What waited is applied at the rate of the step in which it is sent, as published.
     *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, GTOPK)),
@@ -155,10 +171,19 @@ MORE = (
     Method("natural", "natural | allgather"),
     Method("terngrad", "terngrad | allgather"),
     Method("onebit-alltoall", "onebit+ef | alltoall"),
+    Method("ef-sign-alltoall", "sign(scaled=True)+ef | alltoall"),
     Method("qsgd-alltoall", "qsgd(4) | alltoall"),
     Method("topk-zen", "topk({density})+ef | zen"),
     Method("ef21-topk", "topk({density})+ef21 | allgather"),
     Method("sign", "sign | vote"),
+    *(
+        Method(f"adam-{name}-{collective}", _ADAM.format(text, collective), optimizer=moments_kept)
+        for name, text in (
+            ("none", "none"), ("1", "lloyd(1)"), ("1-half", "lloyd(1, turns=2)"),
+            ("2", "lloyd(2)"), ("2-half", "lloyd(2, turns=2)"),
+        )
+        for collective in ("allgather", "alltoall")
+    ),
     Method(
         "topk-adam", f"topk({{density}})+shared_momentum({BETAS[0]}) | allgather",
         densities=(1.0,), warm_up=5, optimizer=variance_frozen,

@@ -23,11 +23,18 @@ ORDER = list(BY_NAME)
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one method on one task, and dense's of the same seeds."""
+    """The runs of one method on one task at one rate, and dense's, at its best rate, of the same
+    seeds. rate: times the task's."""
 
     method: str
+    rate: float
     runs: Sequence[Record]
     dense: Sequence[Record]
+
+    @property
+    def label(self) -> str:
+        """The method, and its rate where that is not the task's."""
+        return self.method if self.rate == 1.0 else f"{self.method}, rate × {self.rate:g}"
 
     @cached_property
     def metrics(self) -> list[float]:
@@ -48,13 +55,13 @@ class Row:
         digits = 3 if TASKS[task].metric.kind == "bits" else 2
         sent = _mean(self.runs, "bytes_per_step")
         difference = as_good = learns_as_well = fewer = ""
-        if self.verdicts is not None and self.method != "dense":
+        if self.verdicts is not None and self.runs != self.dense:
             pairs = [run["metric"] - base["metric"] for run, base in zip(self.runs, self.dense)]
             difference = _spread(pairs, digits, "+")
             as_good, learns_as_well = (_word(verdict.passed) for verdict in self.verdicts)
             fewer = f"{_mean(self.dense, 'bytes_per_step') / sent:.1f}×"
         return [
-            self.method, f"{len(self.runs)}", _spread(self.metrics, digits), difference, as_good,
+            self.label, f"{len(self.runs)}", _spread(self.metrics, digits), difference, as_good,
             f"{_mean(self.runs, 'training_loss'):.4f}", learns_as_well, f"{sent / 1000:.1f}",
             fewer, parity.PAPERS.get((task, self.method), ""),
         ]  # fmt: skip
@@ -65,18 +72,31 @@ def _mean(runs: Iterable[Record], key: str) -> float:
 
 
 def rows(records: Iterable[Record]) -> list[Row]:
-    """Of one task and one length, in the order of the list of methods."""
-    found: dict[str, dict[int, Record]] = {}
+    """Of one task and one length, in the order of the list of methods and of rates."""
+    found: dict[tuple[str, float], dict[int, Record]] = {}
     for record in records:
-        found.setdefault(record["method"], {})[record["seed"]] = record
-    dense = found.get("dense", {})
+        by = record["method"], record.get("rate", 1.0)
+        found.setdefault(by, {})[record["seed"]] = record
+    dense = _best([own for (method, _), own in found.items() if method == "dense"])
     result = []
-    for method in sorted(found, key=_place):
-        seeds = sorted(seed for seed in found[method] if seed in dense or not dense)
+    for method, rate in sorted(found, key=lambda by: (_place(by[0]), by[1])):
+        all_ = found[method, rate]
+        seeds = sorted(seed for seed in all_ if seed in dense or not dense)
         if seeds:
-            own = [found[method][seed] for seed in seeds]
-            result.append(Row(method, own, [dense[seed] for seed in seeds if seed in dense]))
+            own = [all_[seed] for seed in seeds]
+            base = [dense[seed] for seed in seeds if seed in dense]
+            result.append(Row(method, rate, own, base))
     return result
+
+
+def _best(candidates: Sequence[dict[int, Record]]) -> dict[int, Record]:
+    """Of the same runs at several rates: those that learnt most, on the seeds of all of them."""
+    if not candidates:
+        return {}
+    seeds = set.intersection(*(set(own) for own in candidates))
+    kind = TASKS[next(iter(candidates[0].values()))["task"]].metric.kind
+    sign = -1.0 if kind == "accuracy" else 1.0
+    return min(candidates, key=lambda own: sign * fmean(own[seed]["metric"] for seed in seeds))
 
 
 def _place(method: str) -> int:
@@ -174,7 +194,7 @@ def plot(records: Sequence[Record], file: Path) -> None:
     for (left, right), ((name, workers, steps, density), own) in zip(axes, chosen.items()):
         for row in rows(own):
             colour, style = LOOKS.get(row.method, ("tab:gray", "-."))
-            look = {"color": colour, "linestyle": style, "label": row.method, "linewidth": 1.4}
+            look = {"color": colour, "linestyle": style, "label": row.label, "linewidth": 1.4}
             curve = _mean_curve([run["losses"] for run in row.runs])
             left.plot([(i + 0.5) * steps / len(curve) for i in range(len(curve))], curve, **look)
             at = [step for step, _ in row.runs[0]["metrics"]]

@@ -47,12 +47,15 @@ class Run:
     workers: int
     steps: int
     density: float
+    rate: float = 1.0
 
     @property
     def name(self) -> str:
         """Of its file."""
+        rate = "" if self.rate == 1.0 else f",{self.rate:g}"
         return (
-            f"{self.task},{self.method},{self.density:g},{self.workers}x{self.steps},{self.seed}"
+            f"{self.task},{self.method},{self.density:g},{self.workers}x{self.steps},"
+            f"{self.seed}{rate}"
         )
 
 
@@ -80,7 +83,7 @@ class Training:
         losses, gradients = self.gradients()
         for name, average in self.exchange(gradients).items():
             self._named[name].grad = average
-        rate = self.task.rate(self.step, self.run.steps)
+        rate = self.task.rate(self.step, self.run.steps) * self.run.rate
         self.exchange.follow(rate)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -106,9 +109,11 @@ class Training:
         written for all workers at once is no faster either).
         """
         losses, found = [], []
-        for batch in self.task.batches(self.run.seed, self.step, self.run.workers):
-            loss = self.task.loss(self.model, batch)
-            gradients = torch.autograd.grad(loss, list(self._named.values()))
+        batches = self.task.batches(self.run.seed, self.step, self.run.workers)
+        for worker, batch in enumerate(batches):
+            with self.exchange.seen_by(worker, self._named):
+                loss = self.task.loss(self.model, batch)
+                gradients = torch.autograd.grad(loss, list(self._named.values()))
             losses.append(float(loss.detach()))
             found.append(dict(zip(self._named, gradients)))
         return losses, found

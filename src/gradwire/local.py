@@ -25,8 +25,13 @@ OWNERS_RESIDUAL = "owners_residual"
 RIGHT_FACTOR = "right_factor"
 THRESHOLD = "threshold"
 LATER_RESIDUALS = ("residual/1", "residual/2", "residual/3")
-OF_OTHER_SHAPE = (OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD, *LATER_RESIDUALS)
-"""State that has not the parameter's shape: of the piece a rank owns, of a factor, a number; of
+OF_COLLECTIVE = (OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD, *LATER_RESIDUALS)
+"""State that is a collective's, not the feedback's."""
+STEPS, NOISE = "steps", "noise"
+MOMENTS = (STEPS, "exp_avg", "exp_avg_sq")
+"""What `adam` remembers of a rank's own gradient, which is no sum that waits."""
+OF_OTHER_SHAPE = (*OF_COLLECTIVE, STEPS, NOISE)
+"""State that has not the parameter's shape: of the piece a rank owns, of a factor, numbers; of
 what is compressed again."""
 
 

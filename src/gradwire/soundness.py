@@ -157,6 +157,9 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
 def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
     """Of what loses no more where it is sound, of what loses no less where it is not."""
     shown = Strategy.parse(evidence.strategy)
+    own_again, again = strategy.collective.compresses_again, shown.collective.compresses_again
+    if own_again > again if evidence.sound else own_again < again:
+        return False  # what is lost at owners is in no other run
     pairs: list[tuple[Member | None, Member | None]]
     pairs = [(strategy.compressor, shown.compressor), (strategy.feedback, shown.feedback)]
     if member is strategy.collective:
@@ -174,7 +177,7 @@ def _without_evidence(member: Member, strategy: Strategy, rule: UpdateRule) -> V
     feedback = strategy.feedback
     if feedback is not None and feedback.keeps_momentum():
         shown = {update_rule(evidence.optimizer) for evidence in feedback.evidence}
-        if rule not in {"linear", *shown}:
+        if rule not in {feedback.rule, *shown}:
             return Verdict(
                 "unsound", f"'{feedback}' keeps a momentum that is not this optimizer's"
             )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gradwire.local import BlockCodes, Context, Encoder, Sections, State
-from gradwire.member import Claims, Evidence, Key, Member, Recurrence, StepInfo
+from gradwire.member import Claims, Evidence, Key, Member, Recurrence, StepInfo, UpdateRule
 from gradwire.pairs import check_promises
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class Compressor(Member):
         """Overwrite x with the sum of the payloads in order, divided once; PayloadError if bad."""
 
     def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
-        """Places, (k,) int32, strictly ascending, and values, (k,), of a payload of this rank's,
-        where `entries` are promised. Valid until the thread's next call."""
+        """Places, (k,) int32, ascending, and values of a payload that promises `entries`."""
         raise NotImplementedError(f"{self.name} does not promise entries")
 
     def places(self, sections: Sections, n: int, key: Key) -> Tensor | None:
@@ -82,13 +81,14 @@ class Feedback(Member):
 
     sends_all: only `received` acts. makes_good: what is left out follows, also of owners' means.
     dampens: gradients enter its momentum times 1 - m. shared: states that are equal on all ranks.
-    exact_mean: `received` gets fp32, whatever the gradient's dtype.
+    exact_mean: `received` gets fp32, whatever the gradient's dtype. rule: its momentum's.
     """
 
     sends_all: ClassVar[bool] = False
     makes_good: ClassVar[bool] = False
     dampens: ClassVar[bool] = False
     exact_mean: ClassVar[bool] = False
+    rule: ClassVar[UpdateRule] = "linear"
     shared: ClassVar[tuple[str, ...]] = ()
 
     def recurrence(self) -> Recurrence | None:
@@ -127,13 +127,13 @@ class Collective(Member):
     own_feedback: it remembers what it did not send itself, without a feedback beside it.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     takes_rows: COO gradients, and gives such. takes_float64: adds them as such. tasks: its path's.
-    selects: less arrives than the sum of what was sent.
-    sizes: of moves. "known"; "expected", as chance has it; "measured", where the data decide.
+    selects, compresses_again: less arrives than was sent. sizes: of moves, as the names say.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     own_feedback: ClassVar[bool] = False
     selects: ClassVar[bool] = False
+    compresses_again: ClassVar[bool] = False
     partner: ClassVar[str] = "none"
     per_node: int | None = None
     takes_rows: ClassVar[bool] = False

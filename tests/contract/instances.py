@@ -41,6 +41,7 @@ from gradwire.compressors import (
     Float16,
     Identity,
     Int8,
+    Lloyd,
     Natural,
     NonZero,
     OneBit,
@@ -53,9 +54,11 @@ from gradwire.compressors import (
 from gradwire.errors import StrategyError
 from gradwire.feedback import (
     EF21,
+    Adam,
     ErrorFeedback,
     Momentum,
     MomentumCorrection,
+    ServerAdam,
     ServerMomentum,
     SharedMomentum,
 )
@@ -77,6 +80,9 @@ COMPRESSORS: tuple[Compressor, ...] = (
     Sign(),
     Sign(scaled=True),
     OneBit(),
+    Lloyd(1),
+    Lloyd(2),
+    Lloyd(2, turns=3),
     RandK(0.1),
     RandK(0.3, scale=True),
     RandK(1.0),
@@ -104,6 +110,9 @@ FEEDBACK: tuple[Feedback, ...] = (
     ),
     EF21(),
     SharedMomentum(0.9),
+    Adam(),
+    Adam(beta1=0.5, beta2=0.9, local=False),
+    ServerAdam(),
     Momentum(0.9),
     Momentum(0.0),
     ServerMomentum(0.9),
@@ -139,6 +148,9 @@ PAYLOAD_BYTES: dict[str, Callable[[Compressor, int, int], int]] = {
     "terngrad": lambda c, n, item: blocks(n, 5) + 4 * min(n, 1),
     "sign": lambda c, n, item: blocks(n, 8) + 4 * min(n, int(c.scaled)),  # type: ignore[attr-defined]
     "onebit": lambda c, n, item: blocks(n, 8) + 8 * min(n, 1),
+    "lloyd": lambda c, n, item: (
+        blocks(c.bits * in_turn(c, n), 8) + 4 * blocks(in_turn(c, n), 512)  # type: ignore
+    ),
     "randk": lambda c, n, item: 4 * sent_by_topk(c, n),
     "threshold": lambda c, n, item: 16 + 8 * blocks(n, 64) + 4 * n,
     "nonzero": lambda c, n, item: (
@@ -151,6 +163,12 @@ PAYLOAD_BYTES: dict[str, Callable[[Compressor, int, int], int]] = {
 
 def blocks(n: int, size: int) -> int:
     return -(-n // size)
+
+
+def in_turn(compressor: Compressor, n: int) -> int:
+    """Elements of lloyd's longest part."""
+    turns = compressor.turns  # type: ignore[attr-defined]
+    return min(n, 512 * blocks(blocks(n, 512), turns))
 
 
 # Bytes of k places among n, by how they are written.
@@ -223,6 +241,7 @@ OWN_CLASS: dict[str, Callable[[Compressor, Tensor], Tensor]] = {
     "terngrad": lambda c, x: torch.sign(x) if c.clip is None else torch.zeros_like(x),  # type: ignore[attr-defined]
     "sign": lambda c, x: torch.where(x < 0, -1.0, 1.0).to(x.dtype),
     "onebit": lambda c, x: torch.where(x < 0, -2.0, 0.5).to(x.dtype),
+    "lloyd": lambda c, x: torch.where(x < 0, -1.0, 1.0).to(x.dtype) * (c.bits == 1),  # type: ignore
     "randk": lambda c, x: x if c.density == 1 else torch.zeros_like(x),  # type: ignore
     "threshold": lambda c, x: torch.where(x.abs() < c.value, 0, x).to(x.dtype),  # type: ignore
     "nonzero": lambda c, x: x,

@@ -19,6 +19,7 @@ from gradwire.feedback import (
     ErrorFeedback,
     Momentum,
     MomentumCorrection,
+    ServerAdam,
     ServerMomentum,
     SharedMomentum,
 )
@@ -32,6 +33,12 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "mask": st.booleans(),
     "decay": st.floats(0, 1, exclude_min=True) | st.just(1),
     "bits": st.sampled_from([2, 4, 8]),
+    "lloyd.bits": st.sampled_from([1, 2]),
+    "turns": st.integers(1, 9),
+    "beta1": st.floats(0, 1, exclude_max=True) | st.just(0),
+    "beta2": st.floats(0, 1, exclude_max=True) | st.just(0),
+    "eps": st.floats(0, 1, exclude_min=True, exclude_max=True),
+    "local": st.booleans(),
     "fp8.variant": st.sampled_from(["e4m3", "e5m2"]),
     "gtopk.variant": st.sampled_from(["butterfly", "tree"]),
     "zen.variant": st.sampled_from(["chunks", "paper"]),
@@ -85,7 +92,7 @@ def written(draw: st.DrawFn) -> Strategy:
     memory = st.none() if collective.own_feedback else st.none() | members(FEEDBACK)
     feedback = draw(memory)
     by_parts = isinstance(collective, Hierarchical | Steps)
-    if by_parts and isinstance(feedback, EF21 | ServerMomentum | SharedMomentum):
+    if by_parts and isinstance(feedback, EF21 | ServerMomentum | ServerAdam | SharedMomentum):
         feedback = None
     return Strategy(compressor, collective, feedback)
 

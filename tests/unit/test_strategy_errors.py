@@ -50,7 +50,11 @@ def problem(text: Any) -> str:
         ("allreduce | topk(0.1)", "'allreduce' is a coll", "Use 'topk(0.01)+ef | allgather'"),
         ("none | ef", "'ef' is a feedback", "Use 'none+ef | allgather'"),
         ("allgather | allreduce", "'allgather' is no compressor", "none, fp16, bf16"),
-        ("topk(0.1)+topk(0.1) | allgather", "'topk' is no feedback", "(there are ef, dgc, ef21"),
+        (
+            "topk(0.1)+topk(0.1) | allgather",
+            "'topk' is no feedback",
+            "(there are ef, dgc, adam, ef21",
+        ),
         # an alias beside a feedback
         (
             "dgc(0.1)+ef | allgather",

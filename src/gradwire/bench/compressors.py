@@ -34,6 +34,7 @@ LISTED = (
     "none", "fp16", "bf16", "int8", "int8+ef", "fp8", 'fp8(variant="e5m2")',
     "qsgd(2)", "qsgd(4)", "qsgd(8)", "natural", "terngrad",
     "sign", "sign(scaled=True)", "sign(scaled=True)+ef", "onebit", "onebit+ef",
+    "lloyd(1)+ef", "lloyd(2)+ef",
     "topk(0.001)", "topk(0.001)+ef", "dgc(0.001)", 'dgc(0.001, values="bf16")', "topk(0.01)+ef",
     "randk(0.01)+ef", "threshold(3.0)+ef", "threshold(2.0)+ef", "nonzero",
 )  # fmt: skip
@@ -41,7 +42,7 @@ LISTED = (
 
 ENCODE_TARGETS = {
     **dict.fromkeys(("none", "fp16", "bf16", "int8", "sign", "topk"), 1.5),
-    **dict.fromkeys(("onebit", "terngrad", "qsgd", "natural"), 2.5),  # dice, or two means
+    **dict.fromkeys(("onebit", "terngrad", "qsgd", "natural", "lloyd"), 2.5),  # dice, or two means
 }
 DECODE_TARGET = 2.0
 SPARSE_SHARE = 0.01  # of the gradients that nonzero gets

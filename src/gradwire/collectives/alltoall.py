@@ -25,6 +25,7 @@ class AllToAllSum(Collective):
 
     name: ClassVar[str] = "alltoall"
     needs: ClassVar[tuple[str, ...]] = ("fixed",)
+    compresses_again: ClassVar[bool] = True
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         yield from through_owners(ctx)

@@ -35,6 +35,7 @@ class Steps(Collective):
     path: str
     per_node: int | None = 0
     name: ClassVar[str] = "steps"
+    compresses_again: ClassVar[bool] = True  # most paths do
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str):

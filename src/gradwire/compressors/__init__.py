@@ -3,6 +3,7 @@
 from gradwire.compressors.cast import BFloat16, Float16, Identity
 from gradwire.compressors.fp8 import Float8
 from gradwire.compressors.int8 import Int8
+from gradwire.compressors.lloyd import Lloyd
 from gradwire.compressors.natural import Natural
 from gradwire.compressors.nonzero import NonZero
 from gradwire.compressors.onebit import OneBit
@@ -14,8 +15,8 @@ from gradwire.compressors.threshold import Threshold
 from gradwire.compressors.topk import TopK
 
 MEMBERS = (
-    Identity, Float16, BFloat16, Int8, Float8, QSGD, Natural, TernGrad, Sign, OneBit, TopK,
-    RandK, Threshold, NonZero,
+    Identity, Float16, BFloat16, Int8, Float8, QSGD, Natural, TernGrad, Sign, OneBit,
+    Lloyd, TopK, RandK, Threshold, NonZero,
 )  # fmt: skip
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Float16",
     "Identity",
     "Int8",
+    "Lloyd",
     "Natural",
     "NonZero",
     "OneBit",

@@ -26,6 +26,7 @@ class QSGD(Codec):
     name: ClassVar[str] = "qsgd"
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence("qsgd(4) | allgather", "sgd", True, "glyphs", "qsgd"),
+        Evidence("qsgd(4) | alltoall", "sgd", True, "glyphs", "qsgd-alltoall"),
         Evidence("qsgd(4) | alltoall", "adamw", True, "gpt", "qsgd-alltoall"),
     )
 

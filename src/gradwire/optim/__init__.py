@@ -1,6 +1,7 @@
 """Optimizers for gradients that arrive compressed. One file each."""
 
+from gradwire.optim.adamw import AdamW
 from gradwire.optim.one_bit_adam import OneBitAdam
 from gradwire.optim.sgd import SGD
 
-__all__ = ["SGD", "OneBitAdam"]
+__all__ = ["SGD", "AdamW", "OneBitAdam"]

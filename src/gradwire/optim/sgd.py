@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
+from gradwire.feedback import Adam, ServerAdam
 from gradwire.optim._states import BELOW_1, RATE, Like, check
 from gradwire.schema import Flag, Maybe, Number, Schema, Table
 from gradwire.strategy import Feedback
@@ -184,6 +185,11 @@ def _check_neutral(group: dict[str, Any]) -> None:
 
 
 def _check(feedback: Feedback, group: dict[str, Any]) -> None:
+    if isinstance(feedback, Adam | ServerAdam):
+        raise UsageError(
+            f"'{feedback}' keeps moments of Adam, and sends its steps; SGD steps with gradients. "
+            "Use gradwire.optim.AdamW, or attach what leaves the momentum to SGD, or dgc."
+        )
     theirs = rule_of(feedback)
     if theirs != (group["momentum"], group["nesterov"]):
         raise UsageError(

@@ -296,7 +296,7 @@ class _Lane(threading.Thread):
 
     def _drive(self, job: Job) -> None:
         """Run the collective's generator: local work up to a move, the move, and on."""
-        rounds = job.context.strategy.collective.rounds(job.context)
+        rounds = job.context.rounds()
         where = f"{job.label} in step {self._conductor.step}"
         kind, began = "encode", perf_counter()
         move = next(rounds)

@@ -9,7 +9,7 @@ begin ──► message / numbers ──► (the network) ──► accumulate /
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -19,11 +19,12 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
+from gradwire.feedback._measured import Measured
 from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.layout.pieces import Pieces
 from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
 from gradwire.member import padded
-from gradwire.moves import AllToAll
+from gradwire.moves import AllReduce, AllToAll, Move
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.inbox import Inbox
 from gradwire.runtime.message import Header, of_parameter, used
@@ -100,6 +101,28 @@ class BucketContext(Context):
         self.gradients, self.results, self.info = gradients, results, info
         self.finite, self._committed, self._own = True, False, ()
         self._given_back, self._compressed = [], None
+
+    def rounds(self) -> Generator[Move, Any, None]:
+        """The step's moves: what the feedback measures, and the collective's own."""
+        feedback, collective = self.strategy.feedback, self.strategy.collective
+        # Machines compress what they have summed, in contexts of their own, which measure it.
+        whole = collective.per_node is None
+        if whole and isinstance(feedback, Measured) and self.info.step % feedback.every == 0:
+            yield from self._measure(feedback)
+        yield from collective.rounds(self)
+
+    def _measure(self, feedback: Measured) -> Generator[Move, Any, None]:
+        """Numbers of all parameters in one move. Not finite anywhere, they teach nothing."""
+        scale, work = self.info.clip_scale, enumerate(zip(self.gradients, self._states))
+        own = [
+            feedback.measure(x.float() * scale, state, self.info, self._key(i))
+            for i, (x, state) in work
+        ]
+        total = yield AllReduce(torch.cat(own))
+        means = torch.split(total.div_(self.world), [numbers.numel() for numbers in own])
+        for mean, state in zip(means, self._states):
+            if kernels.is_finite(mean):
+                feedback.learn(mean, state, self.world)
 
     # -- the collective's side -------------------------------------------------------------
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.local import OF_OTHER_SHAPE, BlockCodes
+from gradwire.feedback._measured import Measured
+from gradwire.local import OF_COLLECTIVE, BlockCodes
 from gradwire.strategy import (
     Compressor,
     Encoder,
@@ -245,6 +246,8 @@ def make_encoder(
     """
     if feedback is not None and feedback.sends_all:
         feedback = None
+    if isinstance(feedback, Measured):
+        return feedback.encoder(compressor)
     if feedback is not None:
         rule = feedback.recurrence()
     if feedback is None or rule is not None:
@@ -258,7 +261,7 @@ def make_encoder(
 
 def _replace(state: State, new: State) -> None:
     """The feedback's part of the state; the owner's is none of its business."""
-    kept = {name: v for name, v in new.items() if name not in OF_OTHER_SHAPE}
-    for name in [name for name in state if name not in OF_OTHER_SHAPE]:
+    kept = {name: v for name, v in new.items() if name not in OF_COLLECTIVE}
+    for name in [name for name in state if name not in OF_COLLECTIVE]:
         del state[name]
     state.update(kept)

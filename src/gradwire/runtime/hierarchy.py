@@ -30,7 +30,7 @@ from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.runtime.shards import Shards
 from gradwire.runtime.stages import StagedContext
-from gradwire.strategy import Collective, Key, State, StepInfo, Strategy
+from gradwire.strategy import Collective, Key, State, Strategy
 
 
 def make_context(
@@ -164,9 +164,10 @@ class BucketMachineSums(MachineSums):
     def rounds(self) -> Generator[Move, Any, None]:
         crossing, self._crossed = self._crossing, True
         means = self._shards.means
-        crossing.begin(means, means, StepInfo(self._context.info.step))  # clipped already
+        info = self._context.info
+        crossing.begin(means, means, info._replace(clip_scale=1.0))  # clipped already
         try:
-            yield from over(self._cross, crossing.strategy.collective.rounds(crossing))
+            yield from over(self._cross, crossing.rounds())
             self._well = crossing.finite
         except PayloadError as error:
             self._damaged_across(error)

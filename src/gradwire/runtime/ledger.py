@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.errors import PlanError
 from gradwire.groups import Machines
-from gradwire.local import OF_OTHER_SHAPE, is_waiting
+from gradwire.local import OF_COLLECTIVE, is_waiting
 from gradwire.plan import Plan
 from gradwire.runtime.context import Memory
 from gradwire.runtime.hierarchy import make_context
@@ -86,8 +86,9 @@ class Ledger:
         now, mine = self.plan.strategy_of(name), self.memory[name]
         rule = now.feedback.recurrence() if now.feedback else None
         if now.feedback is not None and now.feedback == before.feedback:
-            mine.update({key: v for key, v in state.items() if key not in OF_OTHER_SHAPE})
-        elif _grew(before, now):
+            mine.update({key: v for key, v in state.items() if key not in OF_COLLECTIVE})
+        elif _grew(before, now) and now.feedback is not None and now.feedback.rule == "linear":
+            # Adam's second moment of an average is not that of one rank's gradient: it is begun.
             mine.update({key: v.float() for key, v in state.items()})
         leaves = rule is not None and rule.sent == "leaves"
         if name in self.leftovers and (leaves or "residual" in mine):

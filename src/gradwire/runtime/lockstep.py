@@ -77,7 +77,7 @@ def lockstep(
         contexts.append(_context(strategy, x, rank, world, memory, seed))
         _reshape(memory, contexts[-1], (-1,))
         contexts[-1].begin([_flat(x.detach())], [_flat(results[-1])], StepInfo(step, clip_scale))
-    drive([strategy.collective.rounds(ctx) for ctx in contexts], trace)
+    drive([ctx.rounds() for ctx in contexts], trace)
     for ctx, memory in zip(contexts, states):
         ctx.end(skipped=False)
         _reshape(memory, ctx, ctx.kept.parameters[0].shape)

@@ -59,7 +59,7 @@ class Workers:
                 ledger.add_leftovers(b, flat, scale)
                 results = [torch.empty_like(x) for x in flat]
                 context.begin(flat, results, StepInfo(self.step, scale))
-            drive([c.strategy.collective.rounds(c) for c in contexts], self.trace)
+            drive([c.rounds() for c in contexts], self.trace)
             shapes = (p.shape for p in bucket.parameters)
             found = zip(bucket.names, contexts[0].results, shapes)
             averages |= {name: x.view(shape) for name, x, shape in found}

@@ -45,7 +45,8 @@ from gradwire.training.fsdp import (
 )
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import OptimizerCheck
-from gradwire.training.session import Session, Settings, describe
+from gradwire.training.own_view import AttachedView
+from gradwire.training.session import Session, Settings, describe, unscaled
 from gradwire.training.state import load, state_of, wanted
 from gradwire.training.trainable import Frozen, trainable
 from gradwire.warmup import Warmup, at_density
@@ -64,8 +65,9 @@ class Handle:
         self._session, self._frontend = session, frontend
         plain = type(frontend) is ModuleFrontend
         self._mark = Mark(module, session.parameters) if plain else None
+        self._view = AttachedView(session, module)
         enter(session.parameters, session, self)
-        self._check = OptimizerCheck(session, Frozen(module))
+        self._check = OptimizerCheck(session, Frozen(module), self._view, frontend.averages)
         self._detached = False
 
     @property
@@ -192,12 +194,14 @@ class Handle:
             group, session.device, "adopt", lambda: _fitting(plan, described, session)
         )
         session.adopt(plan)
+        self._view.hook()
 
     def detach(self) -> None:
         """Stop synchronizing; what waits in residuals is dropped, and all memory is given back.
         DDP goes back to its own sum, replicas of a sharded model to a dense one. Not collective,
         but for all ranks to do between two steps."""
         self._check.close()
+        self._view.close()
         self._frontend.close()
         self._session.close()
         if self._mark is not None:
@@ -218,6 +222,7 @@ class Handle:
                 f"{self._session.step} is under way, or its backward() was aborted. Call this "
                 "after backward(), not in a hook; after an aborted one detach and attach again."
             )
+        self._view.leave()
 
 
 def attach(
@@ -261,10 +266,10 @@ def attach(
         described = describe(shards_of(parameters), module)
         agreed = _same_everywhere(
             group, device, f"{settings} {scaler is not None}",
-            lambda: _resolve(
+            lambda: unscaled(_resolve(
                 plan, described, settings, group, bucket_bytes=bucket_bytes,
                 buckets=buckets, lanes=lanes, dense=excluded(module, parameters, exclude),
-            ),
+            ), scaler),
         )  # fmt: skip
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)
@@ -354,7 +359,7 @@ def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> P
             f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
         )
     session.ledger.check_next(plan)
-    return plan
+    return unscaled(plan, session.scaler)
 
 
 def _resolve(

@@ -69,6 +69,14 @@ def detach(module: nn.Module) -> None:
         owner.detach()
 
 
+def rest(parameters: Iterable[Tensor]) -> None:
+    """They are where all ranks have them, not at this rank's own view."""
+    sessions = {id(e.session): e.session for p in parameters if (e := _ATTACHED.get(p))}
+    for session in sessions.values():
+        if session is not None and session.rest is not None:
+            session.rest()
+
+
 def velocity_of(parameter: Tensor) -> Tensor | None:
     """The momentum of all ranks that its plan remembers, in the unit, shape and dtype of `.grad`
     after `unscale_`, or of the part of it that this rank keeps of a sharded one; None where this

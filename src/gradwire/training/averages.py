@@ -34,6 +34,12 @@ class Averages:
         self.under_gradient = name
         return True
 
+    def was_changed(self, name: str) -> bool:
+        """Whether what was handed out for it has been written to since, as far as can be told."""
+        kept = self._written.get(name)
+        gradient = kept[0]() if kept else None
+        return gradient is not None and kept is not None and gradient._version != kept[1]
+
     def refuse(self) -> None:
         """UsageError if one was found: a strategy would remember it as if it were a gradient."""
         name, self.under_gradient = self.under_gradient, None

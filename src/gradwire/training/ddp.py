@@ -38,7 +38,7 @@ class DdpFrontend:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._open: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
         self._kept_back: list[tuple[nn.Parameter, Tensor]] = []  # averages, by DDP, it may be
-        self._averages, self._raises, self._closed = Averages(), False, False
+        self.averages, self._raises, self._closed = Averages(), False, False
         session.on_end = self._complete
         self._owner = _Owner(self, ddp.process_group)
         try:
@@ -73,7 +73,7 @@ class DdpFrontend:
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         names = [self._names.get(id(p)) for p in bucket.parameters()]
         if self._begins(bucket, names):
-            self._open, self._kept_back, self._averages.under_gradient = [], [], None
+            self._open, self._kept_back, self.averages.under_gradient = [], [], None
             self._raises = torch._C._current_graph_task_id() >= 0  # there is none in a Join
             try:
                 self._check_join()
@@ -90,7 +90,7 @@ class DdpFrontend:
         for name, parameter, gradient in zip(names, bucket.parameters(), gradients):
             if name is not None:
                 writes = 0 if parameter.grad is None else parameter.grad._version
-                self._averages.look(name, parameter.grad, writes - 1)
+                self.averages.look(name, parameter.grad, writes - 1)
                 own = _in_its_own_order(parameter, gradient)
                 self._session.deliver(name, own)
                 if self._ddp.find_unused_parameters and own.layout == torch.strided:
@@ -157,7 +157,7 @@ class DdpFrontend:
         """After DDP's own last word."""
         self._let_go()
         self._session.wait()
-        self._averages.refuse()
+        self.averages.refuse()
         for parameter, average in self._kept_back:
             if parameter.grad is None:
                 if average.any():
@@ -167,7 +167,7 @@ class DdpFrontend:
         self._kept_back = []
         if self._session.has_memory and not _shares_memory(self._ddp):
             named = self._session.parameters.items()
-            self._averages.remember(
+            self.averages.remember(
                 (n, p.grad, p.grad._version) for n, p in named if p.grad is not None
             )
 

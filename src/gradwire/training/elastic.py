@@ -6,7 +6,8 @@
 
 What is kept is the sum of residuals, each divided by the number of ranks as the average divides:
 Σ v/n before is Σ v/m after, so exactly what waited still arrives. What is equal on all ranks stays
-as it is. Where what waits on two ranks came with different learning rates, it is Σ rate·v/n.
+as it is; of Adam's moments of a rank's own gradient each gets the mean of those that it goes on
+from. Where what waits on two ranks came with different learning rates, it is Σ rate·v/n.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from torch import Tensor
 
 from gradwire.errors import PlanError
 from gradwire.layout.pieces import Pieces
-from gradwire.local import LATER_RESIDUALS, OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD, is_waiting
+from gradwire.local import (
+    LATER_RESIDUALS,
+    MOMENTS,
+    NOISE,
+    OWNERS_RESIDUAL,
+    RIGHT_FACTOR,
+    THRESHOLD,
+    is_waiting,
+)
 from gradwire.strategy import Strategy
 
 
@@ -73,7 +82,9 @@ def regroup(
                         _add(leftovers, name, whole, factor)
                 elif key in shared[name]:
                     own.setdefault(key, value)
-                elif key != THRESHOLD:  # it is found again
+                elif key in MOMENTS:
+                    _add(own, key, value, 1.0 / len(entries))
+                elif key not in (THRESHOLD, NOISE):  # they are found again
                     _add(own, key, value, factor)
     first = next(iter(entries.values()))
     return {**first, "state": state, "leftovers": leftovers, "rates": by_rate(rates)}

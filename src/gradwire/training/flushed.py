@@ -36,6 +36,9 @@ class Flushed:
         if name in self._averages:
             self._add(name, factor - 1.0)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._averages
+
     def leave(self, names: Iterable[str]) -> None:
         """A step is made with them."""
         for name in names:

@@ -284,6 +284,12 @@ def _check(
 def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
     strategy = plan if isinstance(plan, Strategy) else Strategy.parse(plan)
     feedback = strategy.feedback
+    if feedback is not None and feedback.rule == "adaptive":
+        raise UsageError(
+            f"'{strategy}' keeps moments of gradients; local steps exchange how far ranks came. "
+            "Leave the moments to the inner optimizer: attach for example 'topk(0.05)+ef | "
+            "allgather'."
+        )
     if feedback is not None and feedback.keeps_momentum():
         theirs = rule_of(feedback)
         if theirs != (momentum, nesterov):

@@ -32,7 +32,7 @@ class ModuleFrontend:
         self._enabled, self._active, self._exchanges = True, False, False
         self._backward: weakref.ref[Any] | None = None  # the one under way, by its callback
         self._thread = 0
-        self._averages = Averages()
+        self.averages = Averages()
         self._hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
             for name, p in self._parameters.items()
@@ -72,7 +72,7 @@ class ModuleFrontend:
         finally:
             self._active, self._backward = False, None
         self._session.refuse_failed()
-        self._averages.refuse()
+        self.averages.refuse()
         self._remember_averages()
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class ModuleFrontend:
     def _notice_aborted(self) -> None:
         """Autograd drops its callbacks with the backward that they were queued in."""
         if self._active and self._backward is not None and self._backward() is None:
-            self._active, self._averages.under_gradient = False, None
+            self._active, self.averages.under_gradient = False, None
             if self._exchanges:
                 self._session.fail_aborted()
 
@@ -139,13 +139,13 @@ class ModuleFrontend:
 
     def _look(self, name: str, added: int) -> bool:
         """Is it our last average, to which so many gradients were added since?"""
-        return self._averages.look(name, self._gradient(name), self._writes(name) - added)
+        return self.averages.look(name, self._gradient(name), self._writes(name) - added)
 
     def _begin(self) -> None:
         """Without an exchange where `land` will refuse: now would be amid a backward, which torch
         does not always survive."""
         self._active, self._thread = True, threading.get_ident()
-        self._exchanges = self._averages.under_gradient is None and not self._session.failed
+        self._exchanges = self.averages.under_gradient is None and not self._session.failed
         try:
             if self._exchanges:
                 self._session.begin()
@@ -167,6 +167,6 @@ class ModuleFrontend:
     def _remember_averages(self) -> None:
         """All, so that a second backward is refused before it has begun an exchange."""
         if self._session.has_memory:
-            self._averages.remember(
+            self.averages.remember(
                 (name, self._gradient(name), self._writes(name)) for name in self._parameters
             )

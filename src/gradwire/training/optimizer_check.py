@@ -18,10 +18,12 @@ from torch.amp import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradwire.errors import UsageError
-from gradwire.feedback import SharedMomentum
+from gradwire.feedback import Adam, ServerAdam, SharedMomentum
 from gradwire.optim.sgd import SGD, rule_of
 from gradwire.training.advice import advise, instead
+from gradwire.training.averages import Averages
 from gradwire.training.flushed import Flushed
+from gradwire.training.own_view import AttachedView
 from gradwire.training.session import Session
 from gradwire.training.trainable import Frozen
 
@@ -32,8 +34,11 @@ _INSTALLED: list[Any] = []
 class OptimizerCheck:
     """Watches the optimizers of one attached model."""
 
-    def __init__(self, session: Session, frozen: Frozen) -> None:
-        self._session, self._frozen = session, frozen
+    def __init__(
+        self, session: Session, frozen: Frozen, view: AttachedView, averages: Averages
+    ) -> None:
+        self._session, self._frozen, self._view = session, frozen, view
+        self._averages = averages
         plan = session.plan
         candidates = (plan.main_strategy, *plan.strategies)
         keepers = (s for s in candidates if s.feedback and s.feedback.keeps_momentum())
@@ -65,7 +70,9 @@ class OptimizerCheck:
         if not groups:
             return
         self._check_backward_over()
+        self._view.before_step()
         self._check_momentum(optimizer, groups)
+        self._check_steps(groups)
         if optimizer in self._seen:
             self._follow_rates(optimizer)
             return
@@ -88,19 +95,21 @@ class OptimizerCheck:
             self._follow_rates(optimizer)
 
     def _follow_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        """Of SGD, whose step is rate · gradient; others divide by how large gradients were.
+        """Of SGD, whose step is rate · gradient, and where the plan sends steps of Adam; others
+        divide by how large gradients were.
 
         Here and not when the exchange begins: only now is this step's rate known, also in the
         first step after a resume, when we have not yet met the optimizer.
         """
-        sgd, session = torch.optim.SGD | SGD, self._session
+        session, stepping = self._session, _stepping(optimizer)
         rates = {
             self._names[id(p)]: rate
             for group in optimizer.param_groups
             for rate in [float(group["lr"])]
             for p in group["params"] if id(p) in self._names
         }  # fmt: skip
-        if session.has_memory and isinstance(_stepping(optimizer), sgd):
+        linear = isinstance(stepping, torch.optim.SGD | SGD)
+        if session.has_memory and (linear or self._sends_steps):
             session.rates.follow(rates, [session.ledger, self.flushed])
         self.flushed.leave(rates)
 
@@ -118,10 +127,31 @@ class OptimizerCheck:
                 kind, own = type(optimizer).__name__, f"SGD(momentum={momentum})"
                 if "betas" in group and isinstance(self._own.feedback, SharedMomentum):
                     own = f"OneBitAdam(betas={tuple(group['betas'])}, freeze_step=…)"
+                if "betas" in group and isinstance(self._own.feedback, Adam | ServerAdam):
+                    own = f"AdamW(betas={tuple(group['betas'])}, …)"
                 raise UsageError(
                     f"'{self._own}' keeps the momentum itself, so the optimizer must have none; "
                     f"{kind} has {momentum}. Use gradwire.optim.{own}, or keep {kind} and attach "
                     f"what is sound with it: {instead(optimizer, self._session.world)}"
+                )
+
+    @property
+    def _sends_steps(self) -> bool:
+        """Whether the plan keeps Adam's moments."""
+        feedback = self._own.feedback if self._own else None
+        return feedback is not None and feedback.rule == "adaptive"
+
+    def _check_steps(self, groups: list[dict[str, Any]]) -> None:
+        """What arrived as a step of Adam is one still: a clipped one would be no step at all."""
+        if not self._sends_steps:
+            return
+        for name in (self._names.get(id(p)) for group in groups for p in group["params"]):
+            if name and name not in self.flushed and self._averages.was_changed(name):
+                raise UsageError(
+                    f"'{self._own}' sends steps of Adam, not gradients; that of '{name}' was "
+                    "changed after backward(), as clip_grad_norm_ does. Clip by "
+                    "gradwire.attach(clip_norm=…), before anything is sent, and leave that out; "
+                    "trainers take max_grad_norm=0."
                 )
 
     def _check_decay(self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:

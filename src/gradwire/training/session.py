@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gradwire import kernels
 from gradwire.buckets import Parameter
-from gradwire.errors import UsageError
+from gradwire.errors import PlanError, UsageError
 from gradwire.groups import Machines
 from gradwire.moves import AllReduce
 from gradwire.plan import Plan
@@ -93,6 +93,7 @@ class Session:
         self.under_way = False  # an exchange whose averages nobody has waited for
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
+        self.rest: Callable[[], None] | None = None  # puts the shared weights back
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end, self._clip_scale = False, 1.0  # of the step under way
         self._first, self.whole_plan = plan, plan
@@ -382,3 +383,15 @@ def describe(
 def _is_sparse(module: nn.Module) -> bool:
     """By DistributedDataParallel's own rule."""
     return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+
+
+def unscaled(plan: Plan, scaler: object) -> Plan:
+    """The plan; PlanError where gradients are scaled, and what arrives is no gradient."""
+    candidates = (plan.main_strategy, *plan.strategies)
+    steps = [s for s in candidates if s.feedback and s.feedback.rule == "adaptive"]
+    if scaler is not None and steps:
+        raise PlanError(
+            f"'{steps[0]}' sends steps of Adam, which have no loss's scale; got a GradScaler. "
+            "Train in bfloat16, which needs none, or attach 'bf16 | allreduce'."
+        )
+    return plan

@@ -179,7 +179,7 @@ class Probe:
     def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
         clock = _Clock(self.device)
         context.begin(gradients, gradients, StepInfo(step))
-        rounds = context.strategy.collective.rounds(context)
+        rounds = context.rounds()
         spent, sent, arrived = [0.0, 0.0, 0.0], 0.0, None
         part = 0
         while True:

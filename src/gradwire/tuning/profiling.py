@@ -23,7 +23,7 @@ from gradwire.tuning.recorder import Recorder, Watched
 
 STRATEGIES = (
     "none | allreduce", "bf16 | allreduce", "int8+ef | alltoall", "qsgd(4) | alltoall",
-    "sign(scaled=True)+ef | alltoall", "topk(0.01)+ef | allgather",
+    "sign(scaled=True)+ef | allgather", "topk(0.01)+ef | allgather",
 )  # fmt: skip
 """What is measured and planned with, unless others are asked for."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")

@@ -1,0 +1,112 @@
+"""adam: each rank's own step by Adam is what is encoded, instead of its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.feedback._adam import check_adam, direction
+from gradwire.feedback._adam_encoder import AdamEncoder, step_of
+from gradwire.feedback._measured import Measured
+from gradwire.local import NOISE, STEPS
+from gradwire.member import Evidence, Member, UpdateRule
+from gradwire.strategy import Compressor, Encoder, Key, State, StepInfo
+
+PROJECTIONS = 32
+"""Of each tensor; each is the sum of a part of it, with signs at random."""
+SAMPLE = 1 << 16
+"""Elements of a tensor that are looked at, at most: more make the factor no more exact."""
+SMOOTHING = 0.9
+"""How much of the last measurements a new one leaves."""
+
+
+@dataclass(frozen=True)
+class Adam(Measured):
+    """v = v + κ·m/(√s + eps); send C(v); keep the rest. Three fp32 buffers: v and the moments.
+
+    m, s: Adam's moments of this rank's own gradient, bias corrected. Adam divides by how large
+    gradients have been, so what waits must wait after that division, where all elements are of
+    one size. For `gradwire.optim.AdamW` or `Adam`, which then leave the moments to the plan.
+
+    κ, the noise factor of each tensor: s holds the noise of one rank's batch, N times that of the
+    average, so each rank's step is too short. κ² = mean of |w|² over |mean of w|², w = g/√s, from
+    random projections that are averaged now and then; between 1 and √N.
+
+    local: a rank computes its gradient where its weights would be had all that waits here been
+    sent. Weights that are saved or evaluated are the shared ones.
+
+    Source: error feedback on the update as in Tang et al. 2021; the noise factor and the own view
+    are ours (docs/design/soundness.md).
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    local: bool = True
+    makes_good: ClassVar[bool] = True
+    exact_mean: ClassVar[bool] = True
+    rule: ClassVar[UpdateRule] = "adaptive"
+    every: ClassVar[int] = 10
+    name: ClassVar[str] = "adam"
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence(
+            "lloyd(2)+adam(beta2=0.99) | allgather", "adamw", True, "gpt", "adam-2-allgather"
+        ),
+        Evidence("lloyd(2)+adam(beta2=0.99) | alltoall", "adamw", False, "gpt", "adam-2-alltoall"),
+    )
+
+    def __post_init__(self) -> None:
+        check_adam(self.name, self.beta1, self.beta2, self.eps, local=self.local)
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        """Whatever the moments: they are the training's, not a loss."""
+        return isinstance(other, Adam) and self.local >= other.local
+
+    def keeps_momentum(self) -> bool:
+        return True
+
+    def dense(self) -> str:
+        return f"server_adam(beta1={self.beta1}, beta2={self.beta2}, eps={self.eps})"
+
+    def encoder(self, compressor: Compressor) -> Encoder:
+        return AdamEncoder(compressor, self.beta1, self.beta2, self.eps)
+
+    def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
+        # The gradient is scaled already.
+        u, moments = direction(x, state, self.beta1, self.beta2, self.eps, info)
+        if NOISE in state:
+            moments[NOISE] = state[NOISE]
+        return u + state.get("residual", torch.zeros_like(u)), moments
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        return {**state, "residual": x - sent}
+
+    # -- the noise factor ------------------------------------------------------------------
+
+    def measure(self, x: Tensor, state: State, info: StepInfo, key: Key) -> Tensor:
+        """Projections of w, of a sample of it where it is long, and the sum of their squares."""
+        steps = {STEPS: state.get(STEPS, x.new_zeros(1)) + 1}
+        how = step_of(self.beta1, self.beta2, self.eps, steps, info)
+        every = -(-x.numel() // SAMPLE) or 1
+        g, seen = x[::every], state.get("exp_avg_sq", torch.zeros_like(x))[::every]
+        squares = seen * how.beta2 + g * g * how.rest2
+        w = g / (squares.sqrt_() * how.root + how.eps)
+        dice = kernels.Noise.of(f"{key.seed}/{key.step}/{key.parameter}/noise factor")
+        minus = kernels.random_bits(dice, w.numel()).to(x.device) >= 1 << 31
+        signed = torch.where(minus, -w, w)
+        padded = torch.nn.functional.pad(signed, (0, -w.numel() % PROJECTIONS))
+        sums = padded.view(PROJECTIONS, -1).sum(1)
+        return torch.cat([sums, sums.square().sum().view(1)])
+
+    def learn(self, mean: Tensor, state: State, world: int) -> None:
+        *_, squares = mean
+        found = torch.stack([squares, mean[:-1].square().sum()])
+        if NOISE in state:
+            found = state[NOISE][:2].lerp(found, 1 - SMOOTHING)
+        ratio = found[0] / found[1].clamp(min=torch.finfo(torch.float32).tiny)
+        factor = ratio.sqrt().clamp(1.0, world**0.5)
+        state[NOISE] = torch.cat([found, factor.view(1)])

@@ -1,0 +1,113 @@
+"""AdamW: torch's, whoever keeps the moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import UsageError
+from gradwire.feedback import Adam, ServerAdam
+from gradwire.strategy import Feedback
+from gradwire.training.attached import feedback_of, rest
+
+
+class AdamW(torch.optim.AdamW):
+    """`torch.optim.AdamW`, also where an attached plan keeps the moments (`adam`).
+
+        not attached, or ef:     torch's own step
+        adam, which sent u:      w -= lr·λ·w;    w -= lr·u
+
+    u is the average of what the ranks' own steps would be. Arguments, states and checkpoints are
+    torch's; a parameter whose moments the plan keeps has no state here.
+
+    moments_kept: for averages that come from elsewhere: whether they are steps already. By default
+        what is attached says it, parameter by parameter.
+
+    Raises:
+        UsageError: at a step, where the plan keeps the moments, if betas or eps differ from its
+            feedback's, or with amsgrad or maximize.
+    """
+
+    asks_the_plan = True
+    """Whether it leaves the moments to a plan that keeps them."""
+
+    def __init__(self, params: Any, *args: Any, moments_kept: bool | None = None, **kwargs: Any):
+        super().__init__(params, *args, **kwargs)
+        self._kept = moments_kept
+
+    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
+        return {**super().__getstate__(), "_kept": self._kept}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step with what `.grad` holds; as of torch's. Not collective."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            rest(p for group in self.param_groups for p in group["params"])
+        sent: list[tuple[Tensor, Tensor]] = []
+        try:
+            for group in self.param_groups:
+                kept = [
+                    p for p in group["params"] if p.grad is not None and self._is_kept(p, group)
+                ]
+                steps = [p.grad for p in kept]
+                sent += zip(kept, steps)
+                if kept:
+                    torch._foreach_mul_(kept, 1 - float(group["lr"]) * group["weight_decay"])
+                    torch._foreach_add_(kept, steps, alpha=-float(group["lr"]))
+                for p in kept:
+                    p.grad = None  # so that torch's step passes it by
+            _torch_s_step()(self)
+        finally:
+            for p, step in sent:
+                p.grad = step
+        return loss
+
+    def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        """Whether what arrived is a step already."""
+        if self._kept is not None:
+            return self._kept
+        feedback = feedback_of(parameter)
+        if feedback is None or not feedback.keeps_momentum():
+            return False
+        _check(feedback, group)
+        return True
+
+
+def _torch_s_step() -> Callable[[torch.optim.AdamW], object]:
+    """Without the hooks that torch puts around it once somebody has made an AdamW of its own:
+    those of this step have been called."""
+    step: Any = torch.optim.AdamW.step
+    while getattr(step, "hooked", False):
+        step = step.__wrapped__
+    return step  # type: ignore[no-any-return]
+
+
+def _check(feedback: Feedback, group: dict[str, Any]) -> None:
+    if not isinstance(feedback, Adam | ServerAdam):
+        raise UsageError(
+            f"AdamW steps with gradients, or with what the feedback adam sends; '{feedback}' "
+            "keeps a momentum of its own. Attach for example 'lloyd(2)+adam | alltoall', or "
+            "'bf16 | allreduce'."
+        )
+    theirs = (feedback.beta1, feedback.beta2), feedback.eps
+    own = tuple(map(float, group["betas"])), group["eps"]
+    if own != theirs:
+        raise UsageError(
+            "where the plan keeps the moments, they are those of the optimizer; "
+            f"'{feedback}' has betas={theirs[0]}, eps={theirs[1]}, AdamW has betas={own[0]}, "
+            f"eps={own[1]}. Make them equal: adam(beta1={own[0][0]}, beta2={own[0][1]}, "
+            f"eps={own[1]})."
+        )
+    for switch in ("amsgrad", "maximize"):
+        if group[switch]:
+            raise UsageError(
+                f"the feedback '{feedback}' knows no {switch}; AdamW has {switch}=True. Leave it "
+                "out, or attach a strategy that leaves the moments to the optimizer, as "
+                "'bf16 | allreduce'."
+            )

@@ -1,0 +1,85 @@
+"""The own view of an attached module: entered when it is called, left before others look."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.runtime.own_view import OwnView, is_local
+from gradwire.training.fsdp import shards_of
+from gradwire.training.session import Session
+
+
+class AttachedView:
+    """Weights are the shared ones at rest: while a model is evaluated, saved, loaded or stepped.
+
+    A forward in training mode moves them to where this rank would be; the optimizer's step, a
+    state_dict() or load_state_dict() puts them back first.
+    """
+
+    def __init__(self, session: Session, module: nn.Module) -> None:
+        self._session, self._view = session, OwnView()
+        self._at: int | None = None  # the exchange before which it was entered
+        self._module, self._called, self._warned = module, False, False
+        self._stepped = session.step
+        self._hooks: list[Any] = []
+        session.rest = self.leave
+        self.hook()
+
+    def hook(self) -> None:
+        """Listen to the module, if the plan has such a feedback."""
+        strategies = (*self._session.plan.strategies, *self._session.whole_plan.strategies)
+        if self._hooks or not any(map(is_local, strategies)):
+            return
+        module = self._module
+        inside: Any = module.module if isinstance(module, DistributedDataParallel) else module
+        self._hooks = [
+            module.register_forward_pre_hook(self._before_forward, prepend=True),
+            inside.register_state_dict_pre_hook(self._before_others),
+            inside.register_load_state_dict_pre_hook(self._before_others),
+        ]
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _before_forward(self, module: nn.Module, _: object) -> None:
+        session = self._session
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        self._called = True
+        if self._at != session.step:
+            self._view.enter(shards_of(session.parameters), session.ledger, session.rates.units)
+            self._at = session.step
+
+    def _before_others(self, *_: object) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """The shared weights are in the module; the next forward of training enters anew."""
+        if self._view.shared:
+            self._view.leave(shards_of(self._session.parameters))
+        self._at = None
+
+    def before_step(self) -> None:
+        """The optimizer steps from the shared weights. A warning, once, where the module itself
+        was not called."""
+        self.leave()
+        exchanged, self._stepped = self._session.step > self._stepped, self._session.step
+        missed = self._hooks and exchanged and not self._called and self._session.step > 1
+        self._called = False
+        if missed and not self._warned and self._view.moves(self._session.ledger):
+            self._warned = True
+            warnings.warn(
+                "with 'adam' a rank computes at its own view of the weights, which the attached "
+                "module enters when it is called in training mode; only parts of it were. Call "
+                "the module that was attached, or attach the part that is called.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def close(self) -> None:
+        self.leave()
+        for hook in self._hooks:
+            hook.remove()

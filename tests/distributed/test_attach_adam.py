@@ -1,0 +1,375 @@
+"""adam beside AdamW in jobs: own views, shared weights at rest, resumes, what is refused."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from ranks import Ranks
+from small import attached, batch, entry, fingerprint, from_all, loss_of, raised, small
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.errors import PlanError
+
+PLAN = "lloyd(2, turns=2)+adam(beta2=0.99) | alltoall"
+BETAS = (0.9, 0.99)
+
+
+class Wide(nn.Module):
+    """Matrices that are large enough to be compressed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(50, 64), nn.Linear(64, 40)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.tanh(self.first(x.reshape(len(x), -1))))
+
+
+def wide(seed: int = 0) -> Wide:
+    torch.manual_seed(seed)
+    return Wide()
+
+
+def adamw(model: nn.Module, rate: float = 1e-2) -> torch.optim.Optimizer:
+    return gradwire.optim.AdamW(model.parameters(), rate, betas=BETAS)
+
+
+def train(model: nn.Module, steps: range, optimizer: torch.optim.Optimizer | None = None) -> None:
+    """With a rate that falls."""
+    optimizer = optimizer or adamw(model)
+    for step in steps:
+        optimizer.param_groups[0]["lr"] = 1e-2 * 0.9**step
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+
+
+def are_equal(model: nn.Module) -> bool:
+    """On all ranks."""
+    whole = torch.cat([p.detach().view(-1) for p in model.parameters()])
+    return all(torch.equal(whole, other) for other in from_all(whole))
+
+
+def trained(ddp: bool) -> tuple[str, bool, float]:
+    model = wide()
+    whole = DistributedDataParallel(model) if ddp else model
+    with attached(whole, PLAN) as handle:
+        train(whole, range(7))
+        waits = float(handle.stats()["residual_norm"])
+        return fingerprint(model.parameters()), are_equal(model), waits
+
+
+def test_weights_are_equal_on_all_ranks_and_frontends(two: Ranks) -> None:
+    found = [two.run(trained, ddp) for ddp in (False, True)]
+    prints = {rank[0] for ranks in found for rank in ranks}
+    assert len(prints) == 1
+    assert all(equal and waits > 0 for ranks in found for _, equal, waits in ranks)
+
+
+def views() -> dict[str, bool]:
+    """Where the weights are, and when."""
+    model, seen = wide(), dict[str, Tensor]()
+    with attached(model, PLAN):
+        optimizer = adamw(model)
+        train(model, range(3), optimizer)
+        rest = model.first.weight.detach().clone()
+        model.first.register_forward_pre_hook(
+            lambda module, _: seen.update(view=module.weight.detach().clone())
+        )
+        model.eval()
+        model(batch(0))
+        evaluated = seen["view"]
+        model.train()
+        with torch.no_grad():
+            model(batch(0))
+        looked = seen["view"]
+        optimizer.zero_grad()
+        loss = loss_of(model, 3)
+        entered = seen["view"]
+        saved = model.state_dict()["first.weight"].clone()
+        loss.backward()
+        optimizer.step()
+        equal = are_equal(model)
+    after = model.first.weight.detach().clone()
+    model.train()
+    loss_of(model, 4)
+    return {
+        "evaluated at rest": torch.equal(evaluated, rest),
+        "without gradients at rest": torch.equal(looked, rest),
+        "trained elsewhere": not torch.equal(entered, rest),
+        "each rank elsewhere": not torch.equal(*from_all(entered)),
+        "saved at rest": torch.equal(saved, rest),
+        "equal after": equal,
+        "detached it stays": torch.equal(seen["view"], after),
+    }
+
+
+def test_a_rank_computes_at_its_own_view_and_shares_what_rests(two: Ranks) -> None:
+    for found in two.run(views):
+        assert all(found.values()), found
+
+
+def resumed() -> bool:
+    """Four steps, a checkpoint, four more: the bits of eight."""
+    model = wide()
+    with attached(model, PLAN) as handle:
+        train(model, range(8))
+        wanted, kept = fingerprint(model.parameters()), entry(handle)["state"]
+        kept = {n: {k: v.clone() for k, v in own.items()} for n, own in kept.items()}
+    model, file = wide(), io.BytesIO()
+    with attached(model, PLAN) as handle:
+        optimizer = adamw(model)
+        train(model, range(4), optimizer)
+        parts = {"model": model.state_dict(), "gradwire": handle.state_dict(),
+                 "optimizer": optimizer.state_dict()}  # fmt: skip
+        torch.save(parts, file)
+    file.seek(0)
+    saved, model = torch.load(file, weights_only=True), wide(seed=9)
+    model.load_state_dict(saved["model"])
+    with attached(DistributedDataParallel(model), PLAN, bucket_bytes=6000) as handle:
+        optimizer = adamw(model)
+        optimizer.load_state_dict(saved["optimizer"])
+        handle.load_state_dict(saved["gradwire"])
+        train(handle_of(model), range(4, 8), optimizer)
+        same = entry(handle)["state"]
+        assert all(torch.equal(same[n][k], v) for n, own in kept.items() for k, v in own.items())
+    return fingerprint(model.parameters()) == wanted
+
+
+def handle_of(model: nn.Module) -> nn.Module:
+    """What the gradients of a model are exchanged by: the module that is called."""
+    (owner,) = {id(o): o for o in _owners(model)}.values()
+    return owner._view._module  # type: ignore[no-any-return]
+
+
+def _owners(model: nn.Module) -> list[Any]:
+    from gradwire.training.attached import _ATTACHED
+
+    return [_ATTACHED[p].owner for p in model.parameters()]
+
+
+def test_a_resume_goes_on_bit_by_bit(two: Ranks) -> None:
+    assert two.run(resumed) == [True, True]
+
+
+def saved_by() -> bytes:
+    model, file = wide(), io.BytesIO()
+    with attached(model, PLAN) as handle:
+        train(model, range(5))
+        torch.save((model.state_dict(), handle.state_dict()), file)
+    return file.getvalue()
+
+
+def loaded_from(files: list[bytes]) -> dict[str, float]:
+    saved = [torch.load(io.BytesIO(file), weights_only=True) for file in files]
+    model = wide(seed=3)
+    model.load_state_dict(saved[0][0])
+    with attached(model, PLAN) as handle:
+        handle.load_state_dict([state for _, state in saved])
+        state = entry(handle)["state"]["first.weight"]
+        sums = {key: float(x.double().sum()) for key, x in state.items()}
+        train(model, range(5, 8))
+        assert are_equal(model)
+    return sums
+
+
+def test_moments_are_averaged_where_ranks_are_fewer(two: Ranks, three: Ranks) -> None:
+    files = three.run(saved_by)
+    own = [next(iter(torch.load(io.BytesIO(f), weights_only=True)[1]["ranks"].values()))
+           for f in files]  # fmt: skip
+    state = [ranks["state"]["first.weight"] for ranks in own]
+    first, _ = two.run(loaded_from, files)
+    for key in ("exp_avg", "exp_avg_sq"):  # rank 0 goes on from 0 and 2
+        wanted = (state[0][key].double().sum() + state[2][key].double().sum()) / 2
+        assert first[key] == pytest.approx(float(wanted), rel=1e-4)
+    assert "noise" not in first, "it is measured anew, among so many as there are"
+
+
+def by_closures() -> bool:
+    """The bits of steps without them, though the view is entered inside the step."""
+    prints = []
+    for closes in (False, True):
+        model = wide()
+        with attached(model, PLAN):
+            optimizer = adamw(model)
+            for step in range(5):
+
+                def closure(model: nn.Module = model, step: int = step) -> float:
+                    model.zero_grad()
+                    loss = loss_of(model, step)
+                    loss.backward()
+                    return float(loss.detach())
+
+                if closes:
+                    optimizer.step(closure)
+                else:
+                    closure()
+                    optimizer.step()
+            prints.append(fingerprint(model.parameters()))
+            assert are_equal(model)
+    return prints[0] == prints[1]
+
+
+def test_a_closure_may_do_the_backward(two: Ranks) -> None:
+    assert two.run(by_closures) == [True, True]
+
+
+def accumulated() -> bool:
+    """Two forwards in the same view, one exchange."""
+    model, views = wide(), list[Tensor]()
+    model.first.register_forward_pre_hook(
+        lambda module, _: views.append(module.weight.detach().clone())
+    )
+    with attached(model, PLAN) as handle:
+        optimizer = adamw(model)
+        for step in range(3):
+            optimizer.zero_grad()
+            with handle.no_sync():
+                loss_of(model, 2 * step).backward()
+            loss_of(model, 2 * step + 1).backward()
+            optimizer.step()
+        return torch.equal(views[-1], views[-2]) and are_equal(model)
+
+
+def test_accumulated_gradients_are_of_one_view(two: Ranks) -> None:
+    assert two.run(accumulated) == [True, True]
+
+
+def refusals() -> list[str]:
+    model = wide()
+    with attached(model, PLAN):
+        loss_of(model).backward()
+        made = (
+            torch.optim.AdamW(model.parameters(), betas=BETAS),
+            gradwire.optim.AdamW(model.parameters(), betas=(0.8, 0.99)),
+            gradwire.optim.AdamW(model.parameters(), betas=BETAS, amsgrad=True),
+            gradwire.optim.SGD(model.parameters(), 0.1),
+        )
+        return [raised(optimizer.step) for optimizer in made]
+
+
+def test_moments_are_kept_in_one_place(two: Ranks) -> None:
+    for theirs, betas, amsgrad, sgd in two.run(refusals):
+        assert "Use gradwire.optim.AdamW(betas=(0.9, 0.99)" in theirs
+        assert "AdamW has betas=(0.8, 0.99)" in betas
+        assert "knows no amsgrad" in amsgrad
+        assert "keeps moments of Adam" in sgd
+
+
+def called_in_parts() -> list[str]:
+    model = wide()
+    with warnings.catch_warnings(record=True) as caught, attached(model, PLAN):
+        warnings.simplefilter("always")
+        optimizer = adamw(model)
+        for step in range(4):
+            optimizer.zero_grad()
+            hidden = torch.tanh(model.first(batch(step).reshape(4, -1)))
+            model.second(hidden).square().mean().backward()
+            optimizer.step()
+        return [str(w.message) for w in caught if w.category is UserWarning]
+
+
+def test_a_model_that_is_called_in_parts_is_told_of_once(two: Ranks) -> None:
+    for found in two.run(called_in_parts):
+        assert len(found) == 1
+        assert "Call the module that was attached" in found[0]
+
+
+def small_ones() -> bool:
+    """What is left out is trained by dense AdamW."""
+    one, other = small(), small()
+    names = [name for name, _ in one.named_parameters()]
+    with attached(one, "lloyd(1)+adam(beta2=0.99) | allgather", exclude=names):
+        train(one, range(6))
+    with attached(other, "none | allreduce"):
+        train(other, range(6), torch.optim.AdamW(other.parameters(), betas=BETAS))
+    pairs = zip(one.parameters(), other.parameters())
+    return all(torch.allclose(p, q, atol=1e-5) for p, q in pairs)
+
+
+def test_what_travels_dense_is_dense_adamw(two: Ranks) -> None:
+    assert two.run(small_ones) == [True, True]
+
+
+def scaled() -> str:
+    model = wide()
+    try:
+        with attached(model, PLAN, scaler=torch.amp.GradScaler("cpu")):
+            return "attached"
+    except PlanError as error:
+        return str(error)
+
+
+def test_steps_have_no_loss_scale(two: Ranks) -> None:
+    for said in two.run(scaled):
+        assert said.startswith(f"'{gradwire.Strategy.parse(PLAN)}' sends steps of Adam")
+        assert "Train in bfloat16" in said
+
+
+def local_steps() -> str:
+    model = wide()
+    return raised(lambda: gradwire.LocalSteps(model, adamw(model), 4, PLAN))
+
+
+def test_local_steps_have_the_moments_elsewhere(two: Ranks) -> None:
+    for said in two.run(local_steps):
+        assert "keeps moments of gradients; local steps exchange how far ranks came" in said
+
+
+def clipped_late(ddp: bool) -> str:
+    model = wide()
+    whole = DistributedDataParallel(model) if ddp else model
+    with attached(whole, PLAN):
+        optimizer = adamw(model)
+        train(whole, range(2), optimizer)
+        optimizer.zero_grad()
+        loss_of(whole, 2).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        return raised(optimizer.step)
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_a_step_is_not_clipped(two: Ranks, ddp: bool) -> None:
+    for said in two.run(clipped_late, ddp):
+        assert "was changed after backward(), as clip_grad_norm_ does" in said
+
+
+def clipped_first_and_flushed() -> bool:
+    """By attach; and what waits is flushed into a step of its own."""
+    model = wide()
+    with attached(model, PLAN, clip_norm=0.1) as handle:
+        optimizer = adamw(model)
+        train(model, range(3), optimizer)
+        optimizer.zero_grad()
+        handle.flush()
+        optimizer.step()
+        return are_equal(model) and handle.stats()["residual_norm"] == 0.0
+
+
+def test_clipping_and_flushing_by_attach(two: Ranks) -> None:
+    assert two.run(clipped_first_and_flushed) == [True, True]
+
+
+def warmed_up() -> tuple[list[str], bool, float]:
+    """Dense AdamW for three steps; then a rank begins moments of its own."""
+    model, seen = wide(), list[str]()
+    with attached(model, PLAN, warmup=gradwire.Warmup(3, (1.0,))) as handle:
+        optimizer = adamw(model)
+        for step in range(6):
+            train(model, range(step, step + 1), optimizer)
+            seen.append(str(handle.plan.strategy_of("first.weight").feedback))
+        steps = entry(handle)["state"]["first.weight"]["steps"]
+        return seen, are_equal(model), float(steps)
+
+
+def test_after_a_warm_up_moments_begin(two: Ranks) -> None:
+    for seen, equal, steps in two.run(warmed_up):
+        assert [text.partition("(")[0] for text in seen] == ["server_adam"] * 3 + ["adam"] * 3
+        assert equal
+        assert steps == 3

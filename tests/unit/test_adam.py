@@ -1,0 +1,243 @@
+"""adam and server_adam: Adam's arithmetic, the noise factor, and AdamW that has no moments."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradwire.optim
+from gradwire import Plan, Strategy, lockstep
+from gradwire.errors import StrategyError
+from gradwire.feedback import ServerAdam
+from gradwire.runtime.own_view import OwnView
+from gradwire.runtime.workers import Workers
+from gradwire.training.session import describe
+
+BETAS = 0.9, 0.99
+ADAM = f"adam(beta1={BETAS[0]}, beta2={BETAS[1]})"
+
+
+def drawn(*facts: int, n: int = 3000) -> Tensor:
+    return torch.randn(n, generator=torch.Generator().manual_seed(hash(facts) % 2**31))
+
+
+def by_torch(gradients: list[Tensor], rate: float = 1.0, **options: Any) -> Tensor:
+    """Where torch's AdamW goes from zero, without weight decay."""
+    p = nn.Parameter(torch.zeros_like(gradients[0]))
+    optimizer = torch.optim.AdamW([p], rate, weight_decay=0.0, **options)
+    for g in gradients:
+        p.grad = g.clone()
+        optimizer.step()
+    return p.detach()
+
+
+def by_lockstep(strategy: str, gradients: list[list[Tensor]]) -> tuple[Tensor, list[Any]]:
+    """Minus the sum of what arrives, and what is remembered."""
+    states: list[dict[str, Tensor]] = [{} for _ in gradients[0]]
+    x = torch.zeros_like(gradients[0][0])
+    for step, own in enumerate(gradients):
+        results, _ = lockstep(strategy, own, step=step, state=states)
+        assert all(torch.equal(results[0], other) for other in results)
+        x -= results[0]
+    return x, states
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.0)])
+def test_server_adam_is_torch_s_of_the_mean(betas: tuple[float, float]) -> None:
+    gradients = [[drawn(step, rank) for rank in range(3)] for step in range(20)]
+    text = f"none+server_adam(beta1={betas[0]}, beta2={betas[1]}) | allreduce"
+    found, _ = by_lockstep(text, gradients)
+    wanted = by_torch([torch.stack(own).mean(0) for own in gradients], betas=betas)
+    assert torch.allclose(found, wanted, atol=2e-5)
+
+
+def test_equal_gradients_give_adam_s_step() -> None:
+    """There is no noise: the factor is 1."""
+    gradients = [[drawn(step)] * 4 for step in range(12)]
+    found, states = by_lockstep(f"none+{ADAM} | allgather", gradients)
+    wanted = by_torch([own[0] for own in gradients], betas=BETAS)
+    assert torch.allclose(found, wanted, atol=2e-5)
+    assert float(states[0]["noise"][2]) == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("world", [2, 4, 9])
+def test_pure_noise_is_made_good(world: int) -> None:
+    gradients = [[drawn(step, rank) for rank in range(world)] for step in range(41)]
+    _, states = by_lockstep(f"none+{ADAM} | allgather", gradients)
+    factors = [float(state["noise"][2]) for state in states]
+    assert len(set(factors)) == 1
+    assert factors[0] == pytest.approx(world**0.5, rel=0.25)
+
+
+def test_what_is_half_noise_is_made_good_by_half() -> None:
+    """κ² is E|w|² over |mean w|²: of signal 1 and noise 1, 2 over 1 + 1/4."""
+    gradients = [[drawn(99) + drawn(step, rank) for rank in range(4)] for step in range(61)]
+    _, states = by_lockstep(f"none+{ADAM} | allgather", gradients)
+    assert float(states[0]["noise"][2]) == pytest.approx((2 / 1.25) ** 0.5, rel=0.15)
+
+
+def test_what_is_not_sent_waits_in_steps() -> None:
+    """All that arrives and all that waits is all that was done."""
+    gradients = [[drawn(step, rank) for rank in range(2)] for step in range(15)]
+    exact, _ = by_lockstep(f"none+{ADAM} | allgather", gradients)
+    found, states = by_lockstep(f"lloyd(2, turns=2)+{ADAM} | allgather", gradients)
+    waits = torch.stack([state["residual"] for state in states]).mean(0)
+    assert waits.abs().max() > 0.1
+    assert torch.allclose(found - waits, exact, atol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_number_leaves_moments_and_factor_alone(bad: float) -> None:
+    states: list[dict[str, Tensor]] = [{} for _ in range(2)]
+    for step in range(10):
+        lockstep(f"lloyd(1)+{ADAM} | alltoall", [drawn(step, r) for r in range(2)], step=step,
+                 state=states)  # fmt: skip
+    before = copy.deepcopy(states)
+    spoiled = [drawn(10, 0), drawn(10, 1)]
+    spoiled[1][7] = bad
+    results, _ = lockstep(f"lloyd(1)+{ADAM} | alltoall", spoiled, step=10, state=states)
+    assert all(x.isnan().all() for x in results)
+    for old, new in zip(before, states):
+        assert old.keys() == new.keys()
+        assert all(torch.equal(old[key], new[key]) for key in old)
+
+
+def test_what_a_skipped_step_sent_waits() -> None:
+    """Of two buckets one is spoiled: what the other sent goes back to where it waited."""
+    named = {"a": nn.Parameter(torch.zeros(600, 1)), "b": nn.Parameter(torch.zeros(700, 1))}
+    plan = Plan.make(
+        describe(named), Strategy.parse(f"lloyd(1)+{ADAM} | allgather"), buckets=[["a"], ["b"]]
+    )
+    workers = Workers(plan, 2)
+    own = [{n: drawn(0, r, n=p.numel()).view_as(p) for n, p in named.items()} for r in range(2)]
+    own[0]["b"][5] = float("nan")
+    averages = workers.exchange(own)
+    assert all(x.isnan().all() for x in averages.values())
+    for rank, ledger in enumerate(workers.ledgers):
+        assert "exp_avg" not in ledger.memory["b"]
+        wanted = -by_torch([drawn(0, rank, n=600)], betas=BETAS)
+        factor = float(ledger.memory["a"]["noise"][2])
+        assert torch.allclose(ledger.memory["a"]["residual"], wanted * factor, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("adam(beta1=1.0)", "adam's beta1 is at least 0 and below 1; got 1.0"),
+        ("adam(beta2=-0.1)", "adam's beta2 is at least 0"),
+        ("server_adam(eps=0)", "server_adam's eps is above 0"),
+        ("adam(local=1)", "adam's local is True or False; got 1"),
+    ],
+)
+def test_parameters_are_looked_at(text: str, said: str) -> None:
+    with pytest.raises(StrategyError, match=said.replace("(", r"\(")):
+        Strategy.parse(f"lloyd(1)+{text} | allgather")
+
+
+# -- the optimizer ---------------------------------------------------------------------------
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 2))
+
+
+MADE: tuple[Callable[[Any], torch.optim.Optimizer], ...] = (
+    torch.optim.AdamW, gradwire.optim.AdamW
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"weight_decay": 0.3}, {"amsgrad": True}, {"maximize": True}, {"foreach": False},
+     {"betas": (0.5, 0.7), "eps": 1e-3}, {"lr": torch.tensor(0.1), "foreach": False}],
+    ids=str,
+)  # fmt: skip
+def test_not_attached_it_is_torch_s_to_the_bit(options: dict[str, Any]) -> None:
+    models = net(), net()
+    for model, kind in zip(models, MADE):
+        optimizer = kind(model.parameters(), **{"lr": 1e-2, **options})  # type: ignore[call-arg]
+        for step in range(5):
+            optimizer.zero_grad()
+            model(drawn(step, n=21).view(3, 7)).square().mean().backward()
+            optimizer.step()
+    for one, other in zip(*(model.parameters() for model in models)):
+        assert torch.equal(one, other)
+
+
+def test_states_of_torch_s_load_and_go_on() -> None:
+    one, other = net(), net()
+    theirs = torch.optim.AdamW(one.parameters(), 1e-2)
+    for step in range(3):
+        theirs.zero_grad()
+        one(drawn(step, n=21).view(3, 7)).square().mean().backward()
+        theirs.step()
+    other.load_state_dict(one.state_dict())
+    ours = gradwire.optim.AdamW(other.parameters(), 1e-2)
+    ours.load_state_dict(copy.deepcopy(theirs.state_dict()))
+    for model, optimizer in ((one, theirs), (other, ours)):
+        optimizer.zero_grad()
+        model(drawn(9, n=21).view(3, 7)).square().mean().backward()
+        optimizer.step()
+    assert all(map(torch.equal, one.parameters(), other.parameters()))
+
+
+def test_steps_are_applied_as_they_are() -> None:
+    p = nn.Parameter(torch.ones(4))
+    optimizer = gradwire.optim.AdamW([p], 0.1, weight_decay=0.5, moments_kept=True)
+    p.grad = torch.full((4,), 2.0)
+    optimizer.step()
+    assert torch.allclose(p, torch.full((4,), 1 - 0.05 - 0.2))
+    assert p.grad is not None
+    assert not optimizer.state
+    assert not copy.deepcopy(optimizer).state
+
+
+# -- the own view ----------------------------------------------------------------------------
+
+
+def test_the_own_view_is_left_to_the_bit() -> None:
+    named = {"w": nn.Parameter(drawn(1).view(60, 50)), "b": nn.Parameter(drawn(2, n=9))}
+    plan = Plan.make(describe(named), Strategy.parse(f"lloyd(1)+{ADAM} | allgather"))
+    workers, view, rates = Workers(plan, 2), OwnView(), {"w": 0.01, "b": 0.01}
+    x = {name: p.detach().clone() for name, p in named.items()}
+    view.enter(named, workers.ledgers[0], rates)
+    assert all(torch.equal(p, x[name]) for name, p in named.items()), "nothing waits yet"
+    workers.exchange([{n: drawn(3, r, n=p.numel()).view_as(p) for n, p in named.items()}
+                      for r in range(2)])  # fmt: skip
+    residual = workers.ledgers[0].memory["w"]["residual"].view(60, 50)
+    written = named["w"]._version
+    view.enter(named, workers.ledgers[0], rates)
+    assert torch.equal(named["w"], x["w"] - 0.01 * residual)
+    assert torch.equal(named["b"], x["b"]), "what travels dense leaves nothing"
+    view.enter(named, workers.ledgers[0], rates)
+    assert torch.equal(named["w"], x["w"] - 0.01 * residual), "entered once, not twice"
+    view.leave(named)
+    assert torch.equal(named["w"], x["w"])
+    assert named["w"]._version == written, "autograd sees nothing of it"
+
+
+def test_without_local_nothing_moves() -> None:
+    named = {"w": nn.Parameter(drawn(1).view(60, 50))}
+    text = "lloyd(1)+adam(local=False) | allgather"
+    workers = Workers(Plan.make(describe(named), Strategy.parse(text)), 2)
+    workers.exchange([{"w": drawn(3, r).view(60, 50)} for r in range(2)])
+    before = named["w"].detach().clone()
+    OwnView().enter(named, workers.ledgers[0], {"w": 0.01})
+    assert torch.equal(named["w"], before)
+
+
+def test_what_travels_dense_has_the_same_moments() -> None:
+    strategy = Strategy.parse("lloyd(1)+adam(beta1=0.8, beta2=0.9, eps=1e-6) | alltoall")
+    assert strategy.dense().feedback == ServerAdam(0.8, 0.9, 1e-6)
+
+
+def test_an_optimizer_of_another_rule_is_refused() -> None:
+    assert gradwire.sound("none+server_adam | allreduce", "adamw").kind == "sound"
+    for optimizer in ("sgd", "muon"):
+        assert gradwire.sound(f"lloyd(1)+{ADAM} | alltoall", optimizer).kind == "unsound"

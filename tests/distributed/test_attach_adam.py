@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import Ranks
 from small import attached, batch, entry, fingerprint, from_all, loss_of, raised, small
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.errors import PlanError
+from gradwire.training.fsdp import shard_of
 
 PLAN = "lloyd(2, turns=2)+adam(beta2=0.99) | alltoall"
 BETAS = (0.9, 0.99)
@@ -373,3 +377,27 @@ def test_after_a_warm_up_moments_begin(two: Ranks) -> None:
         assert [text.partition("(")[0] for text in seen] == ["server_adam"] * 3 + ["adam"] * 3
         assert equal
         assert steps == 3
+
+
+def sharded() -> tuple[bool, bool]:
+    """Replicas of a sharded model: shards are equal at rest, and elsewhere in between."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model, replicas = wide(), mesh["replicate"].get_group()
+    fully_shard(model, mesh=mesh["shard"])
+
+    def is_equal() -> bool:
+        own = torch.cat([shard_of(p.detach()).reshape(-1) for p in model.parameters()])
+        parts = [torch.empty_like(own) for _ in range(2)]
+        dist.all_gather(parts, own, group=replicas)
+        return torch.equal(*parts)
+
+    with attached(model, "lloyd(2)+adam(beta2=0.99) | allgather", process_group=replicas):
+        optimizer = adamw(model)
+        train(model, range(4), optimizer)
+        rests = is_equal()
+        loss_of(model, 4)
+        return rests, is_equal()
+
+
+def test_replicas_of_a_sharded_model(four: Ranks) -> None:
+    assert four.run(sharded) == [(True, False)] * 4

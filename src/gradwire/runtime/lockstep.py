@@ -54,7 +54,7 @@ def lockstep(
             call. Tensors in it ("residual", "velocity") have the input's shape, or with
             `hierarchical` that of the part which the rank owns; but for "owners_residual",
             (elements of the piece that the rank owns,), "right_factor", (columns, rank) of a
-            matrix, and "threshold", (1,).
+            matrix, "threshold" and "steps", (1,), and "noise", (3,).
         clip_scale: what every rank multiplies its gradient by first.
 
     Returns:

@@ -115,8 +115,8 @@ class Handle:
 
         In the parameters' shapes, or with `hierarchical` in those of the parts that this rank
         owns; but for "owners_residual", (elements of the piece that this rank owns,),
-        "right_factor", (columns, rank) of a matrix, "threshold", (1,), and "residual/1" to
-        "residual/3" of a path's later compressions.
+        "right_factor", (columns, rank) of a matrix, "threshold", (1,), "steps", (1,), and "noise",
+        (3,), of `adam`, and "residual/1" to "residual/3" of a path's later compressions.
         The tensors are the live ones; save them before the next backward, optimizer's step or
         `flush`. Not collective.
         """

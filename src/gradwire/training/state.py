@@ -41,8 +41,9 @@ def state_of(session: Session) -> dict[str, object]:
     the parts that it owns inside its machine; "leftovers" of a plan before this one.
 
     But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
-    "right_factor", (columns, rank) of a matrix, "threshold", (1,), and the residuals of a path's
-    later compressions, "residual/1" to "residual/3", of what this rank has there.
+    "right_factor", (columns, rank) of a matrix, "threshold", (1,), "steps", (1,), and "noise",
+    (3,), of `adam`, and the residuals of a path's later compressions, "residual/1" to
+    "residual/3", of what this rank has there.
     """
     ledger = session.ledger
     state = {

@@ -111,7 +111,6 @@ FEEDBACK: tuple[Feedback, ...] = (
     EF21(),
     SharedMomentum(0.9),
     Adam(),
-    Adam(beta1=0.5, beta2=0.9, local=False),
     ServerAdam(),
     Momentum(0.9),
     Momentum(0.0),

@@ -56,6 +56,9 @@ class Adam(Measured):
         Evidence(
             "lloyd(2)+adam(beta2=0.99) | allgather", "adamw", True, "gpt", "adam-2-allgather"
         ),
+        Evidence(
+            "lloyd(1)+adam(beta2=0.99) | allgather", "adamw", False, "gpt", "adam-1-allgather"
+        ),
         Evidence("lloyd(2)+adam(beta2=0.99) | alltoall", "adamw", False, "gpt", "adam-2-alltoall"),
     )
 

@@ -96,7 +96,11 @@ def _best(candidates: Sequence[dict[int, Record]]) -> dict[int, Record]:
     seeds = set.intersection(*(set(own) for own in candidates))
     kind = TASKS[next(iter(candidates[0].values()))["task"]].metric.kind
     sign = -1.0 if kind == "accuracy" else 1.0
-    return min(candidates, key=lambda own: sign * fmean(own[seed]["metric"] for seed in seeds))
+
+    def badness(own: dict[int, Record]) -> float:
+        return sign * fmean(own[seed]["metric"] for seed in seeds or own)
+
+    return min(candidates, key=badness)
 
 
 def _place(method: str) -> int:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gradwire.errors import StrategyError
 from gradwire.feedback._adam_encoder import step_of
+from gradwire.feedback._momentum import check_switches
 from gradwire.kernels.adam import moments_twin, moved_twin
 from gradwire.local import NOISE, STEPS
 from gradwire.strategy import State, StepInfo
@@ -25,12 +26,7 @@ def check_adam(owner: str, beta1: object, beta2: object, eps: object, **switches
             f"{owner}'s eps is above 0 and below 1; got {eps!r}. Use for example "
             f"{owner}(eps=1e-8)."
         )
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise StrategyError(
-                f"{owner}'s {name} is True or False; got {value!r}. Use for example "
-                f"{owner}({name}=False)."
-            )
+    check_switches(owner, switches)
 
 
 def direction(

@@ -12,6 +12,8 @@ from gradwire.kernels.adam import AdamStep, Moments, adam, adam_codes, undo_adam
 from gradwire.local import NOISE, STEPS, Encoder
 from gradwire.strategy import Compressor, Key, Sections, State, StepInfo
 
+_VECTORS = ("exp_avg", "exp_avg_sq", "residual")
+
 
 @dataclass
 class AdamEncoder(Encoder):
@@ -32,9 +34,8 @@ class AdamEncoder(Encoder):
         self._fresh, self._key = STEPS not in state, key
         if self._fresh:
             state[STEPS] = torch.zeros(1, device=x.device)
-            for name in ("exp_avg", "exp_avg_sq", "residual"):
-                if name not in state:  # of another plan something may wait
-                    state[name] = kernels.zeros(x.numel(), x.device)
+            for name in _VECTORS:
+                state[name] = kernels.zeros(x.numel(), x.device)
         state[STEPS] += 1
         self._how = step_of(self.beta1, self.beta2, self.eps, state, info)
         moments, v = _moments(state), state["residual"]
@@ -58,7 +59,7 @@ class AdamEncoder(Encoder):
         if self._how is None:
             return
         if self._fresh:
-            for name in (STEPS, "exp_avg", "exp_avg_sq", "residual"):
+            for name in (STEPS, *_VECTORS):
                 state.pop(name, None)
         else:
             if self._encoded:

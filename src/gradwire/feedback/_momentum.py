@@ -1,5 +1,7 @@
 """What the feedbacks with a momentum share: the check of their parameters."""
 
+from collections.abc import Mapping
+
 from gradwire.errors import StrategyError
 
 
@@ -10,9 +12,14 @@ def check_momentum(owner: str, momentum: object, **switches: object) -> None:
             f"{owner}'s momentum is at least 0 and below 1; got {momentum!r}. "
             f"Use for example {owner}(momentum=0.9)."
         )
+    check_switches(owner, switches)
+
+
+def check_switches(owner: str, switches: Mapping[str, object]) -> None:
+    """StrategyError unless every one is True or False."""
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise StrategyError(
                 f"{owner}'s {name} is True or False; got {value!r}. "
-                f"Use for example {owner}(momentum=0.9, {name}=True)."
+                f"Use for example {owner}({name}=True)."
             )

@@ -30,7 +30,7 @@ class Adam(Measured):
 
     m, s: Adam's moments of this rank's own gradient, bias corrected. Adam divides by how large
     gradients have been, so what waits must wait after that division, where all elements are of
-    one size. For `gradwire.optim.AdamW` or `Adam`, which then leave the moments to the plan.
+    one size. For `gradwire.optim.AdamW`, which then leaves the moments to the plan.
 
     κ, the noise factor of each tensor: s holds the noise of one rank's batch, N times that of the
     average, so each rank's step is too short. κ² = mean of |w|² over |mean of w|², w = g/√s, from

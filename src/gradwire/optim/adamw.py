@@ -11,7 +11,7 @@ from torch import Tensor
 from gradwire.errors import UsageError
 from gradwire.feedback import Adam, ServerAdam
 from gradwire.strategy import Feedback
-from gradwire.training.attached import feedback_of, rest
+from gradwire.training.attached import keeper_of, rest
 
 
 class AdamW(torch.optim.AdamW):
@@ -72,11 +72,10 @@ class AdamW(torch.optim.AdamW):
         """Whether what arrived is a step already."""
         if self._kept is not None:
             return self._kept
-        feedback = feedback_of(parameter)
-        if feedback is None or not feedback.keeps_momentum():
-            return False
-        _check(feedback, group)
-        return True
+        keeper = keeper_of(parameter)
+        if keeper is not None:
+            _check(keeper, group)
+        return keeper is not None
 
 
 def _torch_s_step() -> Callable[[torch.optim.AdamW], object]:
@@ -92,7 +91,7 @@ def _check(feedback: Feedback, group: dict[str, Any]) -> None:
     if not isinstance(feedback, Adam | ServerAdam):
         raise UsageError(
             f"AdamW steps with gradients, or with what the feedback adam sends; '{feedback}' "
-            "keeps a momentum of its own. Attach for example 'lloyd(2)+adam | alltoall', or "
+            "keeps a momentum of its own. Attach for example 'lloyd(2)+adam | allgather', or "
             "'bf16 | allreduce'."
         )
     theirs = (feedback.beta1, feedback.beta2), feedback.eps

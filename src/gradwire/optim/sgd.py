@@ -14,7 +14,7 @@ from gradwire.feedback import Adam, ServerAdam
 from gradwire.optim._states import BELOW_1, RATE, Like, check
 from gradwire.schema import Flag, Maybe, Number, Schema, Table
 from gradwire.strategy import Feedback
-from gradwire.training.attached import feedback_of
+from gradwire.training.attached import feedback_of, keeper_of
 
 _NEUTRAL = {"dampening": 0, "maximize": False}
 """Only torch's SGD has them; groups hold them, so that it can go on from our state."""
@@ -111,11 +111,10 @@ class SGD(Optimizer):
         """Whether the gradient has its momentum already."""
         if self._kept is not None:
             return self._kept
-        feedback = feedback_of(parameter)
-        if feedback is None or not feedback.keeps_momentum():
-            return False
-        _check(feedback, group)
-        return True
+        keeper = keeper_of(parameter)
+        if keeper is not None:
+            _check(keeper, group)
+        return keeper is not None
 
     def _step_own(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         """torch's operations in torch's order, so in float32 its bits."""

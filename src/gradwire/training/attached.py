@@ -101,3 +101,9 @@ def feedback_of(parameter: Tensor) -> Feedback | None:
     """What its strategy remembers it by; None without, or where it is not attached."""
     strategy = strategy_of(parameter)
     return None if strategy is None else strategy.feedback
+
+
+def keeper_of(parameter: Tensor) -> Feedback | None:
+    """The feedback that keeps its momentum in the optimizer's place; None where none does."""
+    feedback = feedback_of(parameter)
+    return feedback if feedback is not None and feedback.keeps_momentum() else None

@@ -287,7 +287,7 @@ def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
     if feedback is not None and feedback.rule == "adaptive":
         raise UsageError(
             f"'{strategy}' keeps moments of gradients; local steps exchange how far ranks came. "
-            "Leave the moments to the inner optimizer: attach for example 'topk(0.05)+ef | "
+            "Leave the moments to the inner optimizer: use for example 'topk(0.05)+ef | "
             "allgather'."
         )
     if feedback is not None and feedback.keeps_momentum():

@@ -81,6 +81,22 @@ def test_what_is_half_noise_is_made_good_by_half() -> None:
     assert float(states[0]["noise"][2]) == pytest.approx((2 / 1.25) ** 0.5, rel=0.15)
 
 
+def test_opposite_gradients_are_made_good_by_the_most_that_noise_can_be() -> None:
+    gradients = [[sign * drawn(step) for sign in (1.0, -1.0)] for step in range(3)]
+    _, states = by_lockstep(f"none+{ADAM} | allgather", gradients)
+    assert float(states[0]["noise"][2]) == pytest.approx(2**0.5)
+
+
+def test_noise_is_measured_where_all_elements_are_of_one_size() -> None:
+    """A thousand times as large, without noise, one half would hide the other's."""
+    large = 1000 * drawn(99, n=1500)
+    gradients = [
+        [torch.cat([large, drawn(step, rank, n=1500)]) for rank in range(4)] for step in range(61)
+    ]
+    _, states = by_lockstep(f"none+{ADAM} | allgather", gradients)
+    assert float(states[0]["noise"][2]) == pytest.approx((2 / 1.25) ** 0.5, rel=0.15)
+
+
 def test_what_is_not_sent_waits_in_steps() -> None:
     """All that arrives and all that waits is all that was done."""
     gradients = [[drawn(step, rank) for rank in range(2)] for step in range(15)]

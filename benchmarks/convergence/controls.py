@@ -68,11 +68,9 @@ class RoundingDropped(LossScaled):
         return averages
 
 
-def decay_outside(
-    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
-) -> Optimizer:
+def decay_outside(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
     """w -= lr·(u + λ·w): weight decay does not go through the momentum."""
-    return torch.optim.SGD(parameters, settings.rate, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(model.parameters(), settings.rate, weight_decay=settings.weight_decay)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from gradwire.plan import Plan
 from gradwire.runtime.own_view import OwnView
 from gradwire.runtime.rates import Rates
 from gradwire.training.clipping import LocalClip
+from gradwire.training.hidden import others
 from gradwire.training.session import describe
 from gradwire.warmup import at_density
 
@@ -36,13 +37,15 @@ class Exchange:
         self._whole, self._world = method.whole, workers
         if method.whole:
             parameters = [Parameter(WHOLE, (1, sum(p.elements for p in parameters)))]
-        self._plan = Plan.make(parameters, method.strategy(density, settings))
+        self._plan = Plan.make(
+            parameters, method.strategy(density, settings), others=others(model)
+        )
         self._warmup = method.warmup(settings, steps)
         local = method.clips == "local"
         self._norm = None if local else settings.clip
         self._clip = LocalClip.of(settings.clip if local else None, overlap=False, world=workers)
         self.workers = method.workers(self._at(0), workers, seed=seed)
-        follows = method.follows_rate and (not settings.adam or method.keeps_moments)
+        follows = method.follows_rate and (settings.optimizer == "sgd" or method.keeps_moments)
         self._rates = Rates() if follows else None
 
     def _at(self, step: int) -> Plan:

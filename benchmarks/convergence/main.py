@@ -104,7 +104,11 @@ def planned(arguments: argparse.Namespace) -> list[Run]:
 
 
 def _methods(task: Task, small: bool) -> Iterable[str]:
-    names = list(WITH_ADAM) if task.settings.adam else [method.name for method in METHODS]
+    names = (
+        list(WITH_ADAM)
+        if task.settings.optimizer != "sgd"
+        else [method.name for method in METHODS]
+    )
     if task.settings.clip is not None:
         names.append(DENSE_LOCAL.name)
     return [name for name in names if name != "gtopk-published"] if small else names

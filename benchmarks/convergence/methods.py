@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from task import Settings
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.optim import SGD, AdamW, OneBitAdam
+from gradwire.optim import SGD, AdamW, Muon, OneBitAdam
 from gradwire.runtime.workers import Workers
 from gradwire.strategy import Strategy
 from gradwire.warmup import PAPER, Warmup
@@ -19,56 +19,66 @@ from gradwire.warmup import PAPER, Warmup
 BETAS = 0.9, 0.99
 """Of AdamW. Runs of thousands of steps, not of hundreds of thousands."""
 
-MakeOptimizer = Callable[[Sequence[nn.Parameter], Settings, int], Optimizer]
-"""(parameters, settings, steps of the warm-up) -> what steps with the averages."""
+MOMENTUM = 0.95
+"""Of Muon."""
+
+MakeOptimizer = Callable[[nn.Module, Settings, int], Optimizer]
+"""(model, settings, steps of the warm-up) -> what steps with the averages."""
 
 
-def momentum_on_average(
-    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
-) -> Optimizer:
+def _muon(model: nn.Module, settings: Settings, kept: bool) -> Optimizer:
+    return Muon.of(
+        model, lr=settings.rate, weight_decay=settings.weight_decay, momentum=MOMENTUM,
+        betas=BETAS, momentum_kept=kept,
+    )  # fmt: skip
+
+
+def momentum_on_average(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
     """For what arrives as a gradient: torch's own."""
-    if settings.adam:
+    if settings.optimizer == "muon":
+        return _muon(model, settings, kept=False)
+    if settings.optimizer == "adamw":
         return torch.optim.AdamW(
-            parameters, settings.rate, betas=BETAS, weight_decay=settings.weight_decay
+            model.parameters(), settings.rate, betas=BETAS, weight_decay=settings.weight_decay
         )
     return torch.optim.SGD(
-        parameters, settings.rate, settings.momentum, weight_decay=settings.weight_decay,
+        model.parameters(), settings.rate, settings.momentum, weight_decay=settings.weight_decay,
         nesterov=settings.nesterov,
     )  # fmt: skip
 
 
-def momentum_kept(
-    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
-) -> Optimizer:
+def momentum_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
     """For what arrives with its momentum: only weight decay still goes through one."""
-    if settings.adam:
+    if settings.optimizer != "sgd":
         raise SystemExit(
-            "momentum correction is for SGD's momentum; this task has Adam. Take methods with ef."
+            "momentum correction is for SGD's momentum; this task has "
+            f"{settings.optimizer}. Take methods with ef."
         )
     return SGD(
-        parameters, settings.rate, settings.momentum, weight_decay=settings.weight_decay,
+        model.parameters(), settings.rate, settings.momentum, weight_decay=settings.weight_decay,
         nesterov=settings.nesterov, momentum_kept=True,
     )  # fmt: skip
 
 
-def variance_frozen(
-    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
-) -> Optimizer:
+def variance_frozen(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
     """For what arrives as the momentum of all: AdamW whose variance the warm-up has taught."""
     return OneBitAdam(
-        parameters, settings.rate, betas=BETAS, weight_decay=settings.weight_decay,
+        model.parameters(), settings.rate, betas=BETAS, weight_decay=settings.weight_decay,
         freeze_step=warm_up, momentum_kept=True,
     )  # fmt: skip
 
 
-def moments_kept(
-    parameters: Sequence[nn.Parameter], settings: Settings, warm_up: int
-) -> Optimizer:
+def moments_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
     """For what arrives as steps of AdamW, without rate and weight decay."""
     return AdamW(
-        parameters, settings.rate, betas=BETAS, weight_decay=settings.weight_decay,
+        model.parameters(), settings.rate, betas=BETAS, weight_decay=settings.weight_decay,
         moments_kept=True,
     )  # fmt: skip
+
+
+def muon_kept(model: nn.Module, settings: Settings, warm_up: int) -> Optimizer:
+    """For what arrives as steps of Muon, and of AdamW for the rest."""
+    return _muon(model, settings, kept=True)
 
 
 @dataclass(frozen=True)
@@ -99,19 +109,17 @@ class Method:
 
     @property
     def keeps_moments(self) -> bool:
-        """Whether what waits is in the unit of AdamW's steps."""
-        return self.optimizer is moments_kept
+        """Whether what waits is in the unit of an optimizer's steps."""
+        return self.optimizer in (moments_kept, muon_kept)
 
     def strategy(self, density: float, settings: Settings) -> Strategy:
         facts = {"momentum": settings.momentum, "nesterov": settings.nesterov}
         return Strategy.parse(self.text.format(density=density, **facts))
 
-    def make_optimizer(
-        self, parameters: Sequence[nn.Parameter], settings: Settings, steps: int
-    ) -> Optimizer:
+    def make_optimizer(self, model: nn.Module, settings: Settings, steps: int) -> Optimizer:
         """Of a run of so many steps."""
         warmup = self.warmup(settings, steps)
-        return self.optimizer(parameters, settings, warmup.steps if warmup else 0)
+        return self.optimizer(model, settings, warmup.steps if warmup else 0)
 
     def warmup(self, settings: Settings, steps: int) -> Warmup | None:
         """Of a run of so many steps."""
@@ -150,6 +158,7 @@ DENSE_LOCAL = Method("dense-local-clip", "none | allreduce")
 """Beside the others where a task clips: what of a difference is clipping's own."""
 
 _ADAM = f"{{}}+adam(beta1={BETAS[0]}, beta2={BETAS[1]}) | {{}}"
+_MUON = f"{{}}+muon(momentum={MOMENTUM}, beta1={BETAS[0]}, beta2={BETAS[1]}) | {{}}"
 MORE = (
     # What waited is applied at the rate of the step in which it is sent, as published.
     *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, GTOPK)),
@@ -181,6 +190,14 @@ MORE = (
         for name, text in (
             ("none", "none"), ("1", "lloyd(1)"), ("1-half", "lloyd(1, turns=2)"),
             ("2", "lloyd(2)"), ("2-half", "lloyd(2, turns=2)"),
+        )
+        for collective in ("allgather", "alltoall")
+    ),
+    *(
+        Method(f"muon-{name}-{collective}", _MUON.format(text, collective), optimizer=muon_kept)
+        for name, text in (
+            ("none", "none"), ("1", "lloyd(1)"), ("1-half", "lloyd(1, turns=2)"),
+            ("1-quarter", "lloyd(1, turns=4)"), ("2-half", "lloyd(2, turns=2)"),
         )
         for collective in ("allgather", "alltoall")
     ),

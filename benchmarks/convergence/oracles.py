@@ -65,7 +65,7 @@ def same_as_sgd(method: Method) -> float:
     settings = replace(PLAIN, momentum=0.9, weight_decay=0.01)
     ours, theirs = model(), model()
     exchange = _exchange(ours, replace(method, densities=()), settings, density=1.0)
-    optimizer = method.make_optimizer(list(ours.parameters()), settings, STEPS)
+    optimizer = method.make_optimizer(ours, settings, STEPS)
     dense = torch.optim.SGD(theirs.parameters(), settings.rate, 0.9, weight_decay=0.01)
     for step in range(STEPS):
         drawn = gradients(ours, step, 0.1)

@@ -84,7 +84,7 @@ class Rank:
         self.model = self.task.fresh(run.seed)
         self.parameters = list(self.model.parameters())
         self.synchronize(density)
-        self.optimizer = self.method.make_optimizer(self.parameters, self.task.settings, run.steps)
+        self.optimizer = self.method.make_optimizer(self.model, self.task.settings, run.steps)
 
     @property
     def clips_average(self) -> bool:

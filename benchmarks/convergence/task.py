@@ -39,7 +39,7 @@ class Settings:
     """Of the optimizer; the same for every method.
 
     clip: the norm at which the average is clipped, dense; √workers times it for each worker's own.
-    adam: AdamW, on the average; methods that keep a momentum themselves are not for it.
+    optimizer: of the average; methods that keep SGD's momentum are not for the others.
     warm_up: the first one in so many steps is the methods' warm-up. In Lin et al. 2018: 4 of 90
         (ImageNet) and 4 of 164 epochs (CIFAR-10), 1 of 40 (Penn Treebank), 1 of 80 (speech).
     """
@@ -50,7 +50,7 @@ class Settings:
     nesterov: bool = False
     weight_decay: float = 0.0
     clip: float | None = None
-    adam: bool = False
+    optimizer: Literal["sgd", "adamw", "muon"] = "sgd"
     warm_up: int = 20
 
 

@@ -72,7 +72,7 @@ class Training:
             self.model, method, settings, workers=run.workers, steps=run.steps,
             density=run.density, seed=run.seed,
         )  # fmt: skip
-        self.optimizer = method.make_optimizer(list(self._named.values()), settings, run.steps)
+        self.optimizer = method.make_optimizer(self.model, settings, run.steps)
         self.step, self.seconds, self.bytes = 0, 0.0, 0.0
         self.losses: list[float] = []
         self.metrics: list[tuple[int, float]] = []

@@ -20,10 +20,14 @@ class Key(NamedTuple):
 
 
 class StepInfo(NamedTuple):
-    """What a feedback may know of the step. `clip_scale` multiplies the gradient first."""
+    """What a feedback may know of the step. `clip_scale` multiplies the gradient first.
+
+    shape: of the parameter, where x is all of it; () where it is not known.
+    """
 
     step: int = 0
     clip_scale: float = 1.0
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ def check_promises(strategy: Strategy) -> None:
             f"the collective '{collective}' keeps what it did not send itself; got the feedback "
             f"'{strategy.feedback}' beside it. Use '{compressor} | {collective}'."
         )
+    in_parts = collective.per_node is not None or collective.tasks is not None
+    if in_parts and getattr(strategy.feedback, "whole", False):
+        raise StrategyError(
+            f"the feedback '{strategy.feedback}' takes whole matrices; '{collective}' cuts them "
+            f"before they are compressed. Use '{strategy.left} | allgather', or alltoall."
+        )
 
 
 def _instead(strategy: Strategy) -> str:

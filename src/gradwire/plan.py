@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from gradwire.buckets import (
 )
 from gradwire.document import Document
 from gradwire.errors import PlanError
+from gradwire.feedback._measured import Measured
 from gradwire.schema import List, Made, Map, Maybe, Plain, Schema, Table, Text, Whole
 from gradwire.strategy import Strategy
 
@@ -74,7 +75,7 @@ class Plan:
     def make(
         parameters: Sequence[Parameter], strategy: Strategy, *, bucket_bytes: int = BUCKET_BYTES,
         buckets: Iterable[Sequence[str]] | None = None, lanes: int = 1,
-        dense: Iterable[str] = (),
+        dense: Iterable[str] = (), others: Iterable[str] = (),
     ) -> Plan:  # fmt: skip
         """One strategy for a whole model.
 
@@ -89,6 +90,8 @@ class Plan:
             lanes: how many buckets may be under way at once.
             dense: names of parameters that are not compressed, whatever their shape, though
                 with the momentum that the strategy keeps.
+            others: names of parameters that the strategy's optimizer treats by its other rule,
+                as Muon does embeddings, if it has one: they travel by that rule's feedback.
         """
         kept = set(dense)
         chosen = _explicit(parameters, buckets or (), kept)
@@ -99,10 +102,14 @@ class Plan:
         vectors_too = takes_vectors(strategy)
         small = [p for p in rest if p.name in kept or (len(p.shape) <= 1 and not vectors_too)]
         large = [p for p in rest if p not in small]
+        second, apart = second_rule(strategy), set(others)
+        beside = [p for p in large if p.name in apart] if second else []
+        large = [p for p in large if p not in beside]
         compressed = [
             (b, strategy.rows() if b.parameters[0].sparse else strategy)
             for b in chosen + group(large, bucket_bytes)
         ]
+        compressed += [(b, second) for b in group(beside, bucket_bytes) if second]
         fused = group(sorted(small, key=lambda p: p.dtype), 1 << 62)
         pairs = [*compressed, *((bucket, strategy.dense()) for bucket in fused)]
         place = {p.name: i for i, p in enumerate(parameters)}
@@ -190,6 +197,13 @@ def takes_vectors(strategy: Strategy) -> bool:
     claims = strategy.compressor.claims(1 << 20)
     adds_up = claims.sums and claims.elements is None
     return adds_up or claims.direction or strategy.collective.own_feedback
+
+
+def second_rule(strategy: Strategy) -> Strategy | None:
+    """For what its optimizer treats by another rule, if it has one."""
+    feedback = strategy.feedback
+    second = feedback.others() if isinstance(feedback, Measured) else None
+    return None if second is None else replace(strategy.expand(), feedback=second)
 
 
 def takes(strategy: Strategy, dtype: str) -> bool:

@@ -87,6 +87,11 @@ def _at(strategy: Strategy, density: float, world: int) -> Strategy:
             "warm-up sends gradients, at first all of them; "
             f"'{strategy}' sends directions, whose learning rate is another one. Leave it out."
         )
+    if getattr(strategy.feedback, "whole", False):
+        raise PlanError(
+            f"'{strategy.feedback}' needs no warm-up: its first steps may be compressed, too. "
+            "Leave warmup out."
+        )
     if claims.sums and claims.elements is None and not strategy.collective.own_feedback:
         return strategy  # dense already
     if not any(f.name == "density" for f in fields(compressor)):

@@ -12,6 +12,7 @@ TASKS: dict[str, Task] = {
         language.FAST,
         language.TASK,
         gpt.TASK,
+        gpt.MUON,
         speech.TASK,
         digits.TASK,
         words.TASK,

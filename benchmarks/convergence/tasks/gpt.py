@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from task import Batch, Length, Metric, Settings, Task, cosine, dice, evaluating
 from torch import Tensor, nn
@@ -84,8 +85,15 @@ TASK = Task(
     loss=loss,
     evaluate=evaluate,
     metric=Metric("held-out text", "bits/character", "bits"),
-    settings=Settings(rate=2e-3, schedule=cosine(0.05), weight_decay=0.01, clip=1.0, adam=True),
+    settings=Settings(
+        rate=2e-3, schedule=cosine(0.05), weight_decay=0.01, clip=1.0, optimizer="adamw"
+    ),
     small=Length(500, 0.01),
     full=Length(2000, 0.01),
     data=lambda: text().digest,
 )
+
+MUON = replace(
+    TASK, name="gpt-muon", mirrors="the same with Muon for its hidden matrices",
+    settings=replace(TASK.settings, rate=8e-3, optimizer="muon"),
+)  # fmt: skip

@@ -5,12 +5,13 @@ from gradwire.feedback.dgc import MomentumCorrection
 from gradwire.feedback.ef import ErrorFeedback
 from gradwire.feedback.ef21 import EF21
 from gradwire.feedback.momentum import Momentum
+from gradwire.feedback.muon import Muon
 from gradwire.feedback.server_adam import ServerAdam
 from gradwire.feedback.server_momentum import ServerMomentum
 from gradwire.feedback.shared_momentum import SharedMomentum
 
-MEMBERS = (ErrorFeedback, MomentumCorrection, Adam, EF21, Momentum, ServerMomentum, ServerAdam,
-           SharedMomentum)  # fmt: skip
+MEMBERS = (ErrorFeedback, MomentumCorrection, Adam, Muon, EF21, Momentum, ServerMomentum,
+           ServerAdam, SharedMomentum)  # fmt: skip
 
 __all__ = ["EF21", "MEMBERS", "Adam", "ErrorFeedback", "Momentum", "MomentumCorrection",
-           "ServerAdam", "ServerMomentum", "SharedMomentum"]  # fmt: skip
+           "Muon", "ServerAdam", "ServerMomentum", "SharedMomentum"]  # fmt: skip

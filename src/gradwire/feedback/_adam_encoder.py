@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.feedback._measured import noise_factor
 from gradwire.kernels.adam import AdamStep, Moments, adam, adam_codes, undo_adam
-from gradwire.local import NOISE, STEPS, Encoder
+from gradwire.local import STEPS, Encoder
 from gradwire.strategy import Compressor, Key, Sections, State, StepInfo
 
 _VECTORS = ("exp_avg", "exp_avg_sq", "residual")
@@ -78,8 +79,8 @@ class AdamEncoder(Encoder):
 
 def step_of(beta1: float, beta2: float, eps: float, state: State, info: StepInfo) -> AdamStep:
     """The numbers of the step that the state counts."""
-    factor = float(state[NOISE][2]) if NOISE in state else 1.0
-    return AdamStep.of(int(state[STEPS]), beta1, beta2, eps, factor=factor, scale=info.clip_scale)
+    factor, scale = noise_factor(state), info.clip_scale
+    return AdamStep.of(int(state[STEPS]), beta1, beta2, eps, factor=factor, scale=scale)
 
 
 def _moments(state: State) -> Moments:

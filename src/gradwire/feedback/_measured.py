@@ -1,31 +1,75 @@
-"""Feedback that asks all ranks, now and then, for a few numbers."""
+"""The family of feedbacks that compress each rank's own step, and measure its noise.
+
+w, of this rank ──► 32 random sums, and the sum of their squares ──► mean over the ranks
+                                                                        │
+κ² = mean of |w|² over |mean of w|², smoothed, between 1 and N  ◄───────┘
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from gradwire import kernels
+from gradwire.local import NOISE
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
+
+PROJECTIONS = 32
+"""Of each tensor; each is the sum of a part of it, with signs at random."""
+SMOOTHING = 0.9
+"""How much of the last measurements a new one leaves."""
 
 
 class Measured(Feedback):
-    """In every `every`-th step, before anything is encoded, numbers are averaged over the ranks.
+    """A rank divides by what its own gradients have been, which holds the noise of its batch: its
+    step is too short, by κ. In every `every`-th step, before anything is encoded, it is measured.
 
-    They are few: their bytes are not in a strategy's price.
+    The numbers are few: their bytes are not in a strategy's price.
+    whole: it takes whole parameters, in their shapes, not parts of them.
     """
 
-    every: ClassVar[int]
+    whole: ClassVar[bool] = False
+    makes_good: ClassVar[bool] = True
+    exact_mean: ClassVar[bool] = True
+    every: ClassVar[int] = 10
 
     @abstractmethod
     def encoder(self, compressor: Compressor) -> Encoder:
         """It and a compressor at work, in place."""
 
     @abstractmethod
-    def measure(self, x: Tensor, state: State, info: StepInfo, key: Key) -> Tensor:
-        """This rank's numbers of one parameter: 1-D, as many on every rank. Changes nothing."""
+    def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
+        """w: what x, or a sample of it, is behind the division. 1-D. Changes nothing."""
 
-    @abstractmethod
+    def others(self) -> Feedback | None:
+        """The feedback of parameters that its optimizer treats by another rule; None: it has one
+        rule for all."""
+        return None
+
+    def measure(self, x: Tensor, state: State, info: StepInfo, key: Key) -> Tensor:
+        """This rank's numbers of one parameter: (PROJECTIONS + 1,). Changes nothing."""
+        w = self.divided(x, state, info)
+        dice = kernels.Noise.of(f"{key.seed}/{key.step}/{key.parameter}/noise factor")
+        minus = kernels.random_bits(dice, w.numel()).to(x.device) >= 1 << 31
+        signed = torch.where(minus, -w, w)
+        padded = torch.nn.functional.pad(signed, (0, -w.numel() % PROJECTIONS))
+        sums = padded.view(PROJECTIONS, -1).sum(1)
+        return torch.cat([sums, sums.square().sum().view(1)])
+
     def learn(self, mean: Tensor, state: State, world: int) -> None:
         """Their mean over the ranks, which is finite, into the state."""
+        *_, squares = mean
+        found = torch.stack([squares, mean[:-1].square().sum()])
+        if NOISE in state:
+            found = state[NOISE][:2].lerp(found, 1 - SMOOTHING)
+        ratio = found[0] / found[1].clamp(min=torch.finfo(torch.float32).tiny)
+        factor = ratio.sqrt().clamp(1.0, world**0.5)
+        state[NOISE] = torch.cat([found, factor.view(1)])
+
+
+def noise_factor(state: State) -> float:
+    """κ, as it was measured last."""
+    return float(state[NOISE][2]) if NOISE in state else 1.0

@@ -8,20 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire import kernels
 from gradwire.feedback._adam import check_adam, direction
 from gradwire.feedback._adam_encoder import AdamEncoder, step_of
 from gradwire.feedback._measured import Measured
 from gradwire.local import NOISE, STEPS
 from gradwire.member import Evidence, Member, UpdateRule
-from gradwire.strategy import Compressor, Encoder, Key, State, StepInfo
+from gradwire.strategy import Compressor, Encoder, State, StepInfo
 
-PROJECTIONS = 32
-"""Of each tensor; each is the sum of a part of it, with signs at random."""
 SAMPLE = 1 << 16
 """Elements of a tensor that are looked at, at most: more make the factor no more exact."""
-SMOOTHING = 0.9
-"""How much of the last measurements a new one leaves."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +42,7 @@ class Adam(Measured):
     beta2: float = 0.999
     eps: float = 1e-8
     local: bool = True
-    makes_good: ClassVar[bool] = True
-    exact_mean: ClassVar[bool] = True
     rule: ClassVar[UpdateRule] = "adaptive"
-    every: ClassVar[int] = 10
     name: ClassVar[str] = "adam"
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence(
@@ -88,28 +80,10 @@ class Adam(Measured):
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
         return {**state, "residual": x - sent}
 
-    # -- the noise factor ------------------------------------------------------------------
-
-    def measure(self, x: Tensor, state: State, info: StepInfo, key: Key) -> Tensor:
-        """Projections of w, of a sample of it where it is long, and the sum of their squares."""
+    def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         steps = {STEPS: state.get(STEPS, x.new_zeros(1)) + 1}
         how = step_of(self.beta1, self.beta2, self.eps, steps, info)
         every = -(-x.numel() // SAMPLE) or 1
         g, seen = x[::every], state.get("exp_avg_sq", torch.zeros_like(x))[::every]
         squares = seen * how.beta2 + g * g * how.rest2
-        w = g / (squares.sqrt_() * how.root + how.eps)
-        dice = kernels.Noise.of(f"{key.seed}/{key.step}/{key.parameter}/noise factor")
-        minus = kernels.random_bits(dice, w.numel()).to(x.device) >= 1 << 31
-        signed = torch.where(minus, -w, w)
-        padded = torch.nn.functional.pad(signed, (0, -w.numel() % PROJECTIONS))
-        sums = padded.view(PROJECTIONS, -1).sum(1)
-        return torch.cat([sums, sums.square().sum().view(1)])
-
-    def learn(self, mean: Tensor, state: State, world: int) -> None:
-        *_, squares = mean
-        found = torch.stack([squares, mean[:-1].square().sum()])
-        if NOISE in state:
-            found = state[NOISE][:2].lerp(found, 1 - SMOOTHING)
-        ratio = found[0] / found[1].clamp(min=torch.finfo(torch.float32).tiny)
-        factor = ratio.sqrt().clamp(1.0, world**0.5)
-        state[NOISE] = torch.cat([found, factor.view(1)])
+        return g / (squares.sqrt_() * how.root + how.eps)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import UsageError
-from gradwire.feedback import Adam, ServerAdam
+from gradwire.optim._kept import check_adam_kept, step_kept
 from gradwire.strategy import Feedback
 from gradwire.training.attached import keeper_of, rest
 
@@ -55,11 +55,8 @@ class AdamW(torch.optim.AdamW):
                 kept = [
                     p for p in group["params"] if p.grad is not None and self._is_kept(p, group)
                 ]
-                steps = [p.grad for p in kept]
-                sent += zip(kept, steps)
-                if kept:
-                    torch._foreach_mul_(kept, 1 - float(group["lr"]) * group["weight_decay"])
-                    torch._foreach_add_(kept, steps, alpha=-float(group["lr"]))
+                sent += [(p, p.grad) for p in kept]
+                step_kept(kept, group)
                 for p in kept:
                     p.grad = None  # so that torch's step passes it by
             _torch_s_step()(self)
@@ -88,21 +85,7 @@ def _torch_s_step() -> Callable[[torch.optim.AdamW], object]:
 
 
 def _check(feedback: Feedback, group: dict[str, Any]) -> None:
-    if not isinstance(feedback, Adam | ServerAdam):
-        raise UsageError(
-            f"AdamW steps with gradients, or with what the feedback adam sends; '{feedback}' "
-            "keeps a momentum of its own. Attach for example 'lloyd(2)+adam | allgather', or "
-            "'bf16 | allreduce'."
-        )
-    theirs = (feedback.beta1, feedback.beta2), feedback.eps
-    own = tuple(map(float, group["betas"])), group["eps"]
-    if own != theirs:
-        raise UsageError(
-            "where the plan keeps the moments, they are those of the optimizer; "
-            f"'{feedback}' has betas={theirs[0]}, eps={theirs[1]}, AdamW has betas={own[0]}, "
-            f"eps={own[1]}. Make them equal: adam(beta1={own[0][0]}, beta2={own[0][1]}, "
-            f"eps={own[1]})."
-        )
+    check_adam_kept(feedback, group, "AdamW")
     for switch in ("amsgrad", "maximize"):
         if group[switch]:
             raise UsageError(

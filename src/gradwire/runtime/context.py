@@ -115,7 +115,7 @@ class BucketContext(Context):
         """Numbers of all parameters in one move. Not finite anywhere, they teach nothing."""
         scale, work = self.info.clip_scale, enumerate(zip(self.gradients, self._states))
         own = [
-            feedback.measure(x.float() * scale, state, self.info, self._key(i))
+            feedback.measure(x.float() * scale, state, self._info(i), self._key(i))
             for i, (x, state) in work
         ]
         total = yield AllReduce(torch.cat(own))
@@ -318,8 +318,12 @@ class BucketContext(Context):
 
     def _encode_one(self, i: int, sections: Sections) -> bool:
         return self._encoders[i].encode(
-            self.gradients[i], self._states[i], sections, self.info, self._key(i)
+            self.gradients[i], self._states[i], sections, self._info(i), self._key(i)
         )
+
+    def _info(self, i: int) -> StepInfo:
+        """With the parameter's shape."""
+        return self.info._replace(shape=self.bucket.parameters[i].shape)
 
     def _key(self, i: int) -> Key:
         return Key(self.seed, self.info.step, self._names[i], self.rank)

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable
 
 from gradwire.errors import UsageError
+from gradwire.plan import second_rule
 from gradwire.soundness import SoundnessWarning, name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import frontier
@@ -24,7 +25,7 @@ def advise(
     Raises:
         UsageError: a strategy is unsound and strict is set, or no optimizer has that name.
     """
-    verdicts = [(strategy, sound(strategy, optimizer)) for strategy in dict.fromkeys(strategies)]
+    verdicts = [(strategy, sound(strategy, optimizer)) for strategy in _answering(strategies)]
     wrong = [pair for pair in verdicts if pair[1].kind != "sound"]
     if not wrong:
         return
@@ -39,6 +40,13 @@ def advise(
     if refused:
         raise UsageError(f"strict=True refuses a strategy with which a model learns less; {text}")
     warnings.warn(text, SoundnessWarning, stacklevel=4)
+
+
+def _answering(strategies: Iterable[Strategy]) -> list[Strategy]:
+    """All but those that another brings along: for what travels dense, or by another rule."""
+    found = list(dict.fromkeys(strategies))
+    brought = {other for s in found for other in (s.dense(), second_rule(s)) if other != s}
+    return [s for s in found if s not in brought]
 
 
 def instead(optimizer: object, world: int) -> str:

@@ -43,6 +43,7 @@ from gradwire.training.fsdp import (
     sharded_parameters,
     shards_of,
 )
+from gradwire.training.hidden import others
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
@@ -269,6 +270,7 @@ def attach(
             lambda: unscaled(_resolve(
                 plan, described, settings, group, bucket_bytes=bucket_bytes,
                 buckets=buckets, lanes=lanes, dense=excluded(module, parameters, exclude),
+                others=others(module, optimizer),
             ), scaler),
         )  # fmt: skip
         machines = find_machines(agreed, group, device, wants_machines)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
+from gradwire.feedback._measured import Measured
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.session import Session
 from gradwire.training.trainable import trainable
@@ -49,6 +50,7 @@ class FsdpFrontend(ModuleFrontend):
         self, session: Session, module: nn.Module, group: dist.ProcessGroup | None
     ) -> None:
         parameters = trainable(module)
+        _check_parts_do(session)
         for p in parameters.values():
             _let_go(p)
         super().__init__(session, parameters)
@@ -171,6 +173,16 @@ def sharded_parameters(
     for name, p in parameters.items():
         _check_spread(name, p, ranks)
     return {name: p for name, p in parameters.items() if shard_of(p).numel()}
+
+
+def _check_parts_do(session: Session) -> None:
+    """UsageError where a strategy takes whole matrices."""
+    for strategy in session.plan.strategies:
+        if isinstance(strategy.feedback, Measured) and strategy.feedback.whole:
+            raise UsageError(
+                f"'{strategy}' takes whole matrices; fully_shard leaves shards. Replicate the "
+                "model, or attach 'lloyd(2)+adam | allgather' beside gradwire.optim.AdamW."
+            )
 
 
 def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:

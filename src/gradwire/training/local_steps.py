@@ -284,7 +284,7 @@ def _check(
 def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
     strategy = plan if isinstance(plan, Strategy) else Strategy.parse(plan)
     feedback = strategy.feedback
-    if feedback is not None and feedback.rule == "adaptive":
+    if feedback is not None and feedback.rule != "linear":
         raise UsageError(
             f"'{strategy}' keeps moments of gradients; local steps exchange how far ranks came. "
             "Leave the moments to the inner optimizer: use for example 'topk(0.05)+ef | "

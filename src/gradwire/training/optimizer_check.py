@@ -18,7 +18,7 @@ from torch.amp import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradwire.errors import UsageError
-from gradwire.feedback import Adam, ServerAdam, SharedMomentum
+from gradwire.feedback import Adam, Muon, ServerAdam, SharedMomentum
 from gradwire.optim.sgd import SGD, rule_of
 from gradwire.training.advice import advise, instead
 from gradwire.training.averages import Averages
@@ -95,7 +95,7 @@ class OptimizerCheck:
             self._follow_rates(optimizer)
 
     def _follow_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        """Of SGD, whose step is rate · gradient, and where the plan sends steps of Adam; others
+        """Of SGD, whose step is rate · gradient, and where the plan sends steps; others
         divide by how large gradients were.
 
         Here and not when the exchange begins: only now is this step's rate known, also in the
@@ -129,6 +129,8 @@ class OptimizerCheck:
                     own = f"OneBitAdam(betas={tuple(group['betas'])}, freeze_step=…)"
                 if "betas" in group and isinstance(self._own.feedback, Adam | ServerAdam):
                     own = f"AdamW(betas={tuple(group['betas'])}, …)"
+                if isinstance(self._own.feedback, Muon):
+                    own = "Muon.of(model, …)"
                 raise UsageError(
                     f"'{self._own}' keeps the momentum itself, so the optimizer must have none; "
                     f"{kind} has {momentum}. Use gradwire.optim.{own}, or keep {kind} and attach "
@@ -137,19 +139,19 @@ class OptimizerCheck:
 
     @property
     def _sends_steps(self) -> bool:
-        """Whether the plan keeps Adam's moments."""
+        """Whether the plan keeps moments of Adam, or the momentum of Muon."""
         feedback = self._own.feedback if self._own else None
-        return feedback is not None and feedback.rule == "adaptive"
+        return feedback is not None and feedback.rule != "linear"
 
     def _check_steps(self, groups: list[dict[str, Any]]) -> None:
-        """What arrived as a step of Adam is one still: a clipped one would be no step at all."""
+        """What arrived as a step is one still: a clipped one would be no step at all."""
         if not self._sends_steps:
             return
         for name in (self._names.get(id(p)) for group in groups for p in group["params"]):
             if name and name not in self.flushed and self._averages.was_changed(name):
                 raise UsageError(
-                    f"'{self._own}' sends steps of Adam, not gradients; that of '{name}' was "
-                    "changed after backward(), as clip_grad_norm_ does. Clip by "
+                    f"'{self._own}' sends an optimizer's steps, not gradients; that of '{name}' "
+                    "was changed after backward(), as clip_grad_norm_ does. Clip by "
                     "gradwire.attach(clip_norm=…), before anything is sent, and leave that out; "
                     "trainers take max_grad_norm=0."
                 )

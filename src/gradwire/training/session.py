@@ -388,10 +388,10 @@ def _is_sparse(module: nn.Module) -> bool:
 def unscaled(plan: Plan, scaler: object) -> Plan:
     """The plan; PlanError where gradients are scaled, and what arrives is no gradient."""
     candidates = (plan.main_strategy, *plan.strategies)
-    steps = [s for s in candidates if s.feedback and s.feedback.rule == "adaptive"]
+    steps = [s for s in candidates if s.feedback and s.feedback.rule != "linear"]
     if scaler is not None and steps:
         raise PlanError(
-            f"'{steps[0]}' sends steps of Adam, which have no loss's scale; got a GradScaler. "
-            "Train in bfloat16, which needs none, or attach 'bf16 | allreduce'."
+            f"'{steps[0]}' sends an optimizer's steps, which have no loss's scale; got a "
+            "GradScaler. Train in bfloat16, which needs none, or attach 'bf16 | allreduce'."
         )
     return plan

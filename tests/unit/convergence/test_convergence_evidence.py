@@ -39,4 +39,4 @@ def test_a_row_says_so(suite: SimpleNamespace, evidence: Evidence) -> None:
     density = next(density for density, steps, _ in found if steps == longest)
     method, settings = suite.methods.BY_NAME[evidence.method], suite.tasks.TASKS[evidence.task]
     assert method.strategy(density, settings.settings) == Strategy.parse(evidence.strategy)
-    assert settings.settings.adam == (evidence.optimizer == "adamw")
+    assert settings.settings.optimizer == evidence.optimizer

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-NAMES = ("digits-mlp", "glyphs", "language-small", "language", "gpt", "speech", "digits", "words")
+NAMES = (
+    "digits-mlp",
+    "glyphs",
+    "language-small",
+    "language",
+    "gpt",
+    "gpt-muon",
+    "speech",
+    "digits",
+    "words",
+)
 WORKERS = 3
 
 

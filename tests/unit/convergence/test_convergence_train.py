@@ -164,5 +164,5 @@ def test_the_whole_model_is_one_list(suite: SimpleNamespace) -> None:
 
 
 def test_momentum_correction_is_not_for_adam(suite: SimpleNamespace) -> None:
-    with pytest.raises(SystemExit, match="this task has Adam"):
+    with pytest.raises(SystemExit, match="this task has adamw"):
         suite.train.Training(a_run(suite, "dgc", "gpt"))

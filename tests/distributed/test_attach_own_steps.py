@@ -1,4 +1,5 @@
-"""adam beside AdamW in jobs: own views, shared weights at rest, resumes, what is refused."""
+"""adam beside AdamW, and muon beside Muon, in jobs: own views, shared weights at rest, resumes,
+what is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from gradwire.errors import PlanError
 from gradwire.training.fsdp import shard_of
 
 PLAN = "lloyd(2, turns=2)+adam(beta2=0.99) | alltoall"
+PLANS = {"adam": PLAN, "muon": "lloyd(1, turns=2)+muon(beta2=0.99) | alltoall"}
 BETAS = (0.9, 0.99)
+
+each = pytest.mark.parametrize("kind", PLANS)
+"""Of "muon" the first matrix is Muon's, the second, which is the last, travels by adam."""
 
 
 class Wide(nn.Module):
@@ -44,11 +49,16 @@ def adamw(model: nn.Module, rate: float = 1e-2) -> torch.optim.Optimizer:
     return gradwire.optim.AdamW(model.parameters(), rate, betas=BETAS)
 
 
+def made(kind: str, model: nn.Module) -> torch.optim.Optimizer:
+    return adamw(model) if kind == "adam" else gradwire.optim.Muon.of(model, lr=1e-2, betas=BETAS)
+
+
 def train(model: nn.Module, steps: range, optimizer: torch.optim.Optimizer | None = None) -> None:
     """With a rate that falls."""
     optimizer = optimizer or adamw(model)
     for step in steps:
-        optimizer.param_groups[0]["lr"] = 1e-2 * 0.9**step
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * 0.9**step
         optimizer.zero_grad()
         loss_of(model, step).backward()
         optimizer.step()
@@ -60,27 +70,28 @@ def are_equal(model: nn.Module) -> bool:
     return all(torch.equal(whole, other) for other in from_all(whole))
 
 
-def trained(ddp: bool) -> tuple[str, bool, float]:
+def trained(kind: str, ddp: bool) -> tuple[str, bool, float]:
     model = wide()
     whole = DistributedDataParallel(model) if ddp else model
-    with attached(whole, PLAN) as handle:
-        train(whole, range(7))
+    with attached(whole, PLANS[kind]) as handle:
+        train(whole, range(7), made(kind, model))
         waits = float(handle.stats()["residual_norm"])
         return fingerprint(model.parameters()), are_equal(model), waits
 
 
-def test_weights_are_equal_on_all_ranks_and_frontends(two: Ranks) -> None:
-    found = [two.run(trained, ddp) for ddp in (False, True)]
+@each
+def test_weights_are_equal_on_all_ranks_and_frontends(two: Ranks, kind: str) -> None:
+    found = [two.run(trained, kind, ddp) for ddp in (False, True)]
     prints = {rank[0] for ranks in found for rank in ranks}
     assert len(prints) == 1
     assert all(equal and waits > 0 for ranks in found for _, equal, waits in ranks)
 
 
-def views() -> dict[str, bool]:
+def views(kind: str) -> dict[str, bool]:
     """Where the weights are, and when."""
     model, seen = wide(), dict[str, Tensor]()
-    with attached(model, PLAN):
-        optimizer = adamw(model)
+    with attached(model, PLANS[kind]):
+        optimizer = made(kind, model)
         train(model, range(3), optimizer)
         rest = model.first.weight.detach().clone()
         model.first.register_forward_pre_hook(
@@ -114,21 +125,22 @@ def views() -> dict[str, bool]:
     }
 
 
-def test_a_rank_computes_at_its_own_view_and_shares_what_rests(two: Ranks) -> None:
-    for found in two.run(views):
+@each
+def test_a_rank_computes_at_its_own_view_and_shares_what_rests(two: Ranks, kind: str) -> None:
+    for found in two.run(views, kind):
         assert all(found.values()), found
 
 
-def resumed() -> bool:
+def resumed(kind: str) -> bool:
     """Four steps, a checkpoint, four more: the bits of eight."""
     model = wide()
-    with attached(model, PLAN) as handle:
-        train(model, range(8))
+    with attached(model, PLANS[kind]) as handle:
+        train(model, range(8), made(kind, model))
         wanted, kept = fingerprint(model.parameters()), entry(handle)["state"]
         kept = {n: {k: v.clone() for k, v in own.items()} for n, own in kept.items()}
     model, file = wide(), io.BytesIO()
-    with attached(model, PLAN) as handle:
-        optimizer = adamw(model)
+    with attached(model, PLANS[kind]) as handle:
+        optimizer = made(kind, model)
         train(model, range(4), optimizer)
         parts = {"model": model.state_dict(), "gradwire": handle.state_dict(),
                  "optimizer": optimizer.state_dict()}  # fmt: skip
@@ -136,8 +148,8 @@ def resumed() -> bool:
     file.seek(0)
     saved, model = torch.load(file, weights_only=True), wide(seed=9)
     model.load_state_dict(saved["model"])
-    with attached(DistributedDataParallel(model), PLAN, bucket_bytes=6000) as handle:
-        optimizer = adamw(model)
+    with attached(DistributedDataParallel(model), PLANS[kind], bucket_bytes=6000) as handle:
+        optimizer = made(kind, model)
         optimizer.load_state_dict(saved["optimizer"])
         handle.load_state_dict(saved["gradwire"])
         train(handle_of(model), range(4, 8), optimizer)
@@ -158,38 +170,42 @@ def _owners(model: nn.Module) -> list[Any]:
     return [_ATTACHED[p].owner for p in model.parameters()]
 
 
-def test_a_resume_goes_on_bit_by_bit(two: Ranks) -> None:
-    assert two.run(resumed) == [True, True]
+@each
+def test_a_resume_goes_on_bit_by_bit(two: Ranks, kind: str) -> None:
+    assert two.run(resumed, kind) == [True, True]
 
 
-def saved_by() -> bytes:
+def saved_by(kind: str) -> bytes:
     model, file = wide(), io.BytesIO()
-    with attached(model, PLAN) as handle:
-        train(model, range(5))
+    with attached(model, PLANS[kind]) as handle:
+        train(model, range(5), made(kind, model))
         torch.save((model.state_dict(), handle.state_dict()), file)
     return file.getvalue()
 
 
-def loaded_from(files: list[bytes]) -> dict[str, float]:
+def loaded_from(kind: str, files: list[bytes]) -> dict[str, float]:
     saved = [torch.load(io.BytesIO(file), weights_only=True) for file in files]
     model = wide(seed=3)
     model.load_state_dict(saved[0][0])
-    with attached(model, PLAN) as handle:
+    with attached(model, PLANS[kind]) as handle:
         handle.load_state_dict([state for _, state in saved])
         state = entry(handle)["state"]["first.weight"]
         sums = {key: float(x.double().sum()) for key, x in state.items()}
-        train(model, range(5, 8))
+        train(model, range(5, 8), made(kind, model))
         assert are_equal(model)
     return sums
 
 
-def test_moments_are_averaged_where_ranks_are_fewer(two: Ranks, three: Ranks) -> None:
-    files = three.run(saved_by)
+@each
+def test_moments_are_averaged_where_ranks_are_fewer(two: Ranks, three: Ranks, kind: str) -> None:
+    files = three.run(saved_by, kind)
     own = [next(iter(torch.load(io.BytesIO(f), weights_only=True)[1]["ranks"].values()))
            for f in files]  # fmt: skip
     state = [ranks["state"]["first.weight"] for ranks in own]
-    first, _ = two.run(loaded_from, files)
-    for key in ("exp_avg", "exp_avg_sq"):  # rank 0 goes on from 0 and 2
+    first, _ = two.run(loaded_from, kind, files)
+    for key in {"adam": ("exp_avg", "exp_avg_sq"), "muon": ("exp_avg",)}[
+        kind
+    ]:  # rank 0 goes on from 0 and 2
         wanted = (state[0][key].double().sum() + state[2][key].double().sum()) / 2
         assert first[key] == pytest.approx(float(wanted), rel=1e-4)
     assert "noise" not in first, "it is measured anew, among so many as there are"
@@ -224,14 +240,14 @@ def test_a_closure_may_do_the_backward(two: Ranks) -> None:
     assert two.run(by_closures) == [True, True]
 
 
-def accumulated() -> bool:
+def accumulated(kind: str) -> bool:
     """Two forwards in the same view, one exchange."""
     model, views = wide(), list[Tensor]()
     model.first.register_forward_pre_hook(
         lambda module, _: views.append(module.weight.detach().clone())
     )
-    with attached(model, PLAN) as handle:
-        optimizer = adamw(model)
+    with attached(model, PLANS[kind]) as handle:
+        optimizer = made(kind, model)
         for step in range(3):
             optimizer.zero_grad()
             with handle.no_sync():
@@ -241,8 +257,9 @@ def accumulated() -> bool:
         return torch.equal(views[-1], views[-2]) and are_equal(model)
 
 
-def test_accumulated_gradients_are_of_one_view(two: Ranks) -> None:
-    assert two.run(accumulated) == [True, True]
+@each
+def test_accumulated_gradients_are_of_one_view(two: Ranks, kind: str) -> None:
+    assert two.run(accumulated, kind) == [True, True]
 
 
 def refusals() -> list[str]:
@@ -264,6 +281,57 @@ def test_moments_are_kept_in_one_place(two: Ranks) -> None:
         assert "AdamW has betas=(0.8, 0.99)" in betas
         assert "knows no amsgrad" in amsgrad
         assert "keeps moments of Adam" in sgd
+
+
+def refusals_beside_muon() -> list[str]:
+    model = wide()
+    with attached(model, PLANS["muon"]):
+        loss_of(model).backward()
+        both = gradwire.optim.Muon.of(model, betas=BETAS, momentum=0.9)
+        all_adaptive = gradwire.optim.Muon([{"params": list(model.parameters()), "muon": False}])
+        ours = gradwire.optim.AdamW(model.parameters(), betas=BETAS)
+        theirs = torch.optim.Muon([model.first.weight])
+        return [raised(optimizer.step) for optimizer in (both, all_adaptive, ours, theirs)]
+
+
+def test_the_plan_and_muon_agree_on_every_matrix(two: Ranks) -> None:
+    for momentum, adaptive, ours, theirs in two.run(refusals_beside_muon):
+        assert "muon(momentum=0.9, nesterov=True)" in momentum
+        assert "keeps a momentum of its own" in adaptive
+        assert "keeps a momentum of its own" in ours
+        assert "Use gradwire.optim.Muon.of(model, …)" in theirs
+
+
+def grouped() -> list[str]:
+    """The optimizer that is named says which matrices are Muon's."""
+    model = wide()
+    rest = [model.first.weight, model.first.bias, model.second.bias]
+    groups = [{"params": [model.second.weight]}, {"params": rest, "muon": False}]
+    optimizer = gradwire.optim.Muon(groups, betas=BETAS)
+    with attached(model, PLANS["muon"], optimizer=optimizer) as handle:
+        train(model, range(3), optimizer)
+        assert are_equal(model)
+        names = ("first.weight", "second.weight", "first.bias")
+        found = [handle.plan.strategy_of(name).feedback for name in names]
+        return [feedback.name for feedback in found if feedback]
+
+
+def test_the_optimizer_says_which_matrices_are_muon_s(two: Ranks) -> None:
+    assert two.run(grouped) == [["adam", "muon", "server_adam"]] * 2
+
+
+def warm_muon() -> str:
+    model = wide()
+    try:
+        with attached(model, PLANS["muon"], warmup=9):
+            return "attached"
+    except PlanError as error:
+        return str(error)
+
+
+def test_muon_has_no_warm_up(two: Ranks) -> None:
+    for said in two.run(warm_muon):
+        assert "needs no warm-up" in said
 
 
 def called_in_parts() -> list[str]:
@@ -312,7 +380,7 @@ def scaled() -> str:
 
 def test_steps_have_no_loss_scale(two: Ranks) -> None:
     for said in two.run(scaled):
-        assert said.startswith(f"'{gradwire.Strategy.parse(PLAN)}' sends steps of Adam")
+        assert said.startswith(f"'{gradwire.Strategy.parse(PLAN)}' sends an optimizer's steps")
         assert "Train in bfloat16" in said
 
 
@@ -401,3 +469,16 @@ def sharded() -> tuple[bool, bool]:
 
 def test_replicas_of_a_sharded_model(four: Ranks) -> None:
     assert four.run(sharded) == [(True, False)] * 4
+
+
+def sharded_muon() -> str:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = wide()
+    fully_shard(model, mesh=mesh["shard"])
+    group = mesh["replicate"].get_group()
+    return raised(lambda: gradwire.attach(model, PLANS["muon"], process_group=group))
+
+
+def test_shards_are_no_matrices(four: Ranks) -> None:
+    for said in four.run(sharded_muon):
+        assert "takes whole matrices; fully_shard leaves shards" in said

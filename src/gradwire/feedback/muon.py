@@ -1,0 +1,146 @@
+"""muon: each rank's own orthogonal step is what is encoded, instead of its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.feedback._adam import check_adam
+from gradwire.feedback._measured import Measured, noise_factor
+from gradwire.feedback._momentum import check_momentum
+from gradwire.feedback._orthogonal import orthogonal
+from gradwire.feedback.adam import Adam
+from gradwire.local import Encoder
+from gradwire.member import Member, UpdateRule
+from gradwire.strategy import Compressor, Feedback, Key, Sections, State, StepInfo
+
+
+@dataclass(frozen=True)
+class Muon(Measured):
+    """v = v + κ·orthogonal(m); send C(v); keep the rest. Two fp32 buffers: v and the momentum m.
+
+    m: of this rank's own gradient. All singular values of a step are about 1, so that its
+    elements are of one size, and signs tell most of it. For `gradwire.optim.Muon`, which leaves
+    the momentum of hidden matrices to the plan; other matrices travel by `adam` of these betas and
+    eps.
+
+    κ, local: as of `adam`; w is the orthogonal step.
+
+    Source: Jordan et al. 2024, "Muon"; its compression, the noise factor and the own view are ours
+    (docs/design/soundness.md).
+    """
+
+    momentum: float = 0.95
+    nesterov: bool = True
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    local: bool = True
+    whole: ClassVar[bool] = True
+    rule: ClassVar[UpdateRule] = "orthogonal"
+    name: ClassVar[str] = "muon"
+
+    def __post_init__(self) -> None:
+        check_momentum(self.name, self.momentum, nesterov=self.nesterov)
+        check_adam(self.name, self.beta1, self.beta2, self.eps, local=self.local)
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        """Whatever the momentum: it is the training's, not a loss."""
+        return isinstance(other, Muon) and self.local >= other.local
+
+    def keeps_momentum(self) -> bool:
+        return True
+
+    def others(self) -> Feedback:
+        return Adam(self.beta1, self.beta2, self.eps, self.local)
+
+    def dense(self) -> str | None:
+        return self.others().dense()
+
+    def encoder(self, compressor: Compressor) -> Encoder:
+        return MuonEncoder(compressor, self)
+
+    def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
+        # The gradient is scaled already.
+        m = self.averaged(x, state)
+        moments = {**state, "exp_avg": m}
+        step = self.step(x, m, info) * noise_factor(state)
+        return step + state.get("residual", torch.zeros_like(x)), moments
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        return {**state, "residual": x - sent}
+
+    def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
+        return self.step(x, self.averaged(x, state), info)
+
+    # -- its arithmetic --------------------------------------------------------------------
+
+    def averaged(self, g: Tensor, state: State) -> Tensor:
+        """The momentum once g, 1-D, is in it."""
+        return state.get("exp_avg", torch.zeros_like(g)).lerp(g, 1 - self.momentum)
+
+    def step(self, g: Tensor, m: Tensor, info: StepInfo) -> Tensor:
+        """The orthogonal step, 1-D, by the momentum m that has g in it."""
+        along = g.lerp(m, self.momentum) if self.nesterov else m
+        return orthogonal(along.view(_matrix(info, g))).reshape(-1)
+
+
+@dataclass
+class MuonEncoder(Encoder):
+    """Bit for bit what the composition of `Muon` does; undo is exact to rounding."""
+
+    compressor: Compressor
+    feedback: Muon
+    _step: Tensor | None = field(default=None, repr=False)
+    _fresh: bool = False  # this step made the state
+    _encoded: bool = False
+    _key: Key | None = None
+
+    def encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
+    ) -> bool:
+        self._step, self._encoded, self._key = None, False, key
+        if not kernels.is_finite(x):
+            return False
+        self._fresh = "exp_avg" not in state
+        if self._fresh:
+            for name in ("exp_avg", "residual"):
+                state[name] = kernels.zeros(x.numel(), x.device)
+        g, m, v = x.float() * info.clip_scale, state["exp_avg"], state["residual"]
+        m.lerp_(g, 1 - self.feedback.momentum)
+        self._step = self.feedback.step(g, m, info).mul_(noise_factor(state))
+        v.add_(self._step)
+        self._encoded = self.compressor.encode(v, sections, key)
+        if self._encoded:
+            self.compressor.add(sections, v, -1.0, key)
+        return self._encoded
+
+    def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        if self._step is None:
+            return
+        if self._fresh:
+            for name in ("exp_avg", "residual"):
+                state.pop(name, None)
+        else:
+            self.give_back(state, sections)
+            state["residual"].sub_(self._step)
+            kept = self.feedback.momentum
+            if kept > 0:
+                state["exp_avg"].sub_(x.float(), alpha=info.clip_scale * (1 - kept)).div_(kept)
+        self.release()
+
+    def give_back(self, state: State, sections: Sections) -> None:
+        if self._encoded:
+            self.compressor.add(sections, state["residual"], 1.0, self._key)
+
+    def release(self) -> None:
+        self._step, self._encoded = None, False
+
+
+def _matrix(info: StepInfo, x: Tensor) -> tuple[int, ...]:
+    """The shape of what x is; what is no matrix is one row."""
+    return info.shape if len(info.shape) == 2 else (1, x.numel())

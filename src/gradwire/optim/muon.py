@@ -1,0 +1,172 @@
+"""Muon: orthogonal steps for hidden matrices, AdamW's for the rest, whoever keeps the momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim._muon import muon
+from torch.optim.adamw import adamw
+
+from gradwire.errors import UsageError
+from gradwire.feedback import Muon as MuonFeedback
+from gradwire.feedback._orthogonal import COEFFICIENTS, LEAST_NORM, TURNS
+from gradwire.optim._kept import check_adam_kept, step_kept
+from gradwire.strategy import Feedback
+from gradwire.training.attached import keeper_of, rest
+from gradwire.training.hidden import hidden_matrices
+
+
+class Muon(Optimizer):
+    """`torch.optim.Muon` for hidden matrices and `torch.optim.AdamW` for the rest, in one.
+
+        optimizer = gradwire.optim.Muon.of(model, lr=1e-3)
+        gradwire.attach(model, "lloyd(1, turns=2)+muon | alltoall", optimizer=optimizer)
+
+        not attached, or ef:     torch's own steps
+        muon, which sent u:      w -= lr·λ·w;    w -= lr·u
+
+    One learning rate serves both: an orthogonal step is made as large as AdamW's
+    (`torch.optim.Muon` with adjust_lr_fn="match_rms_adamw"). A parameter whose momentum the plan
+    keeps has no state here.
+
+    Args:
+        params: parameters, or groups of them. A group with muon=False is AdamW's; what is no
+            matrix is AdamW's in any group.
+        lr, weight_decay: of both. momentum, nesterov: of Muon. betas, eps: of AdamW.
+        momentum_kept: for averages that come from elsewhere: whether they are steps already. By
+            default what is attached says it, parameter by parameter.
+
+    Raises:
+        UsageError: a number is out of its range; or, at a step, the plan keeps another momentum.
+    Source: Jordan et al. 2024, "Muon"; Liu et al. 2025, "Muon is scalable for LLM training".
+    """
+
+    update_rule = "orthogonal"
+    asks_the_plan = True
+    """Whether it leaves the momentum to a plan that keeps it."""
+
+    def __init__(
+        self, params: Any, lr: float = 1e-3, weight_decay: float = 0.1, *, momentum: float = 0.95,
+        nesterov: bool = True, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+        momentum_kept: bool | None = None,
+    ) -> None:  # fmt: skip
+        numbers = {"lr": lr, "weight_decay": weight_decay, "eps": eps}
+        below_1 = {"momentum": momentum, "beta1": betas[0], "beta2": betas[1]}
+        wrong = [f"{k}={v}" for k, v in numbers.items() if not v >= 0]
+        wrong += [f"{k}={v}" for k, v in below_1.items() if not 0 <= v < 1]
+        if wrong:
+            raise UsageError(
+                "Muon's lr, weight_decay and eps are at least 0, its momentum and betas at least "
+                f"0 and below 1; got {', '.join(wrong)}. Use for example Muon.of(model, lr=1e-3)."
+            )
+        super().__init__(params, {
+            "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
+            "betas": tuple(betas), "eps": eps, "muon": True,
+        })  # fmt: skip
+        self._kept = momentum_kept
+
+    @classmethod
+    def of(cls, module: nn.Module, **options: Any) -> Muon:
+        """For all trainable parameters of a model: its hidden matrices are Muon's.
+
+        Those are the matrices that belong neither to an embedding nor to the last Linear that is
+        registered, the head. options: as of the class.
+        """
+        names = set(hidden_matrices(module))
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        hidden = [p for name, p in trained if name in names]
+        others = [p for name, p in trained if name not in names]
+        groups = [{"params": hidden, "muon": True}, {"params": others, "muon": False}]
+        return cls([group for group in groups if group["params"]], **options)
+
+    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
+        return {**super().__getstate__(), "_kept": self._kept}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step with what `.grad` holds. Not collective."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            rest(p for group in self.param_groups for p in group["params"])
+        for group in self.param_groups:
+            given = [p for p in group["params"] if p.grad is not None]
+            kept = [p for p in given if self._is_kept(p, group)]
+            step_kept(kept, group)
+            own = {id(p) for p in given} - {id(p) for p in kept}
+            self._orthogonal([p for p in given if id(p) in own and is_muon_s(p, group)], group)
+            self._adaptive([p for p in given if id(p) in own and not is_muon_s(p, group)], group)
+        return loss
+
+    def _orthogonal(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        buffers = []
+        for p in parameters:
+            if "momentum_buffer" not in self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            buffers.append(self.state[p]["momentum_buffer"])
+        if parameters:
+            muon(
+                parameters, _gradients(parameters), buffers, lr=group["lr"],
+                weight_decay=group["weight_decay"], momentum=group["momentum"],
+                nesterov=group["nesterov"], ns_coefficients=COEFFICIENTS, ns_steps=TURNS,
+                eps=LEAST_NORM, adjust_lr_fn="match_rms_adamw", has_complex=False,
+            )  # fmt: skip
+
+    def _adaptive(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        names = "exp_avg", "exp_avg_sq", "step"
+        for p in parameters:
+            if "step" not in self.state[p]:
+                zeros = torch.zeros_like(p), torch.zeros_like(p), torch.zeros(())
+                self.state[p].update(zip(names, zeros))
+        states = ([self.state[p][name] for p in parameters] for name in names)
+        firsts, seconds, steps = states
+        if parameters:
+            adamw(
+                parameters, _gradients(parameters), firsts, seconds, [], steps, amsgrad=False,
+                beta1=group["betas"][0], beta2=group["betas"][1], lr=group["lr"],
+                weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
+            )  # fmt: skip
+
+    def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        """Whether what arrived is a step already."""
+        if self._kept is not None:
+            return self._kept
+        keeper = keeper_of(parameter)
+        if keeper is not None:
+            _check(keeper, parameter, group)
+        return keeper is not None
+
+
+def is_muon_s(parameter: Tensor, group: dict[str, Any]) -> bool:
+    """Whether its steps are orthogonal, not AdamW's."""
+    return bool(group.get("muon", True)) and parameter.dim() == 2
+
+
+def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+def _check(feedback: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
+    if not is_muon_s(parameter, group):
+        check_adam_kept(feedback, group, "Muon, for what is no hidden matrix,")
+        return
+    own = group["momentum"], group["nesterov"]
+    if not isinstance(feedback, MuonFeedback):
+        raise UsageError(
+            f"Muon steps a hidden matrix with gradients, or with what the feedback muon sends; by "
+            f"the plan a matrix of {list(parameter.shape)} has '{feedback}'. Name the optimizer "
+            "to attach, optimizer=…, so that both take the same for hidden matrices; one that "
+            "is excluded belongs to a group with muon=False."
+        )
+    if own != (feedback.momentum, feedback.nesterov):
+        raise UsageError(
+            "where the plan keeps the momentum, it is that of the optimizer; "
+            f"'{feedback}' has momentum={feedback.momentum}, nesterov={feedback.nesterov}, Muon "
+            f"has momentum={own[0]}, nesterov={own[1]}. Make them equal: muon(momentum={own[0]}, "
+            f"nesterov={own[1]})."
+        )

@@ -1,0 +1,240 @@
+"""muon: Muon's arithmetic, the noise factor, and Muon that has no momentum."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gradwire.optim
+from gradwire import Plan, Strategy, lockstep
+from gradwire.errors import StrategyError, UsageError
+from gradwire.feedback._orthogonal import orthogonal
+from gradwire.optim.muon import Muon
+from gradwire.training.hidden import hidden_matrices, others
+from gradwire.training.session import describe
+
+SHAPE = 24, 40
+MUON = "muon(momentum=0.9)"
+
+
+def drawn(*facts: int, shape: tuple[int, ...] = SHAPE) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(hash(facts) % 2**31))
+
+
+def by_torch(gradients: list[Tensor], **options: Any) -> Tensor:
+    """Where torch's Muon goes from zero, without weight decay."""
+    p = nn.Parameter(torch.zeros_like(gradients[0]))
+    optimizer = torch.optim.Muon(
+        [p], 1.0, weight_decay=0.0, adjust_lr_fn="match_rms_adamw", **options
+    )
+    for g in gradients:
+        p.grad = g.clone()
+        optimizer.step()
+    return p.detach()
+
+
+def by_lockstep(strategy: str, gradients: list[list[Tensor]]) -> tuple[Tensor, list[Any]]:
+    """Minus the sum of what arrives, and what is remembered."""
+    states: list[dict[str, Tensor]] = [{} for _ in gradients[0]]
+    x = torch.zeros_like(gradients[0][0])
+    for step, own in enumerate(gradients):
+        results, _ = lockstep(strategy, own, step=step, state=states)
+        assert all(torch.equal(results[0], other) for other in results)
+        x -= results[0]
+    return x, states
+
+
+# -- arithmetic --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (24, 40), (40, 24), (1, 7)])
+def test_a_step_is_nearly_orthogonal_and_as_large_as_adamw_s(shape: tuple[int, int]) -> None:
+    step = orthogonal(drawn(1, shape=shape))
+    values = torch.linalg.svdvals(step / (0.2 * max(shape) ** 0.5))
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    rms = float(step.square().mean().sqrt())
+    assert rms == pytest.approx(0.2, rel=0.35)
+
+
+def test_no_momentum_is_no_step() -> None:
+    assert torch.equal(orthogonal(torch.zeros(SHAPE)), torch.zeros(SHAPE))
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("shape", [SHAPE, SHAPE[::-1]])
+def test_equal_gradients_give_torch_s_step(shape: tuple[int, int], nesterov: bool) -> None:
+    """torch takes it in bfloat16."""
+    gradients = [[drawn(step, shape=shape)] * 3 for step in range(6)]
+    text = f"none+muon(momentum=0.9, nesterov={nesterov}) | allgather"
+    found, states = by_lockstep(text, gradients)
+    wanted = by_torch([own[0] for own in gradients], momentum=0.9, nesterov=nesterov)
+    assert float((found - wanted).norm() / wanted.norm()) < 0.02
+    assert float(states[0]["noise"][2]) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_pure_noise_is_made_good() -> None:
+    gradients = [[drawn(step, rank) for rank in range(4)] for step in range(41)]
+    _, states = by_lockstep(f"none+{MUON} | allgather", gradients)
+    assert len({float(state["noise"][2]) for state in states}) == 1
+    assert float(states[0]["noise"][2]) == pytest.approx(2.0, rel=0.2)
+
+
+def test_what_is_not_sent_waits_in_steps() -> None:
+    gradients = [[drawn(step, rank) for rank in range(2)] for step in range(15)]
+    exact, _ = by_lockstep(f"none+{MUON} | allgather", gradients)
+    found, states = by_lockstep(f"lloyd(1, turns=2)+{MUON} | allgather", gradients)
+    waits = torch.stack([state["residual"].view(SHAPE) for state in states]).mean(0)
+    assert waits.abs().max() > 0.05
+    assert torch.allclose(found - waits, exact, atol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_bad_number_leaves_momentum_and_factor_alone(bad: float) -> None:
+    states: list[dict[str, Tensor]] = [{} for _ in range(2)]
+    text = f"lloyd(1)+{MUON} | alltoall"
+    for step in range(10):
+        lockstep(text, [drawn(step, r) for r in range(2)], step=step, state=states)
+    before, spoiled = copy.deepcopy(states), [drawn(10, 0), drawn(10, 1)]
+    spoiled[1][3, 7] = bad
+    results, _ = lockstep(text, spoiled, step=10, state=states)
+    assert all(x.isnan().all() for x in results)
+    for old, new in zip(before, states):
+        assert old.keys() == new.keys()
+        assert all(torch.equal(old[key], new[key]) for key in old)
+
+
+def test_a_step_that_is_skipped_can_be_taken_back() -> None:
+    """To rounding: what its encoder did to the state, and what it sent."""
+    from gradwire.runtime.encoder import make_encoder
+    from gradwire.strategy import Key, StepInfo
+
+    strategy = Strategy.parse(f"lloyd(1)+{MUON} | allgather")
+    encoder, state = make_encoder(strategy.compressor, strategy.feedback), dict[str, Tensor]()
+    sizes = strategy.compressor.claims(960).sections
+    sections = [torch.zeros(n, dtype=getattr(torch, kind)) for kind, n in sizes]
+    for step in range(4):
+        info = StepInfo(step, 0.5, SHAPE)
+        before = {key: x.clone() for key, x in state.items()}
+        assert encoder.encode(drawn(step).view(-1), state, sections, info, Key(0, step, "w"))
+    assert not torch.equal(before["residual"], state["residual"])
+    encoder.undo(drawn(3).view(-1), state, sections, info)
+    assert all(torch.allclose(before[key], state[key], atol=1e-5) for key in before)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("muon(momentum=1.0)", "muon's momentum is at least 0 and below 1; got 1.0"),
+        ("muon(beta2=-0.1)", "muon's beta2 is at least 0"),
+        ("muon(nesterov=2)", "muon's nesterov is True or False; got 2"),
+        ("muon | hierarchical", "takes whole matrices; 'hierarchical' cuts them"),
+    ],
+)
+def test_what_it_refuses(text: str, said: str) -> None:
+    with pytest.raises(StrategyError, match=said):
+        Strategy.parse(f"lloyd(1)+{text}{'' if '|' in text else ' | allgather'}")
+
+
+# -- which parameters --------------------------------------------------------------------------
+
+
+class Model(nn.Module):
+    def __init__(self, tied: bool = False) -> None:
+        super().__init__()
+        self.words = nn.Embedding(30, 16)
+        self.inner, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+        self.head = nn.Linear(16, 30)
+        if tied:
+            self.head.weight = self.words.weight
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_hidden_matrices_are_those_between_the_ends(tied: bool) -> None:
+    model = Model(tied)
+    assert hidden_matrices(model) == ["inner.weight"]
+    optimizer = Muon.of(model, lr=0.1)
+    assert [group["muon"] for group in optimizer.param_groups] == [True, False]
+    wanted = [n for n, _ in model.named_parameters() if n != "inner.weight"]
+    assert others(model) == wanted == others(model, optimizer)
+
+
+def test_groups_say_what_is_muon_s() -> None:
+    model = Model()
+    own = [{"params": [model.words.weight]}, {"params": [model.inner.weight], "muon": False}]
+    assert "words.weight" not in others(model, Muon(own))
+    assert "inner.weight" in others(model, Muon(own))
+
+
+def test_a_plan_gives_others_the_feedback_of_their_own_rule() -> None:
+    model, strategy = Model(), Strategy.parse("lloyd(1)+muon(beta2=0.99) | alltoall")
+    plan = Plan.make(describe(dict(model.named_parameters())), strategy, others=others(model))
+    texts = {name: str(plan.strategy_of(name)) for name, _ in model.named_parameters()}
+    assert texts["inner.weight"] == "lloyd(1)+muon(beta2=0.99) | alltoall"
+    assert texts["words.weight"] == "lloyd(1)+adam(beta2=0.99) | alltoall"
+    assert texts["inner.bias"] == "none+server_adam(beta2=0.99) | allreduce"
+
+
+# -- the optimizer -----------------------------------------------------------------------------
+
+
+def stepped(make: Any, steps: int = 4) -> list[Tensor]:
+    torch.manual_seed(0)
+    model = Model()
+    optimizers = make(model)
+    for step in range(steps):
+        for i, p in enumerate(model.parameters()):
+            p.grad = drawn(step, i, shape=tuple(p.shape))
+        for optimizer in optimizers:
+            optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+def torch_s(model: Model) -> list[torch.optim.Optimizer]:
+    hidden = [model.inner.weight]
+    rest = [p for p in model.parameters() if p is not model.inner.weight]
+    return [
+        torch.optim.Muon(hidden, 0.01, 0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, 0.01, weight_decay=0.1),
+    ]
+
+
+def test_where_nothing_keeps_the_momentum_its_steps_are_torch_s_to_the_bit() -> None:
+    ours = stepped(lambda model: [Muon.of(model, lr=0.01)])
+    assert all(map(torch.equal, ours, stepped(torch_s)))
+
+
+def test_a_state_resumes() -> None:
+    model = Model()
+    optimizer = Muon.of(model, lr=0.01)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    other = Muon.of(Model(), lr=0.5)
+    other.load_state_dict(optimizer.state_dict())
+    assert other.param_groups[0]["lr"] == 0.01
+    assert len(other.state_dict()["state"]) == len(list(model.parameters()))
+    copied = copy.deepcopy(optimizer)
+    assert copied._kept is None
+
+
+def test_kept_steps_have_only_rate_and_decay() -> None:
+    model = Model()
+    before, given = model.inner.weight.detach().clone(), drawn(1, shape=(16, 16))
+    optimizer = Muon.of(model, lr=0.1, weight_decay=0.5, momentum_kept=True)
+    model.inner.weight.grad = given
+    optimizer.step()
+    assert torch.allclose(model.inner.weight, before * 0.95 - 0.1 * given)
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize(
+    "options", [{"lr": -1.0}, {"momentum": 1.0}, {"betas": (0.9, 1.5)}, {"lr": float("nan")}]
+)
+def test_numbers_out_of_their_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="Muon's lr, weight_decay and eps"):
+        gradwire.optim.Muon.of(Model(), **options)

@@ -95,6 +95,8 @@ class Method:
         follows_rate: what waits keeps the learning rate that it came with, as by `attach`.
         optimizer: of the averages.
         workers: what performs the exchange; a negative control has its own.
+        every: steps that each worker takes alone, by an optimizer of its own, before what travels
+            is how far it came (`gradwire.LocalSteps`, whose outer step is the mean).
     """
 
     name: str
@@ -106,6 +108,7 @@ class Method:
     follows_rate: bool = True
     optimizer: MakeOptimizer = momentum_on_average
     workers: Callable[..., Any] = Workers
+    every: int = 1
 
     @property
     def keeps_moments(self) -> bool:
@@ -201,6 +204,14 @@ MORE = (
         )
         for collective in ("allgather", "alltoall")
     ),
+    *(
+        Method(
+            f"muon-1-{name}-alltoall-2",
+            _MUON.format(f"lloyd(1{turns})", f'alltoall(means="lloyd(2{turns})")'),
+            optimizer=muon_kept,
+        )
+        for name, turns in (("whole", ""), ("half", ", turns=2"), ("quarter", ", turns=4"))
+    ),
     Method(
         "topk-adam", f"topk({{density}})+shared_momentum({BETAS[0]}) | allgather",
         densities=(1.0,), warm_up=5, optimizer=variance_frozen,
@@ -212,4 +223,16 @@ MORE = (
 )  # fmt: skip
 """On request, by name."""
 
-BY_NAME = {method.name: method for method in (*METHODS, DENSE_LOCAL, *MORE)}
+LOCAL = tuple(
+    Method(f"local-{every}-{name}-{collective}", f"{text} | {collective}", every=every)
+    for every in (2, 4, 8)
+    for name, text in (
+        ("none", "none"), ("1", "lloyd(1)+ef"), ("1-half", "lloyd(1, turns=2)+ef"),
+        ("1-quarter", "lloyd(1, turns=4)+ef"), ("topk", "topk({density})+ef"),
+    )
+    for collective in ("allgather", "alltoall")
+    if not (name == "topk" and collective == "alltoall")
+)  # fmt: skip
+"""Likewise: local steps."""
+
+BY_NAME = {method.name: method for method in (*METHODS, DENSE_LOCAL, *MORE, *LOCAL)}

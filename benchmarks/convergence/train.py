@@ -9,12 +9,13 @@ of a task's own numbers: whoever changes those takes another folder.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import platform
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from controls import CONTROLS
 from exchange import Exchange
 from methods import BY_NAME, Method
-from task import Task
+from task import Settings, Task
 from tasks import TASKS
 
 POINTS = 200
@@ -65,7 +66,7 @@ class Training:
     def __init__(self, run: Run, task: Task | None = None, method: Method | None = None) -> None:
         self.run, self.task = run, task or TASKS[run.task]
         method = method or KNOWN[run.method]
-        settings = self.task.settings
+        settings = self.settings_of(self.task)
         self.model = self.task.fresh(run.seed)
         self._named = dict(self.model.named_parameters())
         self.exchange = Exchange(
@@ -77,23 +78,32 @@ class Training:
         self.losses: list[float] = []
         self.metrics: list[tuple[int, float]] = []
 
+    @staticmethod
+    def settings_of(task: Task) -> Settings:
+        """Of the exchange and the optimizer."""
+        return task.settings
+
     def advance(self) -> None:
         """One step of all workers."""
         began = time.process_time()
+        losses = self.take(self.task.rate(self.step, self.run.steps) * self.run.rate)
+        self.step += 1
+        self.losses.append(sum(losses) / len(losses))
+        self.seconds += time.process_time() - began
+        if self._is_due:
+            self.metrics.append((self.step, self.task.evaluate(self.model)))
+
+    def take(self, rate: float) -> list[float]:
+        """The step itself. Returns each worker's loss."""
         losses, gradients = self.gradients()
         for name, average in self.exchange(gradients).items():
             self._named[name].grad = average
-        rate = self.task.rate(self.step, self.run.steps) * self.run.rate
+        self.bytes += self.exchange.bytes_sent
         self.exchange.follow(rate)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        self.step += 1
-        self.losses.append(sum(losses) / len(losses))
-        self.bytes += self.exchange.bytes_sent
-        self.seconds += time.process_time() - began
-        if self._is_due:
-            self.metrics.append((self.step, self.task.evaluate(self.model)))
+        return losses
 
     @property
     def _is_due(self) -> bool:
@@ -160,6 +170,69 @@ class Training:
         self.losses, self.metrics = list(state["losses"]), list(map(tuple, state["metrics"]))
 
 
+class LocalTraining(Training):
+    """Workers that step alone, and exchange how far they came: N models, N optimizers.
+
+    `model` is what all have in common, as of the last exchange; the run ends with one. A worker
+    clips its own gradient as methods do whose clipping is local.
+    """
+
+    def __init__(self, run: Run, task: Task | None = None, method: Method | None = None) -> None:
+        super().__init__(run, task, method)
+        method = method or KNOWN[run.method]
+        self._every, settings = method.every, self.task.settings
+        self._models = [copy.deepcopy(self.model) for _ in range(run.workers)]
+        self._optimizers = [method.make_optimizer(m, settings, run.steps) for m in self._models]
+        self._norm = None if settings.clip is None else settings.clip * math.sqrt(run.workers)
+
+    @staticmethod
+    def settings_of(task: Task) -> Settings:
+        """Progress is not clipped, and has no rate."""
+        return replace(task.settings, clip=None)
+
+    def take(self, rate: float) -> list[float]:
+        batches = self.task.batches(self.run.seed, self.step, self.run.workers)
+        losses = []
+        for model, optimizer, batch in zip(self._models, self._optimizers, batches):
+            optimizer.zero_grad()
+            loss = self.task.loss(model, batch)
+            loss.backward()
+            if self._norm is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), self._norm)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        if (self.step + 1) % self._every == 0 or self.step + 1 == self.run.steps:
+            self._meet()
+        return losses
+
+    @torch.no_grad()
+    def _meet(self) -> None:
+        """The exchange: everybody goes on from the mean, as it arrived."""
+        apart = [
+            {name: self._named[name] - p for name, p in model.named_parameters()}
+            for model in self._models
+        ]
+        for name, mean in self.exchange(apart).items():
+            self._named[name].sub_(mean)
+        self.bytes += self.exchange.bytes_sent
+        for model in self._models:
+            for name, p in model.named_parameters():
+                p.copy_(self._named[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        alone = zip(self._models, self._optimizers)
+        own = [{"model": m.state_dict(), "optimizer": o.state_dict()} for m, o in alone]
+        return {**super().state_dict(), "alone": own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        for model, optimizer, own in zip(self._models, self._optimizers, state["alone"]):
+            model.load_state_dict(own["model"])
+            optimizer.load_state_dict(own["optimizer"])
+
+
 def train(run: Run, folder: Path) -> dict[str, Any]:
     """The record of a run: read, if it is there; else made, from where it was left off."""
     done, under_way = folder / f"{run.name}.json", folder / f"{run.name}.pt"
@@ -171,7 +244,8 @@ def train(run: Run, folder: Path) -> dict[str, Any]:
                 "its text is its own modules and pages. Take another --folder."
             )
         return found
-    training = Training(run)
+    kind = Training if KNOWN[run.method].every == 1 else LocalTraining
+    training = kind(run)
     if under_way.exists():
         training.load_state_dict(torch.load(under_way, weights_only=True))
     while not training.is_over:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradwire.kernels.formats import Format
     from gradwire.kernels.noise import Noise
     from gradwire.moves import AllGather, AllToAll, Move
-    from gradwire.strategy import Collective
+    from gradwire.strategy import Collective, Compressor
     from gradwire.streams import Streams
 
 Sections: TypeAlias = "Sequence[Tensor]"
@@ -166,8 +166,11 @@ class Context(ABC):
         """The result: the numbers that every rank's `numbers` add up to, divided once."""
 
     @abstractmethod
-    def scatter(self) -> AllToAll:
-        """Every parameter in one piece per rank, compressed, each piece for its owner."""
+    def scatter(self, means: Compressor | None = None) -> AllToAll:
+        """Every parameter in one piece per rank, compressed, each piece for its owner.
+
+        means: what owners compress by, the same in every step, if it is another compressor.
+        """
 
     @abstractmethod
     def reduce(self, arrived: Tensor) -> Tensor:

@@ -157,13 +157,14 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
 def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
     """Of what loses no more where it is sound, of what loses no less where it is not."""
     shown = Strategy.parse(evidence.strategy)
-    own_again, again = strategy.collective.compresses_again, shown.collective.compresses_again
-    if own_again > again if evidence.sound else own_again < again:
+    own_way, way = strategy.collective, shown.collective
+    again, shown_again = own_way.compresses_again, way.compresses_again
+    if again > shown_again if evidence.sound else again < shown_again:
         return False  # what is lost at owners is in no other run
     pairs: list[tuple[Member | None, Member | None]]
     pairs = [(strategy.compressor, shown.compressor), (strategy.feedback, shown.feedback)]
-    if member is strategy.collective:
-        pairs.append((strategy.collective, shown.collective))
+    if member is own_way or (again and type(own_way) is type(way)):
+        pairs.append((own_way, way))
     for own, other in pairs:
         if type(own) is not type(other):
             return False

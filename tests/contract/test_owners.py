@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import laws
@@ -13,14 +14,15 @@ from torch import Tensor
 
 from gradwire import Strategy, lockstep
 from gradwire.compressors import Sign
-from gradwire.errors import PayloadError
+from gradwire.errors import PayloadError, StrategyError
 from gradwire.layout.pieces import Pieces
 from gradwire.local import OWNERS_RESIDUAL
 from gradwire.strategy import Key
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,), "e": (9, 5)}
 CODERS = ("int8", "qsgd(4)", "sign", "sign(scaled=True)", "onebit", "topk(0.1)", "terngrad")
-MEMORIES = ("int8+ef", "qsgd(4)+ef", "efsignsgd", "onebit+ef", "topk(0.1)+ef", "bf16+ef")
+MEMORIES = ("int8+ef", "qsgd(4)+ef", "efsignsgd", "onebit+ef", "topk(0.1)+ef", "bf16+ef",
+            'onebit+ef | alltoall(means="qsgd(4)")')  # fmt: skip
 every_world = pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
 
 
@@ -178,6 +180,35 @@ def test_the_dice_of_zeros_follow_the_key() -> None:
 # -- the owner's memory --------------------------------------------------------------------------
 
 
+def written(text: str) -> str:
+    return text if "|" in text else f"{text} | alltoall"
+
+
+def test_means_travel_by_a_compressor_of_their_own() -> None:
+    """Its bytes, and what it loses: nothing, where it loses nothing."""
+    xs = ranks(4, 4096)
+    exact, coarse = 'lloyd(1)+ef | alltoall(means="none")', "lloyd(1)+ef | alltoall"
+    (mine, *_), trace = lockstep(exact, xs)
+    wanted = lockstep("lloyd(1)+ef | allgather", xs)[0][0]
+    assert torch.allclose(mine, wanted, atol=0.1), "scales are of other blocks"
+    more = trace.bytes_sent[0] - lockstep(coarse, xs)[1].bytes_sent[0]
+    assert more == pytest.approx(3 * 1024 * (4 - 1 / 8), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("means", "said"),
+    [
+        ("3", "alltoall's means is a compressor's text; got 3"),
+        ('"foo"', "'foo' is no compressor"),
+        ('"int8+ef"', "'int8+ef' has a feedback; owners have the strategy's own"),
+        ('"nonzero"', "promises 'fixed'"),
+    ],
+)
+def test_means_of_no_compressor_are_refused(means: str, said: str) -> None:
+    with pytest.raises(StrategyError, match=re.escape(said)):
+        Strategy.parse(f"onebit+ef | alltoall(means={means})")
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("text", MEMORIES)
@@ -188,7 +219,7 @@ def test_over_fifty_steps_the_mean_is_the_true_mean(text: str, world: int) -> No
     state = [dict[str, Tensor]() for _ in xs]
     arrived, off = torch.zeros(300, dtype=torch.float64), []
     for step in range(50):
-        arrived += lockstep(f"{text} | alltoall", xs, step=step, state=state)[0][0].double()
+        arrived += lockstep(written(text), xs, step=step, state=state)[0][0].double()
         off.append(float((arrived / (step + 1) - wanted).norm() / wanted.norm()))
     assert off[49] < 0.2
     assert off[49] < max(off[4] / 2.5, 1e-5), "it does not fall"
@@ -196,7 +227,7 @@ def test_over_fifty_steps_the_mean_is_the_true_mean(text: str, world: int) -> No
 
 @pytest.mark.parametrize("text", MEMORIES)
 def test_only_owners_remember_and_only_their_piece(text: str) -> None:
-    run = Several(f"{text} | alltoall", SHAPES, 3)
+    run = Several(written(text), SHAPES, 3)
     run.step(drawn(SHAPES, 3))
     for name, shape in SHAPES.items():
         n = int(torch.Size(shape).numel())
@@ -233,7 +264,8 @@ SPOILED = [
     (text, spoil)
     for text in (*MEMORIES, "dgc(0.1)")
     for spoil in (one_bad_number, sums_that_overflow, one_owner_s_sum_overflows)
-    if spoil is not one_owner_s_sum_overflows or text not in ("efsignsgd", "onebit+ef")  # means
+    if spoil is not one_owner_s_sum_overflows
+    or not text.startswith(("efsignsgd", "onebit+ef"))  # means
 ]
 
 
@@ -243,7 +275,7 @@ SPOILED = [
 def test_a_spoiled_step_leaves_the_states(
     text: str, spoil: Callable[[list[Named]], None], exact_undo: bool
 ) -> None:
-    run = Several(f"{text} | alltoall", SHAPES, 3, exact_undo=exact_undo)
+    run = Several(written(text), SHAPES, 3, exact_undo=exact_undo)
     for step in (0, 1):
         if step:
             for earlier in range(3):
@@ -266,7 +298,7 @@ def test_a_spoiled_step_leaves_the_states(
 
 @pytest.mark.parametrize("text", MEMORIES)
 def test_a_skipped_step_gives_back_and_restores_the_owner(text: str) -> None:
-    run = Several(f"{text} | alltoall", SHAPES, 3)
+    run = Several(written(text), SHAPES, 3)
     for step in range(4):
         gradients, before = drawn(SHAPES, 3, step), run.kept()
         run.step(gradients, skipped=True)
@@ -286,13 +318,13 @@ def test_a_skipped_step_gives_back_and_restores_the_owner(text: str) -> None:
 @pytest.mark.parametrize("text", [*MEMORIES, "dgc(0.1)"])
 def test_the_state_survives_another_grouping(text: str) -> None:
     names = list(SHAPES)
-    whole = Several(f"{text} | alltoall", SHAPES, 3)
-    first = Several(f"{text} | alltoall", SHAPES, 3, buckets=[names[:2], names[2:]])
+    whole = Several(written(text), SHAPES, 3)
+    first = Several(written(text), SHAPES, 3, buckets=[names[:2], names[2:]])
     for step in range(3):
         for run in (whole, first):
             run.step(drawn(SHAPES, 3, step))
     second = Several(
-        f"{text} | alltoall", SHAPES, 3, memories=first.memories,
+        written(text), SHAPES, 3, memories=first.memories,
         buckets=[[names[4], names[1]], [names[0]], [names[2], names[3]]],
     )  # fmt: skip
     second.taken = whole.taken
@@ -316,7 +348,7 @@ def test_whole_numbers_that_every_format_holds_are_the_mean() -> None:
 )
 def test_several_parameters_come_near_their_means(text: str, most: float) -> None:
     gradients = drawn(SHAPES, 3)
-    (mine, *_) = Several(f"{text} | alltoall", SHAPES, 3).step(gradients)
+    (mine, *_) = Several(written(text), SHAPES, 3).step(gradients)
     for name in ("a", "b", "e"):
         wanted = mean(gradients, name)
         assert float((mine[name].double() - wanted).norm() / wanted.norm()) < most
@@ -369,7 +401,7 @@ def test_a_damaged_scale_names_the_parameter_and_the_rank(
         of_rank_1(arrived, 3)[32:36].view(torch.float32).fill_(float("nan"))
         return arrived
 
-    run = Several(f"{text} | alltoall", {"a": (900,)}, 3)
+    run = Several(written(text), {"a": (900,)}, 3)
     with pytest.raises(PayloadError, match=NAMED):
         run.step(drawn(run.shapes, 3), damage=(at, receiver, change))
 

@@ -76,6 +76,7 @@ FIXED = [
     "topk(0.01)+ef | allgather", "dgc(0.1) | allgather", "int8 | allgather",
     "none | allgather", "onebit+ef | allgather", 'topk(0.1, index="int32") | allgather',
     "int8+ef | alltoall", "none | alltoall", "sign(scaled=True)+ef | alltoall", "fp8 | alltoall",
+    'onebit+ef | alltoall(means="qsgd(4)")',
     "qsgd(4)+ef | alltoall", "topk(0.1) | alltoall", "signsgd | vote", "signum(0.9) | vote",
     "topk(0.05)+ef | hierarchical(per_node=2)",
     'bf16 | hierarchical(outer="allreduce", per_node=2)',

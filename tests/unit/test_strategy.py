@@ -19,6 +19,7 @@ from gradwire.feedback import (
     ErrorFeedback,
     Momentum,
     MomentumCorrection,
+    Muon,
     ServerAdam,
     ServerMomentum,
     SharedMomentum,
@@ -43,6 +44,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "gtopk.variant": st.sampled_from(["butterfly", "tree"]),
     "zen.variant": st.sampled_from(["chunks", "paper"]),
     "nonzero.index": st.sampled_from(["auto", "int32"]),
+    "means": st.sampled_from(["", "lloyd(2, turns=2)", "int8"]),
     "every": st.integers(1, 1000),
     "outer": st.sampled_from(["allgather", "zen(variant='paper')", "columns", "powersgd(2)"]),
     "per_node": st.integers(0, 64),
@@ -92,7 +94,9 @@ def written(draw: st.DrawFn) -> Strategy:
     memory = st.none() if collective.own_feedback else st.none() | members(FEEDBACK)
     feedback = draw(memory)
     by_parts = isinstance(collective, Hierarchical | Steps)
-    if by_parts and isinstance(feedback, EF21 | ServerMomentum | ServerAdam | SharedMomentum):
+    if by_parts and isinstance(
+        feedback, EF21 | ServerMomentum | ServerAdam | SharedMomentum | Muon
+    ):
         feedback = None
     return Strategy(compressor, collective, feedback)
 

@@ -9,13 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from gradwire.moves import AllGather, Exchange, Move
-from gradwire.strategy import Context
+from gradwire.strategy import Compressor, Context
 from gradwire.streams import Domains, Form, Stream, Streams
 
 
-def through_owners(ctx: Context) -> Generator[Move, Any, None]:
-    """Pieces to their owners, summed and compressed again there, gathered by all. Two moves."""
-    arrived = yield ctx.scatter()
+def through_owners(ctx: Context, means: Compressor | None = None) -> Generator[Move, Any, None]:
+    """Pieces to their owners, summed and compressed again there, by `means` if it is given,
+    gathered by all. Two moves."""
+    arrived = yield ctx.scatter(means)
     messages = yield AllGather(ctx.reduce(arrived))
     ctx.collect(messages)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from gradwire.collectives._owners import through_owners
+from gradwire.errors import StrategyError
 from gradwire.moves import Move
-from gradwire.strategy import Collective, Context
+from gradwire.strategy import Collective, Compressor, Context, Member, Strategy
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,45 @@ class AllToAllSum(Collective):
     As many bytes per rank as a ring all-reduce of the codes, whatever the number of ranks;
     `allgather` sends n/2 times as many. With feedback, what the second compression loses waits at
     the owner. Scales are per piece.
+    means: the text of a compressor for the second compression; "": the one of the first. What an
+    owner loses is in no rank's view of the weights, so a finer one may be worth its bytes.
     Source: Tang et al. 2021, "1-bit Adam", section 4; Wang et al. 2023, "ZeRO++", section 3.3.
     """
 
+    means: str = ""
     name: ClassVar[str] = "alltoall"
     needs: ClassVar[tuple[str, ...]] = ("fixed",)
     compresses_again: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.means, str):
+            raise StrategyError(
+                f"alltoall's means is a compressor's text; got {self.means!r}. Use for example "
+                'alltoall(means="lloyd(2)").'
+            )
+        try:
+            # The text as it prints, so that equals are equal.
+            object.__setattr__(self, "means", str(self.of_means or ""))
+        except StrategyError as error:
+            raise StrategyError(f"alltoall's means is a compressor's text: {error}") from error
+
+    @cached_property
+    def of_means(self) -> Compressor | None:
+        """What owners compress by; None: as everybody does."""
+        if not self.means:
+            return None
+        strategy = Strategy.parse(f"{self.means} | alltoall")
+        if strategy.feedback is not None:
+            raise StrategyError(f"'{self.means}' has a feedback; owners have the strategy's own")
+        return strategy.compressor
+
+    def is_as_fine_as(self, other: Member) -> bool:
+        if not isinstance(other, AllToAllSum):
+            return False
+        own, theirs = self.of_means, other.of_means
+        if own is None or theirs is None:
+            return own is theirs
+        return type(own) is type(theirs) and own.is_as_fine_as(theirs)
+
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        yield from through_owners(ctx)
+        yield from through_owners(ctx, self.of_means)

@@ -19,25 +19,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """pieces: of each parameter. layouts: of the message to each owner, by rank."""
+    """pieces: of each parameter. layouts: of the message to each owner, by rank; answers: of each
+    owner's to all."""
 
     pieces: tuple[Pieces, ...]
     layouts: tuple[Layout, ...]
+    answers: tuple[Layout, ...]
 
     @staticmethod
     def of(
-        compressor: Compressor, bucket: Bucket, world: int, pieces: Sequence[Pieces] | None = None
-    ) -> ShardLayout:
-        """pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does."""
+        compressor: Compressor, bucket: Bucket, world: int, pieces: Sequence[Pieces] | None = None,
+        means: Compressor | None = None,
+    ) -> ShardLayout:  # fmt: skip
+        """pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does. means:
+        what compresses the owners' means, if it is another one."""
         own = pieces or [Pieces.of(p.name, p.elements, world) for p in bucket.parameters]
-        known: dict[tuple[int, ...], Layout] = {}
-        layouts = []
-        for owner in range(world):
-            sizes = tuple(end - begin for begin, end in (p.of_owner(owner) for p in own))
-            if sizes not in known:
-                known[sizes] = Layout.of([compressor.claims(n, bucket.dtype) for n in sizes])
-            layouts.append(known[sizes])
-        return ShardLayout(tuple(own), tuple(layouts))
+        by_owner = [
+            tuple(end - begin for begin, end in (p.of_owner(owner) for p in own))
+            for owner in range(world)
+        ]
+
+        def layouts(by: Compressor) -> tuple[Layout, ...]:
+            known = {
+                sizes: Layout.of([by.claims(n, bucket.dtype) for n in sizes])
+                for sizes in dict.fromkeys(by_owner)
+            }
+            return tuple(known[sizes] for sizes in by_owner)
+
+        there = layouts(compressor)
+        return ShardLayout(tuple(own), there, layouts(means) if means else there)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -47,7 +57,7 @@ class ShardLayout:
     @property
     def answer_bytes(self) -> int:
         """Of an owner's message to all: as long as the longest."""
-        return max(self.sizes)
+        return max(layout.bytes for layout in self.answers)
 
     def outgoing(self, sent: Tensor, rank: int) -> AllToAll:
         """A rank's first move, of (sum(sizes),) bytes."""

@@ -28,7 +28,7 @@ from gradwire.member import padded
 from gradwire.moves import AllGather, AllToAll, Move, over
 from gradwire.planner.expected import Crowd, ExpectedStreams
 from gradwire.planner.priced import Step, Work, WorkKind
-from gradwire.strategy import Collective, Context, Strategy
+from gradwire.strategy import Collective, Compressor, Context, Strategy
 from gradwire.streams import Streams
 
 _META = torch.device("meta")
@@ -113,8 +113,10 @@ class SizedContext(Context):
         for n in self.bucket.sizes:
             self.accumulates(n, 1)
 
-    def scatter(self) -> AllToAll:
-        self._shards = ShardLayout.of(self.strategy.compressor, self.bucket, self.world)
+    def scatter(self, means: Compressor | None = None) -> AllToAll:
+        self._shards = ShardLayout.of(
+            self.strategy.compressor, self.bucket, self.world, means=means
+        )
         self._encodes_all()
         return self._shards.outgoing(_bytes(sum(self._shards.sizes)), self.rank)
 

@@ -30,7 +30,17 @@ from gradwire.runtime.inbox import Inbox
 from gradwire.runtime.message import Header, of_parameter, used
 from gradwire.runtime.shards import Shards
 from gradwire.runtime.streams import BucketStreams
-from gradwire.strategy import Context, Encoder, Feedback, Key, Sections, State, StepInfo, Strategy
+from gradwire.strategy import (
+    Compressor,
+    Context,
+    Encoder,
+    Feedback,
+    Key,
+    Sections,
+    State,
+    StepInfo,
+    Strategy,
+)
 from gradwire.streams import Stream, Streams
 
 Memory: TypeAlias = "dict[str, State]"
@@ -176,9 +186,11 @@ class BucketContext(Context):
         self._write_results([[(part,)] for part in parts])
         return None
 
-    def scatter(self) -> AllToAll:
+    def scatter(self, means: Compressor | None = None) -> AllToAll:
         if self._shards is None:
-            self._shards = Shards(self.strategy, self.bucket, self.rank, self.world, self._device)
+            self._shards = Shards(
+                self.strategy, self.bucket, self.rank, self.world, self._device, means=means
+            )
         finite = self._encode(self._shards.sections)
         return self._shards.outgoing(self.digest, self.info.step, finite)
 

@@ -27,22 +27,25 @@ from gradwire.runtime.message import (
     of_parameter,
 )
 from gradwire.runtime.pieces import PieceByPiece, of_piece
-from gradwire.strategy import Key, Recurrence, State, StepInfo, Strategy
+from gradwire.strategy import Compressor, Key, Recurrence, State, StepInfo, Strategy
 
 
 class Shards:
     """Buffers, layouts and the owner's memory of one bucket on one rank.
 
-    pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does.
+    pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does. means: what
+    owners compress by, if it is not the strategy's compressor.
     """
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, device: torch.device,
-        pieces: Sequence[Pieces] | None = None,
+        pieces: Sequence[Pieces] | None = None, means: Compressor | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
-        plan = ShardLayout.of(strategy.compressor, bucket, world, pieces)
+        self._means_by = means or strategy.compressor
+        plan = ShardLayout.of(strategy.compressor, bucket, world, pieces, self._means_by)
         self.pieces, self.layouts, sizes = plan.pieces, plan.layouts, plan.sizes
+        self._answers = plan.answers
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
         self._move = plan.outgoing(self._sent, rank)
         messages: Sequence[Tensor] = torch.split(self._sent, list(sizes))
@@ -54,14 +57,14 @@ class Shards:
         ]
         self._mine = torch.zeros(plan.answer_bytes, dtype=torch.uint8, device=device)
         self._my_header = Header(self._mine)
-        own = self.layouts[rank]
+        own = self._answers[rank]
         self._my_sections = own.views(self._mine[: own.bytes])
         self.means = [
             torch.zeros(end - begin, device=device)
             for begin, end in (pieces.of_owner(rank) for pieces in self.pieces)
         ]
         rule = Recurrence(state=OWNERS_RESIDUAL) if remembers(strategy) else None
-        self._encoders = [make_encoder(strategy.compressor, None, rule) for _ in self.pieces]
+        self._encoders = [make_encoder(self._means_by, None, rule) for _ in self.pieces]
         self.damage: PayloadError | None = None
         self._encoded = 0  # parameters whose means this step's encoders have seen
 
@@ -131,13 +134,13 @@ class Shards:
         check_size(messages, self.world, len(self._mine))
         if not check_headers(header_of(messages), digest, info.step):
             return False
-        for owner, (layout, message) in enumerate(zip(self.layouts, messages)):
+        for owner, (layout, message) in enumerate(zip(self._answers, messages)):
             views = layout.views(message[: layout.bytes])
             for p, (sections, result) in enumerate(zip(views, results)):
                 begin, end = self.pieces[p].of_owner(owner)
                 key = self._key_of_mean(p, owner, info, seed)
                 try:
-                    self.strategy.compressor.decode(sections, result[begin:end], key)
+                    self._means_by.decode(sections, result[begin:end], key)
                 except PayloadError as error:
                     whence = f"payload 0 is the mean from rank {owner}"
                     raise of_parameter(error, self.bucket.names[p], whence) from error

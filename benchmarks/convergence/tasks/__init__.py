@@ -2,7 +2,7 @@
 
 from task import Task
 
-from tasks import digits, glyphs, gpt, language, speech, words
+from tasks import digits, glyphs, gpt, language, llama, speech, words
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -14,6 +14,8 @@ TASKS: dict[str, Task] = {
         gpt.TASK,
         gpt.MUON,
         speech.TASK,
+        llama.TASK,
+        llama.MUON,
         digits.TASK,
         words.TASK,
     )

@@ -18,14 +18,16 @@ USUAL = 0.2
 """Of an element of AdamW's step: Liu et al. 2025, "Muon is scalable for LLM training", section
 2.2. So both take one learning rate."""
 
+_HAS_BFLOAT16 = bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
+
 
 def orthogonal(x: Tensor) -> Tensor:
     """Muon's step along x, (rows, columns), in fp32; its elements are about as large as AdamW's.
 
-    In bfloat16 on devices that have it in matrix units, as `torch.optim.Muon` does everywhere.
+    In bfloat16 on devices that multiply it faster, as `torch.optim.Muon` does everywhere.
     """
     a, b, c = COEFFICIENTS
-    y = x.to(torch.bfloat16 if x.is_cuda else torch.float32)
+    y = x.to(torch.bfloat16 if x.is_cuda or _HAS_BFLOAT16 else torch.float32)
     tall = x.shape[0] > x.shape[1]
     y = y.T if tall else y
     y = y / y.norm().clamp(min=LEAST_NORM)

@@ -16,6 +16,8 @@ NAMES = (
     "gpt",
     "gpt-muon",
     "speech",
+    "llama",
+    "llama-muon",
     "digits",
     "words",
 )

@@ -200,7 +200,7 @@ MORE = (
         Method(f"muon-{name}-{collective}", _MUON.format(text, collective), optimizer=muon_kept)
         for name, text in (
             ("none", "none"), ("1", "lloyd(1)"), ("1-half", "lloyd(1, turns=2)"),
-            ("1-quarter", "lloyd(1, turns=4)"), ("2-half", "lloyd(2, turns=2)"),
+            ("1-quarter", "lloyd(1, turns=4)"), ("2", "lloyd(2)"), ("2-half", "lloyd(2, turns=2)"),
         )
         for collective in ("allgather", "alltoall")
     ),

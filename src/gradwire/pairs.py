@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def check_promises(strategy: Strategy) -> None:
-    """StrategyError unless the compressor promises what the collective needs, and the collective
-    leaves memory to the feedback that stands beside it."""
+    """StrategyError unless the compressor promises what the collective needs, the collective
+    leaves memory to the feedback that stands beside it, and has nothing against them itself."""
     collective, compressor = strategy.collective, strategy.compressor
     for promise in collective.needs:
         if not getattr(compressor.claims(1 << 20), promise):
@@ -27,11 +27,12 @@ def check_promises(strategy: Strategy) -> None:
             f"'{strategy.feedback}' beside it. Use '{compressor} | {collective}'."
         )
     in_parts = collective.per_node is not None or collective.tasks is not None
-    if in_parts and getattr(strategy.feedback, "whole", False):
+    if in_parts and strategy.feedback is not None and strategy.feedback.others() is not None:
         raise StrategyError(
             f"the feedback '{strategy.feedback}' takes whole matrices; '{collective}' cuts them "
             f"before they are compressed. Use '{strategy.left} | allgather', or alltoall."
         )
+    collective.check(strategy)
 
 
 def _instead(strategy: Strategy) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from gradwire.buckets import (
 )
 from gradwire.document import Document
 from gradwire.errors import PlanError
-from gradwire.feedback._measured import Measured
 from gradwire.schema import List, Made, Map, Maybe, Plain, Schema, Table, Text, Whole
 from gradwire.strategy import Strategy
 
@@ -201,9 +200,9 @@ def takes_vectors(strategy: Strategy) -> bool:
 
 def second_rule(strategy: Strategy) -> Strategy | None:
     """For what its optimizer treats by another rule, if it has one."""
-    feedback = strategy.feedback
-    second = feedback.others() if isinstance(feedback, Measured) else None
-    return None if second is None else replace(strategy.expand(), feedback=second)
+    second = strategy.feedback and strategy.feedback.others()
+    way = strategy.collective
+    return Strategy.parse(f"{strategy.compressor}+{second} | {way}") if second else None
 
 
 def takes(strategy: Strategy, dtype: str) -> bool:

@@ -4,8 +4,7 @@
                       ▲                     │
                       └── Feedback.after ◄──┘  what was not sent waits here for the next step
 
-A `Strategy` joins one member of each family, and prints and parses like a shell pipe:
-``topk(0.01)+ef | allgather``. All are frozen dataclasses. No torch: only in signatures.
+A `Strategy` has one of each, and is written ``topk(0.01)+ef | allgather``. Torch: in signatures.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ class Compressor(Member):
     def places(self, sections: Sections, n: int, key: Key) -> Tensor | None:
         """Which of n elements a payload of this rank's speaks of, as `read`; None: of all."""
         claims = self.claims(n)
-        if claims.elements is not None and not claims.entries:
-            raise NotImplementedError(f"{self.name} does not say which elements it speaks of")
-        return self.read(sections, n)[0] if claims.entries else None
+        return self.read(sections, n)[0] if claims.entries or claims.elements else None
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         """The sections as block codes, if they are such: feedback then runs in the same pass."""
@@ -119,6 +116,10 @@ class Feedback(Member):
         """The feedback, as text, that gives a tensor that travels dense the same dynamics."""
         return None
 
+    def others(self) -> str | None:
+        """That of what its optimizer treats by another rule; if given, it takes whole matrices."""
+        return None
+
 
 class Collective(Member):
     """How payloads travel and are summed: a generator of moves, all local work through ctx.
@@ -167,7 +168,6 @@ class Strategy:
 
     def __post_init__(self) -> None:
         check_promises(self)
-        self.collective.check(self)
 
     @property
     def left(self) -> str:

@@ -87,7 +87,7 @@ def _at(strategy: Strategy, density: float, world: int) -> Strategy:
             "warm-up sends gradients, at first all of them; "
             f"'{strategy}' sends directions, whose learning rate is another one. Leave it out."
         )
-    if getattr(strategy.feedback, "whole", False):
+    if strategy.feedback is not None and strategy.feedback.others() is not None:
         raise PlanError(
             f"'{strategy.feedback}' needs no warm-up: its first steps may be compressed, too. "
             "Leave warmup out."

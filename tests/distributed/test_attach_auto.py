@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ import gradwire
 from gradwire import Plan, Strategy
 from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.planner.candidates import timeline_of
+from gradwire.training import guard
 from suites import first
 
 STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
@@ -256,3 +259,40 @@ def unknown() -> str:
 def test_a_strategy_that_is_none_is_refused_at_once(two: Ranks) -> None:
     for said in two.run(unknown):
         assert "'nowhere' is no collective" in said
+
+
+@brief()
+def harmed() -> tuple[bool, str, str, list[float]]:
+    """The plans before and after the guard's window, which finds whatever it sees to be harm."""
+    model = small()
+    with (
+        patch.object(guard, "WINDOW", 4), patch.object(guard, "LIMIT", -1.0),
+        warnings.catch_warnings(),
+    ):  # fmt: skip
+        warnings.simplefilter("ignore")
+        handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        step, before = 0, ""
+        while step < PATIENCE and not (before and len(handle.guard.apart) > 0):
+            before = before or (f"{handle.plan.main_strategy}" if handle.tuner.is_settled else "")
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+            step += 1
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()
+            optimizer.step()
+        found = step < PATIENCE, before, f"{handle.plan.main_strategy}", handle.guard.apart
+        handle.detach()
+        return found
+
+
+def test_auto_goes_back_where_the_guard_sees_harm(two: Ranks) -> None:
+    first, other = two.run(harmed)
+    assert first == other
+    seen, before, after, apart = first
+    assert seen
+    assert before
+    assert after == "none | allreduce"
+    assert len(apart) == 1, "plans that only raced were not watched"

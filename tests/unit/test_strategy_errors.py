@@ -53,7 +53,7 @@ def problem(text: Any) -> str:
         (
             "topk(0.1)+topk(0.1) | allgather",
             "'topk' is no feedback",
-            "(there are ef, dgc, adam, ef21",
+            "(there are ef, dgc, adam, muon, ef21",
         ),
         # an alias beside a feedback
         (

@@ -28,10 +28,8 @@ class Measured(Feedback):
     step is too short, by κ. In every `every`-th step, before anything is encoded, it is measured.
 
     The numbers are few: their bytes are not in a strategy's price.
-    whole: it takes whole parameters, in their shapes, not parts of them.
     """
 
-    whole: ClassVar[bool] = False
     makes_good: ClassVar[bool] = True
     exact_mean: ClassVar[bool] = True
     every: ClassVar[int] = 10
@@ -43,11 +41,6 @@ class Measured(Feedback):
     @abstractmethod
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         """w: what x, or a sample of it, is behind the division. 1-D. Changes nothing."""
-
-    def others(self) -> Feedback | None:
-        """The feedback of parameters that its optimizer treats by another rule; None: it has one
-        rule for all."""
-        return None
 
     def measure(self, x: Tensor, state: State, info: StepInfo, key: Key) -> Tensor:
         """This rank's numbers of one parameter: (PROJECTIONS + 1,). Changes nothing."""

@@ -13,10 +13,9 @@ from gradwire.feedback._adam import check_adam
 from gradwire.feedback._measured import Measured, noise_factor
 from gradwire.feedback._momentum import check_momentum
 from gradwire.feedback._orthogonal import orthogonal
-from gradwire.feedback.adam import Adam
 from gradwire.local import Encoder
 from gradwire.member import Member, UpdateRule
-from gradwire.strategy import Compressor, Feedback, Key, Sections, State, StepInfo
+from gradwire.strategy import Compressor, Key, Sections, State, StepInfo
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Muon(Measured):
     beta2: float = 0.999
     eps: float = 1e-8
     local: bool = True
-    whole: ClassVar[bool] = True
     rule: ClassVar[UpdateRule] = "orthogonal"
     name: ClassVar[str] = "muon"
 
@@ -55,11 +53,15 @@ class Muon(Measured):
     def keeps_momentum(self) -> bool:
         return True
 
-    def others(self) -> Feedback:
-        return Adam(self.beta1, self.beta2, self.eps, self.local)
+    def others(self) -> str:
+        return f"adam({self._of_adam}, local={self.local})"
 
-    def dense(self) -> str | None:
-        return self.others().dense()
+    def dense(self) -> str:
+        return f"server_adam({self._of_adam})"
+
+    @property
+    def _of_adam(self) -> str:
+        return f"beta1={self.beta1}, beta2={self.beta2}, eps={self.eps}"
 
     def encoder(self, compressor: Compressor) -> Encoder:
         return MuonEncoder(compressor, self)

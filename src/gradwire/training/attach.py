@@ -31,7 +31,8 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.advice import advise
-from gradwire.training.attached import enter, is_attached, leave
+from gradwire.training.attachable import check_parameters, check_ready, device_of
+from gradwire.training.attached import enter, leave
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
 from gradwire.training.exclude import excluded
@@ -43,6 +44,7 @@ from gradwire.training.fsdp import (
     sharded_parameters,
     shards_of,
 )
+from gradwire.training.guard import Guard
 from gradwire.training.hidden import others
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import OptimizerCheck
@@ -85,6 +87,11 @@ class Handle:
     def optimizers(self) -> list[object]:
         """Those that were named to `attach`, or have stepped parameters of this model since."""
         return self._check.optimizers
+
+    @property
+    def guard(self) -> Guard | None:
+        """What watches whether the plan does harm, if it was asked for; see `Guard.apart`."""
+        return self._session.guard
 
     @property
     def trace(self) -> Trace:
@@ -235,6 +242,7 @@ def attach(
     warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, wants_machines: bool = False,
     planes: Pins | str | Path | None = None, optimizer: object = None, strict: bool = False,
+    guard: bool = False,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
@@ -244,13 +252,11 @@ def attach(
         wants_machines: have groups of ranks inside machines for plans that are adopted later,
             though this one needs none. Not made where machines differ in their number of ranks.
     """
-    _check_ready(module, process_group, timeout_seconds, lanes, clip_norm)
-    if clip_overlap and clip_norm is None:
-        raise UsageError(
-            "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
-        )
+    check_ready(module, process_group, timeout_seconds, lanes, clip_norm, clip_overlap, guard)
     warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
-    settings = Settings(clip_norm, clip_overlap, seed, warmup, strict, timeout_seconds, optimizer)
+    settings = Settings(
+        clip_norm, clip_overlap, seed, warmup, strict, timeout_seconds, optimizer, guard
+    )
     module = inner(module)
     ddp = module if isinstance(module, DistributedDataParallel) else None
     if ddp is not None and process_group is None:
@@ -259,8 +265,8 @@ def attach(
         parameters = sharded_parameters(module, process_group, clip_norm)
     else:
         parameters = trainable(module)
-    device = _device(parameters)
-    _check_parameters(parameters)
+    device = device_of(parameters)
+    check_parameters(parameters)
     group = make_group(process_group, timeout_seconds)
     lanes = lanes or (2 if device.type == "cpu" else 1)
     try:
@@ -287,6 +293,7 @@ def attach(
     if ddp is None:
         broadcast(module, group)
     session = Session(parameters, agreed, performers, settings, machines=machines, scaler=scaler)
+    session.guard = Guard(session) if guard else None
     try:
         frontend = _frontend(session, module, process_group)
     except UsageError:
@@ -405,72 +412,6 @@ def _asked(
             f"{strategy!r}. Use for example 'topk(0.01)+ef | allgather'."
         )
     return Plan.make(parameters, strategy, dense=dense, **grouping)
-
-
-def _check_ready(
-    module: nn.Module, process_group: object, timeout_seconds: float, lanes: int | None,
-    clip_norm: float | None,
-) -> None:  # fmt: skip
-    if not dist.is_available() or not dist.is_initialized():
-        raise UsageError(
-            "attach needs torch.distributed; it is not initialized. Call "
-            "torch.distributed.init_process_group() first and start the job with torchrun."
-        )
-    if not isinstance(module, nn.Module):
-        raise UsageError(f"attach takes an nn.Module; got {type(module).__name__}.")
-    if hasattr(module, "set_requires_gradient_sync") and not is_sharded(module):
-        raise UsageError(
-            "attach takes a plain module, DistributedDataParallel, or one of fully_shard; this "
-            "one is averaged by torch's replicate(). Attach it without that."
-        )
-    numbers = {"timeout_seconds": timeout_seconds, "lanes": lanes, "clip_norm": clip_norm}
-    for name, value in numbers.items():
-        fits = isinstance(value, int | float) and value > 0
-        if value is not None and not fits:
-            raise UsageError(f"{name} is above 0; got {value!r}. Leave it out for the default.")
-    _check_group(process_group)
-
-
-def _check_group(group: Any) -> None:
-    """What new_group returns to the ranks that are not in it is no group."""
-    if group is None or isinstance(group, dist.ProcessGroup):
-        if dist.get_rank(group) >= 0:
-            return
-    elif group != dist.GroupMember.NON_GROUP_MEMBER:
-        raise UsageError(f"process_group is one of torch.distributed's; got {group!r}.")
-    raise UsageError(
-        "attach is called by the ranks of process_group, and by no other; rank "
-        f"{dist.get_rank()} is not in it. Call attach() there only, or leave process_group out."
-    )
-
-
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
-
-def _check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
-    for name, p in parameters.items():
-        if is_attached(p):
-            raise UsageError(
-                f"a parameter is attached once; '{name}' is already. Call detach() on the first "
-                "handle, or gradwire.detach(module) if nobody has kept that."
-            )
-        if p.dtype not in _DTYPES:
-            raise UsageError(
-                "gradwire exchanges gradients of float32, bfloat16 and float16, and whole ones of "
-                f"float64; '{name}' is {p.dtype}. Convert it, freeze it, or keep a complex "
-                "parameter as the real one of torch.view_as_real."
-            )
-
-
-def _device(parameters: Mapping[str, nn.Parameter]) -> torch.device:
-    devices = {p.device for p in parameters.values()}
-    if len(devices) != 1:
-        found = ", ".join(map(str, devices)) or "no trainable parameter"
-        raise UsageError(
-            f"an attached model has trainable parameters, all on one device; found {found}. "
-            "Move the module to one device before attaching."
-        )
-    return next(iter(devices))
 
 
 @torch.no_grad()

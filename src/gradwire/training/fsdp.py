@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
-from gradwire.feedback._measured import Measured
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.session import Session
 from gradwire.training.trainable import trainable
@@ -178,7 +177,7 @@ def sharded_parameters(
 def _check_parts_do(session: Session) -> None:
     """UsageError where a strategy takes whole matrices."""
     for strategy in session.plan.strategies:
-        if isinstance(strategy.feedback, Measured) and strategy.feedback.whole:
+        if strategy.feedback is not None and strategy.feedback.others() is not None:
             raise UsageError(
                 f"'{strategy}' takes whole matrices; fully_shard leaves shards. Replicate the "
                 "model, or attach 'lloyd(2)+adam | allgather' beside gradwire.optim.AdamW."

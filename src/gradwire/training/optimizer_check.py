@@ -73,6 +73,8 @@ class OptimizerCheck:
         self._view.before_step()
         self._check_momentum(optimizer, groups)
         self._check_steps(groups)
+        if not with_closure and self._session.guard is not None:
+            self._session.guard.before_step(optimizer)
         if optimizer in self._seen:
             self._follow_rates(optimizer)
             return

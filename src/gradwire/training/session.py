@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,9 @@ from gradwire.training.gradient_check import check
 from gradwire.training.stats import Stats
 from gradwire.warmup import Warmup, at_density
 
+if TYPE_CHECKING:
+    from gradwire.training.guard import Guard
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -43,6 +46,7 @@ class Settings:
     strict: bool = False
     timeout_seconds: float = field(default=300.0, repr=False)  # may differ between ranks
     optimizer: object = field(default=None, repr=False)  # that was named
+    guard: bool = False
 
 
 P = ParamSpec("P")
@@ -94,6 +98,7 @@ class Session:
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
         self.rest: Callable[[], None] | None = None  # puts the shared weights back
+        self.guard: Guard | None = None
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end, self._clip_scale = False, 1.0  # of the step under way
         self._first, self.whole_plan = plan, plan
@@ -109,6 +114,11 @@ class Session:
     def plan(self) -> Plan:
         """In force now: `whole_plan`, or what warm-up makes of it."""
         return self.ledger.plan
+
+    @property
+    def clip_scale(self) -> float:
+        """By which this rank's gradients of the last step were clipped."""
+        return self._clip_scale
 
     @property
     def per_node(self) -> int | None:
@@ -253,6 +263,8 @@ class Session:
         if parameter.sparse:
             self.stats.given(gradient)
         dense = gradient.layout == torch.strided
+        if self.guard is not None and dense:
+            self.guard.given(name, gradient)
         self._slots[b][i] = self._flat(gradient) if dense else gradient
         self._missing[b] -= 1
         if self._missing[b] == 0 and not self._at_end:
@@ -355,6 +367,9 @@ class Session:
 
     def _take_up(self, error: BaseException | None) -> None:
         """What a step leaves behind."""
+        if self.guard is not None:
+            for name, (b, i) in self._place.items():
+                self.guard.arrived(name, self._slots[b][i])
         for original, flat in self._copied:
             original.copy_(flat.view_as(original))
         self._copied.clear()

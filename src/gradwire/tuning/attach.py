@@ -59,7 +59,7 @@ def attach(
     clip_norm: float | None = None, clip_overlap: bool = False,
     warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, planes: Pins | str | Path | None = None,
-    optimizer: object = None, strict: bool = False,
+    optimizer: object = None, strict: bool = False, guard: bool | None = None,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
@@ -96,6 +96,9 @@ def attach(
         optimizer: the optimizer, or its name, as "adamw": a strategy that is not known to be sound
             with it is warned of now, with one that is; otherwise when it first steps.
         strict: refuse a strategy that is known to be unsound with the optimizer (UsageError).
+        guard: watch where the weights go in the first 40 steps, and in 40 of every 1,000, beside
+            where dense gradients would take them, and warn if that is elsewhere
+            (docs/training.md). By default with "auto", which then goes back to dense.
 
     Returns:
         The handle. `loss.backward()` now returns with averaged gradients in `.grad`.
@@ -137,7 +140,7 @@ def attach(
         exclude=exclude, lanes=lanes, clip_norm=clip_norm, clip_overlap=clip_overlap,
         warmup=warmup, scaler=scaler, seed=seed, timeout_seconds=timeout_seconds,
         wants_machines=only_profiled or plan == "auto", planes=planes, optimizer=optimizer,
-        strict=strict,
+        strict=strict, guard=plan == "auto" if guard is None else guard,
     )  # fmt: skip
     if only_profiled:
         profile_only.profile_and_exit(module, handle)

@@ -34,6 +34,7 @@ _WATCHED, _WATCHED_SECONDS = (7, 40), 2.0  # steps at least and at most, and for
 _HOPELESS = 3.0  # times as long as the best: predictions are not as wrong as that
 _CORRECTIONS = 2  # at most, of what a profile says about the network
 _LOOK_EVERY = 50  # steps between looks at drift
+_DENSE = "none | allreduce"
 _DRIFT = 1.3  # times as long as when the plan was adopted
 
 
@@ -49,9 +50,11 @@ class Tuner:
         self.profile: Profile | None = None
         self.choice: Choice | None = None
         self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # plans, and their seconds
-        self.is_settled = False
+        self.is_settled = self._harmed = False
         self._session.expects_memory = any(Strategy.parse(s).feedback for s in strategies)
         self._recorder: Recorder | None = None
+        if self._session.guard is not None:
+            self._session.guard.pause()
         self._steps = OnSteps(self._session, lambda steps: self._lives())
 
     def close(self) -> None:
@@ -76,7 +79,19 @@ class Tuner:
                 yield from self._watch(watched_steps(slowest))
             yield from self._decide()
             yield from self._until_drift()
+            if self._harmed:
+                self._go_back()
+                return
             profile = None
+
+    def _note_harm(self) -> None:
+        self._harmed = True
+
+    def _go_back(self) -> None:
+        """To what every step of this model began with, and no more tuning."""
+        parameters = [p for bucket in self._session.plan.buckets for p in bucket.parameters]
+        self._adopt(Plan.make(list(reversed(parameters)), Strategy.parse(_DENSE)))
+        self._say(f"the guard has seen harm: back to '{_DENSE}', for good")
 
     def _watch(self, steps: int) -> Iterator[None]:
         self._recorder = Recorder(self._module, self._session)
@@ -121,6 +136,8 @@ class Tuner:
         self._adopt(best)
         self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
         self.is_settled = True
+        if self._session.guard is not None:
+            self._session.guard.look_now(self._note_harm)
 
     def _choose(self, rival: Plan | None = None) -> Generator[None, None, Plan]:
         """The winner among what is best by the profile, and a plan that may have won before."""
@@ -190,6 +207,8 @@ class Tuner:
             mine = list[float]()
             for _ in range(_LOOK_EVERY):
                 yield
+                if self._harmed:
+                    return
                 mine.append(self._steps.seconds)
             slowest = max(own[0] for own in self._exchanged([median(mine)]))
             usual = usual or slowest

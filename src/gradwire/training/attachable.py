@@ -1,0 +1,92 @@
+"""What can be attached: looked at before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradwire.errors import UsageError
+from gradwire.training.attached import is_attached
+from gradwire.training.fsdp import is_sharded
+
+
+def check_ready(
+    module: nn.Module, process_group: object, timeout_seconds: float, lanes: int | None,
+    clip_norm: float | None, clip_overlap: bool, guard: bool,
+) -> None:  # fmt: skip
+    """UsageError unless it is a module of a job that can be attached, and numbers are in range."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise UsageError(
+            "attach needs torch.distributed; it is not initialized. Call "
+            "torch.distributed.init_process_group() first and start the job with torchrun."
+        )
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"attach takes an nn.Module; got {type(module).__name__}.")
+    if hasattr(module, "set_requires_gradient_sync") and not is_sharded(module):
+        raise UsageError(
+            "attach takes a plain module, DistributedDataParallel, or one of fully_shard; this "
+            "one is averaged by torch's replicate(). Attach it without that."
+        )
+    if clip_overlap and clip_norm is None:
+        raise UsageError(
+            "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
+        )
+    if guard and is_sharded(module):
+        raise UsageError(
+            "the guard watches models that are whole; this one is sharded by fully_shard. Leave "
+            "guard out."
+        )
+    numbers = {"timeout_seconds": timeout_seconds, "lanes": lanes, "clip_norm": clip_norm}
+    for name, value in numbers.items():
+        fits = isinstance(value, int | float) and value > 0
+        if value is not None and not fits:
+            raise UsageError(f"{name} is above 0; got {value!r}. Leave it out for the default.")
+    _check_group(process_group)
+
+
+def _check_group(group: Any) -> None:
+    """What new_group returns to the ranks that are not in it is no group."""
+    if group is None or isinstance(group, dist.ProcessGroup):
+        if dist.get_rank(group) >= 0:
+            return
+    elif group != dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError(f"process_group is one of torch.distributed's; got {group!r}.")
+    raise UsageError(
+        "attach is called by the ranks of process_group, and by no other; rank "
+        f"{dist.get_rank()} is not in it. Call attach() there only, or leave process_group out."
+    )
+
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
+    """UsageError if one is attached already, or of a dtype that is not exchanged."""
+    for name, p in parameters.items():
+        if is_attached(p):
+            raise UsageError(
+                f"a parameter is attached once; '{name}' is already. Call detach() on the first "
+                "handle, or gradwire.detach(module) if nobody has kept that."
+            )
+        if p.dtype not in _DTYPES:
+            raise UsageError(
+                "gradwire exchanges gradients of float32, bfloat16 and float16, and whole ones of "
+                f"float64; '{name}' is {p.dtype}. Convert it, freeze it, or keep a complex "
+                "parameter as the real one of torch.view_as_real."
+            )
+
+
+def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
+    """Of all of them; UsageError where there are several."""
+    devices = {p.device for p in parameters.values()}
+    if len(devices) != 1:
+        found = ", ".join(map(str, devices)) or "no trainable parameter"
+        raise UsageError(
+            f"an attached model has trainable parameters, all on one device; found {found}. "
+            "Move the module to one device before attaching."
+        )
+    return next(iter(devices))

@@ -1,0 +1,216 @@
+"""Does this strategy do harm in this very run? Seen in its first steps, and now and then after.
+
+Of a few thousand elements the dense mean of the gradients is taken beside what arrives, and an
+optimizer as the real one steps a copy of them (`Shadow`). After WINDOW steps a sound strategy has
+taken the weights about where dense training would have, an unsound one has not.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradwire.moves import AllReduce
+from gradwire.soundness import SoundnessWarning, name_of, update_rule
+from gradwire.training.advice import instead
+from gradwire.training.attached import keeper_of
+from gradwire.training.session import Session
+from gradwire.training.shadow import Shadow, is_by_element
+
+WINDOW = 40
+"""Steps that are compared: 2 % of a short run."""
+EVERY = 1000
+"""Steps from the beginning of a window to that of the next."""
+LIMIT = 0.45
+"""How far apart the paths may be, in the length of the dense one. Measured on strategies that are
+sound and on some that are not: docs/design/guard.md."""
+SAMPLE = 16384
+"""Elements at most, of all parameters together."""
+_PATIENCE = 5  # steps, until an optimizer is met that steps by element
+
+
+class Guard:
+    """Watches one attached model: on all ranks, at the same steps.
+
+    apart: how far the paths were apart at the end of each window. on_harm: called, on all ranks,
+    when that was too far.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self.apart = session, list[float]()
+        self.on_harm: Callable[[], None] | None = None
+        rows = {p.name for b in session.plan.buckets for p in b.parameters if p.sparse}
+        watched = {n: p for n, p in session.parameters.items() if n not in rows and p.numel()}
+        each = max(1, SAMPLE // max(len(watched), 1))
+        self._places = {n: _spread(p, each) for n, p in watched.items()}
+        self._given = dict[str, Tensor]()
+        self._arrived = dict[str, Tensor]()
+        self._mean: dict[str, Tensor] | None = None  # of this step, until a shadow has taken it
+        self._shadow: Shadow | None = None
+        self._watched: weakref.ref[Optimizer] | None = None
+        self._next, self._seen = 0, -1  # the step at which a window begins; the last one seen
+
+    def pause(self) -> None:
+        """No window until `look_now`: plans that are tried are none that training stays with."""
+        self._shadow, self._watched, self._next = None, None, sys.maxsize
+
+    def look_now(self, on_harm: Callable[[], None]) -> None:
+        """A window from the next step on, as when a plan was adopted. On all ranks."""
+        self._shadow, self._watched, self._next = None, None, self._session.step
+        self.on_harm = on_harm
+
+    # -- what the session tells ------------------------------------------------------------
+
+    @property
+    def looks(self) -> bool:
+        """Whether this step's gradients are wanted."""
+        return self._shadow is not None or self._session.step >= self._next
+
+    def given(self, name: str, gradient: Tensor) -> None:
+        """This rank's own gradient, before anything is sent of it."""
+        if name in self._places and self.looks:
+            self._given[name] = gradient.detach().reshape(-1)[self._places[name]].float()
+
+    def arrived(self, name: str, average: Tensor | None) -> None:
+        """What it has become."""
+        if name in self._given and average is not None:
+            self._arrived[name] = average.detach().reshape(-1)[self._places[name]].float()
+
+    # -- before the optimizer's step -------------------------------------------------------
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """The weights are where the last step has left them, `.grad` is what the next one takes.
+        Collective, where the step is looked at."""
+        if self._watched is not None and self._watched() is not optimizer:
+            return
+        if self._shadow is not None and self._shadow.steps >= WINDOW:
+            self._judge(optimizer, self._shadow)
+        if self._session.step != self._seen and self._given:
+            self._seen, self._mean = self._session.step, self._means()
+        if self._mean is None:
+            return
+        if self._shadow is None and self._session.step > self._next:
+            self._begin(optimizer)
+        if self._shadow is not None:
+            self._shadow.take(self._mean)
+            self._mean = None
+
+    def _means(self) -> dict[str, Tensor] | None:
+        """Of all ranks' gradients, in the unit in which the optimizer takes them; None in a step
+        that is skipped."""
+        names, scale = list(self._given), self._session.clip_scale / self._session.world
+        total = self._sum(torch.cat([self._given[n] for n in names]).mul_(scale))
+        parts = dict(zip(names, torch.split(total, [self._given[n].numel() for n in names])))
+        factor = self._factor(names)
+        self._given.clear()
+        self._arrived.clear()
+        finite = bool(total.isfinite().all()) and factor is not None
+        return {n: x * factor for n, x in parts.items()} if finite and factor else None
+
+    def _factor(self, names: list[str]) -> float | None:
+        """What has been done to averages since they arrived: they were clipped, or the loss's
+        scale was taken out."""
+        now, then = 0.0, 0.0
+        for name in names:
+            gradient = self._session.parameters[name].grad
+            if gradient is None or name not in self._arrived:
+                continue
+            arrived = self._arrived[name].double()
+            taken = gradient.detach().reshape(-1)[self._places[name]].double()
+            now += float(torch.dot(taken, arrived))
+            then += float(torch.dot(arrived, arrived))
+        factor = now / then if then > 0 else 1.0
+        return factor if factor == factor else None
+
+    # -- windows ---------------------------------------------------------------------------
+
+    def _begin(self, optimizer: Optimizer) -> None:
+        """A window, unless the plan keeps a momentum that has begun without us."""
+        session, named = self._session, self._session.parameters
+        densely = self._warmup_steps - session.taken
+        if densely > 0:
+            self._next = session.step + densely
+            return
+        groups = {id(p): g for g in optimizer.param_groups for p in g["params"]}
+        places = {
+            name: at for name, at in self._places.items()
+            if id(named[name]) in groups
+            and is_by_element(optimizer, groups[id(named[name])], named[name])
+            and (session.taken <= 1 or keeper_of(named[name]) is None)
+        }  # fmt: skip
+        if places:
+            self._shadow, self._watched = Shadow(optimizer, named, places), weakref.ref(optimizer)
+        if places or session.step > self._next + _PATIENCE:  # another optimizer may step, too
+            self._next = session.step + EVERY
+
+    @property
+    def _warmup_steps(self) -> int:
+        warmup = self._session.settings.warmup
+        return 0 if warmup is None else warmup.steps
+
+    def _judge(self, optimizer: Optimizer, shadow: Shadow) -> None:
+        """All ranks alike. Collective."""
+        late = update_rule(optimizer) == "linear"  # as good as early, by a step that is linear
+        own = shadow.apart(self._waiting(optimizer) if late else None)
+        # Processors of different kinds may round otherwise, and all must decide the same.
+        apart = float(self._sum(torch.tensor([own]))) / self._session.world
+        self.apart.append(apart)
+        self._shadow = self._watched = None
+        if not apart > LIMIT:
+            return
+        if self._session.rank == 0:
+            warnings.warn(
+                f"'{self._session.plan.main_strategy}' does harm in this run: the weights went "
+                f"another way in {WINDOW} steps than dense gradients would have taken them, by "
+                f"{apart:.0%} of that way; by what is sound it is less than {LIMIT:.0%}. Sound "
+                f"with {name_of(optimizer)} is {instead(optimizer, self._session.world)}",
+                SoundnessWarning,
+                stacklevel=5,
+            )
+        if self.on_harm is not None:
+            self.on_harm()
+
+    def _sum(self, own: Tensor) -> Tensor:
+        """Over all ranks. Collective."""
+        move = AllReduce(own.float().to(self._session.device))
+        total = self._session.performers[0].perform(move, "the guard's sample")
+        assert isinstance(total, Tensor)
+        return total
+
+    def _waiting(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """What waits on all ranks, as the steps that it will be. Collective."""
+        session, found = self._session, self._session.ledger.waiting()
+        own = torch.cat([
+            found[name].reshape(-1)[at].float() if name in found
+            else torch.zeros(len(at), device=session.device)
+            for name, at in self._places.items()
+        ])  # fmt: skip
+        sizes = [at.numel() for at in self._places.values()]
+        parts = zip(self._places, torch.split(self._sum(own / session.world), sizes))
+        by_id = {id(p): g for g in optimizer.param_groups for p in g["params"]}
+        steps = {}
+        for name, x in parts:
+            p = session.parameters[name]
+            if id(p) in by_id:
+                steps[name] = x * (-_reach(by_id[id(p)], p) / session.loss_scale)
+        return steps
+
+
+def _reach(group: Mapping[str, Any], parameter: Tensor) -> float:
+    """How far a gradient takes the weights in the end: through the optimizer's own momentum."""
+    kept = 0.0 if keeper_of(parameter) is not None else float(group.get("momentum", 0.0))
+    damped = 1.0 - float(group.get("dampening", 0.0))
+    return float(group["lr"]) * (damped / (1 - kept) if kept else 1.0)
+
+
+def _spread(parameter: Tensor, most: int) -> Tensor:
+    """Places of so many elements of a parameter at most, evenly."""
+    step = -(-parameter.numel() // most)
+    return torch.arange(0, parameter.numel(), step, device=parameter.device)

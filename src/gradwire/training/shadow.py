@@ -1,0 +1,103 @@
+"""Where dense training would have taken some of the weights, beside where they are.
+
+gradients of all ranks ─► mean, of a sample ─► an optimizer as the real one ─► the dense path
+weights, of the sample, as they really moved ───────────────────────────────► the real path
+                                                  apart = |real - dense| / |dense|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradwire.optim.muon import Muon, is_muon_s
+from gradwire.optim.sgd import SGD
+
+_BY_ELEMENT = (
+    SGD, torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam,
+    torch.optim.Adamax, torch.optim.RMSprop, torch.optim.Adagrad, Muon,
+)  # fmt: skip
+"""Optimizers that step each element by itself, which a sample can stand for; of Muon what it
+leaves to AdamW."""
+_KERNELS = "foreach", "fused", "capturable"
+"""How torch steps many parameters at once: a sample needs none of it."""
+
+
+def is_by_element(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
+    """Whether its elements step each by itself, from dense gradients."""
+    if isinstance(optimizer, Muon) and is_muon_s(parameter, dict(group)):
+        return False
+    return isinstance(optimizer, _BY_ELEMENT)
+
+
+class Shadow:
+    """A copy of an optimizer at work on a sample of its parameters' elements.
+
+    places: of each parameter that is watched, by its name, flat, int64. It goes on from the
+    optimizer's own state.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, named: Mapping[str, Tensor], places: Mapping[str, Tensor]
+    ) -> None:
+        self._optimizer, self._named, self._places = optimizer, named, places
+        self.began = self._weights()
+        self._own = {name: x.clone().requires_grad_() for name, x in self.began.items()}
+        groups = [
+            {**group, "params": watched, **{k: False for k in _KERNELS if k in group}}
+            for group in optimizer.param_groups
+            if (watched := [self._own[name] for name in self._names(group)])
+        ]
+        make: Any = type(optimizer)
+        self._copy = make(groups, lr=groups[0]["lr"])
+        for name, own in self._own.items():
+            state: Any = optimizer.state.get(named[name])
+            if state:
+                self._copy.state[own] = {k: self._sampled(name, v) for k, v in state.items()}
+        self.steps = 0
+
+    def take(self, means: Mapping[str, Tensor]) -> None:
+        """The step that the optimizer is about to make, with dense gradients: fp32, of the sample,
+        by name."""
+        for mine, group in zip(self._copy.param_groups, self._groups()):
+            mine |= {k: v for k, v in group.items() if k != "params" and k not in _KERNELS}
+        for name, own in self._own.items():
+            own.grad = means[name].to(own.dtype)
+        self._copy.step()
+        self.steps += 1
+
+    def apart(self, waiting: Mapping[str, Tensor] | None = None) -> float:
+        """How far the weights are from the dense path, in its length. waiting: what will come, in
+        steps of the weights: it counts as done."""
+        real, dense = 0.0, 0.0
+        for name, now in self._weights().items():
+            path = self._own[name].detach().double() - self.began[name].double()
+            moved = now.double() - self.began[name].double()
+            if waiting is not None and name in waiting:
+                moved = moved + waiting[name].double()
+            real += float((moved - path).square().sum())
+            dense += float(path.square().sum())
+        return (real / dense) ** 0.5 if dense > 0 else 0.0
+
+    def _weights(self) -> dict[str, Tensor]:
+        found = self._places.items()
+        return {name: self._named[name].detach().reshape(-1)[at] for name, at in found}
+
+    def _names(self, group: Mapping[str, Any]) -> list[str]:
+        ids = {id(p) for p in group["params"]}
+        return [name for name in self._places if id(self._named[name]) in ids]
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Those with something to watch."""
+        return [group for group in self._optimizer.param_groups if self._names(group)]
+
+    def _sampled(self, name: str, value: Any) -> Any:
+        """Of a parameter's state."""
+        if not isinstance(value, Tensor):
+            return value
+        whole = value.shape == self._named[name].shape and value.numel() > 1
+        return value.detach().reshape(-1)[self._places[name]] if whole else value.detach().clone()

@@ -1,0 +1,203 @@
+"""The guard in jobs: the dense path is dense training's, harm is seen, nothing else is said."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from unittest.mock import patch
+
+import pytest
+import torch
+from ranks import Ranks
+from small import attached, loss_of, raised, small
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.soundness import SoundnessWarning
+from gradwire.training import guard
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.05, 0.9, weight_decay=1e-3, nesterov=True),
+    "ours": lambda m: gradwire.optim.SGD(m.parameters(), 0.05, 0.9),
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), 1e-3, amsgrad=True),
+    "fused": lambda m: torch.optim.AdamW(m.parameters(), 1e-3, fused=True),
+    "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), 1e-3, momentum=0.5, centered=True),
+    "muon": lambda m: gradwire.optim.Muon.of(m, lr=1e-3),
+    "unknown": lambda m: torch.optim.Adafactor(m.parameters()),
+}
+
+
+def steps(
+    model: nn.Module, optimizer: torch.optim.Optimizer, count: int, begin: int = 0,
+    clip: float | None = None,
+) -> None:  # fmt: skip
+    for step in range(begin, begin + count):
+        optimizer.param_groups[0]["lr"] *= 0.99
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+
+
+def watched(
+    plan: str, kind: str, count: int = 10, clip: float | None = None, ddp: bool = False,
+    window: int = 8, warm: int = 0,
+) -> tuple[list[float], list[str]]:  # fmt: skip
+    """What the guard has measured in windows of so many steps, and said."""
+    warmup = gradwire.Warmup(warm, (1.0,)) if warm else None
+    own = small()
+    model = DistributedDataParallel(own) if ddp else own
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        patch.object(guard, "WINDOW", window), patch.object(guard, "EVERY", 12),
+        attached(model, plan, guard=True, warmup=warmup) as handle,
+    ):  # fmt: skip
+        warnings.simplefilter("always")
+        steps(model, OPTIMIZERS[kind](own), count, clip=clip)
+        found = list(handle.guard.apart if handle.guard else ())
+    said = [str(w.message) for w in caught if issubclass(w.category, SoundnessWarning)]
+    return found, [text for text in said if "does harm in this run" in text]
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+@pytest.mark.parametrize("kind", ["sgd", "adamw", "fused", "rmsprop", "muon"])
+def test_by_dense_gradients_the_paths_are_one(two: Ranks, kind: str, ddp: bool) -> None:
+    """Also in a second window, which begins amid the optimizer's own state; and of averages that
+    are clipped."""
+    for clip in (None, 0.01):
+        for found, said in two.run(watched, "none | allreduce", kind, 24, clip, ddp):
+            assert found == pytest.approx([0.0, 0.0], abs=2e-3 if clip else 1e-6)
+            assert not said
+
+
+def test_harm_is_seen_and_said_once(two: Ranks) -> None:
+    ranks = two.run(watched, "topk(0.05) | allgather", "sgd")
+    (apart,) = ranks[0][0]
+    assert ranks[0][0] == ranks[1][0]
+    assert apart > guard.LIMIT
+    assert [len(said) for _, said in ranks] == [1, 0], "rank 0 speaks"
+    assert f"by {apart:.0%} of that way" in ranks[0][1][0]
+    assert "Sound with SGD is" in ranks[0][1][0]
+
+
+def test_what_is_late_is_no_harm_to_sgd(two: Ranks) -> None:
+    for plan in ("topk(0.05)+ef | allgather", "topk(0.2)+ef | alltoall", "bf16 | allreduce"):
+        for (apart,), _ in two.run(watched, plan, "sgd", 42, None, False, 40):
+            assert apart < guard.LIMIT, plan
+    for (apart,), _ in two.run(watched, "topk(0.01)+ef | allgather", "adamw", 42, None, False, 40):
+        assert apart > guard.LIMIT, "but to AdamW"
+
+
+def test_a_plan_that_keeps_the_momentum_is_watched_from_its_first_step(two: Ranks) -> None:
+    for found, said in two.run(watched, "dgc(0.3, mask=False) | allgather", "ours", 24):
+        assert len(found) == 1, "what the plan remembers is in no optimizer's state"
+        assert found[0] < guard.LIMIT
+        assert not said
+
+
+def test_only_what_steps_by_element_is_watched(two: Ranks) -> None:
+    for found, said in two.run(watched, "topk(0.05) | allgather", "unknown"):
+        assert found == said == []
+
+
+def test_after_a_warm_up_the_plan_itself_is_watched(two: Ranks) -> None:
+    how = "topk(0.05) | allgather", "sgd"
+    for found, _ in two.run(watched, *how, 10, None, False, 8, 3):
+        assert found == []
+    for (apart,), _ in two.run(watched, *how, 14, None, False, 8, 3):
+        assert apart > guard.LIMIT
+
+
+def clipped_before() -> list[float]:
+    """By attach: each rank's own, before anything is sent."""
+    model = small()
+    with (
+        patch.object(guard, "WINDOW", 8),
+        attached(model, "none | allreduce", guard=True, clip_norm=0.01) as handle,
+    ):
+        steps(model, OPTIMIZERS["sgd"](model), 10)
+        assert handle.guard is not None
+        return handle.guard.apart
+
+
+def test_what_attach_clips_is_no_harm(two: Ranks) -> None:
+    for found in two.run(clipped_before):
+        assert found == pytest.approx([0.0], abs=1e-5)
+
+
+def two_optimizers() -> list[float]:
+    """One of them cannot be watched."""
+    model = small()
+    first = torch.optim.Muon([model.one.weight], 1e-3)
+    rest = torch.optim.SGD([p for p in model.parameters() if p is not model.one.weight], 0.05)
+    with (
+        patch.object(guard, "WINDOW", 8),
+        attached(model, "none | allreduce", guard=True) as handle,
+    ):
+        for step in range(10):
+            model.zero_grad()
+            loss_of(model, step).backward()
+            first.step()
+            rest.step()
+        assert handle.guard is not None
+        return handle.guard.apart
+
+
+def test_of_two_optimizers_the_one_that_can_be_watched_is(two: Ranks) -> None:
+    for found in two.run(two_optimizers):
+        assert found == pytest.approx([0.0], abs=1e-6)
+
+
+def spoiled() -> tuple[list[float], bool]:
+    """A step with a NaN at one rank is skipped, here too."""
+    model = small()
+    with (
+        patch.object(guard, "WINDOW", 8),
+        attached(model, "topk(0.3)+ef | allgather", guard=True) as handle,
+    ):
+        optimizer = OPTIMIZERS["sgd"](model)
+        steps(model, optimizer, 3)
+        optimizer.zero_grad()
+        loss = loss_of(model, 3)
+        (loss * float("nan") if torch.distributed.get_rank() == 1 else loss).backward()
+        steps(model, optimizer, 8, 4)
+        assert handle.guard is not None
+        return handle.guard.apart, all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_a_skipped_step_is_no_harm(two: Ranks) -> None:
+    for (apart,), finite in two.run(spoiled):
+        assert finite
+        assert apart < guard.LIMIT
+
+
+def sharded() -> str:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    model = nn.Linear(8, 8)
+    fully_shard(model, mesh=mesh["shard"])
+    group = mesh["replicate"].get_group()
+    return raised(
+        lambda: gradwire.attach(model, "bf16 | allreduce", process_group=group, guard=True)
+    )
+
+
+def test_shards_are_not_watched(four: Ranks) -> None:
+    for said in four.run(sharded):
+        assert "the guard watches models that are whole" in said
+
+
+def disagreeing() -> str:
+    try:
+        with attached(small(), "bf16 | allreduce", guard=torch.distributed.get_rank() == 0):
+            return "attached"
+    except gradwire.errors.PlanError as error:
+        return str(error)
+
+
+def test_all_ranks_are_guarded_or_none(two: Ranks) -> None:
+    for said in two.run(disagreeing):
+        assert "all ranks attach the same plan" in said

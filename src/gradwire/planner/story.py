@@ -11,6 +11,7 @@ from gradwire.document import Document
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
 from gradwire.schema import List, Map, Maybe, Number, Table, Text, Whole
+from gradwire.soundness import ONE_OF_EACH_RULE, sound
 
 _MANY = 4  # groups that are told together
 _NAMES = {FP32: "fp32", BF16: "bf16"}
@@ -56,9 +57,20 @@ class Explanation:
         """How much longer than the lower bound: nothing can win more."""
         return self.seconds / self.lower_bound - 1.0 if self.lower_bound else 0.0
 
+    @property
+    def sound_with(self) -> dict[str, str]:
+        """Optimizers, one of each update rule, to what is known of all groups beside it: "sound",
+        "unsound" or "unknown"."""
+        kinds = ("unsound", "unknown", "sound")  # the worst decides
+        texts = dict.fromkeys(group.strategy for group in self.groups)
+        return {
+            optimizer: min((sound(text, optimizer).kind for text in texts), key=kinds.index)
+            for optimizer in ONE_OF_EACH_RULE
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "gap": self.gap}
+        return {**asdict(self), "gap": self.gap, "sound_with": self.sound_with}
 
     def as_text(self) -> str:
         """For people."""
@@ -86,6 +98,11 @@ class Explanation:
             f"no plan of these strategies can be shorter than {ms(self.lower_bound)}: at most "
             f"{100 * max(0.0, self.gap):.2g} % are left to win"
         )
+        found = self.sound_with.items()
+        known = {kind: [name for name, own in found if own == kind] for _, kind in found}
+        words = {"sound": "sound with", "unsound": "learns less with", "unknown": "not known with"}
+        said = (f"{words[kind]} {', '.join(names)}" for kind, names in known.items())
+        lines.append("; ".join(said))
         return lines
 
 

@@ -17,7 +17,7 @@ from gradwire.planner.curves import Curve
 from gradwire.planner.explain import explain, saved, with_prediction
 from gradwire.planner.fit import Fit
 from gradwire.planner.profile import Profile, Ready
-from gradwire.planner.story import PREDICTION
+from gradwire.planner.story import PREDICTION, Explanation
 from gradwire.planner.whatif import on
 from gradwire.topology import Cluster
 
@@ -37,6 +37,21 @@ def test_the_verdict_comes_first() -> None:
     assert story.verdict.startswith("compress 6 of 7 tensors: ")
     assert story.verdict.endswith("× faster than bf16")
     assert "no plan of these strategies can be shorter than" in story.as_text()
+
+
+def test_it_says_with_which_optimizers_the_plan_is_sound() -> None:
+    """The worst of all groups decides."""
+    plan = choose(SLOW, lanes=[1]).best.plan
+
+    def told(*texts: str) -> Explanation:
+        own = [Strategy.parse(texts[i % len(texts)]) for i in range(len(plan.strategies))]
+        return explain(judge(SLOW, replace(plan, strategies=tuple(own)), lanes=[1]), SLOW)
+
+    story = told(BF16, TOPK)
+    assert story.sound_with == {"sgd": "sound", "adamw": "unsound", "muon": "unknown"}
+    last = "  sound with sgd; learns less with adamw; not known with muon"
+    assert last in story.as_text().splitlines()
+    assert set(told(BF16).sound_with.values()) == {"sound"}
 
 
 def test_do_not_compress() -> None:

@@ -283,7 +283,8 @@ def harmed() -> tuple[bool, str, str, list[float]]:
             optimizer.zero_grad()
             loss_of(model, step).backward()
             optimizer.step()
-        found = step < PATIENCE, before, f"{handle.plan.main_strategy}", handle.guard.apart
+        apart = [own.elements for own in handle.guard.apart]
+        found = step < PATIENCE, before, f"{handle.plan.main_strategy}", apart
         handle.detach()
         return found
 

@@ -36,7 +36,7 @@ def steps(
 ) -> None:  # fmt: skip
     for step in range(begin, begin + count):
         optimizer.param_groups[0]["lr"] *= 0.99
-        optimizer.zero_grad()
+        model.zero_grad()
         loss_of(model, step).backward()
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -46,7 +46,7 @@ def steps(
 def watched(
     plan: str, kind: str, count: int = 10, clip: float | None = None, ddp: bool = False,
     window: int = 8, warm: int = 0,
-) -> tuple[list[float], list[str]]:  # fmt: skip
+) -> tuple[list[float | None], list[str]]:  # fmt: skip
     """What the guard has measured in windows of so many steps, and said."""
     warmup = gradwire.Warmup(warm, (1.0,)) if warm else None
     own = small()
@@ -58,7 +58,7 @@ def watched(
     ):  # fmt: skip
         warnings.simplefilter("always")
         steps(model, OPTIMIZERS[kind](own), count, clip=clip)
-        found = list(handle.guard.apart if handle.guard else ())
+        found = [own.elements for own in handle.guard.apart] if handle.guard else []
     said = [str(w.message) for w in caught if issubclass(w.category, SoundnessWarning)]
     return found, [text for text in said if "does harm in this run" in text]
 
@@ -112,7 +112,7 @@ def test_after_a_warm_up_the_plan_itself_is_watched(two: Ranks) -> None:
         assert apart > guard.LIMIT
 
 
-def clipped_before() -> list[float]:
+def clipped_before() -> list[float | None]:
     """By attach: each rank's own, before anything is sent."""
     model = small()
     with (
@@ -121,7 +121,7 @@ def clipped_before() -> list[float]:
     ):
         steps(model, OPTIMIZERS["sgd"](model), 10)
         assert handle.guard is not None
-        return handle.guard.apart
+        return [own.elements for own in handle.guard.apart]
 
 
 def test_what_attach_clips_is_no_harm(two: Ranks) -> None:
@@ -129,10 +129,10 @@ def test_what_attach_clips_is_no_harm(two: Ranks) -> None:
         assert found == pytest.approx([0.0], abs=1e-5)
 
 
-def two_optimizers() -> list[float]:
+def two_optimizers() -> list[float | None]:
     """One of them cannot be watched."""
     model = small()
-    first = torch.optim.Muon([model.one.weight], 1e-3)
+    first = torch.optim.Adafactor([model.one.weight])
     rest = torch.optim.SGD([p for p in model.parameters() if p is not model.one.weight], 0.05)
     with (
         patch.object(guard, "WINDOW", 8),
@@ -144,7 +144,7 @@ def two_optimizers() -> list[float]:
             first.step()
             rest.step()
         assert handle.guard is not None
-        return handle.guard.apart
+        return [own.elements for own in handle.guard.apart]
 
 
 def test_of_two_optimizers_the_one_that_can_be_watched_is(two: Ranks) -> None:
@@ -152,7 +152,7 @@ def test_of_two_optimizers_the_one_that_can_be_watched_is(two: Ranks) -> None:
         assert found == pytest.approx([0.0], abs=1e-6)
 
 
-def spoiled() -> tuple[list[float], bool]:
+def spoiled() -> tuple[list[float | None], bool]:
     """A step with a NaN at one rank is skipped, here too."""
     model = small()
     with (
@@ -166,13 +166,46 @@ def spoiled() -> tuple[list[float], bool]:
         (loss * float("nan") if torch.distributed.get_rank() == 1 else loss).backward()
         steps(model, optimizer, 8, 4)
         assert handle.guard is not None
-        return handle.guard.apart, all(bool(p.isfinite().all()) for p in model.parameters())
+        apart = [own.elements for own in handle.guard.apart]
+        return apart, all(bool(p.isfinite().all()) for p in model.parameters())
 
 
 def test_a_skipped_step_is_no_harm(two: Ranks) -> None:
     for (apart,), finite in two.run(spoiled):
         assert finite
         assert apart < guard.LIMIT
+
+
+def of_matrices(plan: str, kind: str, count: int = 11) -> list[tuple[float | None, float | None]]:
+    """Of Muon, its smallest hidden matrix is watched whole."""
+    model = small()
+    optimizer: torch.optim.Optimizer = torch.optim.Muon([model.one.weight], 1e-2)
+    if kind == "ours":
+        optimizer = gradwire.optim.Muon.of(model, lr=1e-2)
+    with (
+        warnings.catch_warnings(),
+        patch.object(guard, "WINDOW", 8),
+        attached(model, plan, guard=True) as handle,
+    ):
+        warnings.simplefilter("ignore")
+        steps(model, optimizer, count)
+        assert handle.guard is not None
+        return [tuple(own) for own in handle.guard.apart]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", ["ours", "theirs"])
+def test_a_matrix_that_muon_steps_is_watched_whole(two: Ranks, kind: str) -> None:
+    for ((elements, matrices),) in two.run(of_matrices, "none | allreduce", kind):
+        assert elements == (pytest.approx(0.0, abs=1e-6) if kind == "ours" else None)
+        assert matrices == pytest.approx(0.0, abs=1e-6)
+    for ((_, matrices),) in two.run(of_matrices, "topk(0.05)+ef | allgather", kind):
+        assert matrices > guard.LIMIT_OF_MATRICES
+
+
+def test_what_muon_sends_of_a_matrix_is_watched_from_its_first_step(two: Ranks) -> None:
+    for ((elements, matrices),) in two.run(of_matrices, "none+muon | allgather", "ours", 10):
+        assert elements < guard.LIMIT
+        assert 0 < matrices < guard.LIMIT_OF_MATRICES
 
 
 def sharded() -> str:

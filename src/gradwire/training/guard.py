@@ -11,7 +11,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,34 +22,49 @@ from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.training.advice import instead
 from gradwire.training.attached import keeper_of
 from gradwire.training.session import Session
-from gradwire.training.shadow import Shadow, is_by_element
+from gradwire.training.shadow import Shadow, is_by_element, is_by_matrix
 
 WINDOW = 40
 """Steps that are compared: 2 % of a short run."""
 EVERY = 1000
 """Steps from the beginning of a window to that of the next."""
-LIMIT = 0.45
-"""How far apart the paths may be, in the length of the dense one. Measured on strategies that are
-sound and on some that are not: docs/design/guard.md."""
-SAMPLE = 16384
-"""Elements at most, of all parameters together."""
+LIMIT, LIMIT_OF_MATRICES = 0.45, 0.75
+"""How far apart the paths may be, in the length of the dense one; those of matrices that Muon
+steps. Measured on strategies that are sound and on some that are not: docs/design/guard.md."""
+SAMPLE, MATRIX = 16384, 1 << 18
+"""Elements at most: of all parameters together, and of a matrix that is watched whole."""
 _PATIENCE = 5  # steps, until an optimizer is met that steps by element
+
+
+class Apart(NamedTuple):
+    """At the end of a window, in the length of the dense path."""
+
+    elements: float | None
+    matrices: float | None
+
+    @property
+    def is_too_far(self) -> bool:
+        limits = zip(self, (LIMIT, LIMIT_OF_MATRICES))
+        return any(found is not None and not found <= limit for found, limit in limits)
 
 
 class Guard:
     """Watches one attached model: on all ranks, at the same steps.
 
-    apart: how far the paths were apart at the end of each window. on_harm: called, on all ranks,
-    when that was too far.
+    apart: how far the paths were apart at the end of each window, of what steps by element, and of
+    a matrix that Muon steps; None of what was not there. on_harm: called, on all ranks, when that
+    was too far.
     """
 
     def __init__(self, session: Session) -> None:
-        self._session, self.apart = session, list[float]()
+        self._session, self.apart = session, list[Apart]()
         self.on_harm: Callable[[], None] | None = None
         rows = {p.name for b in session.plan.buckets for p in b.parameters if p.sparse}
         watched = {n: p for n, p in session.parameters.items() if n not in rows and p.numel()}
         each = max(1, SAMPLE // max(len(watched), 1))
         self._places = {n: _spread(p, each) for n, p in watched.items()}
+        for name in _kept_whole(session, watched):
+            self._places[name] = _spread(watched[name], watched[name].numel())
         self._given = dict[str, Tensor]()
         self._arrived = dict[str, Tensor]()
         self._mean: dict[str, Tensor] | None = None  # of this step, until a shadow has taken it
@@ -139,14 +154,29 @@ class Guard:
             self._next = session.step + densely
             return
         groups = {id(p): g for g in optimizer.param_groups for p in g["params"]}
-        places = {
-            name: at for name, at in self._places.items()
-            if id(named[name]) in groups
-            and is_by_element(optimizer, groups[id(named[name])], named[name])
-            and (session.taken <= 1 or keeper_of(named[name]) is None)
-        }  # fmt: skip
+        fresh = session.taken <= 1
+
+        def are(kind: Callable[..., bool]) -> list[str]:
+            return [
+                name for name, p in named.items()
+                if id(p) in groups and kind(optimizer, groups[id(p)], p)
+                and (fresh or keeper_of(p) is None)
+            ]  # fmt: skip
+
+        by_matrix = sorted(are(is_by_matrix), key=lambda name: named[name].numel())[:1]
+        whole = [name for name in by_matrix if named[name].numel() <= MATRIX]
+        late = [n for n in whole if len(self._places[n]) < named[n].numel()]
+        for name in late:  # from the next step on
+            self._places[name] = _spread(named[name], named[name].numel())
+        if late and not any(keeper_of(named[name]) for name in late):
+            self._next = session.step
+            return
+        places = {n: self._places[n] for n in (*are(is_by_element), *whole)
+                  if n in self._places and n not in late}  # fmt: skip
         if places:
-            self._shadow, self._watched = Shadow(optimizer, named, places), weakref.ref(optimizer)
+            own = [n for n in whole if n in places]
+            self._shadow = Shadow(optimizer, named, places, own)
+            self._watched = weakref.ref(optimizer)
         if places or session.step > self._next + _PATIENCE:  # another optimizer may step, too
             self._next = session.step + EVERY
 
@@ -158,22 +188,18 @@ class Guard:
     def _judge(self, optimizer: Optimizer, shadow: Shadow) -> None:
         """All ranks alike. Collective."""
         late = update_rule(optimizer) == "linear"  # as good as early, by a step that is linear
-        own = shadow.apart(self._waiting(optimizer) if late else None)
+        waiting = self._waiting(optimizer) if late else None
+        kinds = ([n for n in shadow.began if n not in shadow.whole], shadow.whole)
+        own = [shadow.apart(names, waiting) for names in kinds]
         # Processors of different kinds may round otherwise, and all must decide the same.
-        apart = float(self._sum(torch.tensor([own]))) / self._session.world
+        means = (self._sum(torch.tensor(own)) / self._session.world).tolist()
+        apart = Apart(*(mean if names else None for mean, names in zip(means, kinds)))
         self.apart.append(apart)
         self._shadow = self._watched = None
-        if not apart > LIMIT:
+        if not apart.is_too_far:
             return
         if self._session.rank == 0:
-            warnings.warn(
-                f"'{self._session.plan.main_strategy}' does harm in this run: the weights went "
-                f"another way in {WINDOW} steps than dense gradients would have taken them, by "
-                f"{apart:.0%} of that way; by what is sound it is less than {LIMIT:.0%}. Sound "
-                f"with {name_of(optimizer)} is {instead(optimizer, self._session.world)}",
-                SoundnessWarning,
-                stacklevel=5,
-            )
+            warnings.warn(_words(apart, self._session, optimizer), SoundnessWarning, stacklevel=5)
         if self.on_harm is not None:
             self.on_harm()
 
@@ -203,11 +229,32 @@ class Guard:
         return steps
 
 
+def _words(apart: Apart, session: Session, optimizer: Optimizer) -> str:
+    (far, limit, what), *_ = [
+        found for found in zip(apart, (LIMIT, LIMIT_OF_MATRICES), ("weights", "matrices"))
+        if found[0] is not None and not found[0] <= found[1]
+    ]  # fmt: skip
+    return (
+        f"'{session.plan.main_strategy}' does harm in this run: the {what} went another way in "
+        f"{WINDOW} steps than dense gradients would have taken them, by {far:.0%} of that way; by "
+        f"what is sound it is less than {limit:.0%}. Sound with {name_of(optimizer)} is "
+        f"{instead(optimizer, session.world)}"
+    )
+
+
 def _reach(group: Mapping[str, Any], parameter: Tensor) -> float:
     """How far a gradient takes the weights in the end: through the optimizer's own momentum."""
     kept = 0.0 if keeper_of(parameter) is not None else float(group.get("momentum", 0.0))
     damped = 1.0 - float(group.get("dampening", 0.0))
     return float(group["lr"]) * (damped / (1 - kept) if kept else 1.0)
+
+
+def _kept_whole(session: Session, watched: Mapping[str, Tensor]) -> list[str]:
+    """The smallest matrix that a plan steps as a whole: it must be watched from its first step."""
+    strategies = {n: session.plan.strategy_of(n) for n in watched}
+    own = [n for n, s in strategies.items() if s.feedback and s.feedback.others() is not None]
+    smallest = sorted(own, key=lambda name: watched[name].numel())[:1]
+    return [name for name in smallest if watched[name].numel() <= MATRIX]
 
 
 def _spread(parameter: Tensor, most: int) -> Tensor:

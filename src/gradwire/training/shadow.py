@@ -7,7 +7,7 @@ weights, of the sample, as they really moved ───────────�
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,34 +19,45 @@ from gradwire.optim.sgd import SGD
 
 _BY_ELEMENT = (
     SGD, torch.optim.SGD, torch.optim.Adam, torch.optim.NAdam, torch.optim.RAdam,
-    torch.optim.Adamax, torch.optim.RMSprop, torch.optim.Adagrad, Muon,
+    torch.optim.Adamax, torch.optim.RMSprop, torch.optim.Adagrad,
 )  # fmt: skip
-"""Optimizers that step each element by itself, which a sample can stand for; of Muon what it
-leaves to AdamW."""
+"""Optimizers that step each element by itself, for which a sample can stand."""
 _KERNELS = "foreach", "fused", "capturable"
 """How torch steps many parameters at once: a sample needs none of it."""
 
 
 def is_by_element(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
     """Whether its elements step each by itself, from dense gradients."""
-    if isinstance(optimizer, Muon) and is_muon_s(parameter, dict(group)):
-        return False
+    if isinstance(optimizer, Muon):
+        return not is_muon_s(parameter, dict(group))
     return isinstance(optimizer, _BY_ELEMENT)
+
+
+def is_by_matrix(optimizer: Optimizer, group: Mapping[str, Any], parameter: Tensor) -> bool:
+    """Whether it steps as a whole, so that all of it must be watched."""
+    ours = isinstance(optimizer, Muon) and is_muon_s(parameter, dict(group))
+    return ours or isinstance(optimizer, torch.optim.Muon)
 
 
 class Shadow:
     """A copy of an optimizer at work on a sample of its parameters' elements.
 
-    places: of each parameter that is watched, by its name, flat, int64. It goes on from the
-    optimizer's own state.
+    places: of each parameter that is watched, by its name, flat, int64. whole: names of those that
+    step as matrices, with all their places. It goes on from the optimizer's own state.
     """
 
     def __init__(
-        self, optimizer: Optimizer, named: Mapping[str, Tensor], places: Mapping[str, Tensor]
-    ) -> None:
+        self, optimizer: Optimizer, named: Mapping[str, Tensor], places: Mapping[str, Tensor],
+        whole: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self._optimizer, self._named, self._places = optimizer, named, places
-        self.began = self._weights()
-        self._own = {name: x.clone().requires_grad_() for name, x in self.began.items()}
+        self.whole, self.began = whole, self._weights()
+        self._own = {
+            name: (x.clone().view(named[name].shape) if name in whole else x.clone())
+            for name, x in self.began.items()
+        }
+        for own in self._own.values():
+            own.requires_grad_()
         groups = [
             {**group, "params": watched, **{k: False for k in _KERNELS if k in group}}
             for group in optimizer.param_groups
@@ -66,17 +77,20 @@ class Shadow:
         for mine, group in zip(self._copy.param_groups, self._groups()):
             mine |= {k: v for k, v in group.items() if k != "params" and k not in _KERNELS}
         for name, own in self._own.items():
-            own.grad = means[name].to(own.dtype)
+            own.grad = means[name].to(own.dtype).view_as(own)
         self._copy.step()
         self.steps += 1
 
-    def apart(self, waiting: Mapping[str, Tensor] | None = None) -> float:
-        """How far the weights are from the dense path, in its length. waiting: what will come, in
-        steps of the weights: it counts as done."""
-        real, dense = 0.0, 0.0
-        for name, now in self._weights().items():
-            path = self._own[name].detach().double() - self.began[name].double()
-            moved = now.double() - self.began[name].double()
+    def apart(self, names: Iterable[str], waiting: Mapping[str, Tensor] | None = None) -> float:
+        """How far the weights of these parameters are from the dense path, in its length.
+
+        waiting: what will come, in steps of the weights: it counts as done.
+        """
+        real, dense, weights = 0.0, 0.0, self._weights()
+        for name in names:
+            began = self.began[name].double()
+            path = self._own[name].detach().reshape(-1).double() - began
+            moved = weights[name].double() - began
             if waiting is not None and name in waiting:
                 moved = moved + waiting[name].double()
             real += float((moved - path).square().sum())
@@ -99,5 +113,6 @@ class Shadow:
         """Of a parameter's state."""
         if not isinstance(value, Tensor):
             return value
-        whole = value.shape == self._named[name].shape and value.numel() > 1
-        return value.detach().reshape(-1)[self._places[name]] if whole else value.detach().clone()
+        if value.shape != self._named[name].shape or value.numel() == 1:
+            return value.detach().clone()
+        return value.detach().reshape(-1)[self._places[name]].view_as(self._own[name])

@@ -28,6 +28,7 @@ class QSGD(Codec):
         Evidence("qsgd(4) | allgather", "sgd", True, "glyphs", "qsgd"),
         Evidence("qsgd(4) | alltoall", "sgd", True, "glyphs", "qsgd-alltoall"),
         Evidence("qsgd(4) | alltoall", "adamw", True, "gpt", "qsgd-alltoall"),
+        Evidence("qsgd(4) | alltoall", "muon", False, "gpt-muon", "qsgd-alltoall"),
     )
 
     def __post_init__(self) -> None:

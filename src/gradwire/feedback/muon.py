@@ -14,7 +14,7 @@ from gradwire.feedback._measured import Measured, noise_factor
 from gradwire.feedback._momentum import check_momentum
 from gradwire.feedback._orthogonal import orthogonal
 from gradwire.local import Encoder
-from gradwire.member import Member, UpdateRule
+from gradwire.member import Evidence, Member, UpdateRule
 from gradwire.strategy import Compressor, Key, Sections, State, StepInfo
 
 
@@ -41,6 +41,14 @@ class Muon(Measured):
     local: bool = True
     rule: ClassVar[UpdateRule] = "orthogonal"
     name: ClassVar[str] = "muon"
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence(
+            "lloyd(2)+muon(beta2=0.99) | alltoall", "muon", True, "gpt-muon", "muon-2-alltoall"
+        ),
+        Evidence(
+            "lloyd(1)+muon(beta2=0.99) | alltoall", "muon", False, "gpt-muon", "muon-1-alltoall"
+        ),
+    )
 
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum, nesterov=self.nesterov)

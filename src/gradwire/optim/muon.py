@@ -24,7 +24,7 @@ class Muon(Optimizer):
     """`torch.optim.Muon` for hidden matrices and `torch.optim.AdamW` for the rest, in one.
 
         optimizer = gradwire.optim.Muon.of(model, lr=1e-3)
-        gradwire.attach(model, "lloyd(1, turns=2)+muon | alltoall", optimizer=optimizer)
+        gradwire.attach(model, "lloyd(2)+muon | alltoall", optimizer=optimizer)
 
         not attached, or ef:     torch's own steps
         muon, which sent u:      w -= lr·λ·w;    w -= lr·u

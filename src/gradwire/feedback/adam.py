@@ -61,9 +61,6 @@ class Adam(Measured):
         """Whatever the moments: they are the training's, not a loss."""
         return isinstance(other, Adam) and self.local >= other.local
 
-    def keeps_momentum(self) -> bool:
-        return True
-
     def dense(self) -> str:
         return f"server_adam(beta1={self.beta1}, beta2={self.beta2}, eps={self.eps})"
 
@@ -76,9 +73,6 @@ class Adam(Measured):
         if NOISE in state:
             moments[NOISE] = state[NOISE]
         return u + state.get("residual", torch.zeros_like(u)), moments
-
-    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
-        return {**state, "residual": x - sent}
 
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         steps = {STEPS: state.get(STEPS, x.new_zeros(1)) + 1}

@@ -13,6 +13,7 @@ from gradwire.feedback._adam import check_adam
 from gradwire.feedback._measured import Measured, noise_factor
 from gradwire.feedback._momentum import check_momentum
 from gradwire.feedback._orthogonal import orthogonal
+from gradwire.feedback._step_encoder import StepEncoder
 from gradwire.local import Encoder
 from gradwire.member import Evidence, Member, UpdateRule
 from gradwire.strategy import Compressor, Key, Sections, State, StepInfo
@@ -58,9 +59,6 @@ class Muon(Measured):
         """Whatever the momentum: it is the training's, not a loss."""
         return isinstance(other, Muon) and self.local >= other.local
 
-    def keeps_momentum(self) -> bool:
-        return True
-
     def others(self) -> str:
         return f"adam({self._of_adam}, local={self.local})"
 
@@ -81,9 +79,6 @@ class Muon(Measured):
         step = self.step(x, m, info) * noise_factor(state)
         return step + state.get("residual", torch.zeros_like(x)), moments
 
-    def after(self, x: Tensor, sent: Tensor, state: State) -> State:
-        return {**state, "residual": x - sent}
-
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         return self.step(x, self.averaged(x, state), info)
 
@@ -100,41 +95,31 @@ class Muon(Measured):
 
 
 @dataclass
-class MuonEncoder(Encoder):
+class MuonEncoder(StepEncoder):
     """Bit for bit what the composition of `Muon` does; undo is exact to rounding."""
 
-    compressor: Compressor
     feedback: Muon
+    states: ClassVar[tuple[str, ...]] = ("exp_avg", "residual")
     _step: Tensor | None = field(default=None, repr=False)
-    _fresh: bool = False  # this step made the state
-    _encoded: bool = False
-    _key: Key | None = None
 
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
     ) -> bool:
-        self._step, self._encoded, self._key = None, False, key
+        self.release()
         if not kernels.is_finite(x):
             return False
-        self._fresh = "exp_avg" not in state
-        if self._fresh:
-            for name in ("exp_avg", "residual"):
-                state[name] = kernels.zeros(x.numel(), x.device)
-        g, m, v = x.float() * info.clip_scale, state["exp_avg"], state["residual"]
+        self.begin(x, state, key)
+        g, m = x.float() * info.clip_scale, state["exp_avg"]
         m.lerp_(g, 1 - self.feedback.momentum)
         self._step = self.feedback.step(g, m, info).mul_(noise_factor(state))
-        v.add_(self._step)
-        self._encoded = self.compressor.encode(v, sections, key)
-        if self._encoded:
-            self.compressor.add(sections, v, -1.0, key)
-        return self._encoded
+        state["residual"].add_(self._step)
+        return self.send(state, sections, key)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         if self._step is None:
             return
         if self._fresh:
-            for name in ("exp_avg", "residual"):
-                state.pop(name, None)
+            self.forget(state)
         else:
             self.give_back(state, sections)
             state["residual"].sub_(self._step)
@@ -143,12 +128,9 @@ class MuonEncoder(Encoder):
                 state["exp_avg"].sub_(x.float(), alpha=info.clip_scale * (1 - kept)).div_(kept)
         self.release()
 
-    def give_back(self, state: State, sections: Sections) -> None:
-        if self._encoded:
-            self.compressor.add(sections, state["residual"], 1.0, self._key)
-
     def release(self) -> None:
-        self._step, self._encoded = None, False
+        super().release()
+        self._step = None
 
 
 def _matrix(info: StepInfo, x: Tensor) -> tuple[int, ...]:

@@ -1,0 +1,119 @@
+"""Milliseconds of a step of a 26 M llama, by several ways of averaging, in turn. One rank.
+
+    gradwire lab run --hosts 4 --rate 100mbit -- python benchmarks/time_to_loss/step.py
+
+Each way trains a model of its own; they take turns, so that all meet the same machine. Rank 0
+prints a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "convergence"))
+from tasks import llama
+
+import gradwire
+
+WIDTH, LAYERS, WORDS = 256, 12, 32000
+
+
+class Way(NamedTuple):
+    """plan: "" for none at all, "ddp" for DDP as it is. every: local steps to an exchange."""
+
+    name: str
+    plan: str
+    muon: bool = False
+    every: int = 1
+
+
+WAYS = (
+    Way("alone, AdamW", ""),
+    Way("alone, Muon", "", muon=True),
+    Way("DDP, fp32", "ddp"),
+    Way("bf16 | allreduce", "bf16 | allreduce"),
+    Way("qsgd(4) | alltoall", "qsgd(4) | alltoall"),
+    Way("lloyd(2)+muon | alltoall", "lloyd(2)+muon | alltoall", muon=True),
+    Way("lloyd(1, turns=2)+muon | alltoall", "lloyd(1, turns=2)+muon | alltoall", muon=True),
+    Way("every 4th step, lloyd(1)+ef | alltoall", "lloyd(1)+ef | alltoall", muon=True, every=4),
+)
+
+
+def model() -> nn.Module:
+    """The task's, wider and deeper, with a vocabulary of words."""
+    llama.WIDTH, llama.LAYERS, llama.INNER, llama.SYMBOLS = WIDTH, LAYERS, 688, WORDS
+    torch.manual_seed(0)
+    return llama.Llama()
+
+
+def trainer(way: Way, tokens: int) -> Callable[[], None]:
+    """One round of it: `every` steps."""
+    own = model()
+    whole: Any = own
+    optimizer: torch.optim.Optimizer
+    if way.muon:
+        optimizer = gradwire.optim.Muon.of(own, lr=1e-3)
+    elif "adam" in way.plan:
+        optimizer = gradwire.optim.AdamW(own.parameters(), 1e-3)
+    else:
+        optimizer = torch.optim.AdamW(own.parameters(), 1e-3)
+    if way.plan == "ddp":
+        whole = DistributedDataParallel(own)
+    elif way.every > 1:
+        gradwire.LocalSteps(own, optimizer, way.every, way.plan, outer_lr=1.0,
+                            outer_momentum=0.0, nesterov=False)  # fmt: skip
+    elif way.plan:
+        gradwire.attach(own, way.plan, optimizer=optimizer)
+    drawn = torch.randint(WORDS, (tokens // 64, 65))
+
+    def loss() -> Tensor:
+        return cross_entropy(whole(drawn[:, :-1]).flatten(0, 1), drawn[:, 1:].flatten())
+
+    def round_() -> None:
+        for _ in range(way.every):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+
+    return round_
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, default=128, help="of a rank's batch")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ways", nargs="+", default=[way.name for way in WAYS])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    ways = [way for way in WAYS if way.name in arguments.ways]
+    rounds = [trainer(way, arguments.tokens) for way in ways]
+    seconds: list[list[float]] = [[] for _ in ways]
+    for turn in range(arguments.rounds + 1):
+        for i, (way, round_) in enumerate(zip(ways, rounds)):
+            dist.barrier()
+            began = time.perf_counter()
+            round_()
+            dist.barrier()
+            if turn:  # the first makes states and buffers
+                seconds[i].append((time.perf_counter() - began) / way.every)
+    if dist.get_rank() == 0:
+        print(json.dumps({w.name: round(1e3 * median(s), 1) for w, s in zip(ways, seconds)}))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -10,8 +10,9 @@ from typing import Any
 from gradwire.document import Document
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
-from gradwire.schema import List, Map, Maybe, Number, Table, Text, Whole
+from gradwire.schema import List, Made, Map, Maybe, Number, Table, Text, Whole
 from gradwire.soundness import ONE_OF_EACH_RULE, sound
+from gradwire.strategy import Strategy
 
 _MANY = 4  # groups that are told together
 _NAMES = {FP32: "fp32", BF16: "bf16"}
@@ -64,7 +65,9 @@ class Explanation:
         kinds = ("unsound", "unknown", "sound")  # the worst decides
         texts = dict.fromkeys(group.strategy for group in self.groups)
         return {
-            optimizer: min((sound(text, optimizer).kind for text in texts), key=kinds.index)
+            optimizer: min(
+                (sound(text, optimizer).kind for text in texts), key=kinds.index, default="unknown"
+            )
             for optimizer in ONE_OF_EACH_RULE
         }
 
@@ -110,10 +113,17 @@ def _explanation(groups: list[Group], **own: Any) -> Explanation:
     return Explanation(groups=tuple(groups), **own)
 
 
+def _strategy(text: str) -> str:
+    """The same; StrategyError if it is none."""
+    Strategy.parse(text)
+    return text
+
+
 _COUNT, _NUMBER = Whole(0, 1 << 62), Number()
 _GROUP = Table(
     {
-        **dict.fromkeys(("label", "strategy", "decided_by", "why"), Text()),
+        **dict.fromkeys(("label", "decided_by", "why"), Text()),
+        "strategy": Made(Text(), _strategy),
         **dict.fromkeys(("tensors", "elements"), _COUNT),
         **dict.fromkeys(("ready_seconds", "done_seconds"), _NUMBER),
         "gain_seconds": Maybe(_NUMBER),

@@ -1,6 +1,6 @@
 """Does the guard see harm, and is it silent on sound runs? Real jobs, from their first step.
 
-python benchmarks/guard/main.py [--ranks 4] [--json FILE]
+python benchmarks/guard/main.py [--ranks 4] [--seed 0] [--llama] [--json FILE]
 
 Tasks are those of benchmarks/convergence. Each run is one window of the guard, and two steps.
 """
@@ -119,13 +119,18 @@ def run(case: Case, rank: int, ranks: int) -> Apart:
     return found
 
 
-def _work(rank: int, ranks: int, port: int, path: str) -> None:
+def _work(rank: int, ranks: int, port: int, path: str, seed: int, as_llama: bool) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=f"{port}")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
-    sound, harm = _cases()
-    found = [(*case, case in harm, *run(case, rank, ranks)) for case in (*sound, *harm)]
+    found = []
+    for harms, cases in zip((False, True), _cases()):
+        for case in cases:
+            own = case._replace(seed=case.seed + seed)
+            if as_llama:
+                own = own._replace(task=own.task.replace("gpt", "llama"))
+            found.append((*own, harms, *run(own, rank, ranks)))
     if rank == 0:
         Path(path).write_text(json.dumps(found))
     dist.destroy_process_group()
@@ -134,13 +139,16 @@ def _work(rank: int, ranks: int, port: int, path: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0, help="of the first of two")
+    parser.add_argument("--llama", action="store_true", help="in gpt's place")
     parser.add_argument("--json", type=Path, default=Path("build/guard.json"))
     arguments = parser.parse_args()
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    spawn(_work, (arguments.ranks, port, str(arguments.json)), nprocs=arguments.ranks)
+    ranks, seed, as_llama = arguments.ranks, arguments.seed, arguments.llama
+    spawn(_work, (ranks, port, str(arguments.json), seed, as_llama), nprocs=ranks)
     wrong, cells = 0, []
     for task, plan, optimizer, _, seed, harms, *numbers in json.loads(arguments.json.read_text()):
         apart = Apart(*numbers)

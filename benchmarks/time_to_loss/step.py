@@ -66,8 +66,6 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
     optimizer: torch.optim.Optimizer
     if way.muon:
         optimizer = gradwire.optim.Muon.of(own, lr=1e-3)
-    elif "adam" in way.plan:
-        optimizer = gradwire.optim.AdamW(own.parameters(), 1e-3)
     else:
         optimizer = torch.optim.AdamW(own.parameters(), 1e-3)
     if way.plan == "ddp":

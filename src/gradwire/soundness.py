@@ -182,7 +182,7 @@ def _without_evidence(member: Member, strategy: Strategy, rule: UpdateRule) -> V
             return Verdict(
                 "unsound", f"'{feedback}' keeps a momentum that is not this optimizer's"
             )
-        if is_exact_enough(strategy.compressor):
+        if member is feedback and is_exact_enough(strategy.compressor):
             return Verdict("sound", "what is sent is as good as exact, and so is its momentum")
     if member is strategy.compressor and strategy.compressor.claims(1 << 20).wants_feedback:
         return Verdict("unsound", f"what '{member}' does not send is lost without a feedback")

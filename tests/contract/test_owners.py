@@ -202,6 +202,7 @@ def test_means_travel_by_a_compressor_of_their_own() -> None:
         ('"foo"', "'foo' is no compressor"),
         ('"int8+ef"', "'int8+ef' has a feedback; owners have the strategy's own"),
         ('"nonzero"', "promises 'fixed'"),
+        ('"sign"', "'onebit' and 'sign' one sends directions"),
     ],
 )
 def test_means_of_no_compressor_are_refused(means: str, said: str) -> None:

@@ -223,6 +223,17 @@ def test_shards_are_not_watched(four: Ranks) -> None:
         assert "the guard watches models that are whole" in said
 
 
+def by_local_steps() -> str:
+    model = small()
+    inner = OPTIMIZERS["sgd"](model)
+    return raised(lambda: gradwire.LocalSteps(model, inner, 4, "none | allreduce", guard=True))
+
+
+def test_local_steps_are_not_watched(two: Ranks) -> None:
+    for said in two.run(by_local_steps):
+        assert "local steps exchange how far ranks came. Leave guard out" in said
+
+
 def disagreeing() -> str:
     try:
         with attached(small(), "bf16 | allreduce", guard=torch.distributed.get_rank() == 0):

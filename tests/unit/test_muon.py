@@ -74,6 +74,16 @@ def test_pure_noise_is_made_good() -> None:
     assert float(states[0]["noise"][2]) == pytest.approx(2.0, rel=0.2)
 
 
+def test_what_is_sent_is_made_so_much_longer() -> None:
+    """The mean of the ranks' own steps, times the factor that was measured before it."""
+    own = [drawn(0, rank) for rank in range(4)]
+    found, states = by_lockstep("none+muon(momentum=0.0) | allgather", [own])
+    mean = torch.stack([orthogonal(g) for g in own]).mean(0)
+    factor = float(states[0]["noise"][2])
+    assert factor > 1.5
+    assert torch.allclose(-found, factor * mean, atol=1e-5)
+
+
 def test_what_is_not_sent_waits_in_steps() -> None:
     gradients = [[drawn(step, rank) for rank in range(2)] for step in range(15)]
     exact, _ = by_lockstep(f"none+{MUON} | allgather", gradients)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from task import Batch, Length, Metric, Settings, Task, cosine, dice
+from task import Batch, Length, dice
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
@@ -79,21 +79,10 @@ def batches(seed: int, step: int, workers: int) -> Sequence[Batch]:
     return [(part,) for part in drawn.split(gpt.PER_WORKER)]
 
 
-TASK = Task(
-    name="llama",
-    mirrors="no paper of ours: LLaMA's blocks with AdamW",
-    model=Llama,
-    batches=batches,
-    loss=gpt.loss,
-    evaluate=gpt.evaluate,
-    metric=Metric("held-out text", "bits/character", "bits"),
-    settings=Settings(
-        rate=2e-3, schedule=cosine(0.05), weight_decay=0.01, clip=1.0, optimizer="adamw"
-    ),
-    small=Length(500, 0.01),
-    full=Length(4000, 0.01),
-    data=lambda: text().digest,
-)
+TASK = replace(
+    gpt.TASK, name="llama", mirrors="no paper of ours: LLaMA's blocks with AdamW", model=Llama,
+    batches=batches, full=Length(4000, 0.01),
+)  # fmt: skip
 
 MUON = replace(
     TASK, name="llama-muon", mirrors="the same with Muon for its hidden matrices",

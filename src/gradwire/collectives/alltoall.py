@@ -43,6 +43,8 @@ class AllToAllSum(Collective):
             object.__setattr__(self, "means", str(self.of_means or ""))
         except StrategyError as error:
             raise StrategyError(f"alltoall's means is a compressor's text: {error}") from error
+        lossy = self.of_means is not None and not self.of_means.claims(1 << 20).exact
+        object.__setattr__(self, "selects", lossy)  # whatever everybody's compressor promises
 
     @cached_property
     def of_means(self) -> Compressor | None:
@@ -53,6 +55,15 @@ class AllToAllSum(Collective):
         if strategy.feedback is not None:
             raise StrategyError(f"'{self.means}' has a feedback; owners have the strategy's own")
         return strategy.compressor
+
+    def check(self, strategy: Strategy) -> None:
+        kinds = [c.claims(1 << 20).direction for c in (strategy.compressor, self.of_means) if c]
+        if len(set(kinds)) > 1:
+            raise StrategyError(
+                "owners send means in the unit of what arrived; of "
+                f"'{strategy.compressor}' and '{self.means}' one sends directions, without a "
+                f"size. Use '{strategy.left} | alltoall'."
+            )
 
     def is_as_fine_as(self, other: Member) -> bool:
         if not isinstance(other, AllToAllSum):

@@ -56,7 +56,7 @@ class Hierarchical(Collective):
                 f'{self.outer!r}. Use hierarchical(outer="allgather"), or another.'
             )
         # The text as it prints, so that equals are equal; and what the other member asks for.
-        for name in ("needs", "partner", "own_feedback", "sizes", "compresses_again"):
+        for name in ("needs", "partner", "own_feedback", "sizes", "selects", "compresses_again"):
             object.__setattr__(self, name, getattr(outer, name))
         object.__setattr__(self, "outer", str(outer))
 

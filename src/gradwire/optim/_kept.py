@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
 from gradwire.feedback import Adam, ServerAdam
 from gradwire.strategy import Feedback
+from gradwire.training.attached import rest
+
+
+def closed(optimizer: Optimizer, closure: Callable[[], float] | None) -> float | None:
+    """What the closure returns, after which weights are where all ranks have them."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        loss = closure()
+    rest(p for group in optimizer.param_groups for p in group["params"])
+    return loss
 
 
 def step_kept(parameters: Sequence[Tensor], group: dict[str, Any]) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import UsageError
-from gradwire.optim._kept import check_adam_kept, step_kept
+from gradwire.optim._kept import check_adam_kept, closed, step_kept
 from gradwire.strategy import Feedback
-from gradwire.training.attached import keeper_of, rest
+from gradwire.training.attached import keeper_of
 
 
 class AdamW(torch.optim.AdamW):
@@ -44,11 +44,7 @@ class AdamW(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with what `.grad` holds; as of torch's. Not collective."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-            rest(p for group in self.param_groups for p in group["params"])
+        loss = closed(self, closure)
         sent: list[tuple[Tensor, Tensor]] = []
         try:
             for group in self.param_groups:

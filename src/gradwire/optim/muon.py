@@ -14,9 +14,9 @@ from torch.optim.adamw import adamw
 from gradwire.errors import UsageError
 from gradwire.feedback import Muon as MuonFeedback
 from gradwire.feedback._orthogonal import COEFFICIENTS, LEAST_NORM, TURNS
-from gradwire.optim._kept import check_adam_kept, step_kept
+from gradwire.optim._kept import check_adam_kept, closed, step_kept
 from gradwire.strategy import Feedback
-from gradwire.training.attached import keeper_of, rest
+from gradwire.training.attached import keeper_of
 from gradwire.training.hidden import hidden_matrices
 
 
@@ -89,11 +89,7 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with what `.grad` holds. Not collective."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-            rest(p for group in self.param_groups for p in group["params"])
+        loss = closed(self, closure)
         for group in self.param_groups:
             given = [p for p in group["params"] if p.grad is not None]
             kept = [p for p in given if self._is_kept(p, group)]

@@ -59,7 +59,7 @@ class LocalSteps:
         delay: steps between the beginning of an exchange and its use, below every/fragments.
         keep: with delay, how much of a rank's own progress meanwhile is mixed in: θ = keep·θ here
             + (1 - keep)·θ of all.
-        process_group, options: as of `gradwire.attach`, but for `scaler`.
+        process_group, options: as of `gradwire.attach`, but for `scaler` and `guard`.
 
     Raises:
         UsageError: the model is synchronized otherwise, the optimizer is another's, or numbers do
@@ -76,6 +76,11 @@ class LocalSteps:
         _check(model, every, plan, fragments, delay, keep)
         _check_outer(plan, outer_momentum, nesterov)
         _refuse_scaler("scaler" in options)
+        if options.get("guard"):
+            raise UsageError(
+                "the guard compares what arrives with dense gradients; local steps exchange how "
+                "far ranks came. Leave guard out."
+            )
         model, optimizer = inner(model), _hooked(optimizer)
         named = trainable(model)
         _check_optimizer(optimizer, named)

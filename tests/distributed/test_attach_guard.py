@@ -21,6 +21,7 @@ from gradwire.training import guard
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.05, 0.9, weight_decay=1e-3, nesterov=True),
+    "plain": lambda m: torch.optim.SGD(m.parameters(), 0.05),
     "ours": lambda m: gradwire.optim.SGD(m.parameters(), 0.05, 0.9),
     "adamw": lambda m: torch.optim.AdamW(m.parameters(), 1e-3, amsgrad=True),
     "fused": lambda m: torch.optim.AdamW(m.parameters(), 1e-3, fused=True),
@@ -82,6 +83,13 @@ def test_harm_is_seen_and_said_once(two: Ranks) -> None:
     assert [len(said) for _, said in ranks] == [1, 0], "rank 0 speaks"
     assert f"by {apart:.0%} of that way" in ranks[0][1][0]
     assert "Sound with SGD is" in ranks[0][1][0]
+
+
+def test_what_waits_counts_as_done_where_steps_are_linear(two: Ranks) -> None:
+    """What arrived and what waits is all there was; the rate falls by a hundredth a step."""
+    for plan in ("topk(0.01)+ef | allgather", "onebit+ef | alltoall"):
+        for (apart,), _ in two.run(watched, plan, "plain"):
+            assert apart < 0.02, plan
 
 
 def test_what_is_late_is_no_harm_to_sgd(two: Ranks) -> None:

@@ -68,6 +68,7 @@ class Guard:
         self._given = dict[str, Tensor]()
         self._arrived = dict[str, Tensor]()
         self._mean: dict[str, Tensor] | None = None  # of this step, until a shadow has taken it
+        self._late: dict[str, Tensor] | None = None  # at a window's end: what waits, as steps
         self._shadow: Shadow | None = None
         self._watched: weakref.ref[Optimizer] | None = None
         self._next, self._seen = 0, -1  # the step at which a window begins; the last one seen
@@ -116,6 +117,9 @@ class Guard:
         if self._shadow is not None:
             self._shadow.take(self._mean)
             self._mean = None
+            if self._shadow.steps >= WINDOW and update_rule(optimizer) == "linear":
+                # Late is as good as early then. Now: the next exchange changes what waits.
+                self._late = self._waiting(optimizer)
 
     def _means(self) -> dict[str, Tensor] | None:
         """Of all ranks' gradients, in the unit in which the optimizer takes them; None in a step
@@ -187,15 +191,13 @@ class Guard:
 
     def _judge(self, optimizer: Optimizer, shadow: Shadow) -> None:
         """All ranks alike. Collective."""
-        late = update_rule(optimizer) == "linear"  # as good as early, by a step that is linear
-        waiting = self._waiting(optimizer) if late else None
         kinds = ([n for n in shadow.began if n not in shadow.whole], shadow.whole)
-        own = [shadow.apart(names, waiting) for names in kinds]
+        own = [shadow.apart(names, self._late) for names in kinds]
         # Processors of different kinds may round otherwise, and all must decide the same.
         means = (self._sum(torch.tensor(own)) / self._session.world).tolist()
         apart = Apart(*(mean if names else None for mean, names in zip(means, kinds)))
         self.apart.append(apart)
-        self._shadow = self._watched = None
+        self._shadow = self._watched = self._late = None
         if not apart.is_too_far:
             return
         if self._session.rank == 0:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -16,8 +18,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.runtime.conductor import Conductor
 from gradwire.soundness import SoundnessWarning
 from gradwire.training import guard
+from gradwire.training.session import Session
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: torch.optim.SGD(m.parameters(), 0.05, 0.9, weight_decay=1e-3, nesterov=True),
@@ -253,3 +257,33 @@ def disagreeing() -> str:
 def test_all_ranks_are_guarded_or_none(two: Ranks) -> None:
     for said in two.run(disagreeing):
         assert "all ranks attach the same plan" in said
+
+
+def deliveries(ddp: bool) -> int:
+    """The most that one parameter has, where a lane ends the step while the last gradients are
+    looked through."""
+    own = small()
+    model = DistributedDataParallel(own) if ddp else own
+    counts: Counter[str] = Counter()
+    deliver, flush = Session.deliver, Session.flush
+
+    def counted(self: Session, name: str, gradient: torch.Tensor) -> None:
+        counts[name] += 1
+        deliver(self, name, gradient)
+
+    def late(self: Session, absent: Any) -> None:
+        self.conductor._done.wait(60)
+        with patch.object(Conductor, "is_over", property(lambda self: False)):
+            flush(self, absent)
+
+    with (
+        attached(model, "none | allreduce", guard=True),
+        patch.object(Session, "deliver", counted), patch.object(Session, "flush", late),
+    ):  # fmt: skip
+        loss_of(model, 0).backward()
+    return max(counts.values())
+
+
+@pytest.mark.parametrize("ddp", [False, True])
+def test_a_gradient_that_has_come_is_not_missed(two: Ranks, ddp: bool) -> None:
+    assert two.run(deliveries, ddp) == [1, 1]

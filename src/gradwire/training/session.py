@@ -102,7 +102,7 @@ class Session:
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end, self._clip_scale = False, 1.0  # of the step under way
         self._first, self.whole_plan = plan, plan
-        self._density: float | None = 0.0  # of none
+        self._density: float | str | None = 0.0  # of none
         first = self.plan_at(0)
         self.ledger = Ledger(
             first, self.rank, self.world, machines, lanes=self._lanes(first),
@@ -298,9 +298,10 @@ class Session:
         self.stats.backward_over()
         if self.conductor.is_over:
             return
-        for name in self._place:
-            if not self.delivered(name):
-                self.deliver(name, absent(name))
+        # Where nothing is missing a lane may end the step at any moment, and empty the slots.
+        missing = [] if self.all_delivered else [n for n in self._place if not self.delivered(n)]
+        for name in missing:
+            self.deliver(name, absent(name))
         if not self._at_end:
             return
         if self.clip is not None:

@@ -46,7 +46,7 @@ class Exchange:
         self._clip = LocalClip.of(settings.clip if local else None, overlap=False, world=workers)
         self.workers = method.workers(self._at(0), workers, seed=seed)
         follows = method.follows_rate and (settings.optimizer == "sgd" or method.keeps_moments)
-        self._rates = Rates() if follows else None
+        self.rates = Rates() if follows else None
 
     def _at(self, step: int) -> Plan:
         density = self._warmup.density(step) if self._warmup else None
@@ -75,15 +75,15 @@ class Exchange:
 
     def follow(self, rate: float) -> None:
         """The step is made at this rate: `attach` learns it from the optimizer."""
-        if self._rates is not None:
+        if self.rates is not None:
             names = self.workers.ledgers[0].memory
-            self._rates.follow(dict.fromkeys(names, rate), self.workers.ledgers)
+            self.rates.follow(dict.fromkeys(names, rate), self.workers.ledgers)
 
     @contextmanager
     def seen_by(self, worker: int, weights: Mapping[str, Tensor]) -> Iterator[None]:
         """The weights are where that worker computes."""
         view, ledger = OwnView(), self.workers.ledgers[worker]
-        view.enter(weights, ledger, {} if self._rates is None else self._rates.units)
+        view.enter(weights, ledger, {} if self.rates is None else self.rates.units)
         try:
             yield
         finally:
@@ -118,7 +118,7 @@ class Exchange:
         ledgers = self.workers.ledgers
         return {
             "step": self.workers.step,
-            "rates": {} if self._rates is None else self._rates.units,
+            "rates": {} if self.rates is None else self.rates.units,
             "ledgers": [{"memory": x.memory, "leftovers": x.leftovers} for x in ledgers],
         }
 
@@ -130,8 +130,8 @@ class Exchange:
         if plan != self.workers.plan:
             self.workers.adopt(plan)
         self.workers.step = state["step"]
-        if self._rates is not None:
-            self._rates.units = dict(state["rates"])
+        if self.rates is not None:
+            self.rates.units = dict(state["rates"])
         for ledger, saved in zip(self.workers.ledgers, state["ledgers"], strict=True):
             for name, mine in saved["memory"].items():
                 ledger.memory[name].clear()

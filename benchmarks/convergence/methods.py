@@ -88,7 +88,7 @@ class Method:
     Attributes:
         name: on the command line and in tables.
         text: of its strategy; {density}, {momentum} and {nesterov} stand for the run's.
-        densities: of the warm-up, before the run's own; none: there is no warm-up.
+        densities: of the warm-up, or texts, before the run's own; none: there is no warm-up.
         warm_up: the first one in so many steps, if not the task's.
         whole: the model as one tensor, so that selection is over all of it.
         clips: "average" after the exchange, "local" each worker's own before it.
@@ -101,7 +101,7 @@ class Method:
 
     name: str
     text: str
-    densities: tuple[float, ...] = ()
+    densities: tuple[float | str, ...] = ()
     warm_up: int | None = None
     whole: bool = False
     clips: Literal["average", "local"] = "local"
@@ -162,6 +162,7 @@ DENSE_LOCAL = Method("dense-local-clip", "none | allreduce")
 
 _ADAM = f"{{}}+adam(beta1={BETAS[0]}, beta2={BETAS[1]}) | {{}}"
 _MUON = f"{{}}+muon(momentum={MOMENTUM}, beta1={BETAS[0]}, beta2={BETAS[1]}) | {{}}"
+_REST = ', rest="{} | alltoall"'
 MORE = (
     # What waited is applied at the rate of the step in which it is sent, as published.
     *(replace(m, name=f"{m.name}-late", follows_rate=False) for m in (DGC, EF_TOPK, GTOPK)),
@@ -211,6 +212,32 @@ MORE = (
             optimizer=muon_kept,
         )
         for name, turns in (("whole", ""), ("half", ", turns=2"), ("quarter", ", turns=4"))
+    ),
+    # What is coarse begins finer.
+    *(
+        Method(
+            f"adam-1-warm-{name}", _ADAM.format("lloyd(1)", collective),
+            densities=("lloyd(2) | allgather",), warm_up=10, optimizer=moments_kept,
+        )
+        for name, collective in (
+            ("allgather", "allgather"), ("alltoall-2", 'alltoall(means="lloyd(2)")'),
+        )
+    ),
+    # Matrices take turns; what is no hidden matrix, the rest, travels otherwise.
+    *(
+        Method(
+            f"muon-{name}",
+            f"{text}+muon({turns}momentum={MOMENTUM}, beta1={BETAS[0]}, beta2={BETAS[1]}{rest}) "
+            "| alltoall",
+            optimizer=muon_kept,
+        )
+        for name, text, turns, rest in (
+            ("1-quarter-rest-4", "lloyd(1, turns=4)", "", _REST.format("qsgd(4)")),
+            ("1-turns-4-rest-4", "lloyd(1)", "turns=4, ", _REST.format("qsgd(4)")),
+            ("2-turns-4-rest-4", "lloyd(2)", "turns=4, ", _REST.format("qsgd(4)")),
+            ("2-turns-4-rest-1", "lloyd(2)", "turns=4, ", _REST.format("lloyd(1, turns=2)")),
+            ("2-turns-4", "lloyd(2)", "turns=4, ", ""),
+        )
     ),
     Method(
         "topk-adam", f"topk({{density}})+shared_momentum({BETAS[0]}) | allgather",

@@ -20,6 +20,7 @@ from tasks import TASKS
 
 import gradwire
 from gradwire.plan import Plan
+from gradwire.training.hidden import others
 from gradwire.training.session import describe
 from gradwire.warmup import at_density
 from train import Run, Training
@@ -94,7 +95,8 @@ class Rank:
         """Let gradients become averages."""
         run, settings = self.run, self.task.settings
         parameters = describe(dict(self.model.named_parameters()))
-        plan = Plan.make(parameters, self.method.strategy(run.density, settings))
+        strategy = self.method.strategy(run.density, settings)
+        plan = Plan.make(parameters, strategy, others=others(self.model))
         gradwire.attach(
             self.model, at_density(plan, density, run.workers), seed=run.seed,
             warmup=None if density else self.method.warmup(settings, run.steps),
@@ -110,7 +112,7 @@ class Rank:
         if self.task.settings.clip is not None and self.clips_average:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.task.settings.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.task.rate(step, self.run.steps)
+            group["lr"] = self.task.rate(step, self.run.steps) * self.run.rate
         self.optimizer.step()
         return float(loss.detach())
 

@@ -68,7 +68,8 @@ def _cases() -> tuple[list[Case], list[Case]]:
     sound += [Case("glyphs", plan, "SGD") for plan in by_sgd]
     sound += [Case("glyphs", plan, "gradwire.optim.SGD") for plan in with_momentum]
     muon = ("bf16 | allreduce", "int8 | alltoall", "lloyd(2)+muon(beta2=0.99) | alltoall")
-    sound += [Case("gpt-muon", plan, "gradwire.optim.Muon") for plan in muon]
+    in_turns = 'lloyd(2)+muon(beta2=0.99, turns=4, rest="qsgd(4) | alltoall") | alltoall'
+    sound += [Case("gpt-muon", plan, "gradwire.optim.Muon") for plan in (*muon, in_turns)]
     harm = [
         Case("gpt-muon", "qsgd(4) | alltoall", "gradwire.optim.Muon"),
         Case("gpt-muon", "topk(0.01)+ef | allgather", "gradwire.optim.Muon"),

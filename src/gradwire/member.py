@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
 
 class Key(NamedTuple):
@@ -113,7 +113,8 @@ class Evidence:
     """What a model learnt with a strategy: a row of benchmarks/convergence.
 
     sound: as much as by dense training, by the rule of that benchmark. optimizer: that trained.
-    warmup: what its warm-up sent, of the bytes that dense training sends in the whole run.
+    warmup: the part of its steps that were a warm-up's. begins: how they travelled, as the text of
+    a warm-up; "": dense.
     """
 
     strategy: str
@@ -122,6 +123,7 @@ class Evidence:
     task: str
     method: str
     warmup: float = 0.0
+    begins: str = ""
 
     @property
     def row(self) -> str:
@@ -136,6 +138,14 @@ class Member(ABC):
 
     name: ClassVar[str]
     evidence: ClassVar[tuple[Evidence, ...]] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a member of this family alone: Collective.parse("zen"); StrategyError says what is
+        wrong where."""
+        from gradwire.registry import parse_member  # the one file that knows every family
+
+        return parse_member(cls, text)
 
     def is_as_fine_as(self, other: Member) -> bool:
         """Whether it loses no more than another member of its class, so that it is sound where

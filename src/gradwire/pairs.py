@@ -26,11 +26,17 @@ def check_promises(strategy: Strategy) -> None:
             f"the collective '{collective}' keeps what it did not send itself; got the feedback "
             f"'{strategy.feedback}' beside it. Use '{compressor} | {collective}'."
         )
+    feedback, claims = strategy.feedback, compressor.claims(1 << 20)
     in_parts = collective.per_node is not None or collective.tasks is not None
-    if in_parts and strategy.feedback is not None and strategy.feedback.others() is not None:
+    if in_parts and feedback is not None and feedback.rule == "orthogonal":
         raise StrategyError(
-            f"the feedback '{strategy.feedback}' takes whole matrices; '{collective}' cuts them "
+            f"the feedback '{feedback}' takes whole matrices; '{collective}' cuts them "
             f"before they are compressed. Use '{strategy.left} | allgather', or alltoall."
+        )
+    if feedback is not None and feedback.turns > 1 and claims.elements and not claims.entries:
+        raise StrategyError(
+            f"'{feedback}' sends a parameter in every so-manieth step, and '{compressor}' a part "
+            "that the step decides: some would never be sent. Leave turns to one of them."
         )
     collective.check(strategy)
 

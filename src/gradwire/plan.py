@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,8 @@ class Plan:
             dense: names of parameters that are not compressed, whatever their shape, though
                 with the momentum that the strategy keeps.
             others: names of parameters that the strategy's optimizer treats by its other rule,
-                as Muon does embeddings, if it has one: they travel by that rule's feedback.
+                as Muon does embeddings, if it has one: they travel by that rule's strategy; so
+                do vectors, where it sends gradients.
         """
         kept = set(dense)
         chosen = _explicit(parameters, buckets or (), kept)
@@ -98,16 +99,23 @@ class Plan:
         chosen += _tables(parameters, taken)
         taken.update(p.name for p in parameters if p.sparse)
         rest = [p for p in reversed(parameters) if p.name not in taken]
-        vectors_too = takes_vectors(strategy)
+        second, apart = strategy.second(), set(others)
+        apart.update(p.name for p in rest if len(p.shape) <= 1)
+        gradients = (
+            second is not None and second.feedback is not None and second.feedback.sends_all
+        )
+        vectors_too = takes_vectors(strategy) or gradients
         small = [p for p in rest if p.name in kept or (len(p.shape) <= 1 and not vectors_too)]
         large = [p for p in rest if p not in small]
-        second, apart = second_rule(strategy), set(others)
         beside = [p for p in large if p.name in apart] if second else []
         large = [p for p in large if p not in beside]
+        ways = _turns(strategy)
         compressed = [
-            (b, strategy.rows() if b.parameters[0].sparse else strategy)
-            for b in chosen + group(large, bucket_bytes)
+            (b, strategy.rows() if b.parameters[0].sparse else ways[i % len(ways)])
+            for i, b in enumerate(chosen)
         ]
+        for way, part in zip(ways, _evenly(large, len(ways))):
+            compressed += [(b, way) for b in group(part, bucket_bytes)]
         compressed += [(b, second) for b in group(beside, bucket_bytes) if second]
         fused = group(sorted(small, key=lambda p: p.dtype), 1 << 62)
         pairs = [*compressed, *((bucket, strategy.dense()) for bucket in fused)]
@@ -188,6 +196,23 @@ class Plan:
         return plan
 
 
+def _turns(strategy: Strategy) -> list[Strategy]:
+    """Of a feedback whose parameters take turns, one for each."""
+    feedback: Any = strategy.feedback
+    if feedback is None or feedback.turns == 1:
+        return [strategy]
+    own = [replace(feedback, turn=turn) for turn in range(feedback.turns)]
+    return [Strategy(strategy.compressor, strategy.collective, each) for each in own]
+
+
+def _evenly(parameters: Sequence[Parameter], parts: int) -> list[list[Parameter]]:
+    """About as many elements in each, in their order: the next goes where least is."""
+    found: list[list[Parameter]] = [[] for _ in range(parts)]
+    for p in parameters:
+        min(found, key=lambda part: sum(q.elements for q in part)).append(p)
+    return found
+
+
 def takes_vectors(strategy: Strategy) -> bool:
     """Whether parameters of at most one dimension travel as matrices do, not dense.
 
@@ -196,13 +221,6 @@ def takes_vectors(strategy: Strategy) -> bool:
     claims = strategy.compressor.claims(1 << 20)
     adds_up = claims.sums and claims.elements is None
     return adds_up or claims.direction or strategy.collective.own_feedback
-
-
-def second_rule(strategy: Strategy) -> Strategy | None:
-    """For what its optimizer treats by another rule, if it has one."""
-    second = strategy.feedback and strategy.feedback.others()
-    way = strategy.collective
-    return Strategy.parse(f"{strategy.compressor}+{second} | {way}") if second else None
 
 
 def takes(strategy: Strategy, dtype: str) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, TypeAlias, TypeGuard
+from typing import Any, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 from gradwire import collectives, compressors, feedback
 from gradwire.errors import StrategyError
+from gradwire.member import Member
 from gradwire.notation import Notation, first_line, name_of, signature
 from gradwire.strategy import Collective, Compressor, Feedback, Strategy
 
@@ -29,6 +30,7 @@ NOTATION = Notation(
 )  # fmt: skip
 
 Pair: TypeAlias = "tuple[Compressor, Feedback | None]"
+M = TypeVar("M", bound=Member)
 
 
 def _dgc(
@@ -119,9 +121,13 @@ def _typed(node: ast.expr) -> str:
     return ast.unparse(node).replace("'", '"')
 
 
-def parse_collective(text: str) -> Collective:
-    """See `Collective.parse`."""
-    made: Collective = NOTATION.member(text, NOTATION.read(text), COLLECTIVES, "collective")
+def parse_member(family: type[M], text: str) -> M:
+    """See `Member.parse`."""
+    families: dict[type[Member], tuple[Mapping[str, Any], str]] = {
+        Compressor: (COMPRESSORS, "compressor"), Feedback: (FEEDBACK, "feedback"),
+        Collective: (COLLECTIVES, "collective"),
+    }  # fmt: skip
+    made: M = NOTATION.member(text, NOTATION.read(text), *families[family])
     return made
 
 

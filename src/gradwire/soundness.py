@@ -11,7 +11,7 @@ packages the rule is known by the names of their classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,6 +85,14 @@ def sound(strategy: Strategy | str, optimizer: object) -> Verdict:
     return min(verdicts, key=lambda verdict: worst.index(verdict.kind))
 
 
+def answering(strategies: Iterable[Strategy]) -> list[Strategy]:
+    """Those by which a plan is judged: all but what another of them brings along, for what travels
+    dense, or by another rule."""
+    found = list(dict.fromkeys(strategies))
+    brought = {other for s in found for other in (s.dense(), s.second()) if other != s}
+    return [s for s in found if s not in brought]
+
+
 def update_rule(optimizer: object) -> UpdateRule | None:
     """The rule of an optimizer, or of the name of one; None of an object that is not known.
 
@@ -146,11 +154,11 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
     for evidence in member.evidence:
         if update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy):
             learns = "as much as" if evidence.sound else "less than"
-            return Verdict(
-                "sound" if evidence.sound else "unsound",
-                f"{evidence.optimizer} by '{evidence.strategy}' learns {learns} dense",
-                evidence,
-            )
+            why = f"{evidence.optimizer} by '{evidence.strategy}' learns {learns} dense"
+            if evidence.begins:
+                part = f"{evidence.warmup:.0%}"
+                why += f", if the first {part} of its steps travel by '{evidence.begins}'"
+            return Verdict("sound" if evidence.sound else "unsound", why, evidence)
     return _without_evidence(member, strategy, rule)
 
 

@@ -78,7 +78,8 @@ class Feedback(Member):
 
     sends_all: only `received` acts. makes_good: what is left out follows, also of owners' means.
     dampens: gradients enter its momentum times 1 - m. shared: states that are equal on all ranks.
-    exact_mean: `received` gets fp32, whatever the gradient's dtype. rule: its momentum's.
+    exact_mean: `received` gets fp32, whatever the gradient's dtype. turns: it sends in every
+    so-manieth step. rule: its momentum's; "orthogonal" takes whole matrices.
     """
 
     sends_all: ClassVar[bool] = False
@@ -87,6 +88,7 @@ class Feedback(Member):
     exact_mean: ClassVar[bool] = False
     rule: ClassVar[UpdateRule] = "linear"
     shared: ClassVar[tuple[str, ...]] = ()
+    turns: int = 1
 
     def recurrence(self) -> Recurrence | None:
         """This feedback as data, for a compressor that can fuse it."""
@@ -116,8 +118,8 @@ class Feedback(Member):
         """The feedback, as text, that gives a tensor that travels dense the same dynamics."""
         return None
 
-    def others(self) -> str | None:
-        """That of what its optimizer treats by another rule; if given, it takes whole matrices."""
+    def others(self, strategy: Strategy) -> str | None:
+        """The strategy, as text, of what its optimizer treats by another rule, beside this one."""
         return None
 
 
@@ -149,13 +151,6 @@ class Collective(Member):
     def check(self, strategy: Strategy) -> None:
         """StrategyError unless it can work in this strategy, whose promises are seen to."""
 
-    @staticmethod
-    def parse(text: str) -> Collective:
-        """Read a collective alone, as 'zen'; StrategyError says what is wrong where."""
-        from gradwire.registry import parse_collective
-
-        return parse_collective(text)
-
 
 @dataclass(frozen=True)
 class Strategy:
@@ -186,6 +181,11 @@ class Strategy:
         """How parameters that are not worth compressing travel beside this strategy."""
         feedback = self.feedback and self.feedback.dense()
         return Strategy.parse(f"none+{feedback} | allreduce" if feedback else "none | allreduce")
+
+    def second(self) -> Strategy | None:
+        """How what its optimizer treats by another rule travels beside it, if there is one."""
+        text = self.feedback and self.feedback.others(self)
+        return Strategy.parse(text) if text else None
 
     def rows(self) -> Strategy:
         """How gradients that come as rows and their ids travel beside this strategy: exactly."""

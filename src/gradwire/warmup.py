@@ -18,17 +18,21 @@ PAPER = (0.25, 0.0625, 0.015625, 0.004)
 class Warmup:
     """The first `steps` optimizer steps, split evenly among densities; then the plan as it is.
 
+    A text, "lloyd(2) | allgather", instead of a density: so travels what else leaves something
+    waiting, with its own feedback.
+
     A density replaces that of `topk`, `dgc`, `randk` where it is larger. Above 1/(2·ranks) lists
     of places and values are longer than the gradient, so it travels dense instead, with the
     momentum that it has later; so does, all the while, what has no density.
 
     Attributes:
         steps: how long, in exchanges (not in epochs: count the batches of one).
-        densities: fractions of elements, each above 0 and at most 1.
+        densities: fractions of elements, each above 0 and at most 1, or strategies without a
+            feedback, as text.
     """
 
     steps: int
-    densities: Sequence[float] = PAPER
+    densities: Sequence[float | str] = PAPER
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "densities", tuple(self.densities))
@@ -39,12 +43,18 @@ class Warmup:
                 "epochs, as Warmup(4 * len(loader))."
             )
         if not self.densities or any(
-            type(d) not in (int, float) or not 0 < d <= 1 for d in self.densities
+            type(d) not in (int, float) or not 0 < d <= 1
+            for d in self.densities
+            if not isinstance(d, str)
         ):
             raise PlanError(
-                "warm-up's densities are fractions of elements, above 0 and at most 1; got "
-                f"{list(self.densities)!r}. Leave them out for the paper's {PAPER}."
+                "warm-up's densities are fractions of elements, above 0 and at most 1, or "
+                f"strategies without a feedback; got {list(self.densities)!r}. Leave them out for "
+                f"the paper's {PAPER}."
             )
+        for text in self.densities:
+            if isinstance(text, str):
+                _read(text)
 
     @staticmethod
     def exponential(steps: int, levels: int, density: float) -> Warmup:
@@ -61,20 +71,50 @@ class Warmup:
         base = density ** (1 / (levels + 1))
         return Warmup(steps, tuple(base ** (level + 1) for level in range(levels)))
 
-    def density(self, step: int) -> float | None:
+    def density(self, step: int) -> float | str | None:
         """In force at a step, counted from 0; None once it is over."""
         if step >= self.steps:
             return None
         return self.densities[step * len(self.densities) // self.steps]
 
 
-def at_density(plan: Plan, density: float | None, world: int) -> Plan:
-    """The plan as warm-up has it at a density. None: as it is."""
+def at_density(plan: Plan, density: float | str | None, world: int) -> Plan:
+    """The plan as warm-up has it at a density, or with its text. None: as it is."""
     if density is None:
         return plan
-    found = {s: _at(s, density, world) for s in set(plan.strategies)}
+    found = {
+        s: _by(s, density) if isinstance(density, str) else _at(s, density, world)
+        for s in set(plan.strategies)
+    }
     strategies = tuple(found[s] for s in plan.strategies)
     return plan if strategies == plan.strategies else replace(plan, strategies=strategies)
+
+
+def _read(text: str) -> Strategy:
+    """PlanError unless it is a strategy to which a feedback can be given."""
+    read = Strategy.parse(text)
+    way = read.collective
+    if (
+        read.feedback
+        or way.takes_rows
+        or way.own_feedback
+        or way.per_node is not None
+        or way.tasks
+    ):
+        raise PlanError(
+            "a warm-up's text is a compressor and a collective, between which each strategy's own "
+            f"feedback comes; got '{text}'. Use for example "
+            "gradwire.Warmup(1000, ['lloyd(2) | allgather'])."
+        )
+    return read
+
+
+def _by(strategy: Strategy, text: str) -> Strategy:
+    """The same feedback, and another way, of what leaves something waiting."""
+    if strategy.feedback is None or not strategy.compressor.claims(1 << 20).wants_feedback:
+        return strategy
+    read = _read(text)
+    return Strategy(read.compressor, read.collective, strategy.feedback)
 
 
 def _at(strategy: Strategy, density: float, world: int) -> Strategy:
@@ -87,10 +127,10 @@ def _at(strategy: Strategy, density: float, world: int) -> Strategy:
             "warm-up sends gradients, at first all of them; "
             f"'{strategy}' sends directions, whose learning rate is another one. Leave it out."
         )
-    if strategy.feedback is not None and strategy.feedback.others() is not None:
+    if strategy.feedback is not None and strategy.feedback.rule == "orthogonal":
         raise PlanError(
-            f"'{strategy.feedback}' needs no warm-up: its first steps may be compressed, too. "
-            "Leave warmup out."
+            f"'{strategy.feedback}' has no dense form; its first steps may be compressed, too. "
+            "Leave warmup out, or use gradwire.Warmup(steps, ['lloyd(2) | allgather'])."
         )
     if claims.sums and claims.elements is None and not strategy.collective.own_feedback:
         return strategy  # dense already

@@ -200,7 +200,7 @@ def test_means_travel_by_a_compressor_of_their_own() -> None:
     [
         ("3", "alltoall's means is a compressor's text; got 3"),
         ('"foo"', "'foo' is no compressor"),
-        ('"int8+ef"', "'int8+ef' has a feedback; owners have the strategy's own"),
+        ('"int8+ef"', "'int8 + ef' is no compressor"),
         ('"nonzero"', "promises 'fixed'"),
         ('"sign"', "'onebit' and 'sign' one sends directions"),
     ],

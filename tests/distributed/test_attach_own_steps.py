@@ -22,11 +22,20 @@ from gradwire.errors import PlanError
 from gradwire.training.fsdp import shard_of
 
 PLAN = "lloyd(2, turns=2)+adam(beta2=0.99) | alltoall"
-PLANS = {"adam": PLAN, "muon": "lloyd(1, turns=2)+muon(beta2=0.99) | alltoall"}
+MUON = "lloyd(1, turns=2)+muon(beta2=0.99) | alltoall"
+REST = 'lloyd(1)+muon(beta2=0.99, rest="qsgd(4) | alltoall") | alltoall(means="lloyd(2)")'
+FINER = "lloyd(2) | allgather"
+PLANS: dict[str, dict[str, Any]] = {
+    "adam": {"plan": PLAN}, "muon": {"plan": MUON},
+    "warm adam": {"plan": PLAN, "warmup": gradwire.Warmup(6, [FINER])},
+    "muon in turns": {"plan": "lloyd(2)+muon(beta2=0.99, turns=2) | alltoall"},
+    "muon and rest": {"plan": REST, "warmup": gradwire.Warmup(3, [FINER])},
+}  # fmt: skip
 BETAS = (0.9, 0.99)
 
 each = pytest.mark.parametrize("kind", PLANS)
-"""Of "muon" the first matrix is Muon's, the second, which is the last, travels by adam."""
+"""Of Muon's the first matrix is hidden; the second, which is the last, travels by adam, or as the
+rest does."""
 
 
 class Wide(nn.Module):
@@ -50,7 +59,7 @@ def adamw(model: nn.Module, rate: float = 1e-2) -> torch.optim.Optimizer:
 
 
 def made(kind: str, model: nn.Module) -> torch.optim.Optimizer:
-    return adamw(model) if kind == "adam" else gradwire.optim.Muon.of(model, lr=1e-2, betas=BETAS)
+    return adamw(model) if "adam" in kind else gradwire.optim.Muon.of(model, lr=1e-2, betas=BETAS)
 
 
 def train(model: nn.Module, steps: range, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -73,7 +82,7 @@ def are_equal(model: nn.Module) -> bool:
 def trained(kind: str, ddp: bool) -> tuple[str, bool, float]:
     model = wide()
     whole = DistributedDataParallel(model) if ddp else model
-    with attached(whole, PLANS[kind]) as handle:
+    with attached(whole, **PLANS[kind]) as handle:
         train(whole, range(7), made(kind, model))
         waits = float(handle.stats()["residual_norm"])
         return fingerprint(model.parameters()), are_equal(model), waits
@@ -90,7 +99,7 @@ def test_weights_are_equal_on_all_ranks_and_frontends(two: Ranks, kind: str) -> 
 def views(kind: str) -> dict[str, bool]:
     """Where the weights are, and when."""
     model, seen = wide(), dict[str, Tensor]()
-    with attached(model, PLANS[kind]):
+    with attached(model, **PLANS[kind]):
         optimizer = made(kind, model)
         train(model, range(3), optimizer)
         rest = model.first.weight.detach().clone()
@@ -134,12 +143,12 @@ def test_a_rank_computes_at_its_own_view_and_shares_what_rests(two: Ranks, kind:
 def resumed(kind: str) -> bool:
     """Four steps, a checkpoint, four more: the bits of eight."""
     model = wide()
-    with attached(model, PLANS[kind]) as handle:
+    with attached(model, **PLANS[kind]) as handle:
         train(model, range(8), made(kind, model))
         wanted, kept = fingerprint(model.parameters()), entry(handle)["state"]
         kept = {n: {k: v.clone() for k, v in own.items()} for n, own in kept.items()}
     model, file = wide(), io.BytesIO()
-    with attached(model, PLANS[kind]) as handle:
+    with attached(model, **PLANS[kind]) as handle:
         optimizer = made(kind, model)
         train(model, range(4), optimizer)
         parts = {"model": model.state_dict(), "gradwire": handle.state_dict(),
@@ -148,7 +157,7 @@ def resumed(kind: str) -> bool:
     file.seek(0)
     saved, model = torch.load(file, weights_only=True), wide(seed=9)
     model.load_state_dict(saved["model"])
-    with attached(DistributedDataParallel(model), PLANS[kind], bucket_bytes=6000) as handle:
+    with attached(DistributedDataParallel(model), **PLANS[kind], bucket_bytes=6000) as handle:
         optimizer = made(kind, model)
         optimizer.load_state_dict(saved["optimizer"])
         handle.load_state_dict(saved["gradwire"])
@@ -177,7 +186,7 @@ def test_a_resume_goes_on_bit_by_bit(two: Ranks, kind: str) -> None:
 
 def saved_by(kind: str) -> bytes:
     model, file = wide(), io.BytesIO()
-    with attached(model, PLANS[kind]) as handle:
+    with attached(model, **PLANS[kind]) as handle:
         train(model, range(5), made(kind, model))
         torch.save((model.state_dict(), handle.state_dict()), file)
     return file.getvalue()
@@ -187,7 +196,7 @@ def loaded_from(kind: str, files: list[bytes]) -> dict[str, float]:
     saved = [torch.load(io.BytesIO(file), weights_only=True) for file in files]
     model = wide(seed=3)
     model.load_state_dict(saved[0][0])
-    with attached(model, PLANS[kind]) as handle:
+    with attached(model, **PLANS[kind]) as handle:
         handle.load_state_dict([state for _, state in saved])
         state = entry(handle)["state"]["first.weight"]
         sums = {key: float(x.double().sum()) for key, x in state.items()}
@@ -203,9 +212,8 @@ def test_moments_are_averaged_where_ranks_are_fewer(two: Ranks, three: Ranks, ki
            for f in files]  # fmt: skip
     state = [ranks["state"]["first.weight"] for ranks in own]
     first, _ = two.run(loaded_from, kind, files)
-    for key in {"adam": ("exp_avg", "exp_avg_sq"), "muon": ("exp_avg",)}[
-        kind
-    ]:  # rank 0 goes on from 0 and 2
+    for key in ("exp_avg", "exp_avg_sq") if "adam" in kind else ("exp_avg",):
+        # Rank 0 goes on from 0 and 2.
         wanted = (state[0][key].double().sum() + state[2][key].double().sum()) / 2
         assert first[key] == pytest.approx(float(wanted), rel=1e-4)
     assert "noise" not in first, "it is measured anew, among so many as there are"
@@ -246,7 +254,7 @@ def accumulated(kind: str) -> bool:
     model.first.register_forward_pre_hook(
         lambda module, _: views.append(module.weight.detach().clone())
     )
-    with attached(model, PLANS[kind]) as handle:
+    with attached(model, **PLANS[kind]) as handle:
         optimizer = made(kind, model)
         for step in range(3):
             optimizer.zero_grad()
@@ -285,7 +293,7 @@ def test_moments_are_kept_in_one_place(two: Ranks) -> None:
 
 def refusals_beside_muon() -> list[str]:
     model = wide()
-    with attached(model, PLANS["muon"]):
+    with attached(model, MUON):
         loss_of(model).backward()
         both = gradwire.optim.Muon.of(model, betas=BETAS, momentum=0.9)
         all_adaptive = gradwire.optim.Muon([{"params": list(model.parameters()), "muon": False}])
@@ -308,7 +316,7 @@ def grouped() -> list[str]:
     rest = [model.first.weight, model.first.bias, model.second.bias]
     groups = [{"params": [model.second.weight]}, {"params": rest, "muon": False}]
     optimizer = gradwire.optim.Muon(groups, betas=BETAS)
-    with attached(model, PLANS["muon"], optimizer=optimizer) as handle:
+    with attached(model, MUON, optimizer=optimizer) as handle:
         train(model, range(3), optimizer)
         assert are_equal(model)
         names = ("first.weight", "second.weight", "first.bias")
@@ -323,15 +331,16 @@ def test_the_optimizer_says_which_matrices_are_muon_s(two: Ranks) -> None:
 def warm_muon() -> str:
     model = wide()
     try:
-        with attached(model, PLANS["muon"], warmup=9):
+        with attached(model, MUON, warmup=9):
             return "attached"
     except PlanError as error:
         return str(error)
 
 
-def test_muon_has_no_warm_up(two: Ranks) -> None:
+def test_muon_has_no_dense_warm_up(two: Ranks) -> None:
     for said in two.run(warm_muon):
-        assert "needs no warm-up" in said
+        assert "'muon(beta2=0.99)' has no dense form" in said
+        assert "gradwire.Warmup(steps, ['lloyd(2) | allgather'])" in said
 
 
 def called_in_parts() -> list[str]:
@@ -476,7 +485,7 @@ def sharded_muon() -> str:
     model = wide()
     fully_shard(model, mesh=mesh["shard"])
     group = mesh["replicate"].get_group()
-    return raised(lambda: gradwire.attach(model, PLANS["muon"], process_group=group))
+    return raised(lambda: gradwire.attach(model, MUON, process_group=group))
 
 
 def test_shards_are_no_matrices(four: Ranks) -> None:

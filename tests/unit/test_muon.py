@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import re
 from typing import Any
 
 import pytest
@@ -12,9 +14,12 @@ from torch import Tensor, nn
 
 import gradwire.optim
 from gradwire import Plan, Strategy, lockstep
+from gradwire.buckets import Parameter
 from gradwire.errors import StrategyError, UsageError
 from gradwire.feedback._orthogonal import orthogonal
 from gradwire.optim.muon import Muon
+from gradwire.runtime.workers import Workers
+from gradwire.soundness import answering
 from gradwire.training.hidden import hidden_matrices, others
 from gradwire.training.session import describe
 
@@ -108,6 +113,92 @@ def test_a_bad_number_leaves_momentum_and_factor_alone(bad: float) -> None:
         assert all(torch.equal(old[key], new[key]) for key in old)
 
 
+# -- turns ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turn", [0, 2])
+@pytest.mark.parametrize("way", ["allgather", "alltoall"])
+def test_a_matrix_is_stepped_in_its_turn_so_many_times_as_far(turn: int, way: str) -> None:
+    """Its momentum has the gradients of all steps; in the others nothing travels."""
+    text = f"none+muon(momentum=0.9, turns=3, turn={turn}) | {way}"
+    states: list[dict[str, Tensor]] = [{}, {}]
+    momentum = torch.zeros(SHAPE)
+    for step in range(9):
+        x = drawn(step)
+        results, trace = lockstep(text, [x, x], step=step, state=states)
+        momentum.lerp_(x, 0.1)
+        if step % 3 == turn:
+            wanted = 3 * orthogonal(x.lerp(momentum, 0.9))
+            assert all(torch.allclose(y, wanted, atol=1e-3) for y in results)
+        else:
+            assert all(not y.any() for y in results)
+            assert not any(trace.bytes_sent)
+
+
+def test_what_waits_stays_in_others_turns() -> None:
+    gradients = [[drawn(step, rank) for rank in range(2)] for step in range(16)]
+    exact, _ = by_lockstep("none+muon(momentum=0.9, turns=4) | allgather", gradients)
+    found, states = by_lockstep("lloyd(1)+muon(momentum=0.9, turns=4) | allgather", gradients)
+    waits = torch.stack([state["residual"].view(SHAPE) for state in states]).mean(0)
+    assert waits.abs().max() > 0.05
+    assert torch.allclose(found - waits, exact, atol=1e-4)
+
+
+def test_noise_is_measured_in_its_turn() -> None:
+    text = "none+muon(momentum=0.9, turns=4, turn=3) | allgather"
+    gradients = [[drawn(step, rank) for rank in range(4)] for step in range(44)]
+    _, states = by_lockstep(text, gradients[:3])
+    assert "noise" not in states[0]
+    _, states = by_lockstep(text, gradients)
+    assert float(states[0]["noise"][2]) == pytest.approx(2.0, rel=0.25)
+
+
+def test_a_bad_number_in_others_turn_is_not_remembered() -> None:
+    states: list[dict[str, Tensor]] = [{}, {}]
+    text = "lloyd(2)+muon(turns=2) | alltoall"
+    for step in range(2):
+        lockstep(text, [drawn(step, rank) for rank in range(2)], step=step, state=states)
+    before, spoiled = copy.deepcopy(states), [drawn(3, 0), torch.full(SHAPE, math.inf)]
+    results, _ = lockstep(text, spoiled, step=3, state=states)
+    assert all(not x.any() for x in results)
+    assert torch.equal(before[1]["exp_avg"], states[1]["exp_avg"])
+    assert not torch.equal(before[0]["exp_avg"], states[0]["exp_avg"])
+
+
+def test_a_plan_spreads_matrices_over_turns() -> None:
+    parameters = [Parameter(f"w{i}", (8, 8 * (1 + i % 3))) for i in range(12)]
+    plan = Plan.make(parameters, Strategy.parse("lloyd(2)+muon(turns=3) | alltoall"))
+    sizes = {str(s): b.elements for b, s in zip(plan.buckets, plan.strategies)}
+    assert len(sizes) == 3
+    assert max(sizes.values()) - min(sizes.values()) <= 8 * 24
+    assert answering(plan.strategies) == list(plan.strategies)
+    chosen = [["w0"], ["w1", "w2"]]
+    plan = Plan.make(parameters, plan.strategies[0], buckets=chosen)
+    turns = {name: plan.strategy_of(name).feedback.turn for name in ("w0", "w1")}  # type: ignore[union-attr]
+    assert turns == {"w0": 0, "w1": 1}
+
+
+def test_a_skipped_step_gives_back_nothing_that_was_not_sent() -> None:
+    """Where one bucket is spoiled in a step in which another rests."""
+    parameters = [Parameter("a", SHAPE), Parameter("b", SHAPE)]
+    plan = Plan.make(parameters, Strategy.parse("lloyd(1)+muon(turns=2) | alltoall"))
+    resting = {plan.strategy_of(name).feedback.turn: name for name in ("a", "b")}  # type: ignore[union-attr]
+    workers = Workers(plan, 2)
+    for step in range(4):
+        workers.exchange([{n: drawn(step, r) for n in ("a", "b")} for r in range(2)])
+    before = [copy.deepcopy(own.memory) for own in workers.ledgers]
+    spoiled = [{n: drawn(4, r) for n in ("a", "b")} for r in range(2)]
+    spoiled[1][resting[0]][0, 0] = math.nan
+    averages = workers.exchange(spoiled)
+    assert all(x.isnan().all() for x in averages.values())
+    for old, own in zip(before, workers.ledgers):
+        for name in ("a", "b"):
+            for key in ("residual", "owners_residual"):
+                torch.testing.assert_close(
+                    old[name][key], own.memory[name][key], atol=1e-5, rtol=0
+                )
+
+
 def test_a_step_that_is_skipped_can_be_taken_back() -> None:
     """To rounding: what its encoder did to the state, and what it sent."""
     from gradwire.runtime.encoder import make_encoder
@@ -132,12 +223,25 @@ def test_a_step_that_is_skipped_can_be_taken_back() -> None:
         ("muon(momentum=1.0)", "muon's momentum is at least 0 and below 1; got 1.0"),
         ("muon(beta2=-0.1)", "muon's beta2 is at least 0"),
         ("muon(nesterov=2)", "muon's nesterov is True or False; got 2"),
+        ("muon(turns=0)", "muon's turns is a whole number, at least 1"),
+        ("muon(turns=2, turn=2)", "got turns=2, turn=2. Use for example muon(turns=4)"),
         ("muon | hierarchical", "takes whole matrices; 'hierarchical' cuts them"),
+        ("muon(rest='qsgd(4)')", "needs a collective after"),
+        ("muon(rest=4)", "cannot read the strategy 4: it is a text"),
+        ("muon(rest='lloyd(2)+ef | allgather')", "adds Adam's moments; got 'lloyd(2)+ef"),
+        ("muon(rest='none | columns')", "adds Adam's moments; got 'none | columns'"),
+        ("muon(rest='powersgd(4)')", "adds Adam's moments; got 'powersgd(4)'"),
     ],
 )
 def test_what_it_refuses(text: str, said: str) -> None:
-    with pytest.raises(StrategyError, match=said):
+    with pytest.raises(StrategyError, match=re.escape(said)):
         Strategy.parse(f"lloyd(1)+{text}{'' if '|' in text else ' | allgather'}")
+
+
+def test_turns_are_of_one_member() -> None:
+    with pytest.raises(StrategyError, match="some would never be sent"):
+        Strategy.parse("lloyd(1, turns=2)+muon(turns=2) | allgather")
+    assert str(Strategy.parse("topk(0.1)+muon(turns=2) | allgather"))  # the largest, whenever
 
 
 # -- which parameters --------------------------------------------------------------------------
@@ -177,6 +281,27 @@ def test_a_plan_gives_others_the_feedback_of_their_own_rule() -> None:
     assert texts["inner.weight"] == "lloyd(1)+muon(beta2=0.99) | alltoall"
     assert texts["words.weight"] == "lloyd(1)+adam(beta2=0.99) | alltoall"
     assert texts["inner.bias"] == "none+server_adam(beta2=0.99) | allreduce"
+
+
+@pytest.mark.parametrize(
+    ("rest", "words", "bias"),
+    [
+        ("qsgd(4) | alltoall", "qsgd(4)+server_adam | alltoall", "qsgd(4)+server_adam | alltoall"),
+        ("bf16 | allreduce", "bf16+server_adam | allreduce", "bf16+server_adam | allreduce"),
+        ("lloyd(2) | allgather", "lloyd(2)+adam | allgather", "none+server_adam | allreduce"),
+    ],
+)
+def test_the_rest_may_travel_otherwise(rest: str, words: str, bias: str) -> None:
+    """As gradients, then vectors do so too; or as steps. What is excluded travels dense."""
+    model, strategy = Model(), Strategy.parse(f'lloyd(1)+muon(rest="{rest}") | alltoall')
+    parameters = describe(dict(model.named_parameters()))
+    for known in (others(model), [n for n in others(model) if model.get_parameter(n).dim() > 1]):
+        plan = Plan.make(parameters, strategy, others=known, dense=["norm.bias"])
+        assert plan.strategy_of("inner.weight") == strategy
+        assert plan.strategy_of("words.weight") == Strategy.parse(words)
+        assert plan.strategy_of("inner.bias") == Strategy.parse(bias)
+        assert plan.strategy_of("norm.bias") == Strategy.parse("none+server_adam | allreduce")
+        assert answering(plan.strategies) == [strategy]
 
 
 # -- the optimizer -----------------------------------------------------------------------------

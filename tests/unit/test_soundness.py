@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import gradwire
 from gradwire import registry
 from gradwire.cli.main import main
 from gradwire.errors import PlanError, UsageError
-from gradwire.soundness import update_rule
+from gradwire.soundness import SoundnessWarning, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.advice import advise
 from gradwire.training.recommend import frontier
@@ -56,6 +57,23 @@ def test_what_is_as_good_as_exact_is_sound_with_all(text: str, optimizer: str) -
         ("onebit+shared_momentum(0.8) | alltoall", ("unknown", "sound", "unsound")),
         ("topk(0.01)+shared_momentum | allgather", ("unknown", "unsound", "unsound")),
         ("terngrad+ef | allgather", ("unknown", "unknown", "unknown")),
+        ("lloyd(1)+adam | allgather", ("unsound", "sound", "unsound")),  # beside a warm-up
+        ("lloyd(1, turns=2)+adam | allgather", ("unsound", "unsound", "unsound")),
+        ("lloyd(1)+adam | alltoall", ("unsound", "unsound", "unsound")),
+        ('lloyd(1)+adam | alltoall(means="lloyd(2)")', ("unsound", "sound", "unsound")),
+        (
+            'lloyd(2)+muon(turns=4, rest="qsgd(4) | alltoall") | alltoall',
+            ("unsound", "unsound", "sound"),
+        ),
+        (
+            'lloyd(2)+muon(turns=2, rest="qsgd(4) | alltoall") | allgather',
+            ("unsound", "unsound", "sound"),
+        ),
+        (
+            'lloyd(2)+muon(turns=8, rest="qsgd(4) | alltoall") | alltoall',
+            ("unsound", "unsound", "unknown"),
+        ),
+        ("lloyd(2)+muon(turns=4) | alltoall", ("unsound", "unsound", "unknown")),
         ("lloyd(2)+muon | alltoall", ("unsound", "unsound", "sound")),
         ("lloyd(2)+muon | allgather", ("unsound", "unsound", "sound")),
         ("none+muon | allgather", ("unsound", "unsound", "sound")),
@@ -162,6 +180,28 @@ def test_a_warm_up_counts() -> None:
     assert known["onebit+shared_momentum | alltoall"] < 5  # 30 times fewer, but for a fifth
 
 
+def test_turns_and_a_finer_beginning_count() -> None:
+    known = {str(strategy): times for strategy, times in frontier("muon")}
+    every, fourth = (
+        known["lloyd(2)+muon(beta2=0.99) | alltoall"],
+        known['lloyd(2)+muon(beta2=0.99, rest="qsgd | alltoall", turns=4) | alltoall'],
+    )
+    assert fourth == pytest.approx(4 * every)
+    known = {str(strategy): times for strategy, times in frontier("adamw")}
+    found = known["lloyd(1)+adam(beta2=0.99) | allgather"]  # 3 of 4 payloads, 48 bits in fp32
+    assert found == pytest.approx(48 / (3 * (0.9 * 1.0625 + 0.1 * 2.0625)), rel=0.01)
+
+
+def test_a_finer_beginning_is_asked_for() -> None:
+    plan = [Strategy.parse("lloyd(1)+adam | allgather")]
+    with pytest.warns(SoundnessWarning, match=r"first 10% .*Warmup\(steps, \['lloyd\(2\) \| a"):
+        advise(plan, "adamw", 2, warms_up=False, strict=True, quiet=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        advise(plan, "adamw", 2, warms_up=True, strict=True, quiet=False)
+        advise(plan, "adamw", 2, warms_up=False, strict=True, quiet=True)
+
+
 def test_numbers_out_of_range_are_refused() -> None:
     with pytest.raises(UsageError, match=r"two ranks or more.*got ranks=1 and fewer=32"):
         gradwire.recommend("adamw", ranks=1)
@@ -185,6 +225,11 @@ def test_available_lists_what_is_sound(capsys: pytest.CaptureFixture[str]) -> No
     assert found["bf16 | allreduce"]["known_by"] == "its format"
     assert found["qsgd | alltoall"]["known_by"] == "benchmarks/convergence: gpt, qsgd-alltoall"
     assert found["bf16 | allreduce"]["times_fewer_bytes"] == pytest.approx(2, rel=0.01)
+    begins = {text: row["begins"] for text, row in found.items() if row["begins"]}
+    assert begins["onebit+shared_momentum | alltoall"] == "none | allreduce, 20% of the steps"
+    assert (
+        begins["lloyd(1)+adam(beta2=0.99) | allgather"] == "lloyd(2) | allgather, 10% of the steps"
+    )
     assert main(["available", "--optimizer", "adamw"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(found) + 2
     assert main(["available", "topk", "--optimizer", "adamw"]) == 2
@@ -196,4 +241,4 @@ def test_all_ranks_refuse_alike(quiet: bool) -> None:
     """Also where another strategy of the plan is only not known: whoever went on would wait."""
     plan = [Strategy.parse(t) for t in ("terngrad | allgather", "topk(0.01)+ef | allgather")]
     with pytest.raises(UsageError, match="strict=True refuses"):
-        advise(plan, "adamw", 2, strict=True, quiet=quiet)
+        advise(plan, "adamw", 2, warms_up=False, strict=True, quiet=quiet)

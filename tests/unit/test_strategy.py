@@ -36,6 +36,8 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "bits": st.sampled_from([2, 4, 8]),
     "lloyd.bits": st.sampled_from([1, 2]),
     "turns": st.integers(1, 9),
+    "muon.turns": st.integers(4, 9),
+    "turn": st.integers(0, 3),
     "beta1": st.floats(0, 1, exclude_max=True) | st.just(0),
     "beta2": st.floats(0, 1, exclude_max=True) | st.just(0),
     "eps": st.floats(0, 1, exclude_min=True, exclude_max=True),
@@ -44,6 +46,7 @@ DRAWN: dict[str, st.SearchStrategy[Any]] = {
     "gtopk.variant": st.sampled_from(["butterfly", "tree"]),
     "zen.variant": st.sampled_from(["chunks", "paper"]),
     "nonzero.index": st.sampled_from(["auto", "int32"]),
+    "rest": st.sampled_from(["", "qsgd(4) | alltoall", "bf16 | allreduce"]),
     "means": st.sampled_from(["", "lloyd(2, turns=2)", "int8"]),
     "every": st.integers(1, 1000),
     "outer": st.sampled_from(["allgather", "zen(variant='paper')", "columns", "powersgd(2)"]),
@@ -98,6 +101,8 @@ def written(draw: st.DrawFn) -> Strategy:
         feedback, EF21 | ServerMomentum | ServerAdam | SharedMomentum | Muon
     ):
         feedback = None
+    if isinstance(feedback, Muon) and claims.elements and not claims.entries:
+        feedback = dataclasses.replace(feedback, turns=1, turn=0)  # or some would never be sent
     return Strategy(compressor, collective, feedback)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gradwire import Plan, Strategy, Warmup
 from gradwire.buckets import Parameter
-from gradwire.errors import PlanError
+from gradwire.errors import PlanError, StrategyError
 from gradwire.warmup import at_density
 
 MATRIX, VECTOR = Parameter("w", (100, 100)), Parameter("b", (100,))
@@ -82,6 +84,46 @@ def test_what_is_no_warmup(steps: int, densities: tuple[float, ...]) -> None:
         Warmup(steps, densities)
     with pytest.raises(PlanError, match="exponential"):
         Warmup.exponential(10, 0, 0.1)
+
+
+FINER = "lloyd(2) | allgather"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("lloyd(1)+adam | alltoall", "lloyd(2)+adam | allgather"),
+        ('lloyd(1, turns=2)+muon | alltoall(means="int8")', "lloyd(2)+muon | allgather"),
+        ("topk(0.01)+ef | gtopk", "lloyd(2)+ef | allgather"),
+        ("qsgd(4)+server_adam | alltoall", "qsgd(4)+server_adam | alltoall"),  # nothing waits
+        ("bf16 | allreduce", "bf16 | allreduce"),
+    ],
+)
+def test_what_leaves_something_waiting_begins_by_a_text(text: str, wanted: str) -> None:
+    whole = plan(text)
+    early = at_density(whole, FINER, 4)
+    assert early.strategy_of("w") == Strategy.parse(wanted)
+    assert early.strategy_of("b") == whole.strategy_of("b")
+
+
+def test_texts_and_densities_share_the_steps() -> None:
+    warmup = Warmup(4, [FINER, 0.1])
+    assert [warmup.density(step) for step in range(5)] == [FINER, FINER, 0.1, 0.1, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lloyd(2)", "needs a collective"),
+        ("lloyd(2)+ef | allgather", "feedback comes; got 'lloyd(2)+ef | allgather'. Use for"),
+        ("none | hierarchical", "is a compressor and a collective"),
+        ("none | columns", "is a compressor and a collective"),
+        ("powersgd(4)", "is a compressor and a collective"),
+    ],
+)
+def test_a_text_is_a_compressor_and_a_collective(text: str, said: str) -> None:
+    with pytest.raises((PlanError, StrategyError), match=re.escape(said)):
+        Warmup(10, [text])
 
 
 def test_directions_have_no_dense_form() -> None:

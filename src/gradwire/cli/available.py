@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gradwire.errors import GradwireError, UsageError
+from gradwire.member import Evidence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +69,7 @@ def _show_sound(arguments: argparse.Namespace) -> None:
             "strategy": str(strategy),
             "times_fewer_bytes": times,
             "known_by": verdict.evidence.row if verdict.evidence else "its format",
+            "begins": _beginning(verdict.evidence),
         }
         for strategy, times in frontier(arguments.optimizer)
         for verdict in [sound(strategy, arguments.optimizer)]
@@ -75,10 +77,17 @@ def _show_sound(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(found, indent=2))
         return
-    rows = [
-        [str(f["strategy"]), f"{f['times_fewer_bytes']:.1f}", str(f["known_by"])] for f in found
-    ]
-    print(Table(["sound", "times fewer bytes", "known by"], rows).as_text())
+    rows = [[str(value) for value in f.values()] for f in found]
+    for row, f in zip(rows, found):
+        row[1] = f"{f['times_fewer_bytes']:.1f}"
+    print(Table(["sound", "times fewer bytes", "known by", "begins by"], rows).as_text())
+
+
+def _beginning(evidence: Evidence | None) -> str:
+    """How a run begins by which it is known, if otherwise."""
+    if evidence is None or not evidence.warmup:
+        return ""
+    return f"{evidence.begins or 'none | allreduce'}, {evidence.warmup:.0%} of the steps"
 
 
 def _lines(families: dict[str, dict[str, str]]) -> Iterable[str]:

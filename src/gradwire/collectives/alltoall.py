@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from gradwire.collectives._owners import through_owners
 from gradwire.errors import StrategyError
 from gradwire.moves import Move
-from gradwire.strategy import Collective, Compressor, Context, Member, Strategy
+from gradwire.strategy import Collective, Compressor, Context, Evidence, Member, Strategy
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,12 @@ class AllToAllSum(Collective):
     name: ClassVar[str] = "alltoall"
     needs: ClassVar[tuple[str, ...]] = ("fixed",)
     compresses_again: ClassVar[bool] = True
+    evidence: ClassVar[tuple[Evidence, ...]] = (
+        Evidence(
+            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", True, "gpt",
+            "adam-1-warm-alltoall-2", warmup=0.1, begins="lloyd(2) | allgather",
+        ),
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if not isinstance(self.means, str):
@@ -51,10 +57,9 @@ class AllToAllSum(Collective):
         """What owners compress by; None: as everybody does."""
         if not self.means:
             return None
-        strategy = Strategy.parse(f"{self.means} | alltoall")
-        if strategy.feedback is not None:
-            raise StrategyError(f"'{self.means}' has a feedback; owners have the strategy's own")
-        return strategy.compressor
+        own: Compressor = Compressor.parse(self.means)
+        Strategy(own, AllToAllSum())  # which refuses what has no fixed size
+        return own
 
     def check(self, strategy: Strategy) -> None:
         kinds = [c.claims(1 << 20).direction for c in (strategy.compressor, self.of_means) if c]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.errors import StrategyError
 from gradwire.local import NOISE
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
 
@@ -28,11 +29,32 @@ class Measured(Feedback):
     step is too short, by κ. In every `every`-th step, before anything is encoded, it is measured.
 
     The numbers are few: their bytes are not in a strategy's price.
+
+    turns: a parameter is stepped in every so-manieth step only, in the `turn`-th of them, and so
+    many times as far; the others have other turns. Between, its moments follow the gradients.
     """
 
     makes_good: ClassVar[bool] = True
     exact_mean: ClassVar[bool] = True
     every: ClassVar[int] = 10
+    turn: int = 0
+
+    def rests(self, step: int) -> bool:
+        """Whether that step is others' turn."""
+        return step % self.turns != self.turn % self.turns
+
+    def measures(self, step: int) -> bool:
+        """Whether noise is measured before that step, which is its turn."""
+        return step % self.every < self.turns
+
+    def check_turns(self) -> None:
+        """StrategyError unless they are numbers that make sense."""
+        whole = all(type(n) is int for n in (self.turns, self.turn))
+        if not whole or self.turns < 1 or not 0 <= self.turn < self.turns:
+            raise StrategyError(
+                f"{self.name}'s turns is a whole number, at least 1, and turn one below it; got "
+                f"turns={self.turns!r}, turn={self.turn!r}. Use for example {self.name}(turns=4)."
+            )
 
     def keeps_momentum(self) -> bool:
         return True
@@ -47,6 +69,10 @@ class Measured(Feedback):
     @abstractmethod
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         """w: what x, or a sample of it, is behind the division. 1-D. Changes nothing."""
+
+    def follow(self, x: Tensor, state: State) -> None:
+        """The moments alone take up x, 1-D, scaled already; in place."""
+        raise NotImplementedError(f"{self.name} has no turns")
 
     def measure(self, x: Tensor, state: State, info: StepInfo, key: Key) -> Tensor:
         """This rank's numbers of one parameter: (PROJECTIONS + 1,). Changes nothing."""

@@ -49,10 +49,14 @@ class Adam(Measured):
             "lloyd(2)+adam(beta2=0.99) | allgather", "adamw", True, "gpt", "adam-2-allgather"
         ),
         Evidence(
+            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", True, "gpt",
+            "adam-1-warm-alltoall-2", warmup=0.1, begins="lloyd(2) | allgather",
+        ),
+        Evidence(
             "lloyd(1)+adam(beta2=0.99) | allgather", "adamw", False, "gpt", "adam-1-allgather"
         ),
         Evidence("lloyd(2)+adam(beta2=0.99) | alltoall", "adamw", False, "gpt", "adam-2-alltoall"),
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_adam(self.name, self.beta1, self.beta2, self.eps, local=self.local)

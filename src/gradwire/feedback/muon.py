@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.errors import StrategyError
 from gradwire.feedback._adam import check_adam
 from gradwire.feedback._measured import Measured, noise_factor
 from gradwire.feedback._momentum import check_momentum
@@ -16,7 +17,7 @@ from gradwire.feedback._orthogonal import orthogonal
 from gradwire.feedback._step_encoder import StepEncoder
 from gradwire.local import Encoder
 from gradwire.member import Evidence, Member, UpdateRule
-from gradwire.strategy import Compressor, Key, Sections, State, StepInfo
+from gradwire.strategy import Compressor, Key, Sections, State, StepInfo, Strategy
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,17 @@ class Muon(Measured):
 
     m: of this rank's own gradient. All singular values of a step are about 1, so that its
     elements are of one size, and signs tell most of it. For `gradwire.optim.Muon`, which leaves
-    the momentum of hidden matrices to the plan; other matrices travel by `adam` of these betas and
-    eps.
+    the momentum of hidden matrices to the plan, and Adam's moments, of these betas and eps, of all
+    others.
 
     κ, local: as of `adam`; w is the orthogonal step.
+
+    rest: how all that is no hidden matrix travels, as "qsgd(4) | alltoall": vectors and others as
+    gradients, for Adam's moments of their average; or, by a compressor that wants a feedback,
+    others as steps, by `adam`. "": others as hidden matrices do, but by `adam`; vectors dense.
+
+    turns: as of `Measured`: which matrix has which turn, a plan says (`Plan.make`). Orthogonal
+    steps take a part of the time, too.
 
     Source: Jordan et al. 2024, "Muon"; its compression, the noise factor and the own view are ours
     (docs/design/soundness.md).
@@ -40,11 +48,21 @@ class Muon(Measured):
     beta2: float = 0.999
     eps: float = 1e-8
     local: bool = True
+    rest: str = ""
+    turns: int = 1
+    turn: int = 0
     rule: ClassVar[UpdateRule] = "orthogonal"
     name: ClassVar[str] = "muon"
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence(
             "lloyd(2)+muon(beta2=0.99) | alltoall", "muon", True, "gpt-muon", "muon-2-alltoall"
+        ),
+        Evidence(
+            'lloyd(2)+muon(beta2=0.99, rest="qsgd | alltoall", turns=4) | alltoall',
+            "muon",
+            True,
+            "gpt-muon",
+            "muon-2-turns-4-rest-4",
         ),
         Evidence(
             "lloyd(1)+muon(beta2=0.99) | alltoall", "muon", False, "gpt-muon", "muon-1-alltoall"
@@ -54,13 +72,21 @@ class Muon(Measured):
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum, nesterov=self.nesterov)
         check_adam(self.name, self.beta1, self.beta2, self.eps, local=self.local)
+        # The text as it prints, so that equals are equal.
+        object.__setattr__(self, "rest", _checked(self.rest))
+        self.check_turns()
 
     def is_as_fine_as(self, other: Member) -> bool:
         """Whatever the momentum: it is the training's, not a loss."""
-        return isinstance(other, Muon) and self.local >= other.local
+        if not isinstance(other, Muon) or self.rest != other.rest:
+            return False
+        return self.local >= other.local and self.turns <= other.turns
 
-    def others(self) -> str:
-        return f"adam({self._of_adam}, local={self.local})"
+    def others(self, strategy: Strategy) -> str:
+        own = Strategy.parse(self.rest) if self.rest else strategy
+        steps = f"adam({self._of_adam}, local={self.local})"
+        waits = not self.rest or own.compressor.claims(1 << 20).wants_feedback
+        return f"{own.compressor}+{steps if waits else self.dense()} | {own.collective}"
 
     def dense(self) -> str:
         return f"server_adam({self._of_adam})"
@@ -76,8 +102,14 @@ class Muon(Measured):
         # The gradient is scaled already.
         m = self.averaged(x, state)
         moments = {**state, "exp_avg": m}
-        step = self.step(x, m, info) * noise_factor(state)
+        step = self.step(x, m, info) * (noise_factor(state) * self.turns)
         return step + state.get("residual", torch.zeros_like(x)), moments
+
+    def follow(self, x: Tensor, state: State) -> None:
+        for name in MuonEncoder.states:
+            if name not in state:
+                state[name] = kernels.zeros(x.numel(), x.device)
+        state["exp_avg"].lerp_(x, 1 - self.momentum)
 
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         return self.step(x, self.averaged(x, state), info)
@@ -111,7 +143,8 @@ class MuonEncoder(StepEncoder):
         self.begin(x, state, key)
         g, m = x.float() * info.clip_scale, state["exp_avg"]
         m.lerp_(g, 1 - self.feedback.momentum)
-        self._step = self.feedback.step(g, m, info).mul_(noise_factor(state))
+        self._step = self.feedback.step(g, m, info)
+        self._step.mul_(noise_factor(state) * self.feedback.turns)
         state["residual"].add_(self._step)
         return self.send(state, sections, key)
 
@@ -131,6 +164,19 @@ class MuonEncoder(StepEncoder):
     def release(self) -> None:
         super().release()
         self._step = None
+
+
+def _checked(text: object) -> str:
+    """StrategyError unless it is empty, or a strategy to which a feedback can be given."""
+    if text == "":
+        return ""
+    own = Strategy.parse(text)  # type: ignore[arg-type]
+    if own.feedback is not None or own.collective.takes_rows or own.collective.own_feedback:
+        raise StrategyError(
+            f"muon's rest is a compressor and a collective, to which it adds Adam's moments; got "
+            f"'{own}'. Use for example muon(rest=\"qsgd(4) | alltoall\")."
+        )
+    return str(own)
 
 
 def _matrix(info: StepInfo, x: Tensor) -> tuple[int, ...]:

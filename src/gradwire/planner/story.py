@@ -11,7 +11,7 @@ from gradwire.document import Document
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
 from gradwire.schema import List, Made, Map, Maybe, Number, Table, Text, Whole
-from gradwire.soundness import ONE_OF_EACH_RULE, sound
+from gradwire.soundness import ONE_OF_EACH_RULE, answering, sound
 from gradwire.strategy import Strategy
 
 _MANY = 4  # groups that are told together
@@ -63,10 +63,10 @@ class Explanation:
         """Optimizers, one of each update rule, to what is known of all groups beside it: "sound",
         "unsound" or "unknown"."""
         kinds = ("unsound", "unknown", "sound")  # the worst decides
-        texts = dict.fromkeys(group.strategy for group in self.groups)
+        judged = answering(Strategy.parse(group.strategy) for group in self.groups)
         return {
             optimizer: min(
-                (sound(text, optimizer).kind for text in texts), key=kinds.index, default="unknown"
+                (sound(own, optimizer).kind for own in judged), key=kinds.index, default="unknown"
             )
             for optimizer in ONE_OF_EACH_RULE
         }

@@ -299,7 +299,10 @@ class _Lane(threading.Thread):
         rounds = job.context.rounds()
         where = f"{job.label} in step {self._conductor.step}"
         kind, began = "encode", perf_counter()
-        move = next(rounds)
+        move = next(rounds, None)
+        if move is None:  # a step in which it has nothing to say
+            self._span(kind, job.label, began)
+            return
         while True:
             began = self._span(kind, job.label, began)
             sent = self.performer.bytes_sent(move)

@@ -116,10 +116,20 @@ class BucketContext(Context):
         """The step's moves: what the feedback measures, and the collective's own."""
         feedback, collective = self.strategy.feedback, self.strategy.collective
         # Machines compress what they have summed, in contexts of their own, which measure it.
-        whole = collective.per_node is None
-        if whole and isinstance(feedback, Measured) and self.info.step % feedback.every == 0:
-            yield from self._measure(feedback)
+        if isinstance(feedback, Measured) and collective.per_node is None:
+            if feedback.rests(self.info.step):
+                self._follow(feedback)
+                return
+            if feedback.measures(self.info.step):
+                yield from self._measure(feedback)
         yield from collective.rounds(self)
+
+    def _follow(self, feedback: Measured) -> None:
+        """In a step that is others' turn nothing is sent, and what arrives is no step."""
+        for x, state, mean in zip(self.gradients, self._states, self._means):
+            if kernels.is_finite(x):  # else a bucket whose turn it is will say so
+                feedback.follow(x.float() * self.info.clip_scale, state)
+            mean.zero_()
 
     def _measure(self, feedback: Measured) -> Generator[Move, Any, None]:
         """Numbers of all parameters in one move. Not finite anywhere, they teach nothing."""

@@ -156,6 +156,7 @@ class Shards:
     def release(self) -> None:
         for encoder in self._encoders:
             encoder.release()
+        self._encoded = 0
 
 
 def remembers(strategy: Strategy) -> bool:

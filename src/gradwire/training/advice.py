@@ -6,8 +6,7 @@ import warnings
 from collections.abc import Iterable
 
 from gradwire.errors import UsageError
-from gradwire.plan import second_rule
-from gradwire.soundness import SoundnessWarning, name_of, sound
+from gradwire.soundness import SoundnessWarning, Verdict, answering, name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import frontier
 
@@ -15,19 +14,22 @@ _MOST_RANKS = 16  # that bytes are counted for, in lockstep: more would take sec
 
 
 def advise(
-    strategies: Iterable[Strategy], optimizer: object, world: int, *, strict: bool, quiet: bool
-) -> None:
+    strategies: Iterable[Strategy], optimizer: object, world: int, *, warms_up: bool, strict: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
     """Warn, with an alternative, of a strategy that is not sound with an optimizer, if one is not.
 
-    world: how many ranks average. strict: refuse what is unsound, on every rank, and warn of what
-    is not known. quiet: do not warn; another rank does.
+    world: how many ranks average. warms_up: by whatever. strict: refuse what is unsound, on every
+    rank, and warn of what is not known. quiet: do not warn; another rank does.
 
     Raises:
         UsageError: a strategy is unsound and strict is set, or no optimizer has that name.
     """
-    verdicts = [(strategy, sound(strategy, optimizer)) for strategy in _answering(strategies)]
+    verdicts = [(strategy, sound(strategy, optimizer)) for strategy in answering(strategies)]
     wrong = [pair for pair in verdicts if pair[1].kind != "sound"]
     if not wrong:
+        if not (quiet or warms_up):
+            _ask_for_warmup(verdicts, optimizer)
         return
     strategy, verdict = min(wrong, key=lambda pair: pair[1].kind != "unsound")
     refused = strict and verdict.kind == "unsound"
@@ -42,11 +44,16 @@ def advise(
     warnings.warn(text, SoundnessWarning, stacklevel=4)
 
 
-def _answering(strategies: Iterable[Strategy]) -> list[Strategy]:
-    """All but those that another brings along: for what travels dense, or by another rule."""
-    found = list(dict.fromkeys(strategies))
-    brought = {other for s in found for other in (s.dense(), second_rule(s)) if other != s}
-    return [s for s in found if s not in brought]
+def _ask_for_warmup(verdicts: Iterable[tuple[Strategy, Verdict]], optimizer: object) -> None:
+    """Warn of a strategy that is sound only if a run begins by another one."""
+    for strategy, verdict in verdicts:
+        if (evidence := verdict.evidence) and evidence.begins:
+            warnings.warn(
+                f"'{strategy}' is known to be sound with {name_of(optimizer)} only where the "
+                f"first {evidence.warmup:.0%} of the steps travel by '{evidence.begins}' "
+                f"({evidence.row}). Pass warmup=gradwire.Warmup(steps, ['{evidence.begins}']).",
+                SoundnessWarning, stacklevel=5,
+            )  # fmt: skip
 
 
 def instead(optimizer: object, world: int) -> str:

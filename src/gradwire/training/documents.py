@@ -47,6 +47,11 @@ def _rate(text: str) -> str:
     return text
 
 
+def _sent_first(value: Any) -> Any:
+    """A warm-up's steps, or densities, or texts."""
+    return _parsed(value) if isinstance(value, str) else Number(above=0).read(value)
+
+
 MOST_RANKS = 1 << 20
 STEP = Whole(0, 1 << 48)
 _NAMES = Map(List(Text()), key=Made(Text(), _parsed))
@@ -62,7 +67,7 @@ STATE = Document(
     Table({
         "world": Whole(1, MOST_RANKS), "step": STEP, "taken": STEP,
         "seed": Whole(-(1 << 63), (1 << 64) - 1), "loss_scale": Number(above=0), "plan": _NAMES,
-        "aim": _NAMES, "warmup": List(Number(above=0)), "ranks": Map(_RANK),
+        "aim": _NAMES, "warmup": List(Made(Anything(), _sent_first)), "ranks": Map(_RANK),
     }),
     PlanError, "Load what handle.state_dict() returned in this version", FORMAT,
 )  # fmt: skip

@@ -177,7 +177,7 @@ def sharded_parameters(
 def _check_parts_do(session: Session) -> None:
     """UsageError where a strategy takes whole matrices."""
     for strategy in session.plan.strategies:
-        if strategy.feedback is not None and strategy.feedback.others() is not None:
+        if strategy.feedback is not None and strategy.feedback.rule == "orthogonal":
             raise UsageError(
                 f"'{strategy}' takes whole matrices; fully_shard leaves shards. Replicate the "
                 "model, or attach 'lloyd(2)+adam | allgather' beside gradwire.optim.AdamW."

@@ -254,7 +254,7 @@ def _reach(group: Mapping[str, Any], parameter: Tensor) -> float:
 def _kept_whole(session: Session, watched: Mapping[str, Tensor]) -> list[str]:
     """The smallest matrix that a plan steps as a whole: it must be watched from its first step."""
     strategies = {n: session.plan.strategy_of(n) for n in watched}
-    own = [n for n, s in strategies.items() if s.feedback and s.feedback.others() is not None]
+    own = [n for n, s in strategies.items() if s.feedback and s.feedback.rule == "orthogonal"]
     smallest = sorted(own, key=lambda name: watched[name].numel())[:1]
     return [name for name in smallest if watched[name].numel() <= MATRIX]
 

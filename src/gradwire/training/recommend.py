@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from gradwire.errors import PlanError, UsageError
+from gradwire.member import Evidence
 from gradwire.registry import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.runtime.lockstep import lockstep
 from gradwire.soundness import is_exact_enough, name_of, sound
@@ -55,8 +57,7 @@ def frontier(optimizer: object, ranks: int = 4) -> list[tuple[Strategy, float]]:
     for strategy in _candidates():
         verdict = sound(strategy, optimizer)
         if verdict.kind == "sound":
-            warmup = verdict.evidence.warmup if verdict.evidence else 0.0
-            found.append((strategy, _times_fewer(str(strategy), ranks, warmup)))
+            found.append((strategy, 1 / _sent(strategy, ranks, verdict.evidence)))
     return sorted(found, key=lambda pair: pair[1])
 
 
@@ -76,11 +77,27 @@ def _candidates() -> Iterator[Strategy]:
     yield from map(Strategy.parse, dict.fromkeys(texts))
 
 
+def _sent(strategy: Strategy, ranks: int, evidence: Evidence | None) -> float:
+    """In the mean over a run, of the bytes that fp32 takes."""
+    part, begins = (evidence.warmup, evidence.begins) if evidence else (0.0, "")
+    first = _share(begins or FP32, ranks) if part else 0.0
+    return part * first + (1 - part) * _share(str(strategy), ranks)
+
+
 @lru_cache(maxsize=256)
-def _times_fewer(strategy: str, ranks: int, warmup: float) -> float:
+def _share(strategy: str, ranks: int) -> float:
+    """Of a step in which all travels so."""
+    feedback = Strategy.parse(strategy).feedback
+    turns = feedback.turns if feedback else 1
     gradients = [torch.randn(_SHAPE, generator=_dice(rank)) for rank in range(ranks)]
-    dense, own = (max(lockstep(s, gradients)[1].bytes_sent) for s in (FP32, strategy))
-    return 1 / (warmup + (1 - warmup) * own / dense)
+    (dense,) = _bytes(FP32, gradients, 1)
+    return sum(_bytes(strategy, gradients, turns)) / turns / dense
+
+
+def _bytes(strategy: str, gradients: list[Tensor], steps: int) -> list[float]:
+    """That a rank sends in each step, at most."""
+    found = (lockstep(strategy, gradients, step=step)[1] for step in range(steps))
+    return [max(trace.bytes_sent) for trace in found]
 
 
 def _dice(rank: int) -> torch.Generator:

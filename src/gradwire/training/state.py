@@ -75,7 +75,7 @@ def _head(session: Session, plan: Names, aim: Names) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _warmup(session: Session) -> list[float]:
+def _warmup(session: Session) -> list[float | str]:
     """In numbers; none without."""
     warmup = session.settings.warmup
     return [] if warmup is None else [warmup.steps, *warmup.densities]
@@ -163,7 +163,7 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
         )
 
 
-def _in_words(warmup: Sequence[float]) -> str:
+def _in_words(warmup: Sequence[float | str]) -> str:
     return f"Warmup({warmup[0]:g}, {list(warmup[1:])})" if warmup else "none"
 
 

@@ -41,6 +41,21 @@ def check_promises(strategy: Strategy) -> None:
     collective.check(strategy)
 
 
+def without_feedback(text: object, whose: str) -> Strategy:
+    """A strategy to which its owner gives a feedback; StrategyError unless the text is one."""
+    from gradwire.strategy import Strategy
+
+    made = Strategy.parse(text)  # type: ignore[arg-type] # it says so itself
+    way = made.collective
+    by_parts = way.per_node is not None or way.tasks is not None
+    if made.feedback is not None or way.takes_rows or way.own_feedback or by_parts:
+        raise StrategyError(
+            f"{whose} is a compressor and a collective, between which a feedback comes; got "
+            f"'{made}'. Use for example 'qsgd(4) | alltoall'."
+        )
+    return made
+
+
 def _instead(strategy: Strategy) -> str:
     collective = strategy.collective
     alone = f"{collective.partner} | {collective}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gradwire.errors import PlanError
+from gradwire.pairs import without_feedback
 from gradwire.plan import Plan
 from gradwire.strategy import Strategy
 
@@ -54,7 +55,7 @@ class Warmup:
             )
         for text in self.densities:
             if isinstance(text, str):
-                _read(text)
+                without_feedback(text, "a warm-up's text")
 
     @staticmethod
     def exponential(steps: int, levels: int, density: float) -> Warmup:
@@ -90,30 +91,11 @@ def at_density(plan: Plan, density: float | str | None, world: int) -> Plan:
     return plan if strategies == plan.strategies else replace(plan, strategies=strategies)
 
 
-def _read(text: str) -> Strategy:
-    """PlanError unless it is a strategy to which a feedback can be given."""
-    read = Strategy.parse(text)
-    way = read.collective
-    if (
-        read.feedback
-        or way.takes_rows
-        or way.own_feedback
-        or way.per_node is not None
-        or way.tasks
-    ):
-        raise PlanError(
-            "a warm-up's text is a compressor and a collective, between which each strategy's own "
-            f"feedback comes; got '{text}'. Use for example "
-            "gradwire.Warmup(1000, ['lloyd(2) | allgather'])."
-        )
-    return read
-
-
 def _by(strategy: Strategy, text: str) -> Strategy:
     """The same feedback, and another way, of what leaves something waiting."""
     if strategy.feedback is None or not strategy.compressor.claims(1 << 20).wants_feedback:
         return strategy
-    read = _read(text)
+    read = without_feedback(text, "a warm-up's text")
     return Strategy(read.compressor, read.collective, strategy.feedback)
 
 

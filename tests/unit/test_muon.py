@@ -228,9 +228,10 @@ def test_a_step_that_is_skipped_can_be_taken_back() -> None:
         ("muon | hierarchical", "takes whole matrices; 'hierarchical' cuts them"),
         ("muon(rest='qsgd(4)')", "needs a collective after"),
         ("muon(rest=4)", "cannot read the strategy 4: it is a text"),
-        ("muon(rest='lloyd(2)+ef | allgather')", "adds Adam's moments; got 'lloyd(2)+ef"),
-        ("muon(rest='none | columns')", "adds Adam's moments; got 'none | columns'"),
-        ("muon(rest='powersgd(4)')", "adds Adam's moments; got 'powersgd(4)'"),
+        ("muon(rest='lloyd(2)+ef | allgather')", "which a feedback comes; got 'lloyd(2)+ef"),
+        ("muon(rest='none | columns')", "which a feedback comes; got 'none | columns'"),
+        ("muon(rest='none | hierarchical')", "feedback comes; got 'none | hierarchical'"),
+        ("muon(rest='powersgd(4)')", "which a feedback comes; got 'powersgd(4)'"),
     ],
 )
 def test_what_it_refuses(text: str, said: str) -> None:

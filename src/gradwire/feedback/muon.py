@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.errors import StrategyError
 from gradwire.feedback._adam import check_adam
 from gradwire.feedback._measured import Measured, noise_factor
 from gradwire.feedback._momentum import check_momentum
@@ -17,6 +16,7 @@ from gradwire.feedback._orthogonal import orthogonal
 from gradwire.feedback._step_encoder import StepEncoder
 from gradwire.local import Encoder
 from gradwire.member import Evidence, Member, UpdateRule
+from gradwire.pairs import without_feedback
 from gradwire.strategy import Compressor, Key, Sections, State, StepInfo, Strategy
 
 
@@ -58,22 +58,20 @@ class Muon(Measured):
             "lloyd(2)+muon(beta2=0.99) | alltoall", "muon", True, "gpt-muon", "muon-2-alltoall"
         ),
         Evidence(
-            'lloyd(2)+muon(beta2=0.99, rest="qsgd | alltoall", turns=4) | alltoall',
-            "muon",
-            True,
-            "gpt-muon",
-            "muon-2-turns-4-rest-4",
+            'lloyd(2)+muon(beta2=0.99, rest="qsgd | alltoall", turns=4) | alltoall', "muon", True,
+            "gpt-muon", "muon-2-turns-4-rest-4",
         ),
         Evidence(
             "lloyd(1)+muon(beta2=0.99) | alltoall", "muon", False, "gpt-muon", "muon-1-alltoall"
         ),
-    )
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum, nesterov=self.nesterov)
         check_adam(self.name, self.beta1, self.beta2, self.eps, local=self.local)
-        # The text as it prints, so that equals are equal.
-        object.__setattr__(self, "rest", _checked(self.rest))
+        if self.rest != "":  # the text as it prints, so that equals are equal
+            own = without_feedback(self.rest, "muon's rest")
+            object.__setattr__(self, "rest", str(own))
         self.check_turns()
 
     def is_as_fine_as(self, other: Member) -> bool:
@@ -164,19 +162,6 @@ class MuonEncoder(StepEncoder):
     def release(self) -> None:
         super().release()
         self._step = None
-
-
-def _checked(text: object) -> str:
-    """StrategyError unless it is empty, or a strategy to which a feedback can be given."""
-    if text == "":
-        return ""
-    own = Strategy.parse(text)  # type: ignore[arg-type]
-    if own.feedback is not None or own.collective.takes_rows or own.collective.own_feedback:
-        raise StrategyError(
-            f"muon's rest is a compressor and a collective, to which it adds Adam's moments; got "
-            f"'{own}'. Use for example muon(rest=\"qsgd(4) | alltoall\")."
-        )
-    return str(own)
 
 
 def _matrix(info: StepInfo, x: Tensor) -> tuple[int, ...]:

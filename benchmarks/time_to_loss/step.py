@@ -32,14 +32,17 @@ WIDTH, LAYERS, WORDS = 256, 12, 32000
 
 
 class Way(NamedTuple):
-    """plan: "" for none at all, "ddp" for DDP as it is. every: local steps to an exchange."""
+    """plan: "" for none at all, "ddp" for DDP as it is. steps: of a round. local: ranks take them
+    alone, and exchange at its end."""
 
     name: str
     plan: str
     muon: bool = False
-    every: int = 1
+    steps: int = 1
+    local: bool = False
 
 
+HALF_A_BIT = 'lloyd(2)+muon(turns=4, rest="lloyd(1, turns=2) | alltoall") | alltoall'
 WAYS = (
     Way("alone, AdamW", ""),
     Way("alone, Muon", "", muon=True),
@@ -47,8 +50,9 @@ WAYS = (
     Way("bf16 | allreduce", "bf16 | allreduce"),
     Way("qsgd(4) | alltoall", "qsgd(4) | alltoall"),
     Way("lloyd(2)+muon | alltoall", "lloyd(2)+muon | alltoall", muon=True),
-    Way("lloyd(1, turns=2)+muon | alltoall", "lloyd(1, turns=2)+muon | alltoall", muon=True),
-    Way("every 4th step, lloyd(1)+ef | alltoall", "lloyd(1)+ef | alltoall", muon=True, every=4),
+    Way("lloyd(2)+muon(turns=4) | alltoall", "lloyd(2)+muon(turns=4) | alltoall", True, 4),
+    Way("muon(turns=4), rest by half a bit", HALF_A_BIT, True, 4),
+    Way("every 4th step, lloyd(1)+ef | alltoall", "lloyd(1)+ef | alltoall", True, 4, local=True),
 )
 
 
@@ -60,7 +64,7 @@ def model() -> nn.Module:
 
 
 def trainer(way: Way, tokens: int) -> Callable[[], None]:
-    """One round of it: `every` steps."""
+    """One round of it."""
     own = model()
     whole: Any = own
     optimizer: torch.optim.Optimizer
@@ -70,8 +74,8 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
         optimizer = torch.optim.AdamW(own.parameters(), 1e-3)
     if way.plan == "ddp":
         whole = DistributedDataParallel(own)
-    elif way.every > 1:
-        gradwire.LocalSteps(own, optimizer, way.every, way.plan, outer_lr=1.0,
+    elif way.local:
+        gradwire.LocalSteps(own, optimizer, way.steps, way.plan, outer_lr=1.0,
                             outer_momentum=0.0, nesterov=False)  # fmt: skip
     elif way.plan:
         gradwire.attach(own, way.plan, optimizer=optimizer)
@@ -81,7 +85,7 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
         return cross_entropy(whole(drawn[:, :-1]).flatten(0, 1), drawn[:, 1:].flatten())
 
     def round_() -> None:
-        for _ in range(way.every):
+        for _ in range(way.steps):
             optimizer.zero_grad()
             loss().backward()
             optimizer.step()
@@ -107,7 +111,7 @@ def main() -> None:
             round_()
             dist.barrier()
             if turn:  # the first makes states and buffers
-                seconds[i].append((time.perf_counter() - began) / way.every)
+                seconds[i].append((time.perf_counter() - began) / way.steps)
     if dist.get_rank() == 0:
         print(json.dumps({w.name: round(1e3 * median(s), 1) for w, s in zip(ways, seconds)}))
     dist.destroy_process_group()

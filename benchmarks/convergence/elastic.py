@@ -1,6 +1,6 @@
 """Does a run learn as much whose number of workers changes? 4, 2, and 4 again, a third each.
 
-    python elastic.py --task gpt --method adam-2-allgather dense --rate 1.5 --seeds 3
+    python elastic.py --task gpt --method adam-2-allgather dense --rate 1.5 --seeds 0 1
 
 Each method so, and on 4 workers throughout. What workers remember passes on by the rule by which
 `attach` resumes with another number of ranks. Prints a line of JSON for each run.

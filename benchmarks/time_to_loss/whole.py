@@ -1,7 +1,7 @@
 """Seconds of whole runs of the study's `gpt` in the lab, by real ranks.
 
     python benchmarks/time_to_loss/whole.py --rate 100mbit --runs gpt,dense,2000,2 \\
-        gpt-muon,muon-2-turns-4,850,1
+        gpt-muon,muon-2-turns-4-rest-1,950,1
 
 A run is task, method, steps and how many times the task's learning rate. Dense is DDP. Losses are
 those of lockstep, to the bit but for DDP's sums, so what a run reads is in the study's records.

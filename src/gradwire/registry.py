@@ -126,8 +126,10 @@ def parse_member(family: type[M], text: str) -> M:
     families: dict[type[Member], tuple[Mapping[str, Any], str]] = {
         Compressor: (COMPRESSORS, "compressor"), Feedback: (FEEDBACK, "feedback"),
         Collective: (COLLECTIVES, "collective"),
+        Member: ({**COMPRESSORS, **FEEDBACK, **COLLECTIVES}, "member"),
     }  # fmt: skip
-    made: M = NOTATION.member(text, NOTATION.read(text), *families[family])
+    own = next(known for base, known in families.items() if issubclass(family, base))
+    made: M = NOTATION.member(text, NOTATION.read(text), *own)
     return made
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import gradwire
 from gradwire import collectives, compressors, feedback, registry
-from gradwire.strategy import Collective, Compressor, Feedback
+from gradwire.errors import StrategyError
+from gradwire.strategy import Collective, Compressor, Feedback, Member
 
 FAMILIES: dict[str, tuple[Any, dict[str, Any], type]] = {
     "compressors": (compressors, registry.COMPRESSORS, Compressor),
@@ -45,6 +46,18 @@ def test_members_are_frozen_comparable_and_hashable(family: str) -> None:
         one, other = (member(*values) for _ in range(2))
         assert one == other
         assert hash(one) == hash(other)
+
+
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [(Compressor, "lloyd(2)"), (Feedback, "ef(decay=0.9)"), (Collective, "zen"),
+     (collectives.AllGatherSum, "zen"), (Member, "zen")],
+)  # fmt: skip
+def test_a_member_is_read_alone(family: type[Member], text: str) -> None:
+    """By any class of its family, as a static method would."""
+    assert str(family.parse(text)) == text
+    with pytest.raises(StrategyError, match="'nothing' is no "):
+        family.parse("nothing")
 
 
 def test_aliases_hide_no_compressor() -> None:

@@ -16,6 +16,7 @@ from gradwire.soundness import SoundnessWarning, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.advice import advise
 from gradwire.training.recommend import frontier
+from gradwire.warmup import Warmup
 
 WEIGHTS = [torch.nn.Parameter(torch.zeros(3, 3))]
 OPTIMIZERS = ("sgd", "adamw", "muon")
@@ -193,13 +194,22 @@ def test_turns_and_a_finer_beginning_count() -> None:
 
 
 def test_a_finer_beginning_is_asked_for() -> None:
-    plan = [Strategy.parse("lloyd(1)+adam | allgather")]
-    with pytest.warns(SoundnessWarning, match=r"first 10% .*Warmup\(steps, \['lloyd\(2\) \| a"):
-        advise(plan, "adamw", 2, warms_up=False, strict=True, quiet=False)
+    """A dense one is not what was shown, and strict refuses what begins otherwise."""
+    plan, finer = (
+        [Strategy.parse("lloyd(1)+adam | allgather")],
+        Warmup(9, ["lloyd(2) | allgather"]),
+    )
+    said = r"only where the first 10% .*Warmup\(steps, \['lloyd\(2\) \| allgather'\]\)"
+    for warmup in (None, Warmup(9, [1.0])):
+        with pytest.warns(SoundnessWarning, match=said):
+            advise(plan, "adamw", 2, warmup=warmup, strict=False, quiet=False)
+        for quiet in (False, True):
+            with pytest.raises(UsageError, match=said):
+                advise(plan, "adamw", 2, warmup=warmup, strict=True, quiet=quiet)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        advise(plan, "adamw", 2, warms_up=True, strict=True, quiet=False)
-        advise(plan, "adamw", 2, warms_up=False, strict=True, quiet=True)
+        advise(plan, "adamw", 2, warmup=finer, strict=True, quiet=False)
+        advise(plan, "adamw", 2, warmup=None, strict=False, quiet=True)
 
 
 def test_numbers_out_of_range_are_refused() -> None:
@@ -241,4 +251,4 @@ def test_all_ranks_refuse_alike(quiet: bool) -> None:
     """Also where another strategy of the plan is only not known: whoever went on would wait."""
     plan = [Strategy.parse(t) for t in ("terngrad | allgather", "topk(0.01)+ef | allgather")]
     with pytest.raises(UsageError, match="strict=True refuses"):
-        advise(plan, "adamw", 2, warms_up=False, strict=True, quiet=quiet)
+        advise(plan, "adamw", 2, warmup=None, strict=True, quiet=quiet)

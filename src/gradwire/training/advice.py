@@ -9,27 +9,28 @@ from gradwire.errors import UsageError
 from gradwire.soundness import SoundnessWarning, Verdict, answering, name_of, sound
 from gradwire.strategy import Strategy
 from gradwire.training.recommend import frontier
+from gradwire.warmup import Warmup
 
 _MOST_RANKS = 16  # that bytes are counted for, in lockstep: more would take seconds
 
 
 def advise(
-    strategies: Iterable[Strategy], optimizer: object, world: int, *, warms_up: bool, strict: bool,
-    quiet: bool,
+    strategies: Iterable[Strategy], optimizer: object, world: int, *, warmup: Warmup | None,
+    strict: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Warn, with an alternative, of a strategy that is not sound with an optimizer, if one is not.
 
-    world: how many ranks average. warms_up: by whatever. strict: refuse what is unsound, on every
+    world: how many ranks average. warmup: the run's. strict: refuse what is unsound, on every
     rank, and warn of what is not known. quiet: do not warn; another rank does.
 
     Raises:
         UsageError: a strategy is unsound and strict is set, or no optimizer has that name.
     """
     verdicts = [(strategy, sound(strategy, optimizer)) for strategy in answering(strategies)]
+    if warmup is None or not any(isinstance(first, str) for first in warmup.densities):
+        verdicts = [(strategy, _from_the_first_step(verdict)) for strategy, verdict in verdicts]
     wrong = [pair for pair in verdicts if pair[1].kind != "sound"]
     if not wrong:
-        if not (quiet or warms_up):
-            _ask_for_warmup(verdicts, optimizer)
         return
     strategy, verdict = min(wrong, key=lambda pair: pair[1].kind != "unsound")
     refused = strict and verdict.kind == "unsound"
@@ -44,16 +45,16 @@ def advise(
     warnings.warn(text, SoundnessWarning, stacklevel=4)
 
 
-def _ask_for_warmup(verdicts: Iterable[tuple[Strategy, Verdict]], optimizer: object) -> None:
-    """Warn of a strategy that is sound only if a run begins by another one."""
-    for strategy, verdict in verdicts:
-        if (evidence := verdict.evidence) and evidence.begins:
-            warnings.warn(
-                f"'{strategy}' is known to be sound with {name_of(optimizer)} only where the "
-                f"first {evidence.warmup:.0%} of the steps travel by '{evidence.begins}' "
-                f"({evidence.row}). Pass warmup=gradwire.Warmup(steps, ['{evidence.begins}']).",
-                SoundnessWarning, stacklevel=5,
-            )  # fmt: skip
+def _from_the_first_step(verdict: Verdict) -> Verdict:
+    """The verdict where a run does not begin by another strategy."""
+    evidence = verdict.evidence
+    if evidence is None or not evidence.begins:
+        return verdict
+    why = (
+        f"it is sound only where the first {evidence.warmup:.0%} of the steps travel by "
+        f"'{evidence.begins}', as by warmup=gradwire.Warmup(steps, ['{evidence.begins}'])"
+    )
+    return Verdict("unsound", why, evidence)
 
 
 def instead(optimizer: object, world: int) -> str:

@@ -384,7 +384,7 @@ def _resolve(
     if settings.optimizer is not None:
         advise(
             plan.strategies, settings.optimizer, group.size(), strict=settings.strict,
-            warms_up=settings.warmup is not None, quiet=group.rank() > 0,
+            warmup=settings.warmup, quiet=group.rank() > 0,
         )  # fmt: skip
     return plan
 

@@ -186,7 +186,7 @@ class OptimizerCheck:
         ]
         advise(
             strategies, _stepping(optimizer), session.world, strict=session.settings.strict,
-            warms_up=session.settings.warmup is not None, quiet=session.rank > 0,
+            warmup=session.settings.warmup, quiet=session.rank > 0,
         )  # fmt: skip
 
     def _check_backward_over(self) -> None:

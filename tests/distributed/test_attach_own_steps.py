@@ -99,9 +99,10 @@ def test_weights_are_equal_on_all_ranks_and_frontends(two: Ranks, kind: str) -> 
 def views(kind: str) -> dict[str, bool]:
     """Where the weights are, and when."""
     model, seen = wide(), dict[str, Tensor]()
-    with attached(model, **PLANS[kind]):
+    with attached(model, **PLANS[kind]) as handle:
         optimizer = made(kind, model)
         train(model, range(3), optimizer)
+        memory = handle._session.ledger.memory["first.weight"]
         rest = model.first.weight.detach().clone()
         model.first.register_forward_pre_hook(
             lambda module, _: seen.update(view=module.weight.detach().clone())
@@ -115,7 +116,7 @@ def views(kind: str) -> dict[str, bool]:
         looked = seen["view"]
         optimizer.zero_grad()
         loss = loss_of(model, 3)
-        entered = seen["view"]
+        entered, kept = seen["view"], memory["residual"].view_as(rest).clone()
         saved = model.state_dict()["first.weight"].clone()
         loss.backward()
         optimizer.step()
@@ -128,6 +129,7 @@ def views(kind: str) -> dict[str, bool]:
         "without gradients at rest": torch.equal(looked, rest),
         "trained elsewhere": not torch.equal(entered, rest),
         "each rank elsewhere": not torch.equal(*from_all(entered)),
+        "no memory taken": torch.equal(kept, rest),
         "saved at rest": torch.equal(saved, rest),
         "equal after": equal,
         "detached it stays": torch.equal(seen["view"], after),
@@ -182,6 +184,79 @@ def _owners(model: nn.Module) -> list[Any]:
 @each
 def test_a_resume_goes_on_bit_by_bit(two: Ranks, kind: str) -> None:
     assert two.run(resumed, kind) == [True, True]
+
+
+def sent() -> tuple[bool, bool, bool]:
+    """Where a matrix is while the backward of another goes on, and once it is over."""
+    model, seen = wide(), dict[str, Tensor]()
+    with attached(model, PLAN, bucket_bytes=6000):
+        optimizer = adamw(model)
+        train(model, range(3), optimizer)
+        rest = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+        def look(_: object) -> None:
+            seen.update({name: p.detach().clone() for name, p in model.named_parameters()})
+
+        def watch(module: object, _: object, output: Tensor) -> None:
+            output.register_hook(look)
+
+        model.first.register_forward_hook(watch)
+        optimizer.zero_grad()
+        loss_of(model, 3).backward()
+        amid = torch.equal(seen["second.weight"], rest["second.weight"])
+        still = torch.equal(seen["first.weight"], rest["first.weight"])
+        after = all(torch.equal(p, rest[name]) for name, p in model.named_parameters())
+    return amid, not still, after
+
+
+def test_what_is_sent_is_at_rest_while_others_are_not(two: Ranks) -> None:
+    assert two.run(sent) == [(True, True, True)] * 2
+
+
+def changed(amid: bool) -> str:
+    """The plan after three steps: as a backward begins, by a warm-up, or between two steps."""
+    model = wide()
+    finer, warmup = "lloyd(2)+adam(beta2=0.99) | allgather", gradwire.Warmup(3, [FINER])
+    with attached(model, PLAN) as handle:
+        plan = handle.plan
+    with attached(
+        model, **{"plan": PLAN, "warmup": warmup} if amid else {"plan": finer}
+    ) as handle:
+        optimizer = adamw(model)
+        train(model, range(3), optimizer)
+        if not amid:
+            handle.adopt(plan)
+        train(model, range(3, 6), optimizer)
+        assert handle.plan == plan
+    return fingerprint(model.parameters())
+
+
+def test_a_plan_that_changes_amid_the_own_view_is_told_what_waits(two: Ranks) -> None:
+    assert two.run(changed, True) == two.run(changed, False)
+
+
+def looked_at(amid: bool) -> str:
+    """With statistics that are read between a forward and its backward."""
+    model = wide()
+    with attached(model, PLAN) as handle:
+        optimizer = adamw(model)
+        for step in range(4):
+            waits = handle.stats()["residual_norm"]
+            optimizer.zero_grad()
+            loss = loss_of(model, step)
+            if amid:
+                assert handle.stats()["residual_norm"] == pytest.approx(waits, rel=1e-4)
+            loss.backward()
+            optimizer.step()
+        own = entry(handle)["state"]["first.weight"]["residual"].clone()
+        loss_of(model, 4)
+        saved = entry(handle)["state"]["first.weight"]["residual"]
+        torch.testing.assert_close(saved, own, atol=1e-4, rtol=1e-4)
+    return fingerprint(model.parameters())
+
+
+def test_looking_amid_the_own_view_changes_nothing(two: Ranks) -> None:
+    assert two.run(looked_at, True) == two.run(looked_at, False)
 
 
 def saved_by(kind: str) -> bytes:

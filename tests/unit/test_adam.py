@@ -15,6 +15,7 @@ import gradwire.optim
 from gradwire import Plan, Strategy, lockstep
 from gradwire.errors import StrategyError
 from gradwire.feedback import ServerAdam
+from gradwire.runtime.ledger import Ledger
 from gradwire.runtime.own_view import OwnView
 from gradwire.runtime.workers import Workers
 from gradwire.training.session import describe
@@ -207,25 +208,85 @@ def test_steps_are_applied_as_they_are() -> None:
 # -- the own view ----------------------------------------------------------------------------
 
 
+def waiting(named: dict[str, nn.Parameter], text: str) -> Ledger:
+    """Of one of two workers, after exchanges of random gradients."""
+    workers = Workers(Plan.make(describe(named), Strategy.parse(text)), 2)
+    for step in range(3):
+        workers.exchange([
+            {n: drawn(3, r, step, n=p.numel()).view_as(p).to(p.dtype) for n, p in named.items()}
+            for r in range(2)
+        ])  # fmt: skip
+    return workers.ledgers[0]
+
+
 def test_the_own_view_is_left_to_the_bit() -> None:
     named = {"w": nn.Parameter(drawn(1).view(60, 50)), "b": nn.Parameter(drawn(2, n=9))}
-    plan = Plan.make(describe(named), Strategy.parse(f"lloyd(1)+{ADAM} | allgather"))
-    workers, view, rates = Workers(plan, 2), OwnView(), {"w": 0.01, "b": 0.01}
     x = {name: p.detach().clone() for name, p in named.items()}
-    view.enter(named, workers.ledgers[0], rates)
-    assert all(torch.equal(p, x[name]) for name, p in named.items()), "nothing waits yet"
-    workers.exchange([{n: drawn(3, r, n=p.numel()).view_as(p) for n, p in named.items()}
-                      for r in range(2)])  # fmt: skip
-    residual = workers.ledgers[0].memory["w"]["residual"].view(60, 50)
-    written = named["w"]._version
-    view.enter(named, workers.ledgers[0], rates)
-    assert torch.equal(named["w"], x["w"] - 0.01 * residual)
+    ledger = waiting(named, f"lloyd(1)+{ADAM} | allgather")
+    view, rates, residual = OwnView(), {"w": 0.01, "b": 0.01}, ledger.memory["w"]["residual"]
+    waits, written = residual.clone(), named["w"]._version
+    assert waits.count_nonzero() > 2000
+    view.enter(named, ledger, rates)
+    moved = torch.sub(x["w"], waits.view(60, 50), alpha=0.01)
+    assert torch.equal(named["w"], moved)
+    assert torch.equal(residual.view(60, 50), x["w"]), "no other memory is taken"
     assert torch.equal(named["b"], x["b"]), "what travels dense leaves nothing"
-    view.enter(named, workers.ledgers[0], rates)
-    assert torch.equal(named["w"], x["w"] - 0.01 * residual), "entered once, not twice"
+    view.enter(named, ledger, rates)
+    torch.testing.assert_close(named["w"].data, moved, atol=2**-22, rtol=0)  # once, not twice
     view.leave(named)
+    assert not view.entered
     assert torch.equal(named["w"], x["w"])
+    # Half of the last digit of a weight below 4, in the unit of what waits; twice.
+    torch.testing.assert_close(residual, waits, atol=2 * 2**-23 / 0.01, rtol=1e-6)
     assert named["w"]._version == written, "autograd sees nothing of it"
+
+
+def test_what_is_sent_leaves_the_own_view_alone() -> None:
+    named = {name: nn.Parameter(drawn(1).view(60, 50)) for name in ("v", "w")}
+    x = named["w"].detach().clone()
+    ledger, view = waiting(named, f"lloyd(1)+{ADAM} | allgather"), OwnView()
+    view.enter(named, ledger, {"v": 0.01, "w": 0.01})
+    moved = named["v"].detach().clone()
+    view.leave({"w": named["w"]}, ["w", "b"])
+    assert torch.equal(named["w"], x)
+    assert torch.equal(named["v"], moved)
+    assert not torch.equal(moved, x)
+
+
+def test_what_waits_can_be_changed_amid_the_own_view() -> None:
+    named = {"w": nn.Parameter(drawn(1).view(60, 50))}
+    x, view = named["w"].detach().clone(), OwnView()
+    ledger = waiting(named, f"lloyd(1)+{ADAM} | allgather")
+    waits = ledger.memory["w"]["residual"].clone()
+    view.enter(named, ledger, {"w": 0.01})
+    moved = named["w"].detach().clone()
+    view.uncover(named)
+    assert torch.equal(named["w"], moved)
+    torch.testing.assert_close(ledger.memory["w"]["residual"], waits, atol=3e-5, rtol=1e-6)
+    ledger.memory["w"]["residual"].zero_()
+    view.uncover(named)
+    assert not ledger.memory["w"]["residual"].any()
+    view.leave(named)
+    assert torch.equal(named["w"], x)
+    assert not ledger.memory["w"]["residual"].any()
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "transposed"])
+def test_the_own_view_of_other_weights(kind: str) -> None:
+    drawn_weights = drawn(1).view(50, 60)
+    one = drawn_weights.bfloat16() if kind == "bfloat16" else drawn_weights.t()
+    named = {"w": nn.Parameter(one)}
+    x, view = named["w"].detach().clone(), OwnView()
+    ledger = waiting(named, f"lloyd(1)+{ADAM} | allgather")
+    waits = ledger.memory["w"]["residual"].clone()
+    for _ in range(2):
+        view.enter(named, ledger, {"w": 0.01})
+        moved = torch.sub(x, waits.view(x.shape).to(x.dtype), alpha=0.01)
+        torch.testing.assert_close(named["w"].data, moved, atol=1e-6, rtol=0)
+        assert not torch.equal(named["w"], x)
+        view.leave(named)
+        assert torch.equal(named["w"], x)
+        torch.testing.assert_close(ledger.memory["w"]["residual"], waits, atol=5e-5, rtol=1e-6)
 
 
 def test_without_local_nothing_moves() -> None:

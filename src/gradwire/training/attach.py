@@ -116,6 +116,7 @@ class Handle:
         encode_seconds, wire_seconds, decode_seconds (in the lanes); exposed_seconds (waited for
         after backward); overlap (1 - exposed / all three); residual_norm (now).
         """
+        self._view.uncover()
         return self._session.stats.read()
 
     def state_dict(self) -> dict[str, object]:
@@ -125,9 +126,10 @@ class Handle:
         owns; but for "owners_residual", (elements of the piece that this rank owns,),
         "right_factor", (columns, rank) of a matrix, "threshold", (1,), "steps", (1,), and "noise",
         (3,), of `adam`, and "residual/1" to "residual/3" of a path's later compressions.
-        The tensors are the live ones; save them before the next backward, optimizer's step or
-        `flush`. Not collective.
+        The tensors are the live ones; save them before the next forward in training mode,
+        optimizer's step or `flush`. Not collective.
         """
+        self._view.leave()
         return state_of(self._session)
 
     def load_state_dict(

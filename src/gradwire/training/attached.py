@@ -73,8 +73,8 @@ def rest(parameters: Iterable[Tensor]) -> None:
     """They are where all ranks have them, not at this rank's own view."""
     sessions = {id(e.session): e.session for p in parameters if (e := _ATTACHED.get(p))}
     for session in sessions.values():
-        if session is not None and session.rest is not None:
-            session.rest()
+        if session is not None and session.view is not None:
+            session.view.leave()
 
 
 def velocity_of(parameter: Tensor) -> Tensor | None:

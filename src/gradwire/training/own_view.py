@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,15 +11,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.runtime.own_view import OwnView, is_local
-from gradwire.training.fsdp import shards_of
+from gradwire.training.fsdp import shard_of, shards_of
 from gradwire.training.session import Session
 
 
 class AttachedView:
     """Weights are the shared ones at rest: while a model is evaluated, saved, loaded or stepped.
 
-    A forward in training mode moves them to where this rank would be; the optimizer's step, a
-    state_dict() or load_state_dict() puts them back first.
+    A forward in training mode moves them to where this rank would be; once its gradient is there a
+    parameter is back, and all are before the optimizer's step, a state_dict() or
+    load_state_dict().
     """
 
     def __init__(self, session: Session, module: nn.Module) -> None:
@@ -27,7 +29,7 @@ class AttachedView:
         self._module, self._called, self._warned = module, False, False
         self._stepped = session.step
         self._hooks: list[Any] = []
-        session.rest = self.leave
+        session.view = self
         self.hook()
 
     def hook(self) -> None:
@@ -58,9 +60,20 @@ class AttachedView:
 
     def leave(self) -> None:
         """The shared weights are in the module; the next forward of training enters anew."""
-        if self._view.shared:
+        if self._view.entered:
             self._view.leave(shards_of(self._session.parameters))
         self._at = None
+
+    def send(self, names: Iterable[str]) -> None:
+        """The gradients of these are there, and what waits of them is about to be sent."""
+        if self._view.entered:
+            own = {name: shard_of(self._session.parameters[name]) for name in names}
+            self._view.leave(own, own)
+
+    def uncover(self) -> None:
+        """What waits can be read and changed, also amid a backward."""
+        if self._view.entered:
+            self._view.uncover(shards_of(self._session.parameters))
 
     def before_step(self) -> None:
         """The optimizer steps from the shared weights. A warning, once, where the module itself

@@ -33,6 +33,7 @@ from gradwire.warmup import Warmup, at_density
 
 if TYPE_CHECKING:
     from gradwire.training.guard import Guard
+    from gradwire.training.own_view import AttachedView
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Session:
         self.under_way = False  # an exchange whose averages nobody has waited for
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
-        self.rest: Callable[[], None] | None = None  # puts the shared weights back
+        self.view: AttachedView | None = None
         self.guard: Guard | None = None
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end, self._clip_scale = False, 1.0  # of the step under way
@@ -189,6 +190,8 @@ class Session:
     def _go_by(self, plan: Plan) -> None:
         self.conductor.stop()
         self.refuse_failed()  # another conductor would know nothing of it
+        if self.view is not None:
+            self.view.uncover()
         self.ledger.adopt(plan, self._lanes(plan))
         self._conduct()
 
@@ -353,6 +356,8 @@ class Session:
 
     def _launch(self, b: int) -> None:
         gradients = [g for g in self._slots[b] if g is not None]
+        if self.view is not None:
+            self.view.send(self.plan.buckets[b].names)
         if self.clip is not None and not self._at_end:
             self.clip.look(gradients)
         self.ledger.add_leftovers(b, gradients, self._clip_scale)

@@ -453,19 +453,82 @@ def test_what_travels_dense_is_dense_adamw(two: Ranks) -> None:
     assert two.run(small_ones) == [True, True]
 
 
-def scaled() -> str:
+def scaled(kind: str, with_scaler: bool, frontend: str = "plain") -> tuple[str, float, float]:
+    """Eight steps, of which rank 1 spoils the fourth by inf, and a dump of what waits."""
+    torch.manual_seed(0)
     model = wide()
-    try:
-        with attached(model, PLAN, scaler=torch.amp.GradScaler("cpu")):
-            return "attached"
-    except PlanError as error:
-        return str(error)
+    whole = DistributedDataParallel(model) if frontend == "ddp" else model
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=2.0**10, growth_interval=2, enabled=with_scaler
+    )  # fmt: skip
+    with attached(whole, **PLANS[kind], scaler=scaler, clip_norm=0.5) as handle:
+        optimizer = made(kind, model)
+        for step in range(8):
+            optimizer.zero_grad()
+            loss = loss_of(whole, step)
+            spoiled = step == 4
+            if spoiled and dist.get_rank() == 1:
+                loss = loss * torch.inf
+            scaler.scale(loss).backward()
+            if with_scaler or not spoiled:
+                scaler.step(optimizer)
+            scaler.update()
+        assert are_equal(model)
+        reached = scaler.get_scale()
+        waits = handle.stats()["residual_norm"]
+        if kind != "muon in turns":
+            optimizer.zero_grad()
+            handle.flush()
+            scaler.step(optimizer)
+    return fingerprint(model.parameters()), reached, waits
 
 
-def test_steps_have_no_loss_scale(two: Ranks) -> None:
-    for said in two.run(scaled):
-        assert said.startswith(f"'{gradwire.Strategy.parse(PLAN)}' sends an optimizer's steps")
-        assert "Train in bfloat16" in said
+@pytest.mark.parametrize("frontend", ["plain", "ddp"])
+@each
+def test_the_scale_of_a_loss_is_none_of_steps(two: Ranks, kind: str, frontend: str) -> None:
+    (one, scale, waits), *others = two.run(scaled, kind, True, frontend)
+    assert scale > 2.0**10
+    assert waits > 0
+    assert [(one, scale)] == [(x, y) for x, y, _ in others]
+    assert [x for x, *_ in two.run(scaled, kind, False, frontend)] == [one, one]
+
+
+def stepped_without() -> str:
+    """A scaler that scaled, and does not take the step."""
+    model = wide()
+    scaler = torch.amp.GradScaler("cpu")
+    with attached(model, PLAN, scaler=scaler):
+        optimizer = adamw(model)
+        scaler.scale(loss_of(model, 0)).backward()
+        return raised(optimizer.step)
+
+
+def test_a_step_is_taken_by_the_scaler(two: Ranks) -> None:
+    for said in two.run(stepped_without):
+        assert "Step by scaler.step(optimizer)" in said
+
+
+def half_precision(fused: bool) -> list[float]:
+    model = wide()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    with attached(model, "lloyd(2)+adam(beta2=0.99) | allgather", scaler=scaler):
+        optimizer = gradwire.optim.AdamW(model.parameters(), 1e-2, betas=BETAS, fused=fused)
+        losses = []
+        for step in range(25):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = loss_of(model, step % 2)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_half_precision_learns(two: Ranks, fused: bool) -> None:
+    for losses in two.run(half_precision, fused):
+        assert losses[-1] < losses[0] / 10
 
 
 def local_steps() -> str:

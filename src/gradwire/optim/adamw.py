@@ -37,6 +37,8 @@ class AdamW(torch.optim.AdamW):
     def __init__(self, params: Any, *args: Any, moments_kept: bool | None = None, **kwargs: Any):
         super().__init__(params, *args, **kwargs)
         self._kept = moments_kept
+        # A GradScaler takes its scale out before the step then, also with fused=True.
+        self._step_supports_amp_scaling = False
 
     def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
         return {**super().__getstate__(), "_kept": self._kept}

@@ -165,8 +165,14 @@ class Ledger:
             tensor.mul_(factor) if factor else tensor.zero_()
 
     def scale(self, factor: float) -> None:
-        """All that is remembered, times factor: gradients come in another unit from now on."""
-        for values in (*self.memory.values(), self.leftovers):
+        """All that is remembered of gradients, times factor: they come in another unit from now
+        on. An optimizer's steps do not."""
+        feedbacks = {name: self.plan.strategy_of(name).feedback for name in self.memory}
+        own = [
+            state for name, state in self.memory.items()
+            if (feedback := feedbacks[name]) is None or feedback.rule == "linear"
+        ]  # fmt: skip
+        for values in (*own, self.leftovers):
             for tensor in values.values():
                 tensor.mul_(factor)
 

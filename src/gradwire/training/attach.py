@@ -49,7 +49,7 @@ from gradwire.training.hidden import others
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
-from gradwire.training.session import Session, Settings, describe, unscaled
+from gradwire.training.session import Session, Settings, describe
 from gradwire.training.state import load, state_of, wanted
 from gradwire.training.trainable import Frozen, trainable
 from gradwire.warmup import Warmup, at_density
@@ -275,11 +275,11 @@ def attach(
         described = describe(shards_of(parameters), module)
         agreed = _same_everywhere(
             group, device, f"{settings} {scaler is not None}",
-            lambda: unscaled(_resolve(
+            lambda: _resolve(
                 plan, described, settings, group, bucket_bytes=bucket_bytes,
                 buckets=buckets, lanes=lanes, dense=excluded(module, parameters, exclude),
                 others=others(module, optimizer),
-            ), scaler),
+            ),
         )  # fmt: skip
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)
@@ -370,7 +370,7 @@ def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> P
             f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
         )
     session.ledger.check_next(plan)
-    return unscaled(plan, session.scaler)
+    return plan
 
 
 def _resolve(

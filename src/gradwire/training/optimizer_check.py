@@ -203,8 +203,14 @@ class OptimizerCheck:
             )
 
     def _check_scaler(self) -> None:
-        """What waits is in the unit of the gradients, which a scaler changes."""
-        found = calling_scaler() if self._session.has_memory else None
+        """What waits is in the unit of the gradients, which a scaler changes; steps arrive with
+        its scale, too, as it will take it out."""
+        found, told = calling_scaler() if self._session.has_memory else None, self._session.scaler
+        if self._sends_steps and told is not None and told.is_enabled() and found is None:
+            raise UsageError(
+                "what arrives has the scale of the loss, which a GradScaler takes out; this step "
+                "is not taken by the one that attach was told of. Step by scaler.step(optimizer)."
+            )
         if found is not None and found is not self._session.scaler:
             raise UsageError(
                 "residuals follow the scale of the loss, which changes while they wait; a "

@@ -320,11 +320,11 @@ class Session:
         steps."""
         self._follow_scaler()
         waiting, averages = self.ledger.waiting(), dict[str, Tensor]()
-        for bucket in self.plan.buckets:
+        for b, bucket in enumerate(self.plan.buckets):
             dense = [p for p in bucket.parameters if not p.sparse]
             own = [waiting.get(p.name, kernels.zeros(p.elements, self.device)) for p in dense]
             if own:
-                mine = AllReduce(torch.cat(own).div_(self.world))
+                mine = AllReduce(torch.cat(own).mul_(self._unit(b)).div_(self.world))
                 total = self.performers[0].perform(mine, "flush")
                 assert isinstance(total, Tensor)
                 parts = torch.split(total, [p.elements for p in dense])
@@ -361,8 +361,13 @@ class Session:
         if self.clip is not None and not self._at_end:
             self.clip.look(gradients)
         self.ledger.add_leftovers(b, gradients, self._clip_scale)
-        info = StepInfo(self.step, self._clip_scale)
+        info = StepInfo(self.step, self._clip_scale / self._unit(b))
         self.conductor.ready(b, gradients, gradients, info)
+
+    def _unit(self, b: int) -> float:
+        """The scale of the loss, where a bucket's gradients become steps, which have none."""
+        feedback = self.plan.strategies[b].feedback
+        return self.loss_scale if feedback is not None and feedback.rule != "linear" else 1.0
 
     def _end(self, error: BaseException | None) -> None:
         try:
@@ -373,6 +378,11 @@ class Session:
 
     def _take_up(self, error: BaseException | None) -> None:
         """What a step leaves behind."""
+        for b, slots in enumerate(self._slots):
+            if (unit := self._unit(b)) != 1.0:  # which the scaler takes out of all that arrives
+                for average in slots:
+                    if average is not None:
+                        average.mul_(unit)
         if self.guard is not None:
             for name, (b, i) in self._place.items():
                 self.guard.arrived(name, self._slots[b][i])
@@ -404,15 +414,3 @@ def describe(
 def _is_sparse(module: nn.Module) -> bool:
     """By DistributedDataParallel's own rule."""
     return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
-
-
-def unscaled(plan: Plan, scaler: object) -> Plan:
-    """The plan; PlanError where gradients are scaled, and what arrives is no gradient."""
-    candidates = (plan.main_strategy, *plan.strategies)
-    steps = [s for s in candidates if s.feedback and s.feedback.rule != "linear"]
-    if scaler is not None and steps:
-        raise PlanError(
-            f"'{steps[0]}' sends an optimizer's steps, which have no loss's scale; got a "
-            "GradScaler. Train in bfloat16, which needs none, or attach 'bf16 | allreduce'."
-        )
-    return plan

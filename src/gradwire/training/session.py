@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gradwire import kernels
 from gradwire.buckets import Parameter
-from gradwire.errors import PlanError, UsageError
+from gradwire.errors import UsageError
 from gradwire.groups import Machines
 from gradwire.moves import AllReduce
 from gradwire.plan import Plan

@@ -87,8 +87,8 @@ def attach(
             exact, so the exchange then begins after backward.
         clip_overlap: clip by the norm of the step before instead, so that it need not.
         warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones.
-        scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale, and steps
-            (`adam`, `muon`) are made without it.
+        scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale, and
+            steps (`adam`, `muon`) are made without it.
         seed: of stochastic compressors.
         timeout_seconds: how long to wait for a silent peer.
         planes: pins of a network plan (`gradwire network export --format pins`), or the path of a

@@ -576,7 +576,7 @@ def test_clipping_and_flushing_by_attach(two: Ranks) -> None:
 
 
 def warmed_up() -> tuple[list[str], bool, float]:
-    """Dense AdamW for three steps; then a rank begins moments of its own."""
+    """Dense AdamW for three steps; then a rank goes on with its moments, as its own."""
     model, seen = wide(), list[str]()
     with attached(model, PLAN, warmup=gradwire.Warmup(3, (1.0,))) as handle:
         optimizer = adamw(model)
@@ -587,11 +587,11 @@ def warmed_up() -> tuple[list[str], bool, float]:
         return seen, are_equal(model), float(steps)
 
 
-def test_after_a_warm_up_moments_begin(two: Ranks) -> None:
+def test_after_a_warm_up_moments_go_on(two: Ranks) -> None:
     for seen, equal, steps in two.run(warmed_up):
         assert [text.partition("(")[0] for text in seen] == ["server_adam"] * 3 + ["adam"] * 3
         assert equal
-        assert steps == 3
+        assert steps == 6
 
 
 def sharded() -> tuple[bool, bool]:

@@ -88,13 +88,22 @@ class Measured(Feedback):
         """Their mean over the ranks, which is finite, into the state."""
         *_, squares = mean
         found = torch.stack([squares, mean[:-1].square().sum()])
-        if NOISE in state:
+        is_first = NOISE not in state or not state[NOISE].any()
+        if not is_first:
             found = state[NOISE][:2].lerp(found, 1 - SMOOTHING)
         ratio = found[0] / found[1].clamp(min=torch.finfo(torch.float32).tiny)
         factor = ratio.sqrt().clamp(1.0, world**0.5)
+        if is_first and NOISE in state and "exp_avg_sq" in state:  # until now of the average
+            state["exp_avg_sq"].mul_(factor**2)
         state[NOISE] = torch.cat([found, factor.view(1)])
+
+    def go_on_from(self, moments: State) -> dict[str, Tensor]:
+        """A state that begins with moments of the average of all ranks' gradients, flat. That its
+        noise is nothing yet says so."""
+        x = moments["exp_avg"]
+        return {**moments, "residual": torch.zeros_like(x), NOISE: x.new_zeros(3)}
 
 
 def noise_factor(state: State) -> float:
     """κ, as it was measured last."""
-    return float(state[NOISE][2]) if NOISE in state else 1.0
+    return (float(state[NOISE][2]) if NOISE in state else 0.0) or 1.0

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from gradwire.errors import UsageError
 from gradwire.feedback import Adam, ServerAdam
 from gradwire.strategy import Feedback
-from gradwire.training.attached import rest
+from gradwire.training.attached import rest, sessions_of
 
 
 def closed(optimizer: Optimizer, closure: Callable[[], float] | None) -> float | None:
@@ -23,6 +23,14 @@ def closed(optimizer: Optimizer, closure: Callable[[], float] | None) -> float |
         loss = closure()
     rest(p for group in optimizer.param_groups for p in group["params"])
     return loss
+
+
+def hand_over(optimizer: Optimizer) -> None:
+    """Moments that were loaded go to the plans that keep them."""
+    from gradwire.training.moments import take  # which knows sessions; they know optimizers
+
+    for session in sessions_of(p for group in optimizer.param_groups for p in group["params"]):
+        take(session, optimizer)
 
 
 def step_kept(parameters: Sequence[Tensor], group: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import UsageError
-from gradwire.optim._kept import check_adam_kept, closed, step_kept
+from gradwire.optim._kept import check_adam_kept, closed, hand_over, step_kept
 from gradwire.strategy import Feedback
 from gradwire.training.attached import keeper_of
 
@@ -42,6 +42,12 @@ class AdamW(torch.optim.AdamW):
 
     def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
         return {**super().__getstate__(), "_kept": self._kept}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As of torch's. Moments of parameters whose attached plan keeps them, and remembers
+        nothing yet, go to the plan."""
+        super().load_state_dict(state_dict)
+        hand_over(self)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

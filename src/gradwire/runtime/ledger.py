@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import PlanError
+from gradwire.feedback._measured import Measured
 from gradwire.groups import Machines
 from gradwire.local import OF_COLLECTIVE, is_waiting
 from gradwire.plan import Plan
@@ -87,9 +88,11 @@ class Ledger:
         rule = now.feedback.recurrence() if now.feedback else None
         if now.feedback is not None and now.feedback == before.feedback:
             mine.update({key: v for key, v in state.items() if key not in OF_COLLECTIVE})
-        elif _grew(before, now) and now.feedback is not None and now.feedback.rule == "linear":
-            # Adam's second moment of an average is not that of one rank's gradient: it is begun.
-            mine.update({key: v.float() for key, v in state.items()})
+        elif _grew(before, now):
+            begun = {key: v.float() for key, v in state.items()}
+            if begun and isinstance(now.feedback, Measured):
+                begun = now.feedback.go_on_from(begun)
+            mine.update(begun)
         leaves = rule is not None and rule.sent == "leaves"
         if name in self.leftovers and (leaves or "residual" in mine):
             mine["residual"] = self.leftovers.pop(name)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
@@ -47,6 +48,7 @@ from gradwire.training.fsdp import (
 from gradwire.training.guard import Guard
 from gradwire.training.hidden import others
 from gradwire.training.module import ModuleFrontend
+from gradwire.training.moments import give, take
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
 from gradwire.training.session import Session, Settings, describe
@@ -72,6 +74,9 @@ class Handle:
         enter(session.parameters, session, self)
         self._check = OptimizerCheck(session, Frozen(module), self._view, frontend.averages)
         self._detached = False
+        told = session.settings.optimizer
+        if isinstance(told, Optimizer) and getattr(told, "asks_the_plan", False):
+            take(session, told)
 
     @property
     def plan(self) -> Plan:
@@ -184,6 +189,38 @@ class Handle:
         session = self._session
         self._check.flushed = Flushed(session.parameters, session.average_waiting())
         self._check.flushed.unscale(session.loss_scale)
+
+    def take_moments(self, optimizer: Optimizer) -> None:
+        """Go on with the moments that an optimizer remembers, of the average: those of the
+        parameters whose moments this plan keeps (`adam`, `muon`). They leave its state; what the
+        plan remembered of these is dropped. Between two steps; not collective, but for all ranks
+        to do, with the same moments.
+
+        `attach(…, optimizer=optimizer)` does so by itself, and so does the `load_state_dict` of
+        `gradwire.optim.AdamW` and `Muon`, where the plan remembers nothing yet.
+
+        Raises:
+            UsageError: it remembers no such moments.
+        """
+        self._check_between_steps()
+        if not take(self._session, optimizer, anew=True):
+            raise UsageError(
+                "a plan takes over the moments of Adam or Muon, of parameters that it steps by "
+                f"'adam' or 'muon'; by '{self._session.plan.main_strategy}' this "
+                f"{type(optimizer).__name__} has none of them. Pass the optimizer that trained "
+                "until now, with its state, and attach a strategy with adam or muon."
+            )
+
+    def give_moments(self, optimizer: Optimizer) -> None:
+        """Write the mean of all ranks' moments into an optimizer's state, as training without
+        gradwire goes on from, or a checkpoint of torch's AdamW has them: after `flush` and its
+        step. The plan keeps its own. Collective, between two steps; blocks.
+
+        Raises:
+            UsageError: ranks keep parts of parameters, inside machines or by fully_shard.
+        """
+        self._check_between_steps()
+        give(self._session, optimizer)
 
     def adopt(self, plan: Plan) -> None:
         """Go on by another plan, between two steps. Collective.

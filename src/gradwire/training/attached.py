@@ -69,11 +69,17 @@ def detach(module: nn.Module) -> None:
         owner.detach()
 
 
+def sessions_of(parameters: Iterable[Tensor]) -> list[Session]:
+    """Those by which they are exchanged."""
+    entries = (_ATTACHED.get(p) for p in parameters)
+    found = {id(e.session): e.session for e in entries if e is not None}
+    return [session for session in found.values() if session is not None]
+
+
 def rest(parameters: Iterable[Tensor]) -> None:
     """They are where all ranks have them, not at this rank's own view."""
-    sessions = {id(e.session): e.session for p in parameters if (e := _ATTACHED.get(p))}
-    for session in sessions.values():
-        if session is not None and session.view is not None:
+    for session in sessions_of(parameters):
+        if session.view is not None:
             session.view.leave()
 
 

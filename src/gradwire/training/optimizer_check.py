@@ -21,6 +21,7 @@ from gradwire.errors import UsageError
 from gradwire.feedback import Adam, Muon, ServerAdam, SharedMomentum
 from gradwire.optim.sgd import SGD, rule_of
 from gradwire.training.advice import advise, instead
+from gradwire.training.attached import keeper_of
 from gradwire.training.averages import Averages
 from gradwire.training.flushed import Flushed
 from gradwire.training.own_view import AttachedView
@@ -86,6 +87,7 @@ class OptimizerCheck:
         if all(float(g.get("lr", 1.0)) == 0.0 for g in groups):
             return  # torch makes optimizers' states by such a step, before training
         self._check_fired()
+        self._check_moments(optimizer, groups)
         self._check_decay(optimizer, groups)
         self._check_sound(optimizer, groups)
         self._seen.add(optimizer)
@@ -157,6 +159,24 @@ class OptimizerCheck:
                     "gradwire.attach(clip_norm=…), before anything is sent, and leave that out; "
                     "trainers take max_grad_norm=0."
                 )
+
+    def _check_moments(
+        self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
+    ) -> None:
+        """Of an earlier training: loaded before attach, which was not told of the optimizer."""
+        if not self._sends_steps or self._session.taken > 1:
+            return
+        params = (p for group in groups for p in group["params"])
+        unused = [p for p in params if optimizer.state.get(p) and keeper_of(p) is not None]
+        if unused:
+            warnings.warn(
+                f"'{self._own}' keeps the moments and has begun them at zero; those that "
+                f"{type(optimizer).__name__} remembers of {len(unused)} parameters are used by "
+                "nobody. Name the optimizer to attach, optimizer=…, or call "
+                "handle.take_moments(optimizer) before the first step.",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _check_decay(self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
         """λ·w of torch's SGD passes the plan's momentum by."""

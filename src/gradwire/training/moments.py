@@ -1,0 +1,104 @@
+"""Moments go from an optimizer to the plan that keeps them, and back.
+
+    dense AdamW ──► take ──► every rank's own moments ──► give ──► dense AdamW
+                             begin as the average's       their mean
+
+A rank's own gradient has the noise of its own batch, and squares that are κ² times as large as the
+average's; κ is measured in the first step, or known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradwire.errors import UsageError
+from gradwire.feedback._measured import Measured, noise_factor
+from gradwire.local import STEPS
+from gradwire.moves import AllReduce
+from gradwire.strategy import Feedback, State
+from gradwire.training.session import Session
+
+MOMENTUM, FIRST, SECOND = "momentum_buffer", "exp_avg", "exp_avg_sq"
+
+
+def take(session: Session, optimizer: Optimizer, *, anew: bool = False) -> int:
+    """Of how many parameters the plan goes on with the optimizer's moments, which are the
+    optimizer's no more. Those that are kept in parts are left where they are, and, unless `anew`,
+    those of which the plan remembers something."""
+    taken = 0
+    for name, p, feedback in _kept(session):
+        state, mine = optimizer.state.get(p), session.ledger.memory[name]
+        found = _read(state, feedback) if state else None
+        if found is not None and (anew or not mine):
+            begun = feedback.go_on_from(found) if isinstance(feedback, Measured) else found
+            mine.clear()
+            mine.update(begun)
+            del optimizer.state[p]
+            taken += 1
+    return taken
+
+
+@torch.no_grad()
+def give(session: Session, optimizer: Optimizer) -> None:
+    """Write the mean of all ranks' moments into an optimizer's state; the plan's stay. Collective.
+
+    Raises:
+        UsageError: some rank looks after a part of a parameter only.
+    """
+    parts = [name for name in session.parameters if not session.ledger.is_whole(name)]
+    if parts or any(type(p) is not nn.Parameter for p in session.parameters.values()):
+        raise UsageError(
+            "an optimizer is given the moments of whole parameters; here ranks keep parts of "
+            f"them, as of '{(parts or list(session.parameters))[0]}'. Save handle.state_dict(), "
+            "and load it where each rank keeps whole ones."
+        )
+    for name, p, feedback in _kept(session):
+        state = session.ledger.memory[name]
+        if FIRST in state:
+            optimizer.state[p] = _written(state, feedback, p, session)
+
+
+def _kept(session: Session) -> Iterator[tuple[str, nn.Parameter, Feedback]]:
+    """What is stepped by moments that the plan keeps, of what a rank looks after whole."""
+    for name, p in session.parameters.items():
+        feedback = session.plan.strategy_of(name).feedback
+        if feedback is not None and feedback.rule != "linear" and session.ledger.is_whole(name):
+            yield name, p, feedback
+
+
+def _read(state: State, feedback: Feedback) -> dict[str, Tensor] | None:
+    """What torch's optimizer remembers, as the feedback does; None if that is something else."""
+    if feedback.rule == "orthogonal":
+        return {FIRST: _flat(state[MOMENTUM])} if MOMENTUM in state else None
+    if not {FIRST, SECOND, "step"} <= set(state):
+        return None
+    steps = torch.as_tensor(state["step"], dtype=torch.float32, device=state[FIRST].device)
+    return {STEPS: steps.reshape(1).clone(), FIRST: _flat(state[FIRST]),
+            SECOND: _flat(state[SECOND])}  # fmt: skip
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.detach().float().reshape(-1).clone()
+
+
+def _written(
+    state: State, feedback: Feedback, p: nn.Parameter, session: Session
+) -> dict[str, Tensor]:
+    """As torch's optimizers remember it."""
+
+    def mean(x: Tensor) -> Tensor:
+        if not isinstance(feedback, Measured):  # it is the average's already
+            return x.clone().view(p.shape).to(p.dtype)
+        total = session.performers[0].perform(AllReduce(x / session.world), "moments")
+        assert isinstance(total, Tensor)
+        return total.view(p.shape).to(p.dtype)
+
+    if feedback.rule == "orthogonal":
+        return {MOMENTUM: mean(state[FIRST])}
+    second = state[SECOND] / noise_factor(state) ** 2
+    return {"step": state[STEPS].cpu().reshape(()).clone(), FIRST: mean(state[FIRST]),
+            SECOND: mean(second)}  # fmt: skip

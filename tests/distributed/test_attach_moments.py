@@ -1,0 +1,243 @@
+"""Moments pass from a dense optimizer to the plan that keeps them, and back."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, entry, raised
+from torch import Tensor, nn
+
+import gradwire
+
+BETAS = (0.9, 0.99)
+EXACT = "none+adam(beta2=0.99) | allgather"
+COARSE = "lloyd(2)+adam(beta2=0.99) | allgather"
+MUON = "lloyd(2)+muon(beta2=0.99) | alltoall"
+DENSE = "none | allreduce"
+Moments = dict[Tensor, dict[str, Any]]
+
+
+def model_of(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(40, 60), nn.Tanh(), nn.Linear(60, 30))
+
+
+def twin_of(model: nn.Module) -> nn.Module:
+    twin = model_of()
+    twin.load_state_dict(model.state_dict())
+    return twin
+
+
+def step_of(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Of a regression with much noise, each rank its own."""
+    dice = torch.Generator().manual_seed(1000 * step + dist.get_rank())
+    x, noise = torch.randn(8, 40, generator=dice), torch.randn(8, 30, generator=dice)
+    optimizer.zero_grad()
+    (model(x) - x[:, :30] - 3 * noise).square().mean().backward()
+    optimizer.step()
+
+
+def adamw(model: nn.Module, kind: type = gradwire.optim.AdamW) -> torch.optim.Optimizer:
+    made: torch.optim.Optimizer = kind(model.parameters(), 1e-3, betas=BETAS)
+    return made
+
+
+def muon(model: nn.Module) -> torch.optim.Optimizer:
+    return gradwire.optim.Muon.of(model, lr=1e-3, betas=BETAS)
+
+
+def trained_densely(make: Any, steps: int = 60) -> tuple[nn.Module, dict[str, Any]]:
+    """A model, and its optimizer's state."""
+    model = model_of()
+    with attached(model, DENSE):
+        optimizer = make(model)
+        for step in range(steps):
+            step_of(model, optimizer, step)
+    return model, optimizer.state_dict()
+
+
+def moved(model: nn.Module, before: nn.Module, name: str) -> Tensor:
+    return model.get_parameter(name).detach() - before.get_parameter(name).detach()
+
+
+def compared(one: Tensor, other: Tensor) -> tuple[float, float]:
+    """Lengths, and the cosine between."""
+    cosine = torch.nn.functional.cosine_similarity(one.view(-1), other.view(-1), dim=0)
+    return float(one.norm() / other.norm()), float(cosine)
+
+
+def went_on(plan: str, loads: str) -> dict[str, tuple[float, float]]:
+    """The next step by a plan with adam, beside the dense one."""
+    torch_s = lambda m: adamw(m, torch.optim.AdamW)  # noqa: E731
+    before, state = trained_densely(torch_s)
+    dense, model = twin_of(before), twin_of(before)
+    with attached(dense, DENSE):
+        optimizer = torch_s(dense)
+        optimizer.load_state_dict(copy.deepcopy(state))
+        step_of(dense, optimizer, 60)
+    optimizer = adamw(model)
+    if loads == "before":
+        optimizer.load_state_dict(copy.deepcopy(state))
+    with attached(model, plan, optimizer=optimizer if loads == "before" else None) as handle:
+        if loads == "after":
+            optimizer.load_state_dict(copy.deepcopy(state))
+        if loads == "by name":
+            torch_owner = torch_s(model)
+            torch_owner.load_state_dict(copy.deepcopy(state))
+            handle.take_moments(torch_owner)
+            assert not torch_owner.state
+        assert not optimizer.state
+        step_of(model, optimizer, 60)
+    names = [name for name, _ in model.named_parameters()]
+    return {n: compared(moved(model, before, n), moved(dense, before, n)) for n in names}
+
+
+@pytest.mark.parametrize("loads", ["before", "after", "by name"])
+def test_a_dense_job_goes_on_by_adam(four: Ranks, loads: str) -> None:
+    for found in four.run(went_on, EXACT, loads):
+        for name, (length, cosine) in found.items():
+            # The noise of all ranks' steps differs, their length does not.
+            assert 0.95 < length < 1.05, (name, length)
+            assert cosine > 0.9, (name, cosine)
+
+
+def test_what_travels_dense_goes_on_in_the_steps_of_adamw(four: Ranks) -> None:
+    for found in four.run(went_on, COARSE, "after"):
+        for name in ("0.bias", "2.bias"):
+            assert found[name] == pytest.approx((1, 1), abs=1e-4), name
+
+
+def came_back() -> dict[str, tuple[float, float]]:
+    """Thirty steps by adam, and the next one by torch's AdamW, beside adam's own."""
+    before, state = trained_densely(adamw)
+    with attached(before, EXACT) as handle:
+        optimizer = adamw(before)
+        optimizer.load_state_dict(copy.deepcopy(state))
+        for step in range(60, 90):
+            step_of(before, optimizer, step)
+        assert not optimizer.state
+        kept = copy.deepcopy(entry(handle)["state"])
+        handle.give_moments(optimizer)
+        given = copy.deepcopy(optimizer.state_dict())
+        kept_still = entry(handle)["state"]
+        assert torch.equal(kept_still["0.weight"]["exp_avg"], kept["0.weight"]["exp_avg"])
+        mine, weight = kept["0.weight"], optimizer.state[before.get_parameter("0.weight")]
+        _check_mean(weight["exp_avg"], mine["exp_avg"])
+        _check_mean(weight["exp_avg_sq"], mine["exp_avg_sq"] / mine["noise"][2] ** 2)
+        assert mine["noise"][2] > 1.2
+        assert float(weight["step"]) == 90
+        model = twin_of(before)
+        step_of(before, optimizer, 90)  # it steps by the plan still
+    after, model_before = before, twin_of(model)
+    with attached(model, DENSE):
+        dense = adamw(model, torch.optim.AdamW)
+        dense.load_state_dict(given)
+        step_of(model, dense, 90)
+    names = [name for name, _ in model.named_parameters()]
+    return {
+        n: compared(moved(model, model_before, n), moved(after, model_before, n)) for n in names
+    }
+
+
+def _check_mean(given: Tensor, own: Tensor) -> None:
+    total = own.clone()
+    dist.all_reduce(total)
+    torch.testing.assert_close(given, total.view_as(given) / dist.get_world_size())
+
+
+def test_a_dense_job_goes_on_after_adam(four: Ranks) -> None:
+    for found in four.run(came_back):
+        for name, (length, cosine) in found.items():
+            assert 0.9 < length < 1.1, (name, length)
+            assert cosine > 0.9, (name, cosine)
+
+
+def resumed() -> bool:
+    """Moments that were given, and saved beside the plan's own, are not taken for these."""
+    model = model_of()
+    with attached(model, COARSE) as handle:
+        optimizer = adamw(model)
+        for step in range(5):
+            step_of(model, optimizer, step)
+        handle.give_moments(optimizer)
+        parts = copy.deepcopy((model.state_dict(), optimizer.state_dict(), handle.state_dict()))
+        for step in range(5, 9):
+            step_of(model, optimizer, step)
+    wanted, found = model.state_dict(), []
+    for first in ("plan", "optimizer"):
+        model = model_of(3)
+        model.load_state_dict(parts[0])
+        with attached(model, COARSE) as handle:
+            optimizer = adamw(model)
+            if first == "plan":
+                handle.load_state_dict(parts[2])
+            optimizer.load_state_dict(parts[1])
+            if first == "optimizer":
+                handle.load_state_dict(parts[2])
+            for step in range(5, 9):
+                step_of(model, optimizer, step)
+        found.append(all(torch.equal(model.state_dict()[k], v) for k, v in wanted.items()))
+    return all(found)
+
+
+def test_a_resume_goes_on_with_the_plan_s_own(two: Ranks) -> None:
+    assert two.run(resumed) == [True, True]
+
+
+def by_muon() -> tuple[float, float]:
+    before, state = trained_densely(muon)
+    momentum = state["state"][0]["momentum_buffer"]
+    dense, model = twin_of(before), twin_of(before)
+    with attached(dense, DENSE):
+        optimizer = muon(dense)
+        optimizer.load_state_dict(copy.deepcopy(state))
+        step_of(dense, optimizer, 60)
+    optimizer = muon(model)
+    with attached(model, MUON, optimizer=optimizer) as handle:
+        optimizer.load_state_dict(copy.deepcopy(state))
+        assert torch.equal(entry(handle)["state"]["0.weight"]["exp_avg"], momentum)
+        step_of(model, optimizer, 60)
+        handle.give_moments(optimizer)
+        given = optimizer.state[model.get_parameter("0.weight")]
+        _check_mean(given["momentum_buffer"], entry(handle)["state"]["0.weight"]["exp_avg"])
+    return compared(moved(model, before, "0.weight"), moved(dense, before, "0.weight"))
+
+
+def test_a_dense_job_goes_on_by_muon(four: Ranks) -> None:
+    for length, cosine in four.run(by_muon):
+        assert 0.5 < length < 1.5
+        assert cosine > 0.6
+
+
+def refused() -> str:
+    model = model_of()
+    with attached(model, COARSE) as handle:
+        return raised(lambda: handle.take_moments(adamw(model)))
+
+
+def test_an_optimizer_without_moments_is_refused(two: Ranks) -> None:
+    for said in two.run(refused):
+        assert "this AdamW has none of them" in said
+
+
+def not_told() -> list[str]:
+    model, state = trained_densely(adamw, 3)
+    optimizer = adamw(model)
+    optimizer.load_state_dict(state)
+    with attached(model, COARSE), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(3):
+            step_of(model, optimizer, step)
+    return [str(w.message) for w in caught if "used by nobody" in str(w.message)]
+
+
+def test_moments_that_nobody_uses_are_told_of_once(two: Ranks) -> None:
+    for said in two.run(not_told):
+        assert len(said) == 1
+        assert "of 4 parameters" in said[0]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
+from rivals import DeMo, Dion, SparseLoCo, ZeroOneAdam
 from task import Settings
 from torch import nn
 from torch.optim import Optimizer
@@ -94,7 +96,7 @@ class Method:
         clips: "average" after the exchange, "local" each worker's own before it.
         follows_rate: what waits keeps the learning rate that it came with, as by `attach`.
         optimizer: of the averages.
-        workers: what performs the exchange; a negative control has its own.
+        workers: what performs the exchange; a negative control has its own, and a rival.
         every: steps that each worker takes alone, by an optimizer of its own, before what travels
             is how far it came (`gradwire.LocalSteps`, whose outer step is the mean).
     """
@@ -261,4 +263,38 @@ LOCAL = tuple(
 )  # fmt: skip
 """Likewise: local steps."""
 
-BY_NAME = {method.name: method for method in (*METHODS, DENSE_LOCAL, *MORE, *LOCAL)}
+_DENSE = Method("", "none | allreduce", follows_rate=False)
+_DION = f"none+muon(momentum={MOMENTUM}, beta1={BETAS[0]}, beta2={BETAS[1]}{{}}) | allgather"
+RIVALS = (
+    *(
+        Method(
+            f"dion-{rank}{name}", _DION.format(f', rest="{rest}"'), follows_rate=False,
+            optimizer=muon_kept, workers=partial(Dion, rank=rank, momentum=MOMENTUM),
+        )
+        for name, rest in (("", "none | allreduce"), ("-rest-4", "qsgd(4) | alltoall"))
+        for rank in (2, 4, 12, 24)
+    ),
+    *(
+        replace(
+            _DENSE, name=f"demo-{waves}", optimizer=moments_kept,
+            workers=partial(DeMo, share=waves / 4096),
+        )
+        for waves in (8, 32, 128)
+    ),
+    *(
+        replace(
+            _DENSE, name=f"sparseloco-{every}{name}", every=every,
+            workers=partial(SparseLoCo, of_senders=bool(name)),
+        )
+        for every in (4, 15)
+        for name in ("", "-senders")
+    ),
+    Method(
+        "zero-one-adam", _ADAM.format("none", "allgather"), optimizer=moments_kept,
+        workers=partial(ZeroOneAdam, betas=BETAS),
+    ),
+)  # fmt: skip
+"""Likewise: what others have published (`rivals`). The number is Dion's rank, DeMo's waves, and
+SparseLoCo's local steps; "senders": its mean is over those alone that sent an element."""
+
+BY_NAME = {method.name: method for method in (*METHODS, DENSE_LOCAL, *MORE, *LOCAL, *RIVALS)}

@@ -20,6 +20,7 @@ from tasks import TASKS
 
 import gradwire
 from gradwire.plan import Plan
+from gradwire.runtime.workers import Workers
 from gradwire.training.hidden import others
 from gradwire.training.session import describe
 from gradwire.warmup import at_density
@@ -40,10 +41,10 @@ def compare(run: Run) -> Comparison:
     Raises SystemExit for a method that `attach` does not have.
     """
     method = BY_NAME[run.method]
-    if method.whole or not method.follows_rate:
+    if method.whole or not method.follows_rate or method.workers is not Workers:
         raise SystemExit(
-            "processes train by `attach`, which selects tensor by tensor and lets what waits keep "
-            f"its rate; {run.method} does not. Take dense, dgc, ef-topk, gtopk or the like."
+            "processes train by `attach`: by a plan, tensor by tensor, and what waits keeps its "
+            f"rate; {run.method} does not. Take dense, dgc, ef-topk, gtopk or the like."
         )
     training = Training(run)
     while not training.is_over:

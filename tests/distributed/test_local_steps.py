@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -19,8 +20,10 @@ from gradwire import LocalSteps
 from gradwire.errors import PlanError, UsageError
 from gradwire.training.attached import is_attached
 from gradwire.training.fragments import split
+from gradwire.training.rounds import steps_to_a_round
 
 AVERAGE: dict[str, Any] = {"outer_lr": 1.0, "outer_momentum": 0.0, "nesterov": False}
+DILOCO: dict[str, Any] = {"outer_lr": 0.7, "outer_momentum": 0.9, "nesterov": True}
 DENSE, SPARSE = "none | allreduce", "topk(0.1)+ef | allgather"
 
 
@@ -59,7 +62,7 @@ def test_one_step_to_a_round_is_data_parallel(three: Ranks) -> None:
 def rounds(fragments: int, delay: int) -> tuple[list[bool], list[float], list[bool]]:
     model = small(seed=dist.get_rank())
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    local = LocalSteps(model, optimizer, 4, SPARSE, fragments=fragments, delay=delay)
+    local = LocalSteps(model, optimizer, 4, SPARSE, fragments=fragments, delay=delay, **DILOCO)
     before = flat(model)
     assert len({fingerprint([x]) for x in from_all(before)}) == 1, "rank 0's, to begin with"
     equal = train(model, optimizer, range(12))
@@ -122,7 +125,7 @@ def test_no_progress_is_lost(three: Ranks) -> None:
 def by_plan(plan: str) -> Tensor:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    local = LocalSteps(model, optimizer, 2, plan)
+    local = LocalSteps(model, optimizer, 2, plan, **DILOCO)
     train(model, optimizer, range(8))
     local.detach()
     return flat(model)
@@ -138,13 +141,15 @@ def met_twice() -> bool:
     """No step, no progress: nothing moves, not even by the outer momentum."""
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    local = LocalSteps(model, optimizer, 3, DENSE, fragments=2)
+    local = LocalSteps(model, optimizer, 3, DENSE, fragments=2, **DILOCO)
     train(model, optimizer, range(7))
     local.synchronize()
     before = flat(model)
     local.synchronize()
     twin = small()
-    again = LocalSteps(twin, torch.optim.SGD(twin.parameters(), 0.1), 3, DENSE, fragments=2)
+    again = LocalSteps(
+        twin, torch.optim.SGD(twin.parameters(), 0.1), 3, DENSE, fragments=2, **DILOCO
+    )
     again.load_state_dict(copy.deepcopy(local.state_dict()))
     anchors = [a.detach().clone() for f in again.fragments for a in f.anchors.parameters()]
     again.synchronize()
@@ -288,6 +293,49 @@ def test_what_is_named_is_found_in_its_fragment(three: Ranks) -> None:
     assert three.run(travels) == [(wanted, [["norm.bias"], ["two.bias"]])] * 3
 
 
+def found(slow: str) -> tuple[int, list[int]]:
+    """The steps to a round, where a step or an exchange takes 60 ms more; and when all were
+    equal."""
+    model = small(seed=dist.get_rank())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if slow == "step":
+        model.register_forward_pre_hook(lambda *_: time.sleep(0.06))
+    local = LocalSteps(model, optimizer)
+    land = local.fragments[0].land
+
+    def landed_late(*args: Any) -> None:
+        time.sleep(0.06)
+        land(*args)
+
+    if slow == "exchange":
+        local.fragments[0].land = landed_late  # type: ignore[method-assign]
+    equal = train(model, optimizer, range(30))
+    again = small()
+    other = LocalSteps(again, torch.optim.SGD(again.parameters(), 0.1))
+    other.load_state_dict(local.state_dict())
+    assert other.every == local.every
+    assert other._rounds is None
+    for own in (local, other):
+        own.detach()
+    return local.every, [step + 1 for step, same in enumerate(equal) if same]
+
+
+@pytest.mark.parametrize("slow", ["step", "exchange"])
+def test_the_steps_to_a_round_are_found(three: Ranks, slow: str) -> None:
+    for every, equal in three.run(found, slow):
+        assert every == 8 if slow == "exchange" else every <= 4
+        later = [step for step in range(13, 31) if step % every == 0]
+        assert equal == [4, 8, 12, *later]
+
+
+@pytest.mark.parametrize(
+    ("step", "exchange", "every"),
+    [(1.0, 0.0, 1), (1.0, 0.1, 1), (1.0, 0.11, 2), (1.0, 0.4, 4), (0.1, 9.0, 8)],
+)
+def test_an_exchange_takes_a_tenth_of_a_round(step: float, exchange: float, every: int) -> None:
+    assert steps_to_a_round(step, exchange) == every
+
+
 def kept(keep: float) -> float:
     """How far from keep·θ here + (1 - keep)·θ of all, where the rank went on for a step."""
     model = small()
@@ -346,6 +394,8 @@ def refused(options: dict[str, Any]) -> str:
         ({"every": 2.5}, "every=2.5"),
         ({"plan": "dgc(0.1) | allgather"}, "Pass outer_momentum=0.9, nesterov=False"),
         ({"plan": "dgc(0.1) | allgather", "outer_momentum": 0.5}, "got outer_momentum=0.5"),
+        ({"every": None, "fragments": 2}, "got every=None with fragments=2, delay=0"),
+        ({"every": None, "delay": 1}, "Pass every"),
         ({"fragments": 5}, "fragments=5"),
         ({"fragments": 2, "delay": 2}, "delay=2"),
         ({"keep": 1.0}, "keep=1.0"),
@@ -407,7 +457,9 @@ def alone() -> tuple[str, str, bool]:
     """What else may be done with a model that takes local steps, and after them."""
     model = small()
     optimizer = gradwire.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    local = LocalSteps(model, optimizer, 2, "dgc(0.1) | allgather", nesterov=False)
+    local = LocalSteps(
+        model, optimizer, 2, "dgc(0.1) | allgather", **{**DILOCO, "nesterov": False}
+    )
     train(model, optimizer, range(4))  # its momentum is its own, not the plan's
     said = raised(lambda: gradwire.attach(model, DENSE))
     malformed = raised(lambda: local.load_state_dict({"model": {}}))

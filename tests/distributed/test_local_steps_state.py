@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from ranks import Ranks
 from small import fingerprint, raised, small
-from test_local_steps import DENSE, SPARSE, flat, train
+from test_local_steps import DENSE, DILOCO, SPARSE, flat, train
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
@@ -25,7 +25,7 @@ from gradwire.errors import PlanError, UsageError
 def made(seed: int, plan: str = SPARSE) -> tuple[nn.Module, torch.optim.Optimizer, LocalSteps]:
     model = small(seed)
     optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    return model, optimizer, LocalSteps(model, optimizer, 4, plan, fragments=2)
+    return model, optimizer, LocalSteps(model, optimizer, 4, plan, fragments=2, **DILOCO)
 
 
 def interrupted(plan: str, stop: int) -> bool:

@@ -77,6 +77,8 @@ _FRAGMENT = Table({
     "gradwire": Made(Anything(), STATE.take),
 })  # fmt: skip
 LOCAL_STEPS = Document(
-    "a state of local steps", Table({"step": STEP, "fragments": Map(_FRAGMENT)}), UsageError,
+    "a state of local steps",
+    Table({"step": STEP, "every": Whole(1), "fragments": Map(_FRAGMENT)}),
+    UsageError,
     "Pass what its state_dict() returned, or a list of all ranks'",
 )  # fmt: skip

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire.errors import PlanError, UsageError
+from gradwire.moves import AllReduce
 from gradwire.optim.sgd import SGD
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach
@@ -80,6 +81,13 @@ class Fragment:
         for name, anchor in self.anchors.named_parameters():
             here = self.parameters[name]
             here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
+
+    def mean_of(self, number: int) -> int:
+        """Over the ranks, rounded. Collective."""
+        own = torch.tensor([float(number)], device=self._session.device)
+        total = self._session.performers[0].perform(AllReduce(own), "steps to a round")
+        assert isinstance(total, Tensor)
+        return round(float(total) / self._session.world)
 
     def refuse_failed(self) -> None:
         """UsageError once an exchange failed: this rank would go on alone."""

@@ -4,7 +4,8 @@
         ▲                                                                │
         └─────────────── θ - outer step of mean Δ  ◄─────────────────────┘
 
-DiLoCo (Douillard et al. 2023): the mean of Δ is a gradient to an outer SGD with Nesterov momentum.
+The mean of Δ is a gradient to an outer SGD: with rate 1 it steps to the average of parameters; with
+Nesterov momentum it is DiLoCo (Douillard et al. 2023).
 Compressors, feedback and collectives are those of gradients: what was not sent of Δ waits. With
 fragments (Streaming DiLoCo, Douillard et al. 2025) parts of the model take turns, so that the wire
 is used evenly; with a delay the exchange goes on while the next steps are taken.
@@ -33,6 +34,7 @@ from gradwire.training.exclude import excluded
 from gradwire.training.fragments import Fragment, split
 from gradwire.training.fsdp import is_sharded
 from gradwire.training.optimizer_check import calling_scaler, makes_states
+from gradwire.training.rounds import FIRST, ROUNDS, Rounds
 from gradwire.training.trainable import Frozen, held, trainable
 
 
@@ -47,13 +49,16 @@ class LocalSteps:
             0's parameters and buffers are broadcast; weights are loaded before, or `reset` after.
         optimizer: of its parameters; its steps are counted. Its state stays with the rank. No
             GradScaler, which would skip steps on one rank and not on another.
-        every: steps to a round.
+        every: steps to a round. None: the fewest with which an exchange takes a tenth as long as
+            they do, at most 8. The first 12 steps, in rounds of 4, find it; `every` of this object
+            says it then. Without fragments and delay.
         plan: how Δ travels: a strategy's text or `Strategy`. Δ is fp32, or float64 where the
             parameter is, which travels whole, as `attach` says. With `dgc(momentum=…,
             nesterov=…)` the plan keeps the outer momentum, so they must be `outer_momentum` and
             `nesterov`.
-        outer_lr, outer_momentum, nesterov: of the outer SGD (DiLoCo's defaults). 1, 0 and False
-            make it the average of parameters.
+        outer_lr, outer_momentum, nesterov: of the outer SGD. By default it steps to the average of
+            parameters, which short rounds want; DiLoCo's 0.7, 0.9 and True are for rounds of
+            dozens of steps, in long runs.
         fragments: into how many parts, of about equal size, the parameters are split; part f is
             exchanged f·every/fragments steps after part 0.
         delay: steps between the beginning of an exchange and its use, below every/fragments.
@@ -68,11 +73,19 @@ class LocalSteps:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, every: int, plan: str | Strategy, *,
-        outer_lr: float = 0.7, outer_momentum: float = 0.9, nesterov: bool = True,
+        self, model: nn.Module, optimizer: Optimizer, every: int | None = None,
+        plan: str | Strategy = "lloyd(1)+ef | alltoall", *,
+        outer_lr: float = 1.0, outer_momentum: float = 0.0, nesterov: bool = False,
         fragments: int = 1, delay: int = 0, keep: float = 0.5,
         process_group: dist.ProcessGroup | None = None, **options: Any,
     ) -> None:  # fmt: skip
+        self._rounds = Rounds() if every is None else None
+        if self._rounds is not None and (fragments > 1 or delay):
+            raise UsageError(
+                "the steps to a round are found where an exchange is waited for, of the whole "
+                f"model; got every=None with fragments={fragments}, delay={delay}. Pass every."
+            )
+        every = FIRST if every is None else every
         _check(model, every, plan, fragments, delay, keep)
         _check_outer(plan, outer_momentum, nesterov)
         _refuse_scaler("scaler" in options)
@@ -121,6 +134,8 @@ class LocalSteps:
         if makes_states():
             return
         self.step += 1
+        if self._rounds is not None:
+            self._rounds.step_over()
         for f, fragment in enumerate(self.fragments):
             since = (self.step - f * self.every // len(self.fragments)) % self.every
             if fragment.under_way and since == self.delay:
@@ -129,6 +144,10 @@ class LocalSteps:
                 fragment.launch(self.step)
                 if not self.delay:
                     fragment.land()
+                if self._rounds is not None:
+                    self._rounds.exchange_over()
+        if self._rounds is not None and self._rounds.are_enough:
+            self.every, self._rounds = self.fragments[0].mean_of(self._rounds.found()), None
 
     def synchronize(self) -> None:
         """Exchange all progress now, as before an evaluation or a checkpoint: all ranks have the
@@ -162,6 +181,7 @@ class LocalSteps:
         rank's. Between rounds of `delay`: UsageError while an exchange is under way."""
         return {
             "step": self.step,
+            "every": self.every,
             "fragments": {f"{i}": own.state_dict() for i, own in enumerate(self.fragments)},
         }
 
@@ -174,7 +194,8 @@ class LocalSteps:
         With another number of ranks, pass a list of all ranks' states, as to
         `Handle.load_state_dict`, saved after `synchronize()`: progress since the last exchange is
         in the model of each rank. strict: as there. Of the outer SGD only momenta are loaded;
-        `outer_lr`, `outer_momentum` and `nesterov` stay the constructor's.
+        `outer_lr`, `outer_momentum` and `nesterov` stay the constructor's, and so does `every`;
+        where that is None rounds go on as long as they were.
 
         Raises:
             UsageError: it is no such state, has other fragments, or is not whole.
@@ -201,6 +222,8 @@ class LocalSteps:
         for fragment in self.fragments:
             fragment.drop()
         self.step = given[0]["step"]
+        if self._rounds is not None and self.step >= FIRST * ROUNDS:
+            self.every, self._rounds = given[0]["every"], None
         for take in take_over:
             take()
 

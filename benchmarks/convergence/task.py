@@ -123,13 +123,14 @@ def linear() -> Schedule:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In eval mode and without gradients; in train mode after."""
+    """In eval mode and without gradients; after that in the mode that it was in."""
+    was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train()
+        model.train(was_training)
 
 
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor, at_once: int = 1000) -> float:

@@ -2,7 +2,7 @@
 
 from task import Task
 
-from tasks import digits, glyphs, gpt, language, llama, speech, words
+from tasks import digits, glyphs, gpt, language, llama, lora, speech, vit, words
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -11,12 +11,15 @@ TASKS: dict[str, Task] = {
         glyphs.TASK,
         language.FAST,
         language.TASK,
+        vit.TASK,
+        vit.MUON,
         gpt.TASK,
         gpt.MUON,
         speech.TASK,
         llama.TASK,
         llama.MUON,
         digits.TASK,
+        lora.TASK,
         words.TASK,
     )
 }

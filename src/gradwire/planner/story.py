@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +12,7 @@ from gradwire.document import Document
 from gradwire.errors import PlanError
 from gradwire.planner.candidates import BF16, FP32
 from gradwire.schema import List, Made, Map, Maybe, Number, Table, Text, Whole
-from gradwire.soundness import ONE_OF_EACH_RULE, answering, sound
+from gradwire.soundness import ONE_OF_EACH_RULE, Verdict, answering, sound
 from gradwire.strategy import Strategy
 
 _MANY = 4  # groups that are told together
@@ -63,17 +64,32 @@ class Explanation:
         """Optimizers, one of each update rule, to what is known of all groups beside it: "sound",
         "unsound" or "unknown"."""
         kinds = ("unsound", "unknown", "sound")  # the worst decides
-        judged = answering(Strategy.parse(group.strategy) for group in self.groups)
         return {
-            optimizer: min(
-                (sound(own, optimizer).kind for own in judged), key=kinds.index, default="unknown"
-            )
-            for optimizer in ONE_OF_EACH_RULE
+            optimizer: min((v.kind for v in verdicts), key=kinds.index, default="unknown")
+            for optimizer, verdicts in self._verdicts.items()
         }
+
+    @property
+    def begins(self) -> dict[str, str]:
+        """Those of these optimizers with which it is sound only if the first steps go by another
+        strategy, to what that is."""
+        return {
+            optimizer: f"'{known.begins or FP32}' in the first {known.warmup:.0%} of its steps"
+            for optimizer, verdicts in self._verdicts.items()
+            if self.sound_with[optimizer] == "sound"
+            for known in (verdict.evidence for verdict in verdicts)
+            if known is not None and known.warmup
+        }
+
+    @cached_property
+    def _verdicts(self) -> dict[str, list[Verdict]]:
+        judged = answering(Strategy.parse(group.strategy) for group in self.groups)
+        return {name: [sound(own, name) for own in judged] for name in ONE_OF_EACH_RULE}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "gap": self.gap, "sound_with": self.sound_with}
+        more = {"gap": self.gap, "sound_with": self.sound_with, "begins": self.begins}
+        return {**asdict(self), **more}
 
     def as_text(self) -> str:
         """For people."""
@@ -106,6 +122,7 @@ class Explanation:
         words = {"sound": "sound with", "unsound": "learns less with", "unknown": "not known with"}
         said = (f"{words[kind]} {', '.join(names)}" for kind, names in known.items())
         lines.append("; ".join(said))
+        lines += [f"with {name} a run begins by {how}" for name, how in self.begins.items()]
         return lines
 
 

@@ -51,7 +51,18 @@ def test_it_says_with_which_optimizers_the_plan_is_sound() -> None:
     assert story.sound_with == {"sgd": "sound", "adamw": "unsound", "muon": "unknown"}
     last = "  sound with sgd; learns less with adamw; not known with muon"
     assert last in story.as_text().splitlines()
+    assert story.begins == {}
     assert set(told(BF16).sound_with.values()) == {"sound"}
+
+
+def test_it_says_by_what_a_run_must_begin() -> None:
+    story = explain(judge(SLOW, choose(SLOW, lanes=[1]).best.plan, lanes=[1]), SLOW)
+    coarse = "onebit+shared_momentum(0.9) | alltoall"
+    story = replace(story, groups=tuple(replace(g, strategy=coarse) for g in story.groups))
+    begins = "'none | allreduce' in the first 20% of its steps"
+    assert story.begins == {"adamw": begins}
+    assert f"  with adamw a run begins by {begins}" in story.as_text().splitlines()
+    assert story.to_json()["begins"] == story.begins
 
 
 def test_do_not_compress() -> None:

@@ -139,3 +139,27 @@ def _settled(named: str | None) -> list[str]:
     handle.detach()
     dist.barrier()
     return known
+
+
+def local_steps_of(kind: str, strict: bool) -> tuple[list[str], str]:
+    model = small()
+    is_muon = kind == "Muon"
+    inner = gradwire.optim.Muon.of(model) if is_muon else MADE[kind](model.parameters())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            gradwire.LocalSteps(model, inner, 4, strict=strict).detach()
+            ended = ""
+        except UsageError as error:
+            ended = str(error)
+    return [str(w.message) for w in caught if w.category is SoundnessWarning], ended
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("kind", ["AdamW", "SGD", "Muon"])
+def test_local_steps_of_adam_are_said_to_learn_less(two: Ranks, kind: str, strict: bool) -> None:
+    for rank, (warned, ended) in enumerate(two.run(local_steps_of, kind, strict)):
+        assert len(warned) == (kind == "AdamW" and not strict and rank == 0)
+        assert bool(ended) == (kind == "AdamW" and strict)
+        for said in (*warned, ended):
+            assert not said or "local steps of AdamW learn less" in said

@@ -13,6 +13,7 @@ is used evenly; with a delay the exchange goes on while the next steps are taken
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from glob import escape
 from typing import Any
@@ -25,7 +26,9 @@ from torch.optim import Optimizer
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import rule_of
 from gradwire.plan import Plan
+from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
+from gradwire.training.advice import instead
 from gradwire.training.attach import broadcast
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.ddp import inner
@@ -64,7 +67,9 @@ class LocalSteps:
         delay: steps between the beginning of an exchange and its use, below every/fragments.
         keep: with delay, how much of a rank's own progress meanwhile is mixed in: θ = keep·θ here
             + (1 - keep)·θ of all.
-        process_group, options: as of `gradwire.attach`, but for `scaler` and `guard`.
+        process_group, options: as of `gradwire.attach`, but for `scaler` and `guard`. strict=True
+            refuses an optimizer whose local steps are known to learn less (AdamW and its kin), of
+            which there is a warning otherwise.
 
     Raises:
         UsageError: the model is synchronized otherwise, the optimizer is another's, or numbers do
@@ -97,6 +102,7 @@ class LocalSteps:
         model, optimizer = inner(model), _hooked(optimizer)
         named = trainable(model)
         _check_optimizer(optimizer, named)
+        _advise(optimizer, process_group, bool(options.get("strict")))
         self.every, self.delay, self.step = every, delay, 0
         parts = split(named, fragments)
         outer = {"lr": outer_lr, "momentum": outer_momentum, "nesterov": nesterov}
@@ -270,6 +276,24 @@ def _check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) ->
             f"{type(optimizer).__name__} holds none of them. Pass the model's optimizer, made "
             "after the model was moved or converted."
         )
+
+
+def _advise(optimizer: Optimizer, group: dist.ProcessGroup | None, strict: bool) -> None:
+    """Of what is known to learn less, with or without compression."""
+    if update_rule(optimizer) != "adaptive":
+        return
+    name = name_of(optimizer)
+    text = (
+        f"local steps of {name} learn less than {name} with an exchange in every step: in rounds "
+        "of 4 a small GPT reads 2.35 bits where dense training reads 2.22 "
+        "(benchmarks/convergence: gpt, sparseloco-4). Those of Muon read 1.97: use "
+        "gradwire.optim.Muon.of(model, lr=…). In "
+        f"every step, sound is {instead(optimizer, dist.get_world_size(group))}"
+    )
+    if strict:
+        raise UsageError(f"strict=True refuses steps by which a model learns less; {text}")
+    if dist.get_rank(group) == 0:
+        warnings.warn(text, SoundnessWarning, stacklevel=3)
 
 
 def _refuse_scaler(given: bool) -> None:

@@ -33,25 +33,30 @@ WIDTH, LAYERS, WORDS = 256, 12, 32000
 
 class Way(NamedTuple):
     """plan: "" for none at all, "ddp" for DDP as it is. steps: of a round. local: ranks take them
-    alone, and exchange at its end."""
+    alone, and exchange at its end. quarter: only every fourth hidden matrix is stepped, which is
+    what turns leave of the work, without an exchange."""
 
     name: str
     plan: str
     muon: bool = False
     steps: int = 1
     local: bool = False
+    quarter: bool = False
 
 
 HALF_A_BIT = 'lloyd(2)+muon(turns=4, rest="lloyd(1, turns=2) | alltoall") | alltoall'
+FOUR_BITS = 'lloyd(2)+muon(turns=4, rest="qsgd(4) | alltoall") | alltoall'
 WAYS = (
     Way("alone, AdamW", ""),
     Way("alone, Muon", "", muon=True),
+    Way("alone, Muon, a quarter", "", muon=True, quarter=True),
     Way("DDP, fp32", "ddp"),
     Way("bf16 | allreduce", "bf16 | allreduce"),
     Way("qsgd(4) | alltoall", "qsgd(4) | alltoall"),
     Way("lloyd(2)+muon | alltoall", "lloyd(2)+muon | alltoall", muon=True),
     Way("lloyd(2)+muon(turns=4) | alltoall", "lloyd(2)+muon(turns=4) | alltoall", True, 4),
     Way("muon(turns=4), rest by half a bit", HALF_A_BIT, True, 4),
+    Way("muon(turns=4), rest by four bits", FOUR_BITS, True, 4),
     Way("every 4th step, lloyd(1)+ef | alltoall", "lloyd(1)+ef | alltoall", True, 4, local=True),
 )
 
@@ -75,10 +80,11 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
     if way.plan == "ddp":
         whole = DistributedDataParallel(own)
     elif way.local:
-        gradwire.LocalSteps(own, optimizer, way.steps, way.plan, outer_lr=1.0,
-                            outer_momentum=0.0, nesterov=False)  # fmt: skip
+        gradwire.LocalSteps(own, optimizer, way.steps, way.plan)
     elif way.plan:
         gradwire.attach(own, way.plan, optimizer=optimizer)
+    resting = optimizer.param_groups[0]["params"] if way.quarter else []
+    resting = [p for i, p in enumerate(resting) if i % 4]
     drawn = torch.randint(WORDS, (tokens // 64, 65))
 
     def loss() -> Tensor:
@@ -88,6 +94,8 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
         for _ in range(way.steps):
             optimizer.zero_grad()
             loss().backward()
+            for p in resting:
+                p.grad = None
             optimizer.step()
 
     return round_

@@ -53,6 +53,7 @@ WAYS = (
     Way("DDP, fp32", "ddp"),
     Way("bf16 | allreduce", "bf16 | allreduce"),
     Way("qsgd(4) | alltoall", "qsgd(4) | alltoall"),
+    Way("lloyd(2)+adam | allgather", "lloyd(2)+adam | allgather"),
     Way("lloyd(2)+muon | alltoall", "lloyd(2)+muon | alltoall", muon=True),
     Way("lloyd(2)+muon(turns=4) | alltoall", "lloyd(2)+muon(turns=4) | alltoall", True, 4),
     Way("muon(turns=4), rest by half a bit", HALF_A_BIT, True, 4),
@@ -76,7 +77,7 @@ def trainer(way: Way, tokens: int) -> Callable[[], None]:
     if way.muon:
         optimizer = gradwire.optim.Muon.of(own, lr=1e-3)
     else:
-        optimizer = torch.optim.AdamW(own.parameters(), 1e-3)
+        optimizer = gradwire.optim.AdamW(own.parameters(), 1e-3)
     if way.plan == "ddp":
         whole = DistributedDataParallel(own)
     elif way.local:

@@ -6,9 +6,16 @@ import warnings
 from collections.abc import Iterable
 
 from gradwire.errors import UsageError
-from gradwire.soundness import SoundnessWarning, Verdict, answering, name_of, sound
+from gradwire.soundness import (
+    SoundnessWarning,
+    Verdict,
+    answering,
+    name_of,
+    sound,
+    update_rule,
+)
 from gradwire.strategy import Strategy
-from gradwire.training.recommend import frontier
+from gradwire.training.recommend import frontier, with_moments_of
 from gradwire.warmup import Warmup
 
 _MOST_RANKS = 16  # that bytes are counted for, in lockstep: more would take seconds
@@ -58,11 +65,26 @@ def _from_the_first_step(verdict: Verdict) -> Verdict:
 
 
 def instead(optimizer: object, world: int) -> str:
-    """What sends least of the sound strategies that work beside the optimizer as it is."""
+    """What sends least of the sound strategies that work beside the optimizer as it is, from the
+    first step on."""
+    asks = getattr(optimizer, "asks_the_plan", False)
     *_, (strategy, times) = [
         (strategy, times)
         for strategy, times in frontier(optimizer, min(max(world, 2), _MOST_RANKS))
-        if not (strategy.feedback and strategy.feedback.keeps_momentum())
+        if _works_beside(strategy, optimizer, asks)
     ]
     fewer = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
-    return f"'{strategy}', {fewer} times fewer bytes than DDP sends in fp32."
+    return (
+        f"'{with_moments_of(optimizer, strategy)}', {fewer} times fewer bytes than DDP sends in "
+        "fp32."
+    )
+
+
+def _works_beside(strategy: Strategy, optimizer: object, asks: bool) -> bool:
+    """asks: whether the optimizer leaves the moments to a plan that keeps them."""
+    feedback = strategy.feedback
+    if feedback is None or not feedback.keeps_momentum():
+        return True
+    evidence = sound(strategy, optimizer).evidence
+    is_sound_at_once = evidence is None or not evidence.warmup
+    return asks and is_sound_at_once and feedback.rule == update_rule(optimizer)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +25,8 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
     """The sound strategy that is nearest to dense among those that send few enough bytes.
 
     Args:
-        optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon".
+        optimizer: a torch optimizer, or the name of one, as "adamw", "sgd", "muon". A strategy
+            that keeps the moments does it by this optimizer's numbers, or torch's defaults.
         fewer: how many times fewer bytes a rank shall send than by DDP in fp32: of a matrix of
             512 × 512, in the mean over a run, with the warm-up that the strategy needs.
         ranks: how many average.
@@ -40,7 +43,7 @@ def recommend(optimizer: object, fewer: float = 32.0, ranks: int = 4) -> Strateg
     known = frontier(optimizer, ranks)
     for strategy, times in known:
         if times >= fewer:
-            return strategy
+            return with_moments_of(optimizer, strategy)
     shown = "; ".join(f"'{strategy}' {times:.3g} times" for strategy, times in known)
     raise PlanError(
         f"of the strategies that are sound with {name_of(optimizer)} none sends {fewer:g} times "
@@ -59,6 +62,20 @@ def frontier(optimizer: object, ranks: int = 4) -> list[tuple[Strategy, float]]:
         if verdict.kind == "sound":
             found.append((strategy, 1 / _sent(strategy, ranks, verdict.evidence)))
     return sorted(found, key=lambda pair: pair[1])
+
+
+def with_moments_of(optimizer: object, strategy: Strategy) -> Strategy:
+    """The strategy; where it keeps the moments of Adam or Muon, by the optimizer's numbers."""
+    feedback: Any = strategy.feedback
+    if feedback is None or feedback.rule == "linear":
+        return strategy
+    first: dict[str, Any] = (getattr(optimizer, "param_groups", None) or [{}])[0]
+    betas = first.get("betas") or (None, None)
+    own = {"beta1": betas[0], "beta2": betas[1], "eps": first.get("eps")}
+    own |= {name: first.get(name) for name in ("momentum", "nesterov")}
+    usual = {f.name: f.default for f in fields(feedback)}
+    numbers = {k: usual[k] if v is None else v for k, v in own.items() if k in usual}
+    return replace(strategy, feedback=replace(feedback, **numbers))
 
 
 def _candidates() -> Iterator[Strategy]:

@@ -33,7 +33,11 @@ class AllToAllSum(Collective):
     compresses_again: ClassVar[bool] = True
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence(
-            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", True, "gpt",
+            'lloyd(1)+adam(beta2=0.99) | alltoall(means="qsgd")', "adamw", True, "gpt",
+            "adam-1-warm-alltoall-4", warmup=0.1, begins="lloyd(2) | allgather",
+        ),
+        Evidence(
+            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", False, "gpt",
             "adam-1-warm-alltoall-2", warmup=0.1, begins="lloyd(2) | allgather",
         ),
     )  # fmt: skip
@@ -42,7 +46,7 @@ class AllToAllSum(Collective):
         if not isinstance(self.means, str):
             raise StrategyError(
                 f"alltoall's means is a compressor's text; got {self.means!r}. Use for example "
-                'alltoall(means="lloyd(2)").'
+                'alltoall(means="qsgd(4)").'
             )
         try:
             # The text as it prints, so that equals are equal.

@@ -49,7 +49,15 @@ class Adam(Measured):
             "lloyd(2)+adam(beta2=0.99) | allgather", "adamw", True, "gpt", "adam-2-allgather"
         ),
         Evidence(
-            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", True, "gpt",
+            "lloyd(1)+adam(beta2=0.99) | allgather", "adamw", True, "gpt", "adam-1-warm-allgather",
+            warmup=0.1, begins="lloyd(2) | allgather",
+        ),
+        Evidence(
+            'lloyd(1)+adam(beta2=0.99) | alltoall(means="qsgd")', "adamw", True, "gpt",
+            "adam-1-warm-alltoall-4", warmup=0.1, begins="lloyd(2) | allgather",
+        ),
+        Evidence(
+            'lloyd(1)+adam(beta2=0.99) | alltoall(means="lloyd(2)")', "adamw", False, "gpt",
             "adam-1-warm-alltoall-2", warmup=0.1, begins="lloyd(2) | allgather",
         ),
         Evidence(

@@ -241,3 +241,54 @@ def test_moments_that_nobody_uses_are_told_of_once(two: Ranks) -> None:
     for said in two.run(not_told):
         assert len(said) == 1
         assert "of 4 parameters" in said[0]
+
+
+def given_to_others() -> tuple[list[int], str, str, str]:
+    """Optimizers of parts of a model, and some that step by other moments."""
+    model = model_of()
+    with attached(model, COARSE) as handle:
+        optimizer = adamw(model)
+        for step in range(2):
+            step_of(model, optimizer, step)
+        parts = [adamw(part) for part in (model[0], model[2])]
+        for part in parts:
+            handle.give_moments(part)
+        sizes = [len(part.state_dict()["state"]) for part in parts]
+        amsgrad = gradwire.optim.AdamW(model.parameters(), betas=BETAS, amsgrad=True)
+        said = raised(lambda: handle.give_moments(amsgrad))
+    with attached(model, MUON, optimizer=muon(model)) as handle:
+        step_of(model, muon(model), 3)
+        other = raised(lambda: handle.give_moments(adamw(model)))
+        sgd = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        for p in model.parameters():
+            sgd.state[p] = {"momentum_buffer": torch.ones_like(p)}
+        taken = raised(lambda: handle.take_moments(sgd))
+    return sizes, said, other, taken
+
+
+def test_moments_go_to_who_steps_by_them(two: Ranks) -> None:
+    for sizes, amsgrad, other, taken in two.run(given_to_others):
+        assert sizes == [2, 2]
+        assert "AdamW with amsgrad has" in amsgrad
+        assert "keeps others than AdamW has" in other
+        assert "this SGD has none of them" in taken
+
+
+def in_their_order() -> bool:
+    """Of weights that lie in memory as torch's fused steps want them."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(8, 32, 3), nn.Flatten()).to(memory_format=torch.channels_last)
+    with attached(model, COARSE) as handle:
+        optimizer = adamw(model)
+        model(torch.randn(2, 8, 5, 5)).square().mean().backward()
+        optimizer.step()
+        handle.give_moments(optimizer)
+        weight = model[0].weight
+        given = optimizer.state[weight]["exp_avg"]
+        own = entry(handle)["state"]["0.weight"]["exp_avg"]
+        _check_mean(given.contiguous(), own)
+        return given.stride() == weight.stride()
+
+
+def test_moments_lie_as_their_weights_do(two: Ranks) -> None:
+    assert two.run(in_their_order) == [True, True]

@@ -235,8 +235,8 @@ def test_a_plan_that_changes_amid_the_own_view_is_told_what_waits(two: Ranks) ->
     assert two.run(changed, True) == two.run(changed, False)
 
 
-def looked_at(amid: bool) -> str:
-    """With statistics that are read between a forward and its backward."""
+def looked_at(amid: bool) -> Tensor:
+    """With statistics, a state and an evaluation between a forward and its backward."""
     model = wide()
     with attached(model, PLAN) as handle:
         optimizer = adamw(model)
@@ -246,17 +246,103 @@ def looked_at(amid: bool) -> str:
             loss = loss_of(model, step)
             if amid:
                 assert handle.stats()["residual_norm"] == pytest.approx(waits, rel=1e-4)
+                handle.state_dict()
+                model.eval()
+                model(batch(0))
+                model.train()
             loss.backward()
             optimizer.step()
         own = entry(handle)["state"]["first.weight"]["residual"].clone()
         loss_of(model, 4)
         saved = entry(handle)["state"]["first.weight"]["residual"]
         torch.testing.assert_close(saved, own, atol=1e-4, rtol=1e-4)
-    return fingerprint(model.parameters())
+    return torch.cat([p.detach().view(-1) for p in model.parameters()])
 
 
 def test_looking_amid_the_own_view_changes_nothing(two: Ranks) -> None:
-    assert two.run(looked_at, True) == two.run(looked_at, False)
+    for ours, theirs in zip(two.run(looked_at, True), two.run(looked_at, False)):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+
+
+def evaluated_between() -> bool:
+    """After a forward in training mode that nobody goes back from."""
+    model, seen = wide(), list[Tensor]()
+    with attached(model, PLAN):
+        optimizer = adamw(model)
+        train(model, range(3), optimizer)
+        model.eval()
+        seen.append(model(batch(0, 0)).detach())
+        model.train()
+        model(batch(1))
+        model.eval()
+        seen.append(model(batch(0, 0)).detach())
+    return torch.equal(*seen)
+
+
+def test_an_evaluation_is_of_the_shared_weights(two: Ranks) -> None:
+    assert two.run(evaluated_between) == [True, True]
+
+
+def needed_later(how: str) -> str:
+    """A weight that is still wanted at the own view once its gradient is there."""
+    model = wide()
+    with attached(model, PLAN):
+        optimizer = adamw(model)
+        train(model, range(3), optimizer)
+        optimizer.zero_grad()
+        x = batch(3).reshape(4, -1).requires_grad_()
+        loss = model(x).square().mean()
+        if how == "two graphs":
+            loss.backward(retain_graph=True)
+            return raised(lambda: torch.autograd.grad(loss, [x]), RuntimeError)
+        earlier = x[:, :40] @ model.second.weight.detach()
+        loss = model.second(torch.tanh(model.first(x) + earlier)).square().mean()
+        return raised(loss.backward, RuntimeError)
+
+
+@pytest.mark.parametrize("how", ["two graphs", "detached"])
+def test_what_wants_weights_after_their_gradient_is_told(two: Ranks, how: str) -> None:
+    for said in two.run(needed_later, how):
+        assert "modified by an inplace operation" in said
+
+
+def copied() -> bool:
+    """For a moving average of weights."""
+    model = wide()
+    with attached(model, PLAN):
+        train(model, range(2))
+        average = torch.optim.swa_utils.AveragedModel(model)
+        train(model, range(2, 3))
+        average.update_parameters(model)
+        average(batch(0))
+        pickled = io.BytesIO()
+        torch.save(model, pickled)
+        return are_equal(average)
+
+
+def test_a_model_is_copied_and_pickled(two: Ranks) -> None:
+    assert two.run(copied) == [True, True]
+
+
+def first_spoiled(kind: str) -> bool:
+    """A first step that is not finite, as with the usual first scale of a GradScaler; with turns
+    a matrix rests in it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(50, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 40)
+    )
+    with attached(model, **PLANS[kind]):
+        optimizer = made(kind, model)
+        (loss_of(model, 0) * torch.inf).backward()
+        optimizer.zero_grad()
+        train(model, range(1, 6), optimizer)
+        whole = torch.cat([p.detach().view(-1) for p in model.parameters()])
+        return are_equal(model) and bool(whole.isfinite().all())
+
+
+@each
+def test_a_first_step_may_be_spoiled(two: Ranks, kind: str) -> None:
+    assert two.run(first_spoiled, kind) == [True, True]
 
 
 def saved_by(kind: str) -> bytes:
@@ -503,8 +589,22 @@ def stepped_without() -> str:
         return raised(optimizer.step)
 
 
+def flushed_without() -> str:
+    model, scaler = wide(), torch.amp.GradScaler("cpu")
+    with attached(model, PLAN, scaler=scaler) as handle:
+        optimizer = adamw(model)
+        for step in range(3):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, step)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
+        handle.flush()
+        return raised(optimizer.step)
+
+
 def test_a_step_is_taken_by_the_scaler(two: Ranks) -> None:
-    for said in two.run(stepped_without):
+    for said in (*two.run(stepped_without), *two.run(flushed_without)):
         assert "Step by scaler.step(optimizer)" in said
 
 
@@ -583,6 +683,8 @@ def warmed_up() -> tuple[list[str], bool, float]:
         for step in range(6):
             train(model, range(step, step + 1), optimizer)
             seen.append(str(handle.plan.strategy_of("first.weight").feedback))
+            if step == 3:
+                assert entry(handle)["state"]["first.weight"]["noise"][2] >= 1
         steps = entry(handle)["state"]["first.weight"]["steps"]
         return seen, are_equal(model), float(steps)
 

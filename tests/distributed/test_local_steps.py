@@ -320,6 +320,29 @@ def found(slow: str) -> tuple[int, list[int]]:
     return local.every, [step + 1 for step, same in enumerate(equal) if same]
 
 
+def found_after_a_resume() -> tuple[bool, bool]:
+    """Whether it looks still, before and after."""
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    local = LocalSteps(model, optimizer)
+    train(model, optimizer, range(6))
+    state, weights = copy.deepcopy(local.state_dict()), copy.deepcopy(model.state_dict())
+    local.detach()
+    again = small()
+    again.load_state_dict(weights)
+    optimizer = torch.optim.SGD(again.parameters(), 0.1)
+    other = LocalSteps(again, optimizer)
+    other.load_state_dict(state)
+    looks = other._rounds is not None
+    train(again, optimizer, range(6, 22))
+    other.detach()
+    return looks, other._rounds is None
+
+
+def test_a_resume_goes_on_looking(three: Ranks) -> None:
+    assert three.run(found_after_a_resume) == [(True, True)] * 3
+
+
 @pytest.mark.parametrize("slow", ["step", "exchange"])
 def test_the_steps_to_a_round_are_found(three: Ranks, slow: str) -> None:
     for every, equal in three.run(found, slow):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -271,10 +273,80 @@ def test_what_waits_can_be_changed_amid_the_own_view() -> None:
     assert not ledger.memory["w"]["residual"].any()
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "transposed"])
+def test_what_waits_is_seen_amid_the_own_view() -> None:
+    """And nothing is written: another thread may ask."""
+    named = {"w": nn.Parameter(drawn(1).view(60, 50))}
+    x, view = named["w"].detach().clone(), OwnView()
+    ledger = waiting(named, f"lloyd(1)+{ADAM} | allgather")
+    residual = ledger.memory["w"]["residual"]
+    waits = residual.clone()
+    assert view.waiting("w", named["w"].detach(), residual) is residual
+    view.enter(named, ledger, {"w": 0.01})
+    moved = named["w"].detach().clone()
+    seen = view.waiting("w", named["w"].detach(), residual)
+    torch.testing.assert_close(seen, waits, atol=3e-5, rtol=1e-6)
+    assert torch.equal(residual.view(60, 50), x)
+    assert torch.equal(named["w"], moved)
+
+
+class Stopped(Exception):
+    pass
+
+
+def stopped_at(line: int, work: Callable[[], None]) -> bool:
+    """Whether that many lines of the own view have been begun, and work ended there."""
+    left = [line]
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.endswith("own_view.py"):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise Stopped
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except Stopped:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("when", ["enter", "leave"])
+def test_weights_survive_an_exception_anywhere_in_a_swap(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a keyboard: in every line, of the first chunk and of others."""
+    monkeypatch.setattr("gradwire.runtime.own_view.CHUNK", 1000)
+    named = {"w": nn.Parameter(drawn(1).view(60, 50)), "v": nn.Parameter(drawn(2).view(60, 50))}
+    x = {name: p.detach().clone() for name, p in named.items()}
+    ledger, rates = waiting(named, f"lloyd(1)+{ADAM} | allgather"), {"w": 0.01, "v": 0.01}
+    waits = {name: ledger.memory[name]["residual"].clone() for name in named}
+    line, stopped = 0, True
+    while stopped:
+        line, view = line + 1, OwnView()
+        enter = partial(view.enter, named, ledger, rates)
+        if when == "leave":
+            enter()
+        stopped = stopped_at(line, enter if when == "enter" else partial(view.leave, named))
+        view.leave(named)
+        for name, p in named.items():
+            assert torch.equal(p, x[name]), line
+            residual = ledger.memory[name]["residual"]
+            torch.testing.assert_close(residual, waits[name], atol=1e-4, rtol=1e-5)
+    assert line > 60
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "transposed", "bfloat16 transposed"])
 def test_the_own_view_of_other_weights(kind: str) -> None:
-    drawn_weights = drawn(1).view(50, 60)
-    one = drawn_weights.bfloat16() if kind == "bfloat16" else drawn_weights.t()
+    one = drawn(1).view(50, 60)
+    one = one.bfloat16() if "bfloat16" in kind else one
+    one = one.t() if "transposed" in kind else one
     named = {"w": nn.Parameter(one)}
     x, view = named["w"].detach().clone(), OwnView()
     ledger = waiting(named, f"lloyd(1)+{ADAM} | allgather")

@@ -43,9 +43,12 @@ class Measured(Feedback):
         """Whether that step is others' turn."""
         return step % self.turns != self.turn % self.turns
 
-    def measures(self, step: int) -> bool:
-        """Whether noise is measured before that step, which is its turn."""
-        return step % self.every < self.turns
+    def measures(self, step: int, state: State) -> bool:
+        """Whether noise is measured before that step, which is its turn: now and then, and at
+        once where moments are the average's still. state: of one of the parameters, which are
+        alike in that, on all ranks."""
+        is_the_average_s = NOISE in state and not state[NOISE].any()
+        return step % self.every < self.turns or is_the_average_s
 
     def check_turns(self) -> None:
         """StrategyError unless they are numbers that make sense."""

@@ -9,7 +9,7 @@ begin ──► message / numbers ──► (the network) ──► accumulate /
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -120,7 +120,7 @@ class BucketContext(Context):
             if feedback.rests(self.info.step):
                 self._follow(feedback)
                 return
-            if feedback.measures(self.info.step):
+            if feedback.measures(self.info.step, self._states[0]):
                 yield from self._measure(feedback)
         yield from collective.rounds(self)
 
@@ -271,7 +271,9 @@ class BucketContext(Context):
         if skipped and self.finite and self.strategy.feedback is not None:
             for v, places, values in self._given_back:  # it is in what is given back next
                 kernels.add(v, places, values, 1.0)
-            for encoder, state, sections in zip(self._encoders, self._states, self._own):
+            # Where nothing was encoded, in others' turn, encoders may not be known yet.
+            encoders = self._encoders if self._own else ()
+            for encoder, state, sections in zip(encoders, self._states, self._own):
                 encoder.give_back(state, sections)
             if self._shards is not None:  # the owner's sums are in what is given back
                 self._shards.undo(self._states)
@@ -309,9 +311,11 @@ class BucketContext(Context):
             total[begin:end].add_(own, alpha=self.world)  # it is of the mean
         return total
 
-    def residual_norm(self) -> float:
-        """The 2-norm of all that waits in this bucket's residuals."""
-        kept = [s["residual"] for s in self._states if "residual" in s]
+    def residual_norm(self, waiting: Callable[[str, Tensor], Tensor] | None = None) -> float:
+        """The 2-norm of all that waits in this bucket's residuals. waiting: what their memory
+        says of a parameter, where that is something else."""
+        named = [(n, s["residual"]) for n, s in zip(self._names, self._states) if "residual" in s]
+        kept = [v if waiting is None else waiting(n, v) for n, v in named]
         return math.sqrt(sum(float(torch.dot(v.view(-1), v.view(-1))) for v in kept))
 
     # -- steps -----------------------------------------------------------------------------
@@ -374,7 +378,8 @@ class BucketContext(Context):
         if self.strategy.feedback is not None:  # else nothing is remembered
             if self._shards is not None:
                 self._shards.undo(self._states)
-            work = zip(self._encoders, self.gradients, self._states, self._own)
+            encoders = self._encoders if self._own else ()
+            work = zip(encoders, self.gradients, self._states, self._own)
             for encoder, x, state, sections in work:
                 encoder.undo(x, state, sections, self.info)
         for state, old in zip(self._states, self._snapshots):

@@ -12,7 +12,6 @@ to be sent. x comes back to the bit; the residual to the rounding of the weights
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,25 +23,76 @@ CHUNK = 1 << 16
 """Elements that are moved at a time: they stay in a processor's cache meanwhile."""
 
 
-class Kept(NamedTuple):
-    """The shared weights of a parameter that is at the own view, 1-D."""
+class Swap:
+    """A parameter that is at the own view, or on its way there or back.
 
-    shared: Tensor
-    rate: float | None
-    """In whose unit the residual is whose memory they are in; None: they are in a copy."""
+    An exception may come between any two lines of a swap, as from a keyboard, and weights must
+    not be lost by it: what is under way is known at all times, and `leave` goes on from there.
+
+    shared: the shared weights, 1-D. rate: in whose unit the residual is whose memory they are in;
+    None: they are in a copy. spare: room for a chunk.
+    """
+
+    def __init__(self, shared: Tensor, rate: float | None, spare: Tensor) -> None:
+        self.shared, self.rate, self._spare = shared, rate, spare
+        self._swapped, self._phase = 0, 0  # chunks; what is under way of the next one
+
+    def enter(self, weights: Tensor) -> None:
+        assert self.rate is not None, "weights in a copy are moved by who copies them"
+        for w, v in _chunks(weights, self.shared):
+            moved = torch.sub(w, v, alpha=self.rate, out=self._room(w))
+            self._phase = 1
+            v.copy_(w)
+            self._phase = 2
+            w.copy_(moved)
+            self._swapped, self._phase = self._swapped + 1, 0
+
+    def leave(self, weights: Tensor) -> None:
+        if self.rate is None:
+            weights.copy_(self.shared.view_as(weights))
+            return
+        self.settle(weights)
+        chunks = list(_chunks(weights, self.shared))
+        while self._swapped:
+            w, v = chunks[self._swapped - 1]
+            residual = torch.sub(v, w, out=self._room(w)).div_(self.rate)
+            self._phase = 3
+            w.copy_(v)
+            self._phase = 4
+            v.copy_(residual)
+            self._swapped, self._phase = self._swapped - 1, 0
+
+    def settle(self, weights: Tensor) -> None:
+        """The chunk that is under way is back."""
+        if not self._phase or self.rate is None:
+            return
+        is_leaving = self._phase > 2
+        w, v = list(_chunks(weights, self.shared))[self._swapped - is_leaving]
+        if self._phase in (2, 3):
+            w.copy_(v)
+            self._phase = 4 if is_leaving else 1
+        if is_leaving:
+            v.copy_(self._room(w))
+        else:
+            torch.sub(w, self._room(w), out=v).div_(self.rate)
+        self._swapped, self._phase = self._swapped - is_leaving, 0
+
+    def _room(self, w: Tensor) -> Tensor:
+        return self._spare[: w.numel()].view(w.shape)
 
 
 class OwnView:
     """One rank's. Weights: what this rank holds of each parameter, by its name."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Kept] = {}
+        self._swaps: dict[str, Swap] = {}
         self._rooms: dict[str, Tensor] = {}  # of weights that are no fp32
+        self._spare = torch.empty(0)
 
     @property
     def entered(self) -> bool:
         """Whether some weights are elsewhere than they are at rest."""
-        return bool(self._kept)
+        return bool(self._swaps)
 
     def enter(
         self, weights: Mapping[str, Tensor], ledger: Ledger, rates: Mapping[str, float]
@@ -53,31 +103,47 @@ class OwnView:
             if rate := rates.get(name, 0.0):
                 w = weights[name].data  # autograd need not know
                 if w.dtype == torch.float32:
-                    _enter(w, residual, rate)
-                    self._kept[name] = Kept(residual, rate)
+                    self._swaps[name] = swap = Swap(residual, rate, self._spare_for(w))
+                    swap.enter(w)
                 else:  # too coarse for a residual to come back from
-                    room = self._rooms.setdefault(name, torch.empty_like(w).view(-1))
-                    self._kept[name] = Kept(room.copy_(w.reshape(-1)), None)
+                    if name not in self._rooms:
+                        self._rooms[name] = w.new_empty(w.numel())
+                    self._rooms[name].view(w.shape).copy_(w)
+                    self._swaps[name] = Swap(self._rooms[name], None, self._spare)
                     w.sub_(residual.view_as(w).to(w.dtype), alpha=rate)
 
     def leave(self, weights: Mapping[str, Tensor], names: Iterable[str] | None = None) -> None:
         """Put them back, to the bit; of these names only, or all."""
-        for name in list(self._kept) if names is None else names:
-            if name in self._kept:
-                w, (shared, rate) = weights[name].data, self._kept.pop(name)
-                if rate is None:
-                    w.copy_(shared.view_as(w))
-                else:
-                    _leave(w, shared, rate)
+        for name in [name for name in self._swaps if name in weights]:
+            self._swaps[name].settle(weights[name].data)  # before others use the spare room
+        for name in list(self._swaps if names is None else names):
+            if name in self._swaps:
+                self._swaps[name].leave(weights[name].data)
+                del self._swaps[name]
 
     def uncover(self, weights: Mapping[str, Tensor]) -> None:
         """The residuals are in their memory, for others to read and write, and the weights stay
         at the own view: this takes a copy of them until they are left."""
-        for name, (shared, rate) in self._kept.items():
-            if rate is not None:
-                self._kept[name] = Kept(shared.clone(), None)
-                for w, v in _chunks(weights[name].data, shared):
-                    v.copy_(torch.sub(v, w).div_(rate))
+        for name, swap in self._swaps.items():
+            if swap.rate is not None:
+                kept = Swap(swap.shared.clone(), None, self._spare)
+                for w, v in _chunks(weights[name].data, swap.shared):
+                    v.copy_(torch.sub(v, w).div_(swap.rate))
+                self._swaps[name] = kept
+
+    def waiting(self, name: str, weights: Tensor, residual: Tensor) -> Tensor:
+        """What waits of a parameter, whose memory `residual` is. Changes nothing: it may be asked
+        while a step is under way, also by another thread."""
+        swap = self._swaps.get(name)
+        if swap is None or swap.rate is None:
+            return residual
+        return torch.sub(residual, weights.reshape(-1)).div_(swap.rate)
+
+    def _spare_for(self, weights: Tensor) -> Tensor:
+        n = CHUNK if weights.is_contiguous() else max(CHUNK, weights.numel())
+        if self._spare.numel() < n or self._spare.device != weights.device:
+            self._spare = torch.empty(n, device=weights.device)
+        return self._spare
 
     def moves(self, ledger: Ledger) -> bool:
         """Whether there is something to enter."""
@@ -98,20 +164,6 @@ class OwnView:
 def is_local(strategy: Strategy) -> bool:
     """Whether ranks compute at their own views beside it."""
     return getattr(strategy.feedback, "local", False)
-
-
-def _enter(weights: Tensor, residual: Tensor, rate: float) -> None:
-    for w, v in _chunks(weights, residual):
-        moved = torch.sub(w, v, alpha=rate)
-        v.copy_(w)
-        w.copy_(moved)
-
-
-def _leave(weights: Tensor, shared: Tensor, rate: float) -> None:
-    for w, v in _chunks(weights, shared):
-        residual = torch.sub(v, w).div_(rate)
-        w.copy_(v)
-        v.copy_(residual)
 
 
 def _chunks(weights: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -121,8 +121,7 @@ class Handle:
         encode_seconds, wire_seconds, decode_seconds (in the lanes); exposed_seconds (waited for
         after backward); overlap (1 - exposed / all three); residual_norm (now).
         """
-        self._view.uncover()
-        return self._session.stats.read()
+        return self._session.stats.read(self._view.waiting)
 
     def state_dict(self) -> dict[str, object]:
         """This rank's residuals and momenta, by parameter name. Loads with weights_only=True.
@@ -134,7 +133,7 @@ class Handle:
         The tensors are the live ones; save them before the next forward in training mode,
         optimizer's step or `flush`. Not collective.
         """
-        self._view.leave()
+        self._view.uncover()
         return state_of(self._session)
 
     def load_state_dict(

@@ -9,7 +9,19 @@ from torch import Tensor
 
 from gradwire.document import Document
 from gradwire.errors import PlanError, UsageError
-from gradwire.schema import Anything, List, Made, Map, Number, Row, Table, Text, Whole, broken
+from gradwire.schema import (
+    Anything,
+    List,
+    Made,
+    Map,
+    Maybe,
+    Number,
+    Row,
+    Table,
+    Text,
+    Whole,
+    broken,
+)
 from gradwire.strategy import Strategy
 
 FORMAT = 5
@@ -78,7 +90,7 @@ _FRAGMENT = Table({
 })  # fmt: skip
 LOCAL_STEPS = Document(
     "a state of local steps",
-    Table({"step": STEP, "every": Whole(1), "fragments": Map(_FRAGMENT)}),
+    Table({"step": STEP, "every": Maybe(Whole(1)), "fragments": Map(_FRAGMENT)}),
     UsageError,
     "Pass what its state_dict() returned, or a list of all ranks'",
 )  # fmt: skip

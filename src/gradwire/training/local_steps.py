@@ -30,6 +30,7 @@ from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.advice import instead
 from gradwire.training.attach import broadcast
+from gradwire.training.attachable import device_of
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.ddp import inner
 from gradwire.training.documents import LOCAL_STEPS
@@ -37,7 +38,7 @@ from gradwire.training.exclude import excluded
 from gradwire.training.fragments import Fragment, split
 from gradwire.training.fsdp import is_sharded
 from gradwire.training.optimizer_check import calling_scaler, makes_states
-from gradwire.training.rounds import FIRST, ROUNDS, Rounds
+from gradwire.training.rounds import FIRST, Rounds
 from gradwire.training.trainable import Frozen, held, trainable
 
 
@@ -84,8 +85,8 @@ class LocalSteps:
         fragments: int = 1, delay: int = 0, keep: float = 0.5,
         process_group: dist.ProcessGroup | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        self._rounds = Rounds() if every is None else None
-        if self._rounds is not None and (fragments > 1 or delay):
+        looks = every is None
+        if looks and (fragments > 1 or delay):
             raise UsageError(
                 "the steps to a round are found where an exchange is waited for, of the whole "
                 f"model; got every=None with fragments={fragments}, delay={delay}. Pass every."
@@ -101,6 +102,7 @@ class LocalSteps:
             )
         model, optimizer = inner(model), _hooked(optimizer)
         named = trainable(model)
+        self._rounds = Rounds(device_of(named)) if looks else None
         _check_optimizer(optimizer, named)
         _advise(optimizer, process_group, bool(options.get("strict")))
         self.every, self.delay, self.step = every, delay, 0
@@ -187,7 +189,7 @@ class LocalSteps:
         rank's. Between rounds of `delay`: UsageError while an exchange is under way."""
         return {
             "step": self.step,
-            "every": self.every,
+            "every": None if self._rounds else self.every,
             "fragments": {f"{i}": own.state_dict() for i, own in enumerate(self.fragments)},
         }
 
@@ -228,7 +230,7 @@ class LocalSteps:
         for fragment in self.fragments:
             fragment.drop()
         self.step = given[0]["step"]
-        if self._rounds is not None and self.step >= FIRST * ROUNDS:
+        if self._rounds is not None and given[0]["every"] is not None:
             self.every, self._rounds = given[0]["every"], None
         for take in take_over:
             take()

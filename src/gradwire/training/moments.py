@@ -9,7 +9,8 @@ average's; κ is measured in the first step, or known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from gradwire.errors import UsageError
 from gradwire.feedback._measured import Measured, noise_factor
 from gradwire.local import STEPS
 from gradwire.moves import AllReduce
+from gradwire.soundness import update_rule
 from gradwire.strategy import Feedback, State
 from gradwire.training.session import Session
 
@@ -32,7 +34,7 @@ def take(session: Session, optimizer: Optimizer, *, anew: bool = False) -> int:
     taken = 0
     for name, p, feedback in _kept(session):
         state, mine = optimizer.state.get(p), session.ledger.memory[name]
-        found = _read(state, feedback) if state else None
+        found = _read(state, feedback, optimizer) if state else None
         if found is not None and (anew or not mine):
             begun = feedback.go_on_from(found) if isinstance(feedback, Measured) else found
             mine.clear()
@@ -47,7 +49,8 @@ def give(session: Session, optimizer: Optimizer) -> None:
     """Write the mean of all ranks' moments into an optimizer's state; the plan's stay. Collective.
 
     Raises:
-        UsageError: some rank looks after a part of a parameter only.
+        UsageError: some rank looks after a part of a parameter only, or the optimizer steps by
+            other moments than the plan keeps.
     """
     parts = [name for name in session.parameters if not session.ledger.is_whole(name)]
     if parts or any(type(p) is not nn.Parameter for p in session.parameters.values()):
@@ -56,10 +59,29 @@ def give(session: Session, optimizer: Optimizer) -> None:
             f"them, as of '{(parts or list(session.parameters))[0]}'. Save handle.state_dict(), "
             "and load it where each rank keeps whole ones."
         )
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for name, p, feedback in _kept(session):
         state = session.ledger.memory[name]
-        if FIRST in state:
+        if FIRST in state and id(p) in groups:
+            _check_kind(optimizer, groups[id(p)], feedback)
             optimizer.state[p] = _written(state, feedback, p, session)
+            if "step" in optimizer.state[p] and _is_on_device(groups[id(p)]):
+                optimizer.state[p]["step"] = optimizer.state[p]["step"].to(p.device)
+
+
+def _is_on_device(group: Mapping[str, Any]) -> bool:
+    """Whether torch wants the number of steps beside the parameters."""
+    return bool(group.get("fused") or group.get("capturable"))
+
+
+def _check_kind(optimizer: Optimizer, group: Mapping[str, Any], feedback: Feedback) -> None:
+    is_other = feedback.rule == "orthogonal" and update_rule(optimizer) != "orthogonal"
+    if is_other or group.get("amsgrad"):
+        raise UsageError(
+            f"an optimizer is given moments by which it steps; '{feedback}' keeps others than "
+            f"{type(optimizer).__name__}{' with amsgrad' * bool(group.get('amsgrad'))} has. Give "
+            "them to gradwire.optim.AdamW, or Muon, without amsgrad."
+        )
 
 
 def _kept(session: Session) -> Iterator[tuple[str, nn.Parameter, Feedback]]:
@@ -70,10 +92,12 @@ def _kept(session: Session) -> Iterator[tuple[str, nn.Parameter, Feedback]]:
             yield name, p, feedback
 
 
-def _read(state: State, feedback: Feedback) -> dict[str, Tensor] | None:
-    """What torch's optimizer remembers, as the feedback does; None if that is something else."""
+def _read(state: State, feedback: Feedback, optimizer: Optimizer) -> dict[str, Tensor] | None:
+    """What torch's optimizer remembers, as the feedback does; None if that is something else, as
+    SGD's momentum, which is no average."""
     if feedback.rule == "orthogonal":
-        return {FIRST: _flat(state[MOMENTUM])} if MOMENTUM in state else None
+        is_muon_s = MOMENTUM in state and update_rule(optimizer) == "orthogonal"
+        return {FIRST: _flat(state[MOMENTUM])} if is_muon_s else None
     if not {FIRST, SECOND, "step"} <= set(state):
         return None
     steps = torch.as_tensor(state["step"], dtype=torch.float32, device=state[FIRST].device)
@@ -92,13 +116,18 @@ def _written(
 
     def mean(x: Tensor) -> Tensor:
         if not isinstance(feedback, Measured):  # it is the average's already
-            return x.clone().view(p.shape).to(p.dtype)
+            return _as(p, x)
         total = session.performers[0].perform(AllReduce(x / session.world), "moments")
         assert isinstance(total, Tensor)
-        return total.view(p.shape).to(p.dtype)
+        return _as(p, total)
 
     if feedback.rule == "orthogonal":
         return {MOMENTUM: mean(state[FIRST])}
     second = state[SECOND] / noise_factor(state) ** 2
     return {"step": state[STEPS].cpu().reshape(()).clone(), FIRST: mean(state[FIRST]),
             SECOND: mean(second)}  # fmt: skip
+
+
+def _as(p: Tensor, x: Tensor) -> Tensor:
+    """A copy in its dtype, and in its order in memory, on which fused optimizers rely."""
+    return torch.empty_like(p).copy_(x.view(p.shape))

@@ -76,10 +76,11 @@ class OptimizerCheck:
         self._check_steps(groups)
         if not with_closure and self._session.guard is not None:
             self._session.guard.before_step(optimizer)
+        if optimizer not in self._seen or self._session.loss_scale != 1.0:
+            self._check_scaler()  # also of a step that `flush` is for
         if optimizer in self._seen:
             self._follow_rates(optimizer)
             return
-        self._check_scaler()
         if with_closure and optimizer not in self._began:
             self._began.add(optimizer)
             self._follow_rates(optimizer)  # after a resume what waits has had its first step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ class AttachedView:
 
     A forward in training mode moves them to where this rank would be; once its gradient is there a
     parameter is back, and all are before the optimizer's step, a state_dict() or
-    load_state_dict().
+    load_state_dict(), and while the module is called in eval mode.
     """
 
     def __init__(self, session: Session, module: nn.Module) -> None:
@@ -28,6 +28,7 @@ class AttachedView:
         self._at: int | None = None  # the exchange before which it was entered
         self._module, self._called, self._warned = module, False, False
         self._stepped = session.step
+        self._looked_from: int | None = None
         self._hooks: list[Any] = []
         session.view = self
         self.hook()
@@ -40,20 +41,32 @@ class AttachedView:
         module = self._module
         inside: Any = module.module if isinstance(module, DistributedDataParallel) else module
         self._hooks = [
-            module.register_forward_pre_hook(self._before_forward, prepend=True),
-            inside.register_state_dict_pre_hook(self._before_others),
-            inside.register_load_state_dict_pre_hook(self._before_others),
+            module.register_forward_pre_hook(_Hook(self._before_forward), prepend=True),
+            module.register_forward_hook(_Hook(self._after_forward), always_call=True),
+            inside.register_state_dict_pre_hook(_Hook(self._before_others)),
+            inside.register_load_state_dict_pre_hook(_Hook(self._before_others)),
         ]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _before_forward(self, module: nn.Module, _: object) -> None:
+        if not module.training:
+            if self._view.entered:  # whose backward may still come
+                self._looked_from = self._at
+                self.leave()
+        elif torch.is_grad_enabled():
+            self._called = True
+            if self._at != self._session.step:
+                self._enter()
+
+    def _after_forward(self, *_: object) -> None:
+        """Back from an evaluation to where a backward that is to come wants the weights."""
+        at, self._looked_from = self._looked_from, None
+        if at is not None and at == self._session.step:
+            self._enter()
+
+    def _enter(self) -> None:
         session = self._session
-        if not (module.training and torch.is_grad_enabled()):
-            return
-        self._called = True
-        if self._at != session.step:
-            self._view.enter(shards_of(session.parameters), session.ledger, session.rates.units)
-            self._at = session.step
+        self._view.enter(shards_of(session.parameters), session.ledger, session.rates.units)
+        self._at = session.step
 
     def _before_others(self, *_: object) -> None:
         self.leave()
@@ -69,11 +82,18 @@ class AttachedView:
         if self._view.entered:
             own = {name: shard_of(self._session.parameters[name]) for name in names}
             self._view.leave(own, own)
+            _tell_autograd(self._session.parameters[name] for name in own)
 
     def uncover(self) -> None:
         """What waits can be read and changed, also amid a backward."""
         if self._view.entered:
             self._view.uncover(shards_of(self._session.parameters))
+
+    def waiting(self, name: str, residual: torch.Tensor) -> torch.Tensor:
+        """What waits of a parameter, whose memory this is; to look at, from any thread."""
+        return self._view.waiting(
+            name, shard_of(self._session.parameters[name]).detach(), residual
+        )
 
     def before_step(self) -> None:
         """The optimizer steps from the shared weights. A warning, once, where the module itself
@@ -96,3 +116,29 @@ class AttachedView:
         self.leave()
         for hook in self._hooks:
             hook.remove()
+
+
+def _tell_autograd(parameters: Iterable[torch.Tensor]) -> None:
+    """A graph that still wants them at the own view says so, and computes nothing wrong."""
+    for p in parameters:
+        torch.autograd.graph.increment_version(p)
+
+
+class _Hook:
+    """Calls a method. A copy of the module that has it, pickled or not, is at nobody's own view:
+    there it does nothing."""
+
+    def __init__(self, method: Callable[..., None]) -> None:
+        self._method = method
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, *args: object) -> None:
+        self._method(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Nothing, ()
+
+
+class _Nothing:
+    def __call__(self, *_: object) -> None:
+        pass

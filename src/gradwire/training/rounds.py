@@ -9,6 +9,8 @@ import math
 from statistics import median
 from time import perf_counter
 
+import torch
+
 FIRST = 4
 """Steps to a round until it is found."""
 ROUNDS = 3
@@ -19,14 +21,18 @@ LONGEST = 8
 
 
 class Rounds:
-    """Watches one rank's steps and exchanges."""
+    """Watches one rank's steps and exchanges. device: where they are computed, which is waited
+    for after each step that is watched."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._since: float | None = None
         self._steps, self._exchanges = list[float](), list[float]()
 
     def step_over(self) -> None:
         """A step of the optimizer has been taken; what follows is exchange."""
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
         now = perf_counter()
         if self._since is not None:
             self._steps.append(now - self._since)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import torch
@@ -45,7 +45,7 @@ class Stats:
         self._bytes_sent += sum(trace.bytes_sent)
         self._bytes_across += sum(trace.bytes_across)
 
-    def read(self) -> dict[str, float]:
+    def read(self, waiting: Callable[[str, Tensor], Tensor] | None = None) -> dict[str, float]:
         """See `Handle.stats`."""
         steps = max(self._steps, 1)
         busy, exposed = sum(self._seconds.values()) / steps, self._exposed_seconds / steps
@@ -58,7 +58,7 @@ class Stats:
             **{f"{kind}_seconds": total / steps for kind, total in self._seconds.items()},
             "exposed_seconds": exposed,
             "overlap": max(0.0, 1.0 - exposed / busy) if busy else 0.0,
-            "residual_norm": math.hypot(*(c.residual_norm() for c in self._contexts)),
+            "residual_norm": math.hypot(*(c.residual_norm(waiting) for c in self._contexts)),
         }
 
 

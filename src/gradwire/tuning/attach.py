@@ -39,7 +39,7 @@ class TunedHandle(Handle):
         """This rank's residuals, all as what is added to the next gradients: it loads under any
         plan, as another one may be in force when the job is resumed. Loads with
         weights_only=True. Not collective."""
-        self._view.leave()
+        self._view.uncover()
         return poured_state_of(self._session)
 
     def adopt(self, plan: Plan) -> None:

@@ -62,7 +62,8 @@ def give(session: Session, optimizer: Optimizer) -> None:
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     for name, p, feedback in _kept(session):
         state = session.ledger.memory[name]
-        if FIRST in state and id(p) in groups:
+        # One that a rank has no moments of yet, where its gradients were not finite, has zeros.
+        if session.step > 0 and id(p) in groups:
             _check_kind(optimizer, groups[id(p)], feedback)
             optimizer.state[p] = _written(state, feedback, p, session)
             if "step" in optimizer.state[p] and _is_on_device(groups[id(p)]):
@@ -121,11 +122,13 @@ def _written(
         assert isinstance(total, Tensor)
         return _as(p, total)
 
+    zeros = torch.zeros(p.numel(), device=p.device)
+    first = mean(state.get(FIRST, zeros))
     if feedback.rule == "orthogonal":
-        return {MOMENTUM: mean(state[FIRST])}
-    second = state[SECOND] / noise_factor(state) ** 2
-    return {"step": state[STEPS].cpu().reshape(()).clone(), FIRST: mean(state[FIRST]),
-            SECOND: mean(second)}  # fmt: skip
+        return {MOMENTUM: first}
+    second = mean(state.get(SECOND, zeros) / noise_factor(state) ** 2)
+    steps = state.get(STEPS, zeros.new_zeros(1)).cpu().reshape(()).clone()
+    return {"step": steps, FIRST: first, SECOND: second}
 
 
 def _as(p: Tensor, x: Tensor) -> Tensor:

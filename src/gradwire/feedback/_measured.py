@@ -47,8 +47,7 @@ class Measured(Feedback):
         """Whether noise is measured before that step, which is its turn: now and then, and at
         once where moments are the average's still. state: of one of the parameters, which are
         alike in that, on all ranks."""
-        is_the_average_s = NOISE in state and not state[NOISE].any()
-        return step % self.every < self.turns or is_the_average_s
+        return step % self.every < self.turns or _are_the_average_s(state)
 
     def check_turns(self) -> None:
         """StrategyError unless they are numbers that make sense."""
@@ -91,12 +90,12 @@ class Measured(Feedback):
         """Their mean over the ranks, which is finite, into the state."""
         *_, squares = mean
         found = torch.stack([squares, mean[:-1].square().sum()])
-        is_first = NOISE not in state or not state[NOISE].any()
-        if not is_first:
+        borrowed = _are_the_average_s(state)
+        if NOISE in state and not borrowed:
             found = state[NOISE][:2].lerp(found, 1 - SMOOTHING)
         ratio = found[0] / found[1].clamp(min=torch.finfo(torch.float32).tiny)
         factor = ratio.sqrt().clamp(1.0, world**0.5)
-        if is_first and NOISE in state and "exp_avg_sq" in state:  # until now of the average
+        if borrowed and "exp_avg_sq" in state:
             state["exp_avg_sq"].mul_(factor**2)
         state[NOISE] = torch.cat([found, factor.view(1)])
 
@@ -105,6 +104,11 @@ class Measured(Feedback):
         noise is nothing yet says so."""
         x = moments["exp_avg"]
         return {**moments, "residual": torch.zeros_like(x), NOISE: x.new_zeros(3)}
+
+
+def _are_the_average_s(state: State) -> bool:
+    """Whether the moments are still those that `go_on_from` was given."""
+    return NOISE in state and not state[NOISE].any()
 
 
 def noise_factor(state: State) -> float:

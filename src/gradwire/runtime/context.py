@@ -104,6 +104,12 @@ class BucketContext(Context):
         compressors = self._shards.compressors() if self._shards else [one] * len(self._names)
         return [make_encoder(compressor, self.strategy.feedback) for compressor in compressors]
 
+    @property
+    def _at_work(self) -> Sequence[Encoder]:
+        """The encoders that this step went through; none in others' turn, when it may not be
+        known yet of which pieces they are."""
+        return self._encoders if self._own else ()
+
     def begin(
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
@@ -271,9 +277,7 @@ class BucketContext(Context):
         if skipped and self.finite and self.strategy.feedback is not None:
             for v, places, values in self._given_back:  # it is in what is given back next
                 kernels.add(v, places, values, 1.0)
-            # Where nothing was encoded, in others' turn, encoders may not be known yet.
-            encoders = self._encoders if self._own else ()
-            for encoder, state, sections in zip(encoders, self._states, self._own):
+            for encoder, state, sections in zip(self._at_work, self._states, self._own):
                 encoder.give_back(state, sections)
             if self._shards is not None:  # the owner's sums are in what is given back
                 self._shards.undo(self._states)
@@ -287,9 +291,8 @@ class BucketContext(Context):
                 kernels.fill_nan(result)
         self._snapshots = []
         self.gradients = self.results = ()  # so that zero_grad(set_to_none=True) frees them
-        if self._own:
-            for encoder in self._encoders:
-                encoder.release()
+        for encoder in self._at_work:
+            encoder.release()
         if self._shards is not None:
             self._shards.release()
 
@@ -378,8 +381,7 @@ class BucketContext(Context):
         if self.strategy.feedback is not None:  # else nothing is remembered
             if self._shards is not None:
                 self._shards.undo(self._states)
-            encoders = self._encoders if self._own else ()
-            work = zip(encoders, self.gradients, self._states, self._own)
+            work = zip(self._at_work, self.gradients, self._states, self._own)
             for encoder, x, state, sections in work:
                 encoder.undo(x, state, sections, self.info)
         for state, old in zip(self._states, self._snapshots):

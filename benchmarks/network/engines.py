@@ -18,7 +18,8 @@ from gradwire.network import Fabric, Flows, leaf_spine, rail_optimized, route, s
 from gradwire.network.distribution import fullest_by_hash
 from gradwire.network.engines.flow import transfers_of
 from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.packet import Transport, send
+from gradwire.network.engines.packet import send
+from gradwire.network.engines.transport import Transport
 from gradwire.network.failures import sweep
 from gradwire.network.parallelism import Parallelism, workload_of
 from gradwire.network.placement import Placement

@@ -26,7 +26,8 @@ from cases import shown
 from gradwire.errors import NetworkError
 from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
 from gradwire.network.demand import Pattern
-from gradwire.network.engines.packet import Spraying, Transport, send
+from gradwire.network.engines.packet import send
+from gradwire.network.engines.transport import Spraying, Transport
 from gradwire.network.patterns import direct, double_tree, halving_doubling, ring
 from gradwire.report.table import Table
 

@@ -24,6 +24,7 @@ _HOME = {
     "lockstep": "gradwire.runtime.lockstep",
     "optim": "gradwire.optim",
     "recommend": "gradwire.training.recommend",
+    "register": "gradwire.families",
     "sound": "gradwire.soundness",
     "sparsity": "gradwire.sparsity",
 }
@@ -33,6 +34,7 @@ __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - the names are strings
 if TYPE_CHECKING:
     from gradwire import optim as optim
     from gradwire import sparsity as sparsity
+    from gradwire.families import register as register
     from gradwire.plan import Plan as Plan
     from gradwire.registry import available as available
     from gradwire.runtime.lockstep import lockstep as lockstep

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from gradwire.kernels.formats import Format
     from gradwire.kernels.noise import Noise
     from gradwire.moves import AllGather, AllToAll, Move
-    from gradwire.strategy import Collective, Compressor
     from gradwire.streams import Streams
 
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
+Opening: TypeAlias = "Generator[Move, Any, bool]"
 
 OWNERS_RESIDUAL = "owners_residual"
 RIGHT_FACTOR = "right_factor"
@@ -72,6 +72,20 @@ class BlockCodes(NamedTuple):
     scales: Tensor
     noise: Noise
     place: slice | None = None
+
+
+class Own(NamedTuple):
+    """What one parameter of this rank brings to a step. gradient: (n,), before it is clipped."""
+
+    gradient: Tensor
+    state: State
+    info: StepInfo
+    key: Key
+
+    @property
+    def x(self) -> Tensor:
+        """The gradient in fp32, clipped."""
+        return self.gradient.float() * self.info.clip_scale
 
 
 @dataclass(frozen=True)
@@ -166,10 +180,10 @@ class Context(ABC):
         """The result: the numbers that every rank's `numbers` add up to, divided once."""
 
     @abstractmethod
-    def scatter(self, means: Compressor | None = None) -> AllToAll:
+    def scatter(self, means: Any = None) -> AllToAll:
         """Every parameter in one piece per rank, compressed, each piece for its owner.
 
-        means: what owners compress by, the same in every step, if it is another compressor.
+        means: the `Compressor` that owners use, the same in every step, if it is another.
         """
 
     @abstractmethod
@@ -187,8 +201,8 @@ class Context(ABC):
     def streams(self) -> Streams:
         """The same for payloads that are places and values."""
 
-    def machines(self, outer: Collective) -> MachineSums | None:
-        """The same where ranks of a machine sum first, and another member carries the sums on.
+    def machines(self, outer: Any) -> MachineSums | None:
+        """The same where ranks of a machine sum first, and another `Collective` carries them on.
 
         None: no rank shares its machine.
         """

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+
+from gradwire.registry import parse_member
 
 
 class Key(NamedTuple):
@@ -48,6 +51,9 @@ class Claims:
         as large as it can get, which begins with how many of them are used: 8 bytes.
         What follows it in a message begins at the next multiple of 8 (`padded`).
     entries: a payload is places and values, which `read` gives.
+    listed: these places are int32 numbers, not a code.
+    read_again: bytes of each fp32 element that are read a second time, as all must be seen before
+        any can be encoded; and, beside a feedback, before what is left is known.
     """
 
     sections: tuple[tuple[str, int], ...]
@@ -60,22 +66,13 @@ class Claims:
     direction: bool = False
     fixed: bool = True
     entries: bool = False
+    listed: bool = False
+    read_again: tuple[int, int] = (0, 0)
 
     @property
     def exact(self) -> bool:
         """What arrives equals what was sent, but for the sign of zeros."""
         return self.lossless or self.contraction == 1.0
-
-
-PROMISES = {
-    "sums": "adding payloads adds the tensors",
-    "lossless": "what arrives is what was sent, bit for bit",
-    "fixed": "the size of a payload is known in advance",
-    "direction": "signs without a scale",
-    "entries": "a payload is places and values",
-    "exact": "what arrives equals what was sent",
-}
-"""What the promises mean, for those who are told that one is missing."""
 
 
 def padded(size: int) -> int:
@@ -103,6 +100,9 @@ class Recurrence:
     state: str = "residual"
 
 
+Moments: TypeAlias = Mapping[str, Any]
+"""What of an optimizer's work a feedback does, by the optimizer's own names: a momentum,
+{"momentum": 0.9, "nesterov": False}, or Adam's moments, {"betas": (0.9, 0.999), "eps": 1e-8}."""
 UpdateRule: TypeAlias = Literal["linear", "adaptive", "orthogonal"]
 """What an optimizer makes of a gradient: a multiple of it, or of its moving average (SGD); that
 divided by how large gradients have been (AdamW); or a matrix that is orthogonal (Muon)."""
@@ -134,18 +134,19 @@ class Member(ABC):
     """One member of a family: a frozen dataclass with a name, whose fields are its parameters.
 
     evidence: runs from which follows with which optimizers it is sound.
+    examples: as it is written in tables and benchmarks; (): by its name alone.
     """
 
     name: ClassVar[str]
     evidence: ClassVar[tuple[Evidence, ...]] = ()
+    examples: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a member of this family alone: Collective.parse("zen"); StrategyError says what is
         wrong where."""
-        from gradwire.registry import parse_member  # the one file that knows every family
-
-        return parse_member(cls, text)
+        made: Self = parse_member(cls, text)
+        return made
 
     def is_as_fine_as(self, other: Member) -> bool:
         """Whether it loses no more than another member of its class, so that it is sound where

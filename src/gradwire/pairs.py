@@ -2,61 +2,70 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 from gradwire.errors import StrategyError
-from gradwire.member import PROMISES
 
-if TYPE_CHECKING:
-    from gradwire.strategy import Strategy
+PROMISES = {
+    "sums": "adding payloads adds the tensors",
+    "lossless": "what arrives is what was sent, bit for bit",
+    "fixed": "the size of a payload is known in advance",
+    "direction": "signs without a scale",
+    "entries": "a payload is places and values",
+    "exact": "what arrives equals what was sent",
+}
+"""What the promises mean, for those who are told that one is missing."""
 
 
-def check_promises(strategy: Strategy) -> None:
-    """StrategyError unless the compressor promises what the collective needs, the collective
+class Parts(NamedTuple):
+    """Of a strategy. alias: how what stands before the '|' was typed, if by a short name."""
+
+    compressor: Any
+    collective: Any
+    feedback: Any | None = None
+    alias: str | None = None
+
+    @property
+    def left(self) -> str:
+        """What stands before the '|'."""
+        return self.alias or "+".join(map(str, filter(None, (self.compressor, self.feedback))))
+
+    def __str__(self) -> str:
+        whole = str(self.collective)
+        return whole if self.alias == whole else f"{self.left} | {whole}"
+
+
+def check_promises(parts: Parts) -> None:
+    """StrategyError unless the compressor promises what the collective needs, and the collective
     leaves memory to the feedback that stands beside it, and has nothing against them itself."""
-    collective, compressor = strategy.collective, strategy.compressor
+    compressor, collective, feedback, _ = parts
     for promise in collective.needs:
         if not getattr(compressor.claims(1 << 20), promise):
             raise StrategyError(
                 f"the collective '{collective}' needs a compressor that promises '{promise}' "
-                f"({PROMISES[promise]}); '{compressor}' does not. Use '{_instead(strategy)}'."
+                f"({PROMISES[promise]}); '{compressor}' does not. Use '{_instead(parts)}'."
             )
-    if collective.own_feedback and strategy.feedback is not None:
+    if collective.own_feedback and feedback is not None:
         raise StrategyError(
             f"the collective '{collective}' keeps what it did not send itself; got the feedback "
-            f"'{strategy.feedback}' beside it. Use '{compressor} | {collective}'."
+            f"'{feedback}' beside it. Use '{compressor} | {collective}'."
         )
-    feedback, claims = strategy.feedback, compressor.claims(1 << 20)
+    claims = compressor.claims(1 << 20)
     in_parts = collective.per_node is not None or collective.tasks is not None
     if in_parts and feedback is not None and feedback.rule == "orthogonal":
         raise StrategyError(
             f"the feedback '{feedback}' takes whole matrices; '{collective}' cuts them "
-            f"before they are compressed. Use '{strategy.left} | allgather', or alltoall."
+            f"before they are compressed. Use '{parts.left} | allgather', or alltoall."
         )
     if feedback is not None and feedback.turns > 1 and claims.elements and not claims.entries:
         raise StrategyError(
             f"'{feedback}' sends a parameter in every so-manieth step, and '{compressor}' a part "
             "that the step decides: some would never be sent. Leave turns to one of them."
         )
-    collective.check(strategy)
+    collective.check(parts)
 
 
-def without_feedback(text: object, whose: str) -> Strategy:
-    """A strategy to which its owner gives a feedback; StrategyError unless the text is one."""
-    from gradwire.strategy import Strategy
-
-    made = Strategy.parse(text)  # type: ignore[arg-type] # it says so itself
-    way = made.collective
-    by_parts = way.per_node is not None or way.tasks is not None
-    if made.feedback is not None or way.takes_rows or way.own_feedback or by_parts:
-        raise StrategyError(
-            f"{whose} is a compressor and a collective, between which a feedback comes; got "
-            f"'{made}'. Use for example 'qsgd(4) | alltoall'."
-        )
-    return made
-
-
-def _instead(strategy: Strategy) -> str:
-    collective = strategy.collective
+def _instead(parts: Parts) -> str:
+    collective = parts.collective
     alone = f"{collective.partner} | {collective}"
-    return alone if collective.own_feedback else f"{strategy.left} | allgather"
+    return alone if collective.own_feedback else f"{parts.left} | allgather"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gradwire import beside
 from gradwire.buckets import (
     NEEDED,
     OPTIONAL,
@@ -61,7 +62,7 @@ class Plan:
                 raise PlanError(
                     "sparse gradients travel by a collective that takes rows; "
                     f"{', '.join(bucket.names[:5])} would by '{strategy}'. Use "
-                    f"'{strategy.rows()}' for this bucket."
+                    f"'{beside.rows(strategy)}' for this bucket."
                 )
             if not takes(strategy, bucket.dtype):
                 raise PlanError(
@@ -99,7 +100,7 @@ class Plan:
         chosen += _tables(parameters, taken)
         taken.update(p.name for p in parameters if p.sparse)
         rest = [p for p in reversed(parameters) if p.name not in taken]
-        second, apart = strategy.second(), set(others)
+        second, apart = beside.second(strategy), set(others)
         apart.update(p.name for p in rest if len(p.shape) <= 1)
         gradients = (
             second is not None and second.feedback is not None and second.feedback.sends_all
@@ -107,18 +108,18 @@ class Plan:
         vectors_too = takes_vectors(strategy) or gradients
         small = [p for p in rest if p.name in kept or (len(p.shape) <= 1 and not vectors_too)]
         large = [p for p in rest if p not in small]
-        beside = [p for p in large if p.name in apart] if second else []
-        large = [p for p in large if p not in beside]
+        others_own = [p for p in large if p.name in apart] if second else []
+        large = [p for p in large if p not in others_own]
         ways = _turns(strategy)
         compressed = [
-            (b, strategy.rows() if b.parameters[0].sparse else ways[i % len(ways)])
+            (b, beside.rows(strategy) if b.parameters[0].sparse else ways[i % len(ways)])
             for i, b in enumerate(chosen)
         ]
         for way, part in zip(ways, _evenly(large, len(ways))):
             compressed += [(b, way) for b in group(part, bucket_bytes)]
-        compressed += [(b, second) for b in group(beside, bucket_bytes) if second]
+        compressed += [(b, second) for b in group(others_own, bucket_bytes) if second]
         fused = group(sorted(small, key=lambda p: p.dtype), 1 << 62)
-        pairs = [*compressed, *((bucket, strategy.dense()) for bucket in fused)]
+        pairs = [*compressed, *((bucket, beside.dense(strategy)) for bucket in fused)]
         place = {p.name: i for i, p in enumerate(parameters)}
         # Ready last first registered: a bucket waits for the slowest of its parameters.
         pairs.sort(key=lambda pair: -min(place[name] for name in pair[0].names))

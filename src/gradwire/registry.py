@@ -1,4 +1,4 @@
-"""Text to member: the only file that knows every family. It stays a list.
+"""Text to member, of every family.
 
 A strategy's text is Python's grammar (`notation`): ``topk(0.001)+ef | allgather`` is
 (topk(0.001) + ef) | allgather.
@@ -7,19 +7,14 @@ A strategy's text is Python's grammar (`notation`): ``topk(0.001)+ef | allgather
 from __future__ import annotations
 
 import ast
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, TypeAlias, TypeGuard, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 
-from gradwire import collectives, compressors, feedback
 from gradwire.errors import StrategyError
-from gradwire.member import Member
+from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK, Family
 from gradwire.notation import Notation, first_line, name_of, signature
-from gradwire.strategy import Collective, Compressor, Feedback, Strategy
-
-COMPRESSORS: dict[str, type[Compressor]] = {m.name: m for m in compressors.MEMBERS}
-FEEDBACK: dict[str, type[Feedback]] = {m.name: m for m in feedback.MEMBERS}
-COLLECTIVES: dict[str, type[Collective]] = {m.name: m for m in collectives.MEMBERS}
-
+from gradwire.pairs import Parts, check_promises
 
 NOTATION = Notation(
     "strategy", "compressor[+feedback] | collective", "topk(0.01)+ef | allgather", StrategyError,
@@ -29,8 +24,8 @@ NOTATION = Notation(
     },
 )  # fmt: skip
 
-Pair: TypeAlias = "tuple[Compressor, Feedback | None]"
-M = TypeVar("M", bound=Member)
+Pair: TypeAlias = "tuple[Any, Any | None]"
+"""A compressor and its feedback."""
 
 
 def _dgc(
@@ -38,23 +33,22 @@ def _dgc(
     values: str = "fp32", index: str = "auto",
 ) -> Pair:  # fmt: skip
     """Deep Gradient Compression: topk(density, values, index)+dgc(momentum, nesterov, mask)."""
-    selection = compressors.TopK(density, values, index)
-    return selection, feedback.MomentumCorrection(momentum, nesterov, mask)
+    return COMPRESSORS["topk"](density, values, index), FEEDBACK["dgc"](momentum, nesterov, mask)
 
 
 def _efsignsgd() -> Pair:
     """signSGD with error feedback: sign(scaled=True)+ef."""
-    return compressors.Sign(scaled=True), feedback.ErrorFeedback()
+    return COMPRESSORS["sign"](scaled=True), FEEDBACK["ef"]()
 
 
 def _signsgd() -> Pair:
     """The sign of the gradient: sign. With the collective vote, a majority vote."""
-    return compressors.Sign(), None
+    return COMPRESSORS["sign"](), None
 
 
 def _signum(momentum: float = 0.9) -> Pair:
     """The sign of the momentum: sign+momentum(momentum)."""
-    return compressors.Sign(), feedback.Momentum(momentum)
+    return COMPRESSORS["sign"](), FEEDBACK["momentum"](momentum)
 
 
 ALIASES: dict[str, Callable[..., Pair]] = {
@@ -64,53 +58,73 @@ ALIASES: dict[str, Callable[..., Pair]] = {
     "signum": _signum,
 }
 
-WHOLE: dict[str, type[Collective]] = {"powersgd": collectives.PowerSGD}
-"""Strategies by the name of their collective alone: `powersgd(4)` is `none | powersgd(4)`."""
+
+def families() -> dict[str, Mapping[str, Any]]:
+    """What a strategy is written with, by family."""
+    own = {family.name: family for family in (COMPRESSORS, FEEDBACK, COLLECTIVES)}
+    return {**own, "aliases": ALIASES}
 
 
 def available() -> dict[str, dict[str, str]]:
     """Names and one-line descriptions of every member, by family."""
-    families: dict[str, dict[str, Any]] = {
-        "compressors": COMPRESSORS,
-        "feedback": FEEDBACK,
-        "collectives": COLLECTIVES,
-        "aliases": ALIASES,
-    }
     lines = {
         family: {name: first_line(member) + _wish(member) for name, member in members.items()}
-        for family, members in families.items()
+        for family, members in families().items()
     }
-    for name, member in WHOLE.items():
-        lines["aliases"][name] = f"A whole strategy, without '|': none | {signature(member)}."
+    for name in filter(_is_whole, COLLECTIVES):
+        text = signature(COLLECTIVES[name])
+        lines["aliases"][name] = f"A whole strategy, without '|': none | {text}."
     return lines
 
 
-def parse_strategy(text: str) -> Strategy:
-    """See `Strategy.parse`."""
+def parse_strategy(text: str) -> Parts:
+    """What a strategy is made of; StrategyError says what is wrong where."""
     tree = NOTATION.read(text)
-    if name_of(tree) in WHOLE:
-        collective = NOTATION.member(text, tree, WHOLE, "strategy")
-        return Strategy(compressors.Identity(), collective, None, str(collective))
     if not (isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr)):
+        name = name_of(tree)
+        if name is not None and _is_whole(name):
+            whole = _member(text, tree, COLLECTIVES)
+            return Parts(COMPRESSORS[whole.partner](), whole, None, str(whole))
         _refuse_whole(text, tree)
         _refuse_without_collective(text, tree)
-    _refuse_whole(text, tree.left)
-    _refuse_disorder(text, tree)
-    collective = NOTATION.member(text, tree.right, COLLECTIVES, "collective")
+    if not _is_in_order(tree):
+        _refuse_whole(text, tree.left)
+        _refuse_disorder(text, tree)
+    collective = _member(text, tree.right, COLLECTIVES)
     (compressor, memory), alias = _before(text, tree.left, str(collective))
-    return Strategy(compressor, collective, memory, alias)
+    return Parts(compressor, collective, memory, alias)
+
+
+def _member(text: str, node: ast.expr, family: Family) -> Any:
+    return family.made(NOTATION.member(text, node, family, family.kind))
+
+
+def _is_whole(name: str) -> bool:
+    """Whether it is a strategy by the name of its collective alone: `powersgd(4)` is
+    `none | powersgd(4)`."""
+    return name in COLLECTIVES and COLLECTIVES[name].compresses
+
+
+def _is_in_order(tree: ast.BinOp) -> bool:
+    """Whether all names are where they belong; the usual case, in which nothing is looked for."""
+    left = tree.left
+    if _is_sum(left):
+        firsts = name_of(left.left) in COMPRESSORS and name_of(left.right) in FEEDBACK
+    else:
+        firsts = name_of(left) in ALIASES or name_of(left) in COMPRESSORS
+    return firsts and name_of(tree.right) in COLLECTIVES
 
 
 def _before(text: str, left: ast.expr, collective: str) -> tuple[Pair, str | None]:
     """What stands before the '|', and how it was typed, if that is an alias."""
     if _is_sum(left):
         _refuse_beside_alias(text, left, collective)
-        compressor = NOTATION.member(text, left.left, COMPRESSORS, "compressor")
-        return (compressor, NOTATION.member(text, left.right, FEEDBACK, "feedback")), None
+        compressor = _member(text, left.left, COMPRESSORS)
+        return (compressor, _member(text, left.right, FEEDBACK)), None
     if name_of(left) in ALIASES:
         return NOTATION.member(text, left, ALIASES, "alias"), _typed(left)
-    known: dict[str, Callable[..., Any]] = {**COMPRESSORS, **ALIASES}
-    return (NOTATION.member(text, left, known, "compressor"), None), None
+    known = ChainMap[str, Any](ALIASES, COMPRESSORS)  # type: ignore[arg-type] # only read
+    return (COMPRESSORS.made(NOTATION.member(text, left, known, "compressor")), None), None
 
 
 def _is_sum(node: ast.expr) -> TypeGuard[ast.BinOp]:
@@ -121,16 +135,14 @@ def _typed(node: ast.expr) -> str:
     return ast.unparse(node).replace("'", '"')
 
 
-def parse_member(family: type[M], text: str) -> M:
-    """See `Member.parse`."""
-    families: dict[type[Member], tuple[Mapping[str, Any], str]] = {
-        Compressor: (COMPRESSORS, "compressor"), Feedback: (FEEDBACK, "feedback"),
-        Collective: (COLLECTIVES, "collective"),
-        Member: ({**COMPRESSORS, **FEEDBACK, **COLLECTIVES}, "member"),
-    }  # fmt: skip
-    own = next(known for base, known in families.items() if issubclass(family, base))
-    made: M = NOTATION.member(text, NOTATION.read(text), *own)
-    return made
+def parse_member(cls: type, text: str) -> Any:
+    """A member of the family that a class is of, by any class of it; of all, by `Member`."""
+    own = [f for f in (COMPRESSORS, FEEDBACK, COLLECTIVES) if f.takes(cls)]
+    tree = NOTATION.read(text)
+    for family in own or (COMPRESSORS, FEEDBACK):
+        if own or name_of(tree) in family:
+            return _member(text, tree, family)
+    return _member(text, tree, COLLECTIVES)
 
 
 def _refuse_whole(text: str, left: ast.expr) -> None:
@@ -138,17 +150,18 @@ def _refuse_whole(text: str, left: ast.expr) -> None:
     parts = (left.left, left.right) if isinstance(left, ast.BinOp) else (left,)
     for part in parts:
         name = name_of(part)
-        if name in WHOLE:
+        if name is not None and _is_whole(name):
             rule = f"'{name}' is a whole strategy, with its own feedback and collective"
             given = isinstance(part, ast.Call)
-            instead = ast.unparse(part) if given else signature(WHOLE[name])
+            instead = ast.unparse(part) if given else signature(COLLECTIVES[name])
             NOTATION.fail(text, f"{rule}; nothing stands beside it", f"'{instead}' alone")
 
 
 def _refuse_disorder(text: str, tree: ast.expr) -> None:
     """StrategyError if it has one of a family each, but not each in its place."""
     families: dict[str, Mapping[str, Any]] = {
-        "compressor": {**COMPRESSORS, **ALIASES}, "feedback": FEEDBACK, "collective": COLLECTIVES,
+        "compressor": ChainMap[str, Any](ALIASES, COMPRESSORS), "feedback": FEEDBACK,  # type: ignore
+        "collective": COLLECTIVES,
     }  # fmt: skip
     parts = list(_parts(tree))
     kinds = [next((k for k in families if name_of(part) in families[k]), "") for part in parts]
@@ -158,9 +171,7 @@ def _refuse_disorder(text: str, tree: ast.expr) -> None:
         return
     left = "+".join(said.get(k, "topk(0.01)") for k in in_order if k != "collective")
     instead = f"{left} | {said.get('collective', 'allgather')}"
-    try:
-        parse_strategy(instead)
-    except StrategyError:
+    if not _works(instead):
         instead = NOTATION.example
     wrong = next((i for i, kind in enumerate(kinds) if kind != in_order[i]), -1)
     rule = "a compressor stands first, its feedback after '+', a collective after '|'"
@@ -196,7 +207,7 @@ def _refuse_without_collective(text: str, tree: ast.expr) -> NoReturn:
     """StrategyError, of a text without '|'."""
     rule, name = "it needs a collective after '|'", name_of(tree)
     if name in COLLECTIVES:
-        alone: Collective = NOTATION.member(text, tree, COLLECTIVES, "collective")
+        alone = _member(text, tree, COLLECTIVES)
         rule = f"'{name}' is a collective, and a compressor stands before it"
         NOTATION.fail(text, rule, f"'{_fitting(alone)}'")
     if _is_sum(tree) and name_of(tree.right) in COLLECTIVES:
@@ -207,19 +218,25 @@ def _refuse_without_collective(text: str, tree: ast.expr) -> NoReturn:
     NOTATION.fail(text, rule, f"'{text.strip()} | allgather'")
 
 
-def _fitting(collective: Collective) -> str:
+def _fitting(collective: Any) -> str:
     """A strategy with this collective."""
-    for left in (collective.partner, "topk(0.01)+ef", "sign"):
-        try:
-            return str(parse_strategy(f"{left} | {collective}"))
-        except StrategyError:
-            continue
-    return f"compressor | {collective}"
+    lefts = (collective.partner, "topk(0.01)+ef", "sign")
+    texts = [f"{left} | {collective}" for left in lefts]
+    return next(filter(_works, texts), f"compressor | {collective}")
+
+
+def _works(text: str) -> bool:
+    """Whether it is a strategy whose members can work together."""
+    try:
+        check_promises(parse_strategy(text))
+    except StrategyError:
+        return False
+    return True
 
 
 def _wish(member: Any) -> str:
     """What a compressor loses without feedback, from its claims."""
-    if not (isinstance(member, type) and issubclass(member, Compressor)):
+    if not COMPRESSORS.takes(member):
         return ""
     for parameters in ((), (0.01,)):  # a density or a threshold may be required
         try:

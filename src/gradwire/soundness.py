@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gradwire import beside
 from gradwire.errors import UsageError
 from gradwire.member import Evidence, Member, UpdateRule
 from gradwire.strategy import Compressor, Strategy
@@ -89,7 +90,7 @@ def answering(strategies: Iterable[Strategy]) -> list[Strategy]:
     """Those by which a plan is judged: all but what another of them brings along, for what travels
     dense, or by another rule."""
     found = list(dict.fromkeys(strategies))
-    brought = {other for s in found for other in (s.dense(), s.second()) if other != s}
+    brought = {other for s in found for other in (beside.dense(s), beside.second(s)) if other != s}
     return [s for s in found if s not in brought]
 
 
@@ -138,7 +139,7 @@ def _deciding(strategy: Strategy) -> Iterator[Member]:
     if strategy.collective.selects:
         yield strategy.collective
     feedback = strategy.feedback
-    if feedback is not None and feedback.keeps_momentum():
+    if feedback is not None and feedback.moments():
         yield feedback
     elif not is_exact_enough(strategy.compressor):
         yield feedback or strategy.compressor
@@ -151,7 +152,7 @@ def is_exact_enough(compressor: Compressor) -> bool:
 
 
 def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
-    for evidence in member.evidence:
+    for evidence in _told(member, strategy):
         if update_rule(evidence.optimizer) == rule and _holds(evidence, member, strategy):
             learns = "as much as" if evidence.sound else "less than"
             why = f"{evidence.optimizer} by '{evidence.strategy}' learns {learns} dense"
@@ -160,6 +161,15 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
                 why += f", if the first {part} of its steps travel by '{evidence.begins}'"
             return Verdict("sound" if evidence.sound else "unsound", why, evidence)
     return _without_evidence(member, strategy, rule)
+
+
+def _told(member: Member, strategy: Strategy) -> Iterator[Evidence]:
+    """By the member that decides, and then by those beside it: a compressor of another package
+    brings its own runs with `ef`."""
+    yield from member.evidence
+    for other in (strategy.compressor, strategy.feedback, strategy.collective):
+        if other is not None and other is not member:
+            yield from other.evidence
 
 
 def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
@@ -184,7 +194,7 @@ def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
 
 def _without_evidence(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
     feedback = strategy.feedback
-    if feedback is not None and feedback.keeps_momentum():
+    if feedback is not None and feedback.moments():
         shown = {update_rule(evidence.optimizer) for evidence in feedback.evidence}
         if rule not in {feedback.rule, *shown}:
             return Verdict(

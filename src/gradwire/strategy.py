@@ -1,10 +1,8 @@
-"""The heart: what is sent, what is remembered, how it travels.
+"""The heart: what is sent, what is remembered, how it travels: `topk(0.01)+ef | allgather`.
 
-    gradient ──► Feedback.before ──► Compressor.encode ──► Collective.rounds ──► average
-                      ▲                     │
-                      └── Feedback.after ◄──┘  what was not sent waits here for the next step
-
-A `Strategy` has one of each, and is written ``topk(0.01)+ef | allgather``. Torch: in signatures.
+gradient ──► Feedback.before ──► Compressor.encode ──► Collective.rounds ──► average
+                  ▲                     │
+                  └── Feedback.after ◄──┘  what was not sent waits here for the next step
 """
 
 from __future__ import annotations
@@ -14,13 +12,15 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from gradwire.local import BlockCodes, Context, Encoder, Sections, State
-from gradwire.member import Claims, Evidence, Key, Member, Recurrence, StepInfo, UpdateRule
-from gradwire.pairs import check_promises
+from gradwire.local import BlockCodes, Context, Encoder, Opening, Own, Sections, State
+from gradwire.member import Claims, Evidence, Key, Member, Recurrence, StepInfo
+from gradwire.pairs import Parts, check_promises
+from gradwire.registry import parse_strategy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gradwire.member import Moments, UpdateRule
     from gradwire.moves import Move
     from gradwire.tasks import Path
 
@@ -78,8 +78,8 @@ class Feedback(Member):
 
     sends_all: only `received` acts. makes_good: what is left out follows, also of owners' means.
     dampens: gradients enter its momentum times 1 - m. shared: states that are equal on all ranks.
-    exact_mean: `received` gets fp32, whatever the gradient's dtype. turns: it sends in every
-    so-manieth step. rule: its momentum's; "orthogonal" takes whole matrices.
+    exact_mean: `received` gets fp32. turns: it sends in every so-manieth step. local: at a rank's
+    own view. rule: its moments'; "orthogonal" takes whole matrices. optimizer: leaves it these.
     """
 
     sends_all: ClassVar[bool] = False
@@ -87,8 +87,10 @@ class Feedback(Member):
     dampens: ClassVar[bool] = False
     exact_mean: ClassVar[bool] = False
     rule: ClassVar[UpdateRule] = "linear"
+    optimizer: ClassVar[str] = "SGD"
     shared: ClassVar[tuple[str, ...]] = ()
     turns: int = 1
+    local: bool = False
 
     def recurrence(self) -> Recurrence | None:
         """This feedback as data, for a compressor that can fuse it."""
@@ -110,9 +112,22 @@ class Feedback(Member):
         """A last word on the mean, in place, alike on all ranks; not if skipped or not finite."""
         return state
 
-    def keeps_momentum(self) -> bool:
-        """Whether the optimizer must have none."""
-        return False
+    def moments(self) -> Moments:
+        """What it keeps in the optimizer's place; the optimizer must agree, and have none."""
+        return {}
+
+    def adopt(self, moments: State) -> State:
+        """The state that begins with moments of the average of all ranks' gradients, flat."""
+        return moments
+
+    def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Opening:
+        """Moves before the collective's; returns whether anything is sent in this step."""
+        yield from ()
+        return True
+
+    def encoder(self, compressor: Compressor) -> Encoder | None:
+        """It and a compressor at work, in place, where it is no recurrence."""
+        return None
 
     def dense(self) -> str | None:
         """The feedback, as text, that gives a tensor that travels dense the same dynamics."""
@@ -127,7 +142,7 @@ class Collective(Member):
     """How payloads travel and are summed: a generator of moves, all local work through ctx.
 
     needs: promises of `Claims`, or the sum is wrong. partner: its compressor, if only one.
-    own_feedback: it remembers what it did not send itself, without a feedback beside it.
+    compresses: itself; its text is a strategy. own_feedback: it remembers what it did not send.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
     takes_rows: COO gradients, and gives such. takes_float64: adds them as such. tasks: its path's.
     selects, compresses_again: less arrives than was sent. sizes: of moves, as the names say.
@@ -142,13 +157,14 @@ class Collective(Member):
     takes_rows: ClassVar[bool] = False
     sizes: ClassVar[Literal["known", "expected", "measured"]] = "known"
     takes_float64: ClassVar[bool] = False
+    compresses: ClassVar[bool] = False
     tasks: ClassVar[Path | None] = None
 
     @abstractmethod
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         """Yield moves, receive what arrived, leave the result with ctx."""
 
-    def check(self, strategy: Strategy) -> None:
+    def check(self, parts: Parts) -> None:
         """StrategyError unless it can work in this strategy, whose promises are seen to."""
 
 
@@ -162,38 +178,21 @@ class Strategy:
     alias: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_promises(self)
+        check_promises(self.parts)
 
     @property
-    def left(self) -> str:
-        """What stands before the '|'."""
-        return self.alias or "+".join(map(str, filter(None, (self.compressor, self.feedback))))
+    def parts(self) -> Parts:
+        """The same, unchecked."""
+        return Parts(self.compressor, self.collective, self.feedback, self.alias)
 
     def __str__(self) -> str:
-        whole = str(self.collective)
-        return whole if self.alias == whole else f"{self.left} | {whole}"
+        return str(self.parts)
 
     def expand(self) -> Strategy:
         """The same strategy without its alias: `dgc(0.01)` becomes `topk(0.01)+dgc`."""
         return Strategy(self.compressor, self.collective, self.feedback)
 
-    def dense(self) -> Strategy:
-        """How parameters that are not worth compressing travel beside this strategy."""
-        feedback = self.feedback and self.feedback.dense()
-        return Strategy.parse(f"none+{feedback} | allreduce" if feedback else "none | allreduce")
-
-    def second(self) -> Strategy | None:
-        """How what its optimizer treats by another rule travels beside it, if there is one."""
-        text = self.feedback and self.feedback.others(self)
-        return Strategy.parse(text) if text else None
-
-    def rows(self) -> Strategy:
-        """How gradients that come as rows and their ids travel beside this strategy: exactly."""
-        return self if self.collective.takes_rows else Strategy.parse("none | columns")
-
     @staticmethod
     def parse(text: str) -> Strategy:
         """Read ``compressor[+feedback] | collective``; StrategyError says what is wrong where."""
-        from gradwire.registry import parse_strategy  # the one file that knows every family
-
-        return parse_strategy(text)
+        return Strategy(*parse_strategy(text))

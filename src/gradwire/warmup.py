@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from gradwire import beside
+from gradwire.beside import without_feedback
 from gradwire.errors import PlanError
-from gradwire.pairs import without_feedback
 from gradwire.plan import Plan
 from gradwire.strategy import Strategy
 
@@ -117,8 +118,8 @@ def _at(strategy: Strategy, density: float, world: int) -> Strategy:
     if claims.sums and claims.elements is None and not strategy.collective.own_feedback:
         return strategy  # dense already
     if not any(f.name == "density" for f in fields(compressor)):
-        return strategy.dense()
+        return beside.dense(strategy)
     own = replace(compressor, density=max(density, compressor.density))
     if not claims.sums and own.density > 1 / (2 * world):
-        return strategy.dense()
+        return beside.dense(strategy)
     return Strategy(own, strategy.collective, strategy.feedback)

@@ -126,7 +126,7 @@ def test_what_leaves_or_joins_is_made_good(feedback: Feedback) -> None:
 
 @pytest.mark.parametrize(
     "feedback",
-    [f for f in FEEDBACK if f.keeps_momentum() and f.rule != "orthogonal"],
+    [f for f in FEEDBACK if f.moments() and f.rule != "orthogonal"],
     ids=instances.ids,
 )
 def test_what_dampens_says_so(feedback: Feedback) -> None:

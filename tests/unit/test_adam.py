@@ -14,7 +14,7 @@ from own_steps import by_lockstep
 from torch import Tensor, nn
 
 import gradwire.optim
-from gradwire import Plan, Strategy, lockstep
+from gradwire import Plan, Strategy, beside, lockstep
 from gradwire.errors import StrategyError
 from gradwire.feedback import ServerAdam
 from gradwire.runtime.ledger import Ledger
@@ -373,7 +373,7 @@ def test_without_local_nothing_moves() -> None:
 
 def test_what_travels_dense_has_the_same_moments() -> None:
     strategy = Strategy.parse("lloyd(1)+adam(beta1=0.8, beta2=0.9, eps=1e-6) | alltoall")
-    assert strategy.dense().feedback == ServerAdam(0.8, 0.9, 1e-6)
+    assert beside.dense(strategy).feedback == ServerAdam(0.8, 0.9, 1e-6)
 
 
 def test_an_optimizer_of_another_rule_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from gradwire import registry
+from gradwire import families
 from gradwire.bench import compressors as bench
 from gradwire.bench.machine import ALLOCATOR
 from gradwire.bench.traffic import decode_bytes, encode_bytes
@@ -39,15 +39,13 @@ def _allocator_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_exported_compressor_has_a_row() -> None:
-    """If this fails: add the new member, with parameters, to LISTED."""
-    assert {s.compressor.name for s in bench.strategies()} == set(registry.COMPRESSORS)
+    """If this fails: give the new member examples with its parameters."""
+    assert {s.compressor.name for s in bench.strategies()} == set(families.COMPRESSORS)
 
 
-def test_a_member_that_is_not_listed_is_measured_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "LISTED", ("none",))
-    monkeypatch.setattr(registry, "COMPRESSORS", {"none": registry.COMPRESSORS["none"],
-                                                  "int8": Int8})  # fmt: skip
-    assert [str(s.compressor) for s in bench.strategies()] == ["none", "int8"]
+def test_a_member_is_measured_as_its_examples_are_written() -> None:
+    texts = [str(s) for s in bench.strategies() if s.compressor.name == "int8"]
+    assert texts == ["int8 | allgather", "int8+ef | allgather"]
 
 
 @dataclass(frozen=True)
@@ -56,15 +54,16 @@ class Foreign(Int8):
 
     level: int
     name: ClassVar[str] = "foreign"
+    examples: ClassVar[tuple[str, ...]] = ()
 
 
 def test_a_member_that_needs_parameters_is_left_out_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(registry.COMPRESSORS, "foreign", Foreign)
+    monkeypatch.setitem(families.COMPRESSORS._others, "foreign", Foreign)
     told: list[str] = []
     every = {s.compressor.name for s in bench.strategies(progress=told.append)}
-    assert every == set(registry.COMPRESSORS) - {"foreign"}
+    assert every == set(families.COMPRESSORS) - {"foreign"}
     (line,) = told
     assert "'foreign' is left out" in line
     assert "'foreign(level)'" in line

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from gradwire import registry
+from gradwire import families
 from gradwire.compressors import BFloat16, Identity, Sign, TopK
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "compressors"
@@ -36,7 +36,7 @@ def main() -> Iterator[ModuleType]:
 
 
 def test_every_exported_compressor_is_measured(main: ModuleType) -> None:
-    assert {c.name for c in main.compressors()} == set(registry.COMPRESSORS)
+    assert {c.name for c in main.compressors()} == set(families.COMPRESSORS)
 
 
 def test_a_tiny_run_is_saved_drawn_and_printed(main: ModuleType, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire import Plan, Strategy
+from gradwire import Plan, Strategy, beside
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PlanError
 
@@ -170,7 +170,7 @@ def test_every_plan_fits_its_model_and_survives_json(
         listed = any(parameter.name in names for names in explicit)
         adds_up = strategy.compressor.claims(1).sums
         whole = adds_up or listed or len(parameter.shape) > 1
-        assert how == (strategy if whole else strategy.dense())
+        assert how == (strategy if whole else beside.dense(strategy))
 
 
 # -- checking ----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ PUBLIC = [
     "lockstep",
     "optim",
     "recommend",
+    "register",
     "sound",
     "sparsity",
 ]
@@ -82,4 +83,4 @@ def test_the_command_line_starts_without_torch(argument: str) -> None:
 
 
 def test_the_check_can_see_torch() -> None:
-    assert loads_torch("import gradwire.registry").startswith("True")
+    assert loads_torch("import gradwire.compressors").startswith("True")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import gradwire
-from gradwire import collectives, compressors, feedback, registry
+from gradwire import collectives, compressors, families, feedback, registry
 from gradwire.errors import StrategyError
 from gradwire.strategy import Collective, Compressor, Feedback, Member
 
 FAMILIES: dict[str, tuple[Any, dict[str, Any], type]] = {
-    "compressors": (compressors, registry.COMPRESSORS, Compressor),
-    "feedback": (feedback, registry.FEEDBACK, Feedback),
-    "collectives": (collectives, registry.COLLECTIVES, Collective),
+    "compressors": (compressors, families.COMPRESSORS, Compressor),
+    "feedback": (feedback, families.FEEDBACK, Feedback),
+    "collectives": (collectives, families.COLLECTIVES, Collective),
 }
 
 
@@ -61,7 +61,7 @@ def test_a_member_is_read_alone(family: type[Member], text: str) -> None:
 
 
 def test_aliases_hide_no_compressor() -> None:
-    assert not set(registry.ALIASES) & set(registry.COMPRESSORS)
+    assert not set(registry.ALIASES) & set(families.COMPRESSORS)
 
 
 def test_available_names_every_member_with_a_line() -> None:
@@ -69,7 +69,7 @@ def test_available_names_every_member_with_a_line() -> None:
     assert list(shown) == ["compressors", "feedback", "collectives", "aliases"]
     for family, (_, registered, _) in FAMILIES.items():
         assert list(shown[family]) == list(registered)
-    assert list(shown["aliases"]) == [*registry.ALIASES, *registry.WHOLE]
+    assert list(shown["aliases"]) == [*registry.ALIASES, "powersgd"]
     assert "none | powersgd(rank)" in shown["aliases"]["powersgd"]
     for lines in shown.values():
         for name, line in lines.items():
@@ -88,6 +88,6 @@ def test_a_member_of_somebody_else_is_named_whatever_its_parameters(
         level: int
         form: str
 
-    monkeypatch.setitem(registry.COMPRESSORS, "foreign", Foreign)
+    monkeypatch.setitem(families.COMPRESSORS._others, "foreign", Foreign)
     line = gradwire.available()["compressors"]["foreign"]
     assert line == "Two parameters, both of them required."

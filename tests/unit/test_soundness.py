@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradwire
-from gradwire import registry
+from gradwire import families
 from gradwire.cli.main import main
 from gradwire.errors import PlanError, UsageError
 from gradwire.soundness import SoundnessWarning, update_rule
@@ -244,8 +244,8 @@ def test_numbers_out_of_range_are_refused() -> None:
 
 
 def test_evidence_is_of_strategies_that_it_decides() -> None:
-    families = (registry.COMPRESSORS, registry.FEEDBACK, registry.COLLECTIVES)
-    members = [member for family in families for member in family.values()]
+    known = (families.COMPRESSORS, families.FEEDBACK, families.COLLECTIVES)
+    members = [member for family in known for member in family.values()]
     assert sum(len(member.evidence) for member in members) > 10
     for member in members:
         for evidence in member.evidence:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire import Strategy
+from gradwire import Strategy, beside
 from gradwire.collectives import AllGatherSum, AllReduceSum, Hierarchical, Steps
 from gradwire.compressors import Float16, Identity, Sign, TopK
 from gradwire.errors import StrategyError
+from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.feedback import (
     EF21,
     ErrorFeedback,
@@ -24,7 +25,7 @@ from gradwire.feedback import (
     ServerMomentum,
     SharedMomentum,
 )
-from gradwire.registry import ALIASES, COLLECTIVES, COMPRESSORS, FEEDBACK
+from gradwire.registry import ALIASES
 
 # How to draw each parameter that a member has. A new parameter without a line here fails below.
 DRAWN: dict[str, st.SearchStrategy[Any]] = {
@@ -291,7 +292,7 @@ def test_members_and_strategies_are_frozen() -> None:
 )
 def test_dense_keeps_the_dynamics(text: str, dense: str) -> None:
     """Beside DGC, what travels dense has the same momentum: the optimizer has none."""
-    assert Strategy.parse(text).dense() == Strategy.parse(dense)
+    assert beside.dense(Strategy.parse(text)) == Strategy.parse(dense)
 
 
 def test_a_pair_is_refused_exactly_when_a_promise_is_missing() -> None:

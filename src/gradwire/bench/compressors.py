@@ -30,22 +30,12 @@ if TYPE_CHECKING:
     from gradwire.layout.message import Layout
     from gradwire.strategy import Compressor, Sections, Strategy
 
-LISTED = (
-    "none", "fp16", "bf16", "int8", "int8+ef", "fp8", 'fp8(variant="e5m2")',
-    "qsgd(2)", "qsgd(4)", "qsgd(8)", "natural", "terngrad",
-    "sign", "sign(scaled=True)", "sign(scaled=True)+ef", "onebit", "onebit+ef",
-    "lloyd(1)+ef", "lloyd(2)+ef",
-    "topk(0.001)", "topk(0.001)+ef", "dgc(0.001)", 'dgc(0.001, values="bf16")', "topk(0.01)+ef",
-    "randk(0.01)+ef", "threshold(3.0)+ef", "threshold(2.0)+ef", "nonzero",
-)  # fmt: skip
-"""What is measured by default; a member that is not listed is measured without parameters."""
-
 ENCODE_TARGETS = {
     **dict.fromkeys(("none", "fp16", "bf16", "int8", "sign", "topk"), 1.5),
     **dict.fromkeys(("onebit", "terngrad", "qsgd", "natural", "lloyd"), 2.5),  # dice, or two means
 }
 DECODE_TARGET = 2.0
-SPARSE_SHARE = 0.01  # of the gradients that nonzero gets
+SPARSE_SHARE = 0.01  # of gradients for compressors that send what is not zero
 
 
 @dataclass(frozen=True)
@@ -74,30 +64,35 @@ class Row:
 def strategies(
     texts: Sequence[str] = (), progress: Callable[[str], object] = lambda line: None
 ) -> list[Strategy]:
-    """The strategies of these texts, `| allgather` if they name no collective; else all.
+    """The strategies of these texts, `| allgather` if they name no collective; else the examples
+    of all compressors.
 
-    Of all, a member that has required parameters and is not in LISTED is left out: progress is
-    told. Raises StrategyError, of a text.
+    One that has required parameters and no example is left out: progress is told. Raises
+    StrategyError, of a text.
     """
-    from gradwire.registry import COMPRESSORS
+    from gradwire.families import COMPRESSORS
 
     if texts:
         return [_parse(text) for text in texts]
-    listed = [_parse(text) for text in LISTED]
-    names = {strategy.compressor.name for strategy in listed}
-    for name in COMPRESSORS:
-        if name not in names:
-            try:
-                listed.append(_parse(name))
-            except StrategyError as error:
-                progress(f"'{name}' is left out; name it with its parameters. {error}")
-    return listed
+    found = []
+    for name, member in COMPRESSORS.items():
+        try:
+            found += [_parse(text) for text in member.examples or (name,)]
+        except StrategyError as error:
+            progress(f"'{name}' is left out; name it with its parameters. {error}")
+    return found
 
 
 def _parse(text: str) -> Strategy:
     from gradwire.strategy import Strategy
 
     return Strategy.parse(text if "|" in text else f"{text} | allgather")
+
+
+def _sends_what_is_there(compressor: Compressor) -> bool:
+    """Whether it sends all elements that are not zero, so that it is for sparse gradients."""
+    claims = compressor.claims(1)
+    return claims.entries and claims.exact
 
 
 def distinct_compressors(of: Sequence[Strategy]) -> list[Compressor]:
@@ -147,7 +142,7 @@ class _Bench:
         return Layout.of([compressor.claims(self.n)])
 
     def gradient(self, turn: int, compressor: Compressor | None = None) -> Tensor:
-        if compressor is not None and compressor.name == "nonzero":
+        if compressor is not None and _sends_what_is_there(compressor):
             return self.sparse[turn % len(self.sparse)]
         return self.gradients[turn % len(self.gradients)]
 
@@ -186,8 +181,8 @@ class _Bench:
 
         target = ENCODE_TARGETS.get(compressor.name, math.inf)
         name = str(strategy).partition(" | ")[0]
-        if compressor.name == "topk" and strategy.feedback is None:
-            target = math.inf  # the target is that of the fused pass
+        if compressor.claims(1).entries and strategy.feedback is None:
+            target = math.inf  # the target is that of the pass with a feedback
         return _Job(
             name, compressor, target, lambda: payload_bytes(compressor, self.n, sections), moved,
             encode, lambda turn: encoder.release(),

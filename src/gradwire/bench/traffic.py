@@ -36,15 +36,8 @@ def encode_bytes(
 ) -> list[int]:
     """What encoding moves; two numbers where a scale makes a second pass necessary."""
     once = 4 * n + 8 * state_elements + payload_bytes(compressor, n, written)
-    again = _second_pass(compressor, n, state_elements)
+    again = n * compressor.claims(n).read_again[state_elements > 0]
     return [once, once + again] if again else [once]
-
-
-def _second_pass(compressor: Compressor, n: int, state_elements: int) -> int:
-    scaled = compressor.name in ("onebit", "terngrad") or getattr(compressor, "scaled", False)
-    if scaled and state_elements:
-        return 8 * n
-    return 4 * n if compressor.name == "terngrad" else 0
 
 
 def decode_bytes(

@@ -102,12 +102,7 @@ def describe(name: str, families: dict[str, dict[str, str]]) -> list[dict[str, A
     from gradwire import registry
     from gradwire.notation import nearest
 
-    members: dict[str, dict[str, Any]] = {
-        "compressors": registry.COMPRESSORS,
-        "feedback": registry.FEEDBACK,
-        "collectives": registry.COLLECTIVES,
-        "aliases": registry.ALIASES,
-    }
+    members = registry.families()
     found = [(family, among[name]) for family, among in members.items() if name in among]
     if not found:
         known = list(dict.fromkeys(each for among in families.values() for each in among))
@@ -188,14 +183,14 @@ def _rule(member: Any, parameter: str) -> str:
 
 def _example(text: str, family: str) -> str:
     """A whole strategy that has it: the first that is none of the impossible ones."""
-    from gradwire import registry
+    from gradwire.families import COLLECTIVES
     from gradwire.strategy import Strategy
 
     lefts = ("none", "topk(0.01)+ef", "nonzero", "sign", "int8")
     ways = {
         "collectives": [f"{left} | {text}" for left in lefts],
         "feedback": [f"{left}+{text} | allgather" for left in ("topk(0.01)", "sign", "none")],
-    }.get(family, [f"{text} | {way}" for way in registry.COLLECTIVES])
+    }.get(family, [f"{text} | {way}" for way in COLLECTIVES])
     for example in ways:
         try:
             found = Strategy.parse(example)

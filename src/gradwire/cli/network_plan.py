@@ -29,12 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Advise; the exit code. Raises NetworkError."""
-    from gradwire.network.advice import ROWS, advise
+    from gradwire.network.advice import advise
 
     if arguments.output:
         check_output("a file of paths", arguments.output)
     job = job_of(arguments)
-    advice = advise(job.flows, job.topology, arguments.scheme or ROWS, arguments.seed)
+    advice = advise(job.flows, job.topology, arguments.scheme, arguments.seed)
     if arguments.output:
         _save(arguments, job, (arguments.scheme or [advice.recommended])[0])
     print(json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice))

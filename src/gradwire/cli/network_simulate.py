@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _collective(arguments: argparse.Namespace) -> tuple[Callable[[str], float], float]:
     """Seconds by a scheme, and at least."""
     from gradwire.network.bounds import bounds
-    from gradwire.network.engines.packet import Transport
+    from gradwire.network.engines.transport import Transport
     from gradwire.network.routing.route import route
     from gradwire.network.simulate import simulate
     from gradwire.network.topologies import latency_ns_of

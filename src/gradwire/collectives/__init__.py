@@ -18,13 +18,16 @@ from gradwire.collectives.steps import Steps
 from gradwire.collectives.union import Union
 from gradwire.collectives.vote import MajorityVote
 from gradwire.collectives.zen import Zen
+from gradwire.strategy import Collective
 
+BASE = Collective
 MEMBERS = (
     AllReduceSum, AllGatherSum, AllToAllSum, MajorityVote, PowerSGD, GTopK, SparCML, SparCMLSplit,
     DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns, SparseAuto, Hierarchical, Steps,
 )  # fmt: skip
 
 __all__ = [
+    "BASE",
     "DSAR", "MEMBERS", "AllGatherSum", "AllReduceSum", "AllToAllSum", "Columns", "GTopK",
     "Hierarchical", "MajorityVote", "OkTopk", "OmniReduce", "PowerSGD", "SparCML", "SparCMLSplit",
     "SparseAuto", "SparsePS", "Steps", "Union", "Zen",

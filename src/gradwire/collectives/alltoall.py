@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from gradwire.collectives._owners import through_owners
 from gradwire.errors import StrategyError
 from gradwire.moves import Move
-from gradwire.strategy import Collective, Compressor, Context, Evidence, Member, Strategy
+from gradwire.pairs import Parts, check_promises
+from gradwire.strategy import Collective, Compressor, Context, Evidence, Member
 
 
 @dataclass(frozen=True)
@@ -62,16 +63,16 @@ class AllToAllSum(Collective):
         if not self.means:
             return None
         own: Compressor = Compressor.parse(self.means)
-        Strategy(own, AllToAllSum())  # which refuses what has no fixed size
+        check_promises(Parts(own, AllToAllSum()))  # which refuses what has no fixed size
         return own
 
-    def check(self, strategy: Strategy) -> None:
-        kinds = [c.claims(1 << 20).direction for c in (strategy.compressor, self.of_means) if c]
+    def check(self, parts: Parts) -> None:
+        kinds = [c.claims(1 << 20).direction for c in (parts.compressor, self.of_means) if c]
         if len(set(kinds)) > 1:
             raise StrategyError(
                 "owners send means in the unit of what arrived; of "
-                f"'{strategy.compressor}' and '{self.means}' one sends directions, without a "
-                f"size. Use '{strategy.left} | alltoall'."
+                f"'{parts.compressor}' and '{self.means}' one sends directions, without a "
+                f"size. Use '{parts.left} | alltoall'."
             )
 
     def is_as_fine_as(self, other: Member) -> bool:

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from gradwire.errors import StrategyError
 from gradwire.moves import Move
-from gradwire.strategy import Collective, Context, Feedback, Strategy
+from gradwire.pairs import Parts
+from gradwire.strategy import Collective, Context, Feedback
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ class Hierarchical(Collective):
                 f'{self.outer!r}. Use hierarchical(outer="allgather"), or another.'
             )
         # The text as it prints, so that equals are equal; and what the other member asks for.
-        for name in ("needs", "partner", "own_feedback", "sizes", "selects", "compresses_again"):
+        for name in (
+            "needs", "partner", "own_feedback", "compresses", "sizes", "selects",
+            "compresses_again",
+        ):  # fmt: skip
             object.__setattr__(self, name, getattr(outer, name))
         object.__setattr__(self, "outer", str(outer))
 
@@ -65,13 +69,13 @@ class Hierarchical(Collective):
         """What crosses machines."""
         return Collective.parse(self.outer)
 
-    def check(self, strategy: Strategy) -> None:
-        feedback = strategy.feedback
+    def check(self, parts: Parts) -> None:
+        feedback = parts.feedback
         if feedback is not None and type(feedback).received is not Feedback.received:
             raise StrategyError(
                 "hierarchical takes feedback that acts on what is sent, of which each rank owns "
                 f"a part; '{feedback}' acts on the whole average. Use ef or dgc, for example "
-                f"'{strategy.compressor}+ef | {self}'."
+                f"'{parts.compressor}+ef | {self}'."
             )
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

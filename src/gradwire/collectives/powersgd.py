@@ -39,6 +39,7 @@ class PowerSGD(Collective):
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("lossless",)
     own_feedback: ClassVar[bool] = True
+    compresses: ClassVar[bool] = True
     selects: ClassVar[bool] = True
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence("powersgd(4)", "sgd", True, "glyphs", "powersgd"),

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from gradwire.errors import StrategyError
 from gradwire.moves import Move
-from gradwire.strategy import Collective, Context, Feedback, Strategy
+from gradwire.pairs import Parts
+from gradwire.strategy import Collective, Context, Feedback
 from gradwire.tasks import Path
 
 
@@ -61,8 +62,8 @@ class Steps(Collective):
     def __str__(self) -> str:
         return super().__str__().replace(", per_node=None", "")
 
-    def check(self, strategy: Strategy) -> None:
-        feedback = strategy.feedback
+    def check(self, parts: Parts) -> None:
+        feedback = parts.feedback
         if "compress@" not in self.path and feedback is not None:
             raise StrategyError(
                 "feedback is applied where a path compresses; "
@@ -72,7 +73,7 @@ class Steps(Collective):
             raise StrategyError(
                 "steps takes feedback that acts on what is sent, part by part; "
                 f"'{feedback}' acts on the whole average. Use ef or dgc, for example "
-                f"'{strategy.compressor}+ef | {self}'."
+                f"'{parts.compressor}+ef | {self}'."
             )
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:

@@ -1,5 +1,6 @@
 """What is sent. One file each; every member obeys the laws of `tests/contract/`."""
 
+from gradwire.compressors._trial import trial
 from gradwire.compressors.cast import BFloat16, Float16, Identity
 from gradwire.compressors.fp8 import Float8
 from gradwire.compressors.int8 import Int8
@@ -13,13 +14,16 @@ from gradwire.compressors.sign import Sign
 from gradwire.compressors.terngrad import TernGrad
 from gradwire.compressors.threshold import Threshold
 from gradwire.compressors.topk import TopK
+from gradwire.strategy import Compressor
 
+BASE = Compressor
 MEMBERS = (
     Identity, Float16, BFloat16, Int8, Float8, QSGD, Natural, TernGrad, Sign, OneBit,
     Lloyd, TopK, RandK, Threshold, NonZero,
 )  # fmt: skip
 
 __all__ = [
+    "BASE",
     "MEMBERS",
     "QSGD",
     "BFloat16",
@@ -36,4 +40,5 @@ __all__ = [
     "TernGrad",
     "Threshold",
     "TopK",
+    "trial",
 ]

@@ -24,6 +24,7 @@ class Float8(Codec):
 
     variant: str = "e4m3"
     name: ClassVar[str] = "fp8"
+    examples: ClassVar[tuple[str, ...]] = ("fp8", 'fp8(variant="e5m2")')
 
     def __post_init__(self) -> None:
         if not isinstance(self.variant, str) or self.variant not in _FORMATS:

@@ -43,4 +43,5 @@ class NonZero(Ragged):
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         sections = (("uint8", self.capacity(n)),)
-        return Claims(sections, contraction=1.0, fixed=False, entries=True)
+        listed = self.index == "int32"
+        return Claims(sections, contraction=1.0, fixed=False, entries=True, listed=listed)

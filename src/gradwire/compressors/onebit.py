@@ -21,10 +21,13 @@ class OneBit(Signs):
     """
 
     name: ClassVar[str] = "onebit"
+    examples: ClassVar[tuple[str, ...]] = ("onebit", "onebit+ef")
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         sections = ("float32", 2 * int(n > 0)), ("uint8", kernels.sign_bytes(n))
-        return Claims(sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True)
+        return Claims(
+            sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True, read_again=(0, 8)
+        )
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         means, bits = sections

@@ -24,6 +24,7 @@ class QSGD(Codec):
 
     bits: int = 4
     name: ClassVar[str] = "qsgd"
+    examples: ClassVar[tuple[str, ...]] = ("qsgd(2)", "qsgd(4)", "qsgd(8)")
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence("qsgd(4) | allgather", "sgd", True, "glyphs", "qsgd"),
         Evidence("qsgd(4) | alltoall", "sgd", True, "glyphs", "qsgd-alltoall"),

@@ -31,6 +31,7 @@ class RandK(Compressor):
     density: float
     scale: bool = False
     name: ClassVar[str] = "randk"
+    examples: ClassVar[tuple[str, ...]] = ("randk(0.01)+ef",)
 
     def __post_init__(self) -> None:
         check_density(self.name, self.density)

@@ -26,6 +26,7 @@ class Sign(Signs):
 
     scaled: bool = False
     name: ClassVar[str] = "sign"
+    examples: ClassVar[tuple[str, ...]] = ("sign", "sign(scaled=True)", "sign(scaled=True)+ef")
 
     def __post_init__(self) -> None:
         if not isinstance(self.scaled, bool):
@@ -37,7 +38,9 @@ class Sign(Signs):
         sections = ("float32", int(self.scaled and n > 0)), ("uint8", kernels.sign_bytes(n))
         if not self.scaled:
             return Claims(sections, direction=True)
-        return Claims(sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True)
+        return Claims(
+            sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True, read_again=(0, 8)
+        )
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         scale, bits = sections

@@ -24,6 +24,7 @@ class Threshold(Ragged):
 
     value: float
     name: ClassVar[str] = "threshold"
+    examples: ClassVar[tuple[str, ...]] = ("threshold(3.0)+ef", "threshold(2.0)+ef")
 
     def __post_init__(self) -> None:
         given = self.value

@@ -47,6 +47,10 @@ class TopK(Compressor):
     values: str = "fp32"
     index: str = "auto"
     name: ClassVar[str] = "topk"
+    examples: ClassVar[tuple[str, ...]] = (
+        "topk(0.001)", "topk(0.001)+ef", "topk(0.01)+ef", "dgc(0.001)",
+        'dgc(0.001, values="bf16")',
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_density(self.name, self.density)
@@ -69,7 +73,10 @@ class TopK(Compressor):
         if self.values != "fp32":  # below fp16's range everything is rounded to zero
             share *= 0.99 if self.values == "bf16" else 0.0
         sections = self.entries(n).sections
-        return Claims(sections, elements=k, contraction=share, wants_feedback=True, entries=True)
+        return Claims(
+            sections, elements=k, contraction=share, wants_feedback=True, entries=True,
+            listed=self.index == "int32",
+        )  # fmt: skip
 
     def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
         entries = self.entries(x.numel())

@@ -1,5 +1,6 @@
 """What is remembered because it was not sent. One file each."""
 
+from gradwire.feedback._trial import trial
 from gradwire.feedback.adam import Adam
 from gradwire.feedback.dgc import MomentumCorrection
 from gradwire.feedback.ef import ErrorFeedback
@@ -9,9 +10,11 @@ from gradwire.feedback.muon import Muon
 from gradwire.feedback.server_adam import ServerAdam
 from gradwire.feedback.server_momentum import ServerMomentum
 from gradwire.feedback.shared_momentum import SharedMomentum
+from gradwire.strategy import Feedback
 
+BASE = Feedback
 MEMBERS = (ErrorFeedback, MomentumCorrection, Adam, Muon, EF21, Momentum, ServerMomentum,
            ServerAdam, SharedMomentum)  # fmt: skip
 
-__all__ = ["EF21", "MEMBERS", "Adam", "ErrorFeedback", "Momentum", "MomentumCorrection",
-           "Muon", "ServerAdam", "ServerMomentum", "SharedMomentum"]  # fmt: skip
+__all__ = ["BASE", "EF21", "MEMBERS", "Adam", "ErrorFeedback", "Momentum", "MomentumCorrection",
+           "Muon", "ServerAdam", "ServerMomentum", "SharedMomentum", "trial"]  # fmt: skip

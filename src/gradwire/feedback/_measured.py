@@ -8,6 +8,7 @@ w, of this rank ──► 32 random sums, and the sum of their squares ──►
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import StrategyError
-from gradwire.local import NOISE
+from gradwire.local import NOISE, Opening, Own
+from gradwire.moves import AllReduce
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
 
 PROJECTIONS = 32
@@ -58,9 +60,6 @@ class Measured(Feedback):
                 f"turns={self.turns!r}, turn={self.turn!r}. Use for example {self.name}(turns=4)."
             )
 
-    def keeps_momentum(self) -> bool:
-        return True
-
     def after(self, x: Tensor, sent: Tensor, state: State) -> State:
         return {**state, "residual": x - sent}
 
@@ -71,6 +70,23 @@ class Measured(Feedback):
     @abstractmethod
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         """w: what x, or a sample of it, is behind the division. 1-D. Changes nothing."""
+
+    def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Opening:
+        """The noise of all parameters in one move; where it is not finite it teaches nothing. In
+        a step that is others' turn nothing is sent."""
+        if self.rests(step):
+            for one in own():
+                if kernels.is_finite(one.gradient):  # else a bucket whose turn it is says so
+                    self.follow(one.x, one.state)
+            return False
+        given = own()
+        if self.measures(step, given[0].state):
+            numbers = [self.measure(one.x, one.state, one.info, one.key) for one in given]
+            total = yield AllReduce(torch.cat(numbers))
+            for mean, one in zip(total.div_(world).view(len(given), -1), given):
+                if kernels.is_finite(mean):
+                    self.learn(mean, one.state, world)
+        return True
 
     def follow(self, x: Tensor, state: State) -> None:
         """The moments alone take up x, 1-D, scaled already; in place."""
@@ -99,15 +115,14 @@ class Measured(Feedback):
             state["exp_avg_sq"].mul_(factor**2)
         state[NOISE] = torch.cat([found, factor.view(1)])
 
-    def go_on_from(self, moments: State) -> dict[str, Tensor]:
-        """A state that begins with moments of the average of all ranks' gradients, flat. That its
-        noise is nothing yet says so."""
+    def adopt(self, moments: State) -> State:
+        """That the noise is nothing yet says whose moments they are."""
         x = moments["exp_avg"]
         return {**moments, "residual": torch.zeros_like(x), NOISE: x.new_zeros(3)}
 
 
 def _are_the_average_s(state: State) -> bool:
-    """Whether the moments are still those that `go_on_from` was given."""
+    """Whether the moments are still those that `adopt` was given."""
     return NOISE in state and not state[NOISE].any()
 
 

@@ -1,8 +1,9 @@
-"""What the feedbacks with a momentum share: the check of their parameters."""
+"""What the feedbacks with a momentum share: the check of their parameters, what they keep."""
 
 from collections.abc import Mapping
 
 from gradwire.errors import StrategyError
+from gradwire.member import Moments
 
 
 def check_momentum(owner: str, momentum: object, **switches: object) -> None:
@@ -23,3 +24,8 @@ def check_switches(owner: str, switches: Mapping[str, object]) -> None:
                 f"{owner}'s {name} is True or False; got {value!r}. "
                 f"Use for example {owner}({name}=True)."
             )
+
+
+def momentum_of(momentum: float, nesterov: bool = False) -> Moments:
+    """As SGD and Muon name it; nothing, where it is 0."""
+    return {"momentum": momentum, "nesterov": nesterov} if momentum > 0 else {}

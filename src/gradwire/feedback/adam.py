@@ -12,7 +12,7 @@ from gradwire.feedback._adam import check_adam, direction
 from gradwire.feedback._adam_encoder import AdamEncoder, step_of
 from gradwire.feedback._measured import Measured
 from gradwire.local import NOISE, STEPS
-from gradwire.member import Evidence, Member, UpdateRule
+from gradwire.member import Evidence, Member, Moments, UpdateRule
 from gradwire.strategy import Compressor, Encoder, State, StepInfo
 
 SAMPLE = 1 << 16
@@ -43,6 +43,7 @@ class Adam(Measured):
     eps: float = 1e-8
     local: bool = True
     rule: ClassVar[UpdateRule] = "adaptive"
+    optimizer: ClassVar[str] = "AdamW"
     name: ClassVar[str] = "adam"
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence(
@@ -72,6 +73,9 @@ class Adam(Measured):
     def is_as_fine_as(self, other: Member) -> bool:
         """Whatever the moments: they are the training's, not a loss."""
         return isinstance(other, Adam) and self.local >= other.local
+
+    def moments(self) -> Moments:
+        return {"betas": (self.beta1, self.beta2), "eps": self.eps}
 
     def dense(self) -> str:
         return f"server_adam(beta1={self.beta1}, beta2={self.beta2}, eps={self.eps})"

@@ -9,7 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.feedback._momentum import check_momentum
+from gradwire.feedback._momentum import check_momentum, momentum_of
+from gradwire.member import Moments
 from gradwire.strategy import Evidence, Feedback, Member, Recurrence, State, StepInfo
 
 
@@ -44,8 +45,8 @@ class MomentumCorrection(Feedback):
         """Whatever the momentum: that is the training's, not a loss."""
         return isinstance(other, MomentumCorrection) and self.mask == other.mask
 
-    def keeps_momentum(self) -> bool:
-        return self.momentum > 0
+    def moments(self) -> Moments:
+        return momentum_of(self.momentum, self.nesterov)
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         zero = torch.zeros_like(x)

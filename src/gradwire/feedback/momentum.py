@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.feedback._momentum import check_momentum
+from gradwire.feedback._momentum import check_momentum, momentum_of
+from gradwire.member import Moments
 from gradwire.strategy import Feedback, Recurrence, State, StepInfo
 
 
@@ -32,8 +33,8 @@ class Momentum(Feedback):
         gain = 1 - self.momentum
         return Recurrence(decay=self.momentum, gain=gain, sent="stays", state="velocity")
 
-    def keeps_momentum(self) -> bool:
-        return self.momentum > 0
+    def moments(self) -> Moments:
+        return momentum_of(self.momentum)
 
     def dense(self) -> str:
         return str(self)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.beside import without_feedback
 from gradwire.feedback._adam import check_adam
 from gradwire.feedback._measured import Measured, noise_factor
-from gradwire.feedback._momentum import check_momentum
+from gradwire.feedback._momentum import check_momentum, momentum_of
 from gradwire.feedback._orthogonal import orthogonal
 from gradwire.feedback._step_encoder import StepEncoder
 from gradwire.local import Encoder
-from gradwire.member import Evidence, Member, UpdateRule
-from gradwire.pairs import without_feedback
+from gradwire.member import Evidence, Member, Moments, UpdateRule
 from gradwire.strategy import Compressor, Key, Sections, State, StepInfo, Strategy
 
 
@@ -52,6 +52,7 @@ class Muon(Measured):
     turns: int = 1
     turn: int = 0
     rule: ClassVar[UpdateRule] = "orthogonal"
+    optimizer: ClassVar[str] = "Muon"
     name: ClassVar[str] = "muon"
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence(
@@ -79,6 +80,9 @@ class Muon(Measured):
         if not isinstance(other, Muon) or self.rest != other.rest:
             return False
         return self.local >= other.local and self.turns <= other.turns
+
+    def moments(self) -> Moments:
+        return momentum_of(self.momentum, self.nesterov)
 
     def others(self, strategy: Strategy) -> str:
         own = Strategy.parse(self.rest) if self.rest else strategy

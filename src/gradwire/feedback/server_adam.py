@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gradwire.feedback._adam import check_adam, direction
-from gradwire.member import UpdateRule
+from gradwire.member import Moments, UpdateRule
 from gradwire.strategy import Feedback, State, StepInfo
 
 
@@ -26,14 +26,15 @@ class ServerAdam(Feedback):
     sends_all: ClassVar[bool] = True
     exact_mean: ClassVar[bool] = True
     rule: ClassVar[UpdateRule] = "adaptive"
+    optimizer: ClassVar[str] = "AdamW"
     shared: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     name: ClassVar[str] = "server_adam"
 
     def __post_init__(self) -> None:
         check_adam(self.name, self.beta1, self.beta2, self.eps)
 
-    def keeps_momentum(self) -> bool:
-        return True
+    def moments(self) -> Moments:
+        return {"betas": (self.beta1, self.beta2), "eps": self.eps}
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         return x, dict(state)

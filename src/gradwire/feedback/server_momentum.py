@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.feedback._momentum import check_momentum
+from gradwire.feedback._momentum import check_momentum, momentum_of
+from gradwire.member import Moments
 from gradwire.strategy import Feedback, State, StepInfo
 
 
@@ -29,8 +30,8 @@ class ServerMomentum(Feedback):
     def __post_init__(self) -> None:
         check_momentum(self.name, self.momentum, nesterov=self.nesterov)
 
-    def keeps_momentum(self) -> bool:
-        return self.momentum > 0
+    def moments(self) -> Moments:
+        return momentum_of(self.momentum, self.nesterov)
 
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         return x, dict(state)  # not the state itself, which `received` will change

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.feedback._momentum import check_momentum
+from gradwire.feedback._momentum import check_momentum, momentum_of
+from gradwire.member import Moments
 from gradwire.strategy import Evidence, Feedback, Member, State, StepInfo
 
 
@@ -26,6 +27,7 @@ class SharedMomentum(Feedback):
     dampens: ClassVar[bool] = True  # gradients enter it times 1 - m
     exact_mean: ClassVar[bool] = True
     shared: ClassVar[tuple[str, ...]] = ("velocity",)
+    optimizer: ClassVar[str] = "OneBitAdam"
     name: ClassVar[str] = "shared_momentum"
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence(
@@ -43,8 +45,8 @@ class SharedMomentum(Feedback):
         """Whatever the momentum: that is the training's, not a loss."""
         return True
 
-    def keeps_momentum(self) -> bool:
-        return self.momentum > 0
+    def moments(self) -> Moments:
+        return momentum_of(self.momentum)
 
     def dense(self) -> str:
         return str(self)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
+from gradwire.kernels.machine import Machine
 from gradwire.kernels.native import core_for
-from gradwire.kernels.schedule import Jobs, Machine, check_choice, check_machine
+from gradwire.kernels.schedule import Jobs, check_choice, check_machine
 from gradwire.kernels.schedule_twin import Lists, Run
 from gradwire.kernels.tensors import pointer, real
 

@@ -9,7 +9,7 @@ JobsAt = tuple[int, int, int, int, int, int]
 """How many jobs; the addresses of ready, option, stage, lane, seconds."""
 
 MachineIs = tuple[int, float, float, float, float, float, float, float]
-"""The fields of `Machine` (kernels/schedule.py)."""
+"""The fields of `Machine` (kernels/machine.py)."""
 
 
 class PlannerCore(Protocol):

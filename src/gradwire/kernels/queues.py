@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gradwire.kernels.machine import Machine
 from gradwire.kernels.native import core_for
-from gradwire.kernels.schedule import Jobs, Machine, check_choice, check_machine
+from gradwire.kernels.schedule import Jobs, check_choice, check_machine
 from gradwire.kernels.schedule_twin import COMPUTE, CROSS, LATENCY, NODE, WORKERS, Lists
 from gradwire.kernels.tensors import pointer, real
 

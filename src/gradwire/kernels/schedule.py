@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.core_planner import JobsAt, MachineIs
+from gradwire.kernels.core_planner import JobsAt
+from gradwire.kernels.machine import Machine
 from gradwire.kernels.native import core_for
 from gradwire.kernels.schedule_twin import Lists, Run
 from gradwire.kernels.tensors import check_buffer, pointer, real
@@ -28,27 +29,6 @@ MOST_LANES = 16
 """Lanes of a conductor, at most."""
 MOST = 1e15
 """Of seconds, and of what slows them down: their sums and products stay finite."""
-
-
-class Machine(NamedTuple):
-    """What runs the jobs. lanes: of the conductor. backward_seconds: not less than any ready.
-    start_slowdown: 1.0 or more; start_sharing, start_demand: not negative."""
-
-    lanes: int
-    cores: float
-    wire_demand: float
-    workers: float
-    backward_seconds: float
-    start_slowdown: float = 1.0
-    start_sharing: float = 0.0
-    start_demand: float = 0.0
-
-    @property
-    def numbers(self) -> MachineIs:
-        return (
-            self.lanes, real(self.cores), self.wire_demand, real(self.workers),
-            self.backward_seconds, self.start_slowdown, self.start_sharing, self.start_demand,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)

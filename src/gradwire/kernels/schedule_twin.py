@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from gradwire.kernels.schedule import Machine
+    from gradwire.kernels.machine import Machine
 
 LATENCY, COMPUTE, WORKERS, NODE, CROSS = range(5)
 

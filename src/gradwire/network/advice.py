@@ -9,21 +9,17 @@ from typing import Any
 import numpy as np
 
 from gradwire.errors import NetworkError
+from gradwire.families import ROUTING
 from gradwire.network.bounds import Bounds, bounds
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
+from gradwire.network.routing import Scheme
 from gradwire.network.routing.route import route, scheme_of
 from gradwire.network.samples import samples
 
-ROWS = (
-    "ecmp", "ecmp_k(2)", "ecmp_k(4)", "ecmp_k(8)", "ethereal", 'spray("random")',
-    'spray("rotating")', "adaptive", "lpt", "wrap", "coloured", "min_split",
-)  # fmt: skip
-PLANNED = ("coloured", "lpt", "min_split", "wrap", "optimal")
-"""What can be planned, the simplest first: whole flows before cut ones."""
-_CHANCE = ("ecmp", "ecmp_k", "spray", "adaptive", "reps", "mp_rdma")
+HASHES = "ecmp"
+"""What switches do unasked."""
 _ENOUGH = 1.05  # of the bound: what is left is not worth a change
-_MANY, _FEW = 200, 20  # seeds: of hashes, and of what takes longer
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,30 @@ class Advice:
         }  # fmt: skip
 
 
-def advise(flows: Flows, topology: Fabric, schemes: Sequence[str] = ROWS, seed: int = 0) -> Advice:
-    """Every scheme that is for these flows, and a verdict.
+def compared() -> tuple[str, ...]:
+    """What stands side by side, unasked: hashes first."""
+    members = [member for member in ROUTING.values() if member.is_compared]
+    texts = [text for member in members for text in _as_written(member)]
+    return tuple(sorted(texts, key=lambda text: text != HASHES))
+
+
+def _as_written(member: type[Scheme]) -> tuple[str, ...]:
+    return member.examples or (member.name,)
+
+
+def advise(
+    flows: Flows, topology: Fabric, schemes: Sequence[str] | None = None, seed: int = 0
+) -> Advice:
+    """Every scheme that is for these flows, and a verdict. schemes: None: those of `compared`.
 
     The order is that of least change: leave it to hashes if they are within 5 % of the bound in
     19 of 20 cases; else whole flows pinned, if these are; else the fewest cuts. NetworkError as of
     `route`.
     """
     tried = _Tried(flows, topology, seed)
-    hashed = tried.row("ecmp")
-    rows = [hashed, *filter(None, (tried.attempt(name) for name in schemes if name != "ecmp"))]
+    hashed = tried.row(HASHES)
+    texts = [text for text in schemes or compared() if text != HASHES]
+    rows = [hashed, *filter(None, map(tried.attempt, texts))]
     chosen = _chosen(tried, hashed)
     if chosen is not None and chosen not in rows:
         rows.append(chosen)
@@ -109,9 +119,9 @@ class _Tried:
 def _row(flows: Flows, topology: Fabric, scheme: str, seed: int) -> Row:
     routes = route(flows, topology, scheme, seed)
     seconds = np.array([routes.seconds])
-    if scheme.split("(", maxsplit=1)[0] in _CHANCE:
-        many = _MANY if scheme.startswith("ecmp") else _FEW
-        seconds = samples(flows, topology, scheme, many, seed, hosts=True)
+    seeds = scheme_of(scheme).seeds
+    if seeds > 1:
+        seconds = samples(flows, topology, scheme, seeds, seed, hosts=True)
     between = routes.path >= 0
     per_host = np.bincount(flows.src[routes.flow[between]], minlength=1)
     return Row(
@@ -126,7 +136,7 @@ def _chosen(tried: _Tried, hashed: Row) -> Row | None:
     if hashed.p95 <= enough:
         return None
     planned = list[Row]()
-    for name in PLANNED:
+    for name in (_as_written(own)[0] for own in ROUTING.values() if own.is_planned):
         row = tried.attempt(name)
         if row is not None:
             planned.append(row)

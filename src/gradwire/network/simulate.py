@@ -6,7 +6,8 @@ from typing import Literal, get_args
 
 from gradwire.errors import NetworkError
 from gradwire.network.engines.flow import flow_seconds
-from gradwire.network.engines.packet import Transport, send
+from gradwire.network.engines.packet import send
+from gradwire.network.engines.transport import Transport
 from gradwire.network.routes import Routes
 
 Engine = Literal["static", "flow", "packet"]

@@ -8,15 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gradwire.errors import NetworkError
-from gradwire.network.builders import BUILDERS
+from gradwire.families import TOPOLOGIES
+from gradwire.network.built import NOTATION, built
 from gradwire.network.fabric import Fabric
 from gradwire.network.importers import htsim, infragraph, ns3, toml
-from gradwire.notation import Notation, name_of
+from gradwire.notation import name_of
 
-NOTATION = Notation(
-    "topology", "a builder with its numbers", "leaf_spine(4, 4, 4, host_gbps=100)", NetworkError
-)
-_BY_NAME = {builder.__name__: builder for builder in BUILDERS}
 READERS: dict[str, Callable[[str], Fabric]] = {
     ".toml": toml.topology, ".topo": htsim.topology, ".txt": ns3.topology,
     ".json": infragraph.topology, ".yaml": infragraph.topology, ".yml": infragraph.topology,
@@ -48,17 +45,11 @@ def _read(file: str) -> str:
         ) from None
 
 
-def built(text: str) -> Fabric:
-    """By a builder."""
-    made: Fabric = NOTATION.member(text, NOTATION.read(text), _BY_NAME, "builder")
-    return made
-
-
 def varied(text: str, name: str, value: str) -> Fabric:
     """The same builder with another value of one parameter; NetworkError for a file, and for a
     parameter that it does not have."""
     node = NOTATION.read(text)
-    builder = _BY_NAME.get(name_of(node) or "")
+    builder = TOPOLOGIES.get(name_of(node) or "")
     known = list(inspect.signature(builder).parameters) if builder else []
     if name not in known:
         raise NetworkError(

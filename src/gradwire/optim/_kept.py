@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
-from gradwire.feedback import Adam, ServerAdam
+from gradwire.member import Moments, UpdateRule
 from gradwire.strategy import Feedback
 from gradwire.training.attached import rest, sessions_of
 
@@ -42,20 +42,32 @@ def step_kept(parameters: Sequence[Tensor], group: dict[str, Any]) -> None:
     torch._foreach_add_(list(parameters), steps, alpha=-rate)
 
 
-def check_adam_kept(feedback: Feedback, group: dict[str, Any], owner: str) -> None:
-    """UsageError unless the plan's feedback makes AdamW's steps by this group's numbers."""
-    if not isinstance(feedback, Adam | ServerAdam):
+def check_keeper(feedback: Feedback, rule: UpdateRule, group: dict[str, Any], owner: str) -> None:
+    """UsageError unless what the plan keeps in the optimizer's place is what it would keep.
+
+    rule: by which this group steps. owner: the optimizer, for the error.
+    """
+    if feedback.rule != rule:
         raise UsageError(
-            f"{owner} steps with gradients, or with what the feedback adam sends; '{feedback}' "
-            "keeps a momentum of its own. Attach for example 'lloyd(2)+adam | allgather', or "
-            "'bf16 | allreduce'."
+            f"{owner} steps with gradients, or with what a plan sends that keeps its moments; "
+            f"'{feedback}' keeps those of gradwire.optim.{feedback.optimizer}. Use that one, or "
+            "attach what leaves them to the optimizer, as 'bf16 | allreduce'; an optimizer that "
+            "is named to attach, optimizer=…, says what is whose."
         )
-    theirs = (feedback.beta1, feedback.beta2), feedback.eps
-    own = tuple(map(float, group["betas"])), group["eps"]
+    theirs = feedback.moments()
+    own = {name: _plain(group[name]) for name in theirs}
     if own != theirs:
         raise UsageError(
-            "where the plan keeps the moments, they are those of the optimizer; "
-            f"'{feedback}' has betas={theirs[0]}, eps={theirs[1]}, {owner} has betas={own[0]}, "
-            f"eps={own[1]}. Make them equal: adam(beta1={own[0][0]}, beta2={own[0][1]}, "
-            f"eps={own[1]})."
+            f"where the plan keeps the moments, both have the same numbers; '{feedback}' has "
+            f"{_said(theirs)}, {owner} has {_said(own)}. Make them equal; a scheduler that moves "
+            "the momentum, as OneCycleLR, takes cycle_momentum=False."
         )
+
+
+def _plain(value: Any) -> Any:
+    """As a feedback has it."""
+    return tuple(map(float, value)) if isinstance(value, list | tuple) else value
+
+
+def _said(moments: Moments) -> str:
+    return ", ".join(f"{name}={value}" for name, value in moments.items())

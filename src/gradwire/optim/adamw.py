@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import UsageError
-from gradwire.optim._kept import check_adam_kept, closed, hand_over, step_kept
+from gradwire.optim._kept import check_keeper, closed, hand_over, step_kept
 from gradwire.strategy import Feedback
 from gradwire.training.attached import keeper_of
 
@@ -89,7 +89,7 @@ def _torch_s_step() -> Callable[[torch.optim.AdamW], object]:
 
 
 def _check(feedback: Feedback, group: dict[str, Any]) -> None:
-    check_adam_kept(feedback, group, "AdamW")
+    check_keeper(feedback, "adaptive", group, "AdamW")
     for switch in ("amsgrad", "maximize"):
         if group[switch]:
             raise UsageError(

@@ -12,9 +12,8 @@ from torch.optim._muon import muon
 from torch.optim.adamw import adamw
 
 from gradwire.errors import UsageError
-from gradwire.feedback import Muon as MuonFeedback
 from gradwire.feedback._orthogonal import COEFFICIENTS, LEAST_NORM, TURNS
-from gradwire.optim._kept import check_adam_kept, closed, hand_over, step_kept
+from gradwire.optim._kept import check_keeper, closed, hand_over, step_kept
 from gradwire.strategy import Feedback
 from gradwire.training.attached import keeper_of
 from gradwire.training.hidden import hidden_matrices
@@ -154,21 +153,7 @@ def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _check(feedback: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
-    if not is_muon_s(parameter, group):
-        check_adam_kept(feedback, group, "Muon, for what is no hidden matrix,")
-        return
-    own = group["momentum"], group["nesterov"]
-    if not isinstance(feedback, MuonFeedback):
-        raise UsageError(
-            f"Muon steps a hidden matrix with gradients, or with what the feedback muon sends; by "
-            f"the plan a matrix of {list(parameter.shape)} has '{feedback}'. Name the optimizer "
-            "to attach, optimizer=…, so that both take the same for hidden matrices; one that "
-            "is excluded belongs to a group with muon=False."
-        )
-    if own != (feedback.momentum, feedback.nesterov):
-        raise UsageError(
-            "where the plan keeps the momentum, it is that of the optimizer; "
-            f"'{feedback}' has momentum={feedback.momentum}, nesterov={feedback.nesterov}, Muon "
-            f"has momentum={own[0]}, nesterov={own[1]}. Make them equal: muon(momentum={own[0]}, "
-            f"nesterov={own[1]})."
-        )
+    if is_muon_s(parameter, group):
+        check_keeper(feedback, "orthogonal", group, f"Muon, for a matrix of {[*parameter.shape]},")
+    else:
+        check_keeper(feedback, "adaptive", group, "Muon, for what is no hidden matrix,")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradwire import beside
 from gradwire.errors import UsageError
-from gradwire.feedback import SharedMomentum
 from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
 from gradwire.schema import Number, Row, Schema, Table, Whole
 from gradwire.training.attached import feedback_of, strategy_of, velocity_of
@@ -144,7 +144,8 @@ class _State:
 
 def _check(parameter: Tensor, beta: float) -> None:
     feedback = feedback_of(parameter)
-    if feedback != SharedMomentum(beta):
+    kept = feedback.moments().get("momentum", 0.0) if feedback else None
+    if feedback is None or feedback.optimizer != "OneBitAdam" or kept != beta:
         raise UsageError(
             "OneBitAdam takes the momentum of all ranks instead of a gradient, from a plan with "
             f"shared_momentum({beta}); a parameter of shape {list(parameter.shape)} has the "
@@ -156,7 +157,7 @@ def _check(parameter: Tensor, beta: float) -> None:
 def _check_exact(parameter: Tensor, step: int, freeze_step: int) -> None:
     """Differences of compressed momenta are mostly what was left out."""
     strategy = strategy_of(parameter)
-    if strategy is not None and strategy != strategy.dense():
+    if strategy is not None and strategy != beside.dense(strategy):
         raise UsageError(
             f"the variance is learned from what travels dense; in step {step} of freeze_step="
             f"{freeze_step} a parameter of shape {list(parameter.shape)} travels by '{strategy}'. "

@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
-from gradwire.feedback import Adam, ServerAdam
+from gradwire.optim._kept import check_keeper
 from gradwire.optim._states import BELOW_1, RATE, Like, check
 from gradwire.schema import Flag, Maybe, Number, Schema, Table
-from gradwire.strategy import Feedback
 from gradwire.training.attached import feedback_of, keeper_of
 
 _NEUTRAL = {"dampening": 0, "maximize": False}
@@ -113,7 +112,7 @@ class SGD(Optimizer):
             return self._kept
         keeper = keeper_of(parameter)
         if keeper is not None:
-            _check(keeper, group)
+            check_keeper(keeper, "linear", group, "SGD")
         return keeper is not None
 
     def _step_own(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
@@ -165,12 +164,9 @@ def _state_of(parameter: Tensor, group: Mapping[str, Any]) -> Schema:
 def _share(parameter: Tensor) -> float:
     """Of weight decay that goes into its momentum: of the gradient, as much does."""
     feedback = feedback_of(parameter)
-    return 1.0 - rule_of(feedback)[0] if feedback is not None and feedback.dampens else 1.0
-
-
-def rule_of(feedback: Feedback) -> tuple[float, bool]:
-    """The momentum that a feedback keeps, and whether by Nesterov's rule."""
-    return getattr(feedback, "momentum", 0.0), getattr(feedback, "nesterov", False)
+    if feedback is None or not feedback.dampens:
+        return 1.0
+    return 1.0 - float(feedback.moments().get("momentum", 0.0))
 
 
 def _check_neutral(group: dict[str, Any]) -> None:
@@ -181,19 +177,3 @@ def _check_neutral(group: dict[str, Any]) -> None:
                 f"loaded, has {name}={group[name]}. Set {neutral} in param_groups, or use "
                 "torch.optim.SGD."
             )
-
-
-def _check(feedback: Feedback, group: dict[str, Any]) -> None:
-    if isinstance(feedback, Adam | ServerAdam):
-        raise UsageError(
-            f"'{feedback}' keeps moments of Adam, and sends its steps; SGD steps with gradients. "
-            "Use gradwire.optim.AdamW, or attach what leaves the momentum to SGD, or dgc."
-        )
-    theirs = rule_of(feedback)
-    if theirs != (group["momentum"], group["nesterov"]):
-        raise UsageError(
-            "where the plan keeps the momentum, weight decay goes through the same; "
-            f"'{feedback}' has momentum={theirs[0]}, nesterov={theirs[1]}, SGD has momentum="
-            f"{group['momentum']}, nesterov={group['nesterov']}. Make them equal; a scheduler "
-            "that moves the momentum, as OneCycleLR, takes cycle_momentum=False."
-        )

@@ -143,7 +143,7 @@ def check_candidate(text: str) -> None:
     feedback = strategy.feedback
     rule = feedback.recurrence() if feedback else None
     wrong = None
-    if feedback is not None and feedback.keeps_momentum():
+    if feedback is not None and feedback.moments():
         wrong = "keeps the optimizer's momentum itself"
     elif feedback is not None and (rule is None or rule.sent != "leaves"):
         wrong = f"remembers, by '{feedback}', what means nothing to others"

@@ -12,21 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import comb
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.buckets import Bucket
 from gradwire.errors import PlanError
 from gradwire.kernels import CHUNK, Shape
 from gradwire.layout.streams import SizedStreams, announced_bytes
 from gradwire.moves import AllGather
-from gradwire.planner.priced import Work
+from gradwire.planner.priced import Step, Work
+from gradwire.strategy import Strategy
 from gradwire.streams import Domains, Form, Stream
-
-if TYPE_CHECKING:
-    from gradwire.planner.sized import SizedContext
 
 Together: TypeAlias = Callable[[float, int], float]
 """The density of one rank and a number of ranks to the density of their sum."""
@@ -66,6 +65,20 @@ class Crowd:
         return Crowd(self.fraction, self.together, self.ranks * ranks)
 
 
+class SizedBucket(Protocol):
+    """Of a bucket: its sizes on one rank, and what is to be done there."""
+
+    strategy: Strategy
+    bucket: Bucket
+    world: int
+    ragged: bool
+    crowd: Crowd
+    steps: list[Step]
+
+    def entries_of(self, n: int) -> int: ...
+    def encodes(self, n: int) -> None: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Expected(Stream):
     """ranks: whose sum it is."""
@@ -76,7 +89,7 @@ class Expected(Stream):
 class ExpectedStreams(SizedStreams):
     """The sizes of `runtime.streams` of one bucket on one rank."""
 
-    def __init__(self, context: SizedContext, values: torch.dtype, is_listed: bool) -> None:
+    def __init__(self, context: SizedBucket, values: torch.dtype, is_listed: bool) -> None:
         self._context, self._values, self.is_listed = context, values, is_listed
         self.size, self.mean_dtype = context.bucket.elements, torch.float32
         dtype: torch.dtype = getattr(torch, context.bucket.dtype)

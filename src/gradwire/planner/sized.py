@@ -134,7 +134,7 @@ class SizedContext(Context):
     def streams(self) -> Streams:
         values = [claim.sections[-1][0] for claim in self._claims]
         value = getattr(torch, values[0]) if not self.ragged and values else torch.float32
-        listed = getattr(self.strategy.compressor, "index", "auto") == "int32"
+        listed = any(claim.listed for claim in self._claims)
         return ExpectedStreams(self, value, listed)
 
     def machines(self, outer: Collective) -> MachineSums | None:

@@ -38,11 +38,11 @@ from typing import Literal, NamedTuple
 import torch
 
 from gradwire.errors import PlanError
+from gradwire.kernels.machine import Machine
 from gradwire.kernels.schedule import (
     MOST,
     MOST_LANES,
     Jobs,
-    Machine,
     jobs_of,
     record_step,
     simulate_step,

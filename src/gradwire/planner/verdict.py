@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gradwire.layout.message import Layout
 from gradwire.plan import Plan
 from gradwire.planner.choose import BF16, FP32, WORTH, Choice
 from gradwire.strategy import Strategy
 
-_DENSE = ("none", "fp16", "bf16")
+_MANY = 1 << 20  # elements
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ def counts(plan: Plan) -> tuple[int, int]:
 
 def compresses(strategy: Strategy) -> bool:
     """Whether it sends less than 16 bits of each element."""
-    whole = strategy.compressor.name in _DENSE and strategy.collective.name != "powersgd"
-    return not whole and not strategy.collective.takes_rows
+    collective, claims = strategy.collective, strategy.compressor.claims(_MANY)
+    is_short = not claims.fixed or Layout.of([claims]).bytes < 2 * _MANY
+    return not collective.takes_rows and (collective.compresses or is_short)
 
 
 def faster(ratio: float) -> str:

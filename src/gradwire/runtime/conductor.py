@@ -27,7 +27,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.errors import PeerError, UsageError
+from gradwire.errors import GradwireError, PeerError, UsageError
+from gradwire.families import outsiders
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
@@ -285,6 +286,8 @@ class _Lane(threading.Thread):
         try:
             self._drive(job)
         except BaseException as error:  # a lane that ended would be waited for
+            if not isinstance(error, GradwireError):
+                error.add_note(_told(job))
             self._conductor.fail(error)
 
     def _on_stream(self, event: torch.cuda.Event | None) -> AbstractContextManager[Any]:
@@ -322,3 +325,10 @@ class _Lane(threading.Thread):
         rank = self.performer.rank
         self._conductor.trace.add(Span(rank, self._index, kind, label, began, now, sent, group))
         return now
+
+
+def _told(job: Job) -> str:
+    """Where an error came from that is none of ours."""
+    strategy = job.context.strategy
+    whose = outsiders((strategy.compressor, strategy.feedback, strategy.collective))
+    return f"raised in {job.label}{whose and f'; {whose}'}"

@@ -19,12 +19,11 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
-from gradwire.feedback._measured import Measured
 from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.layout.pieces import Pieces
-from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
+from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local, Own
 from gradwire.member import padded
-from gradwire.moves import AllReduce, AllToAll, Move
+from gradwire.moves import AllToAll, Move
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.inbox import Inbox
 from gradwire.runtime.message import Header, of_parameter, used
@@ -64,6 +63,7 @@ class BucketContext(Context):
         self.kept = bucket  # the shapes that states have
         self.seed, self.exact_undo = seed, exact_undo
         claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
+        self._claims = claims
         self.ragged = not all(claim.fixed for claim in claims)
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in claims)
         self.layout = Layout.of(claims)
@@ -119,36 +119,20 @@ class BucketContext(Context):
         self._given_back, self._compressed = [], None
 
     def rounds(self) -> Generator[Move, Any, None]:
-        """The step's moves: what the feedback measures, and the collective's own."""
+        """The step's moves: the feedback's, and the collective's."""
         feedback, collective = self.strategy.feedback, self.strategy.collective
-        # Machines compress what they have summed, in contexts of their own, which measure it.
-        if isinstance(feedback, Measured) and collective.per_node is None:
-            if feedback.rests(self.info.step):
-                self._follow(feedback)
+        # Machines compress what they have summed, in contexts of their own, which open there.
+        if feedback is not None and collective.per_node is None:
+            goes_on = yield from feedback.opening(self.info.step, self._brings, self.world)
+            if not goes_on:
+                for mean in self._means:
+                    mean.zero_()  # what arrives is no step
                 return
-            if feedback.measures(self.info.step, self._states[0]):
-                yield from self._measure(feedback)
         yield from collective.rounds(self)
 
-    def _follow(self, feedback: Measured) -> None:
-        """In a step that is others' turn nothing is sent, and what arrives is no step."""
-        for x, state, mean in zip(self.gradients, self._states, self._means):
-            if kernels.is_finite(x):  # else a bucket whose turn it is will say so
-                feedback.follow(x.float() * self.info.clip_scale, state)
-            mean.zero_()
-
-    def _measure(self, feedback: Measured) -> Generator[Move, Any, None]:
-        """Numbers of all parameters in one move. Not finite anywhere, they teach nothing."""
-        scale, work = self.info.clip_scale, enumerate(zip(self.gradients, self._states))
-        own = [
-            feedback.measure(x.float() * scale, state, self._info(i), self._key(i))
-            for i, (x, state) in work
-        ]
-        total = yield AllReduce(torch.cat(own))
-        means = torch.split(total.div_(self.world), [numbers.numel() for numbers in own])
-        for mean, state in zip(means, self._states):
-            if kernels.is_finite(mean):
-                feedback.learn(mean, state, self.world)
+    def _brings(self) -> list[Own]:
+        work = enumerate(zip(self.gradients, self._states))
+        return [Own(x, state, self._info(i), self._key(i)) for i, (x, state) in work]
 
     # -- the collective's side -------------------------------------------------------------
 
@@ -224,7 +208,7 @@ class BucketContext(Context):
         if self._streams is None:
             self._streams = BucketStreams(
                 self.bucket, self.rank, self.world, self.seed, self._device,
-                getattr(self.strategy.compressor, "index", "auto") == "int32", self._states,
+                any(claim.listed for claim in self._claims), self._states,
                 self._compress, self._own_entries, lambda: self._means, self._spoil,
                 self._give_back_entries,
             )  # fmt: skip

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.feedback._measured import Measured
 from gradwire.local import OF_COLLECTIVE, BlockCodes
 from gradwire.strategy import (
     Compressor,
@@ -246,9 +245,10 @@ def make_encoder(
     """
     if feedback is not None and feedback.sends_all:
         feedback = None
-    if isinstance(feedback, Measured):
-        return feedback.encoder(compressor)
     if feedback is not None:
+        own = feedback.encoder(compressor)
+        if own is not None:
+            return own
         rule = feedback.recurrence()
     if feedback is None or rule is not None:
         fused = compressor.fuse(rule)

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire import kernels
+from gradwire import beside, kernels
 from gradwire.errors import PlanError
-from gradwire.feedback._measured import Measured
 from gradwire.groups import Machines
 from gradwire.local import OF_COLLECTIVE, is_waiting
 from gradwire.plan import Plan
@@ -90,9 +89,8 @@ class Ledger:
             mine.update({key: v for key, v in state.items() if key not in OF_COLLECTIVE})
         elif _grew(before, now):
             begun = {key: v.float() for key, v in state.items()}
-            if begun and isinstance(now.feedback, Measured):
-                begun = now.feedback.go_on_from(begun)
-            mine.update(begun)
+            if begun and now.feedback is not None:
+                mine.update(now.feedback.adopt(begun))
         leaves = rule is not None and rule.sent == "leaves"
         if name in self.leftovers and (leaves or "residual" in mine):
             mine["residual"] = self.leftovers.pop(name)
@@ -215,11 +213,11 @@ def _is_poured(feedback: Feedback | None) -> bool:
 def _grew(before: Strategy, now: Strategy) -> bool:
     """Whether it travelled dense until now, with the dynamics of the feedback that it gets: the
     momentum is that of all ranks, so each may go on from it."""
-    return before.feedback is not None and now.dense().feedback == before.feedback
+    return before.feedback is not None and beside.dense(now).feedback == before.feedback
 
 
 def _keeps_momentum(plan: Plan) -> bool:
-    return any(s.feedback is not None and s.feedback.keeps_momentum() for s in plan.strategies)
+    return any(s.feedback is not None and bool(s.feedback.moments()) for s in plan.strategies)
 
 
 def _sums(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire import kernels
+from gradwire import beside, kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import MoveError, UsageError
 from gradwire.local import OF_OTHER_SHAPE
@@ -237,7 +237,8 @@ def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
         got = f"{wrong[0].layout}" if wrong else f"'{strategy}'"
         raise UsageError(
             "lockstep takes dense tensors, and ids of rows and rows (torch.sparse_coo) by a "
-            f"collective that takes them; got {got}. Use '{strategy.rows()}', or dense tensors."
+            f"collective that takes them; got {got}. Use '{beside.rows(strategy)}', or dense "
+            "tensors."
         )
 
 

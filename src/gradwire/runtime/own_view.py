@@ -163,7 +163,7 @@ class OwnView:
 
 def is_local(strategy: Strategy) -> bool:
     """Whether ranks compute at their own views beside it."""
-    return getattr(strategy.feedback, "local", False)
+    return strategy.feedback is not None and strategy.feedback.local
 
 
 def _chunks(weights: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -83,7 +83,7 @@ def instead(optimizer: object, world: int) -> str:
 def _works_beside(strategy: Strategy, optimizer: object, asks: bool) -> bool:
     """asks: whether the optimizer leaves the moments to a plan that keeps them."""
     feedback = strategy.feedback
-    if feedback is None or not feedback.keeps_momentum():
+    if feedback is None or not feedback.moments():
         return True
     evidence = sound(strategy, optimizer).evidence
     is_sound_at_once = evidence is None or not evidence.warmup

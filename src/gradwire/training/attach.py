@@ -96,7 +96,9 @@ class Handle:
     @property
     def guard(self) -> Guard | None:
         """What watches whether the plan does harm, if it was asked for; see `Guard.apart`."""
-        return self._session.guard
+        guard = self._session.guard
+        assert guard is None or isinstance(guard, Guard), "attach made it"
+        return guard
 
     @property
     def trace(self) -> Trace:

@@ -112,4 +112,4 @@ def feedback_of(parameter: Tensor) -> Feedback | None:
 def keeper_of(parameter: Tensor) -> Feedback | None:
     """The feedback that keeps its momentum in the optimizer's place; None where none does."""
     feedback = feedback_of(parameter)
-    return feedback if feedback is not None and feedback.keeps_momentum() else None
+    return feedback if feedback is not None and feedback.moments() else None

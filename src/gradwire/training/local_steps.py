@@ -24,7 +24,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
-from gradwire.optim.sgd import rule_of
 from gradwire.plan import Plan
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
@@ -344,8 +343,8 @@ def _check_outer(plan: str | Strategy, momentum: float, nesterov: bool) -> None:
             "Leave the moments to the inner optimizer: use for example 'topk(0.05)+ef | "
             "allgather'."
         )
-    if feedback is not None and feedback.keeps_momentum():
-        theirs = rule_of(feedback)
+    if feedback is not None and (kept := feedback.moments()):
+        theirs = kept["momentum"], kept["nesterov"]
         if theirs != (momentum, nesterov):
             raise UsageError(
                 f"'{strategy}' keeps the outer momentum, by its own rule; got outer_momentum="

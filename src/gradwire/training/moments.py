@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
-from gradwire.feedback._measured import Measured, noise_factor
+from gradwire.feedback._measured import noise_factor
 from gradwire.local import STEPS
 from gradwire.moves import AllReduce
 from gradwire.soundness import update_rule
@@ -36,9 +36,8 @@ def take(session: Session, optimizer: Optimizer, *, anew: bool = False) -> int:
         state, mine = optimizer.state.get(p), session.ledger.memory[name]
         found = _read(state, feedback, optimizer) if state else None
         if found is not None and (anew or not mine):
-            begun = feedback.go_on_from(found) if isinstance(feedback, Measured) else found
             mine.clear()
-            mine.update(begun)
+            mine.update(feedback.adopt(found))
             del optimizer.state[p]
             taken += 1
     return taken
@@ -116,7 +115,7 @@ def _written(
     """As torch's optimizers remember it."""
 
     def mean(x: Tensor) -> Tensor:
-        if not isinstance(feedback, Measured):  # it is the average's already
+        if FIRST in feedback.shared:  # it is the average's already
             return _as(p, x)
         total = session.performers[0].perform(AllReduce(x / session.world), "moments")
         assert isinstance(total, Tensor)

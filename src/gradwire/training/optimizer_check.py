@@ -18,8 +18,7 @@ from torch.amp import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradwire.errors import UsageError
-from gradwire.feedback import Adam, Muon, ServerAdam, SharedMomentum
-from gradwire.optim.sgd import SGD, rule_of
+from gradwire.optim.sgd import SGD
 from gradwire.training.advice import advise, instead
 from gradwire.training.attached import keeper_of
 from gradwire.training.averages import Averages
@@ -42,7 +41,7 @@ class OptimizerCheck:
         self._averages = averages
         plan = session.plan
         candidates = (plan.main_strategy, *plan.strategies)
-        keepers = (s for s in candidates if s.feedback and s.feedback.keeps_momentum())
+        keepers = (s for s in candidates if s.feedback and s.feedback.moments())
         self._own = next(keepers, None)
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -129,17 +128,13 @@ class OptimizerCheck:
         for group in groups:
             momentum = group.get("momentum", 0) or (group.get("betas") or (0,))[0]
             if momentum:
-                kind, own = type(optimizer).__name__, f"SGD(momentum={momentum})"
-                if "betas" in group and isinstance(self._own.feedback, SharedMomentum):
-                    own = f"OneBitAdam(betas={tuple(group['betas'])}, freeze_step=…)"
-                if "betas" in group and isinstance(self._own.feedback, Adam | ServerAdam):
-                    own = f"AdamW(betas={tuple(group['betas'])}, …)"
-                if isinstance(self._own.feedback, Muon):
-                    own = "Muon.of(model, …)"
+                kind = type(optimizer).__name__
+                own = self._own.feedback.optimizer if self._own.feedback else "SGD"
                 raise UsageError(
                     f"'{self._own}' keeps the momentum itself, so the optimizer must have none; "
-                    f"{kind} has {momentum}. Use gradwire.optim.{own}, or keep {kind} and attach "
-                    f"what is sound with it: {instead(optimizer, self._session.world)}"
+                    f"{kind} has {momentum}. Use gradwire.optim.{own}, which leaves it to the "
+                    f"plan, or keep {kind} and attach what is sound with it: "
+                    f"{instead(optimizer, self._session.world)}"
                 )
 
     @property
@@ -185,7 +180,7 @@ class OptimizerCheck:
         if feedback is None or feedback.dampens or not isinstance(optimizer, torch.optim.SGD):
             return
         decay = max(float(group["weight_decay"]) for group in groups)
-        momentum, _ = rule_of(feedback)
+        momentum = feedback.moments().get("momentum", 0.0)
         if decay and momentum:
             warnings.warn(
                 f"weight decay passes through the momentum, which '{self._own}' keeps; that of "

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PlanError, UsageError
+from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.member import Evidence
-from gradwire.registry import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.runtime.lockstep import lockstep
 from gradwire.soundness import is_exact_enough, name_of, sound
 from gradwire.strategy import Strategy

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,12 +28,9 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 from gradwire.training.clipping import LocalClip
 from gradwire.training.gradient_check import check
+from gradwire.training.roles import View, Watch
 from gradwire.training.stats import Stats
 from gradwire.warmup import Warmup, at_density
-
-if TYPE_CHECKING:
-    from gradwire.training.guard import Guard
-    from gradwire.training.own_view import AttachedView
 
 
 @dataclass(frozen=True)
@@ -98,8 +95,8 @@ class Session:
         self.under_way = False  # an exchange whose averages nobody has waited for
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
-        self.view: AttachedView | None = None
-        self.guard: Guard | None = None
+        self.view: View | None = None
+        self.guard: Watch | None = None
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end, self._clip_scale = False, 1.0  # of the step under way
         self._first, self.whole_plan = plan, plan

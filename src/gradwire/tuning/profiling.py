@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-import gradwire
 from gradwire.buckets import Parameter
 from gradwire.planner.profile import Profile, Ready, main_dtype
 from gradwire.runtime.process_groups import exchange_text
@@ -79,7 +79,7 @@ def _measured(
 def versions() -> Mapping[str, str]:
     """Of what a profile depends on."""
     return {
-        "gradwire": gradwire.__version__, "torch": torch.__version__,
+        "gradwire": version("gradwire"), "torch": torch.__version__,
         "python": platform.python_version(),
     }  # fmt: skip
 

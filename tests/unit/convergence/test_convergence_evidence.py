@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradwire import registry
+from gradwire import families
 from gradwire.strategy import Evidence, Strategy
 
-FAMILIES = (registry.COMPRESSORS, registry.FEEDBACK, registry.COLLECTIVES)
+FAMILIES = (families.COMPRESSORS, families.FEEDBACK, families.COLLECTIVES)
 EVIDENCE = [e for family in FAMILIES for member in family.values() for e in member.evidence]
 
 

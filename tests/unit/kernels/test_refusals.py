@@ -15,8 +15,9 @@ from gradwire.kernels import Journal, Noise, formats
 from gradwire.kernels.choices import search_options
 from gradwire.kernels.coded import decoded_places
 from gradwire.kernels.lanes import Option, Problem
+from gradwire.kernels.machine import Machine
 from gradwire.kernels.one_link import plan_link
-from gradwire.kernels.schedule import Jobs, Machine, jobs_of, simulate_step
+from gradwire.kernels.schedule import Jobs, jobs_of, simulate_step
 
 HUGE = 10**400
 pytestmark = pytest.mark.usefixtures("instruction_set")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gradwire.errors import NetworkError
+from gradwire.families import ROUTING
 from gradwire.network import (
     Fabric,
     Flows,
@@ -22,7 +23,6 @@ from gradwire.network import (
 )
 from gradwire.network.fabric import BELOW, NO_LINK
 from gradwire.network.native import VARIABLE, core
-from gradwire.network.routing.route import SCHEMES
 
 TINY = {
     "leaves": leaf_spine(2, 2, 2), "cables": leaf_spine(2, 1, 1, parallel=2),
@@ -32,7 +32,7 @@ TINY = {
 }  # fmt: skip
 WITH = {"ecmp_k": "(3)", "mp_rdma": "(2)", "reps": "(4)"}
 TEXTS = [
-    *(name + WITH.get(name, "") for name in SCHEMES), "ecmp(polarized=True)",
+    *(name + WITH.get(name, "") for name in ROUTING), "ecmp(polarized=True)",
     "spray(order='random')", "wrap(least=100)", "ethereal(whole_bytes=True)",
 ]  # fmt: skip
 COLOURED = ("coloured", "min_split")

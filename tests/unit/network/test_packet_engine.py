@@ -22,7 +22,8 @@ from gradwire.network import (
     route,
     simulate,
 )
-from gradwire.network.engines.packet import Sent, Transport, send
+from gradwire.network.engines.packet import Sent, send
+from gradwire.network.engines.transport import Transport
 from gradwire.network.native import VARIABLE, core
 from gradwire.network.patterns import direct
 

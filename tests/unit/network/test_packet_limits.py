@@ -12,8 +12,9 @@ import pytest
 
 from gradwire.errors import NetworkError
 from gradwire.network import Flows, Link, leaf_spine, native, route, simulate
-from gradwire.network.engines import packet
-from gradwire.network.engines.packet import Transport, send
+from gradwire.network.engines import packet, transport
+from gradwire.network.engines.packet import send
+from gradwire.network.engines.transport import Transport
 from gradwire.network.native import VARIABLE, core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
@@ -52,7 +53,7 @@ def test_a_transport_that_cannot_be_is_refused(wrong: dict[str, object], said: s
 @BOTH
 def test_the_largest_transport_works(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, engine)
-    most = packet._LARGEST
+    most = transport._LARGEST
     how = Transport(
         packet_bytes=most, window=most, queue_bytes=most, mark_bytes=most, entropies=most,
         latency_ns=1e12, timeout_us=1e9, exclude_us=1e9, jitter_ns=1e12, spraying="recycled",

@@ -9,7 +9,8 @@ import pytest
 from demands import permutation
 
 from gradwire.network import Fabric, Flows, Routes, bounds, fat_tree, leaf_spine, route
-from gradwire.network.engines.packet import Transport, send
+from gradwire.network.engines.packet import send
+from gradwire.network.engines.transport import Transport
 from gradwire.network.native import VARIABLE, core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")

@@ -7,23 +7,24 @@ import pytest
 from demands import SIZE, permutation, unequal
 
 from gradwire.errors import NetworkError
+from gradwire.families import ROUTING
 from gradwire.network import Flow, Flows, leaf_spine, route
 from gradwire.network.routing import MEMBERS, EcmpK, Spray
-from gradwire.network.routing.route import SCHEMES, scheme_of
+from gradwire.network.routing.route import scheme_of
 
 FABRIC = leaf_spine(4, 4, 4)
 
 
 def test_every_scheme_is_known_by_its_name() -> None:
-    assert set(SCHEMES) == {
+    assert set(ROUTING) == {
         "coloured", "min_split", "optimal", "wrap", "lpt", "ethereal", "spray", "adaptive", "reps",
         "mp_rdma", "ecmp_k", "ecmp",
     }  # fmt: skip
-    assert len(SCHEMES) == len(MEMBERS)
+    assert len(ROUTING) == len(MEMBERS)
 
 
 @pytest.mark.parametrize(
-    "scheme", [EcmpK(8), Spray("rotating", 1500), SCHEMES["wrap"](4096), SCHEMES["ecmp"]()]
+    "scheme", [EcmpK(8), Spray("rotating", 1500), ROUTING["wrap"](4096), ROUTING["ecmp"]()]
 )
 def test_a_scheme_is_read_as_it_prints(scheme: object) -> None:
     assert scheme_of(str(scheme)) == scheme

@@ -12,8 +12,9 @@ from timelines import decode, encode, executor, job, jobs, wait, wire
 
 from gradwire.errors import KernelError, PlanError
 from gradwire.kernels import use
+from gradwire.kernels.machine import Machine
 from gradwire.kernels.native import available_sets
-from gradwire.kernels.schedule import Machine, jobs_of, record_step, simulate_step
+from gradwire.kernels.schedule import jobs_of, record_step, simulate_step
 from gradwire.kernels.schedule_twin import Run
 from gradwire.planner.timeline import (
     Executor,

@@ -33,7 +33,9 @@ def test_how_much_faster(ratio: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "does"),
     [("none | allreduce", False), ("bf16 | allreduce", False), ("none | columns", False),
-     ("powersgd(4)", True), ("topk(0.01)+ef | allgather", True), ("signsgd | vote", True)],
+     ("powersgd(4)", True), ("nonzero | allgather", True),
+     ('none | hierarchical(outer="powersgd(4)")', True), ("none | alltoall", False),
+     ("topk(0.01)+ef | allgather", True), ("signsgd | vote", True)],
 )  # fmt: skip
 def test_what_compresses(text: str, does: bool) -> None:
     assert compresses(Strategy.parse(text)) == does

@@ -15,7 +15,7 @@ from gradwire.network.fabric import BELOW, Fabric
 from gradwire.network.native import TOO_LATE, TOO_MANY
 
 if TYPE_CHECKING:
-    from gradwire.network.engines.packet import Connections, Transport
+    from gradwire.network.engines.transport import Connections, Transport
 
 Numbers = NDArray[np.int64]
 _PINNED, _RANDOM, _ROTATING, _RECYCLED = range(4)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from gradwire.document import TOML, Document
 from gradwire.errors import NetworkError
+from gradwire.network.built import built
 from gradwire.network.fabric import Fabric, Link, rate
 from gradwire.network.importers.graph import Cable, fabric_of
 from gradwire.schema import Broken, List, Map, Number, Row, Table, Text
@@ -33,8 +34,6 @@ def _fabric(
     topology: str = "", hosts: Sequence[str] = (), cables: Sequence[tuple[str, str, float]] = (),
     failed: Sequence[str] = (), gbps: Mapping[str, float] = {},
 ) -> Fabric:  # fmt: skip
-    from gradwire.network.topologies import built  # which knows this file by its name
-
     if not topology and not cables:
         raise Broken("has a topology, or hosts and cables; got neither")
     fabric = built(topology) if topology else fabric_of(hosts, [Cable(*own) for own in cables])

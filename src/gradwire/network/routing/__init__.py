@@ -10,14 +10,16 @@ from gradwire.network.routing.min_split import MinSplit
 from gradwire.network.routing.mp_rdma import MpRdma
 from gradwire.network.routing.optimal import Optimal
 from gradwire.network.routing.reps import Reps
+from gradwire.network.routing.scheme import Scheme
 from gradwire.network.routing.spray import Spray
 from gradwire.network.routing.wrap import Wrap
 
+BASE = Scheme
 MEMBERS = (
-    Coloured, MinSplit, Wrap, Optimal, Lpt, Ethereal, Spray, Adaptive, Reps, MpRdma, EcmpK, Ecmp,
+    Coloured, Lpt, MinSplit, Wrap, Optimal, Ethereal, Spray, Adaptive, Reps, MpRdma, EcmpK, Ecmp,
 )  # fmt: skip
 
 __all__ = [
-    "MEMBERS", "Adaptive", "Coloured", "Ecmp", "EcmpK", "Ethereal", "Lpt", "MinSplit", "MpRdma",
-    "Optimal", "Reps", "Spray", "Wrap",
+    "BASE", "MEMBERS", "Adaptive", "Coloured", "Ecmp", "EcmpK", "Ethereal", "Lpt", "MinSplit",
+    "MpRdma", "Optimal", "Reps", "Scheme", "Spray", "Wrap",
 ]  # fmt: skip

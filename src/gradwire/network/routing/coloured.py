@@ -26,6 +26,7 @@ class Coloured(Scheme):
     """Equitable edge colouring: for flows of one size nothing that cuts none is better."""
 
     name: ClassVar[str] = "coloured"
+    is_planned: ClassVar[bool] = True
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)

@@ -24,6 +24,7 @@ class Ecmp(Scheme):
 
     polarized: bool = False
     name: ClassVar[str] = "ecmp"
+    seeds: ClassVar[int] = 200
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)

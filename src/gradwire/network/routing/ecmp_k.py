@@ -17,6 +17,8 @@ class EcmpK(Scheme):
 
     k: int
     name: ClassVar[str] = "ecmp_k"
+    examples: ClassVar[tuple[str, ...]] = ("ecmp_k(2)", "ecmp_k(4)", "ecmp_k(8)")
+    seeds: ClassVar[int] = 200
 
     def __post_init__(self) -> None:
         count("k", self.k, most=MOST_PARTS)

@@ -19,6 +19,7 @@ class Lpt(Scheme):
     """Longest processing time: the largest flow first, each by the path that is done first."""
 
     name: ClassVar[str] = "lpt"
+    is_planned: ClassVar[bool] = True
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)

@@ -33,6 +33,7 @@ class MinSplit(Scheme):
     """
 
     name: ClassVar[str] = "min_split"
+    is_planned: ClassVar[bool] = True
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)

@@ -18,3 +18,5 @@ class MpRdma(EcmpK):
     """Every flow in k equal pieces on hashed paths; adaptive in the packet engine only."""
 
     name: ClassVar[str] = "mp_rdma"
+    is_compared: ClassVar[bool] = False
+    seeds: ClassVar[int] = 20

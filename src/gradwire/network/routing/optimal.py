@@ -24,6 +24,8 @@ class Optimal(Scheme):
 
     least: int = 0
     name: ClassVar[str] = "optimal"
+    is_compared: ClassVar[bool] = False
+    is_planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         count("least", self.least, 0)

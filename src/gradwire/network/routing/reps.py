@@ -21,6 +21,8 @@ class Reps(Scheme):
 
     entropies: int = 256
     name: ClassVar[str] = "reps"
+    is_compared: ClassVar[bool] = False
+    seeds: ClassVar[int] = 20
 
     def __post_init__(self) -> None:
         count("entropies", self.entropies, most=MOST_PARTS)

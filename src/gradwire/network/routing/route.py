@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from gradwire.errors import NetworkError
-from gradwire.network import routing
+from gradwire.families import ROUTING
 from gradwire.network.amounts import scaled
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
@@ -16,7 +17,6 @@ from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing, Scheme
 from gradwire.notation import Notation
 
-SCHEMES: dict[str, type[Scheme]] = {member.name: member for member in routing.MEMBERS}
 NOTATION = Notation("routing scheme", "a scheme with its parameters", "ecmp_k(8)", NetworkError)
 
 
@@ -38,8 +38,8 @@ def route(
     _refuse_disconnected(topology, given)
     groups = given.steps()
     if sum(map(len, groups)) < 2:
-        return chosen.route(topology, given, seed)
-    routed = [(steps, chosen.route(topology, given[steps[0]], seed)) for steps in groups]
+        return _routed(chosen, topology, given, seed)
+    routed = [(steps, _routed(chosen, topology, given[steps[0]], seed)) for steps in groups]
     unit = math.lcm(*(part.unit for _, part in routed))
     return Routes(
         topology, given,
@@ -51,11 +51,42 @@ def route(
     )  # fmt: skip
 
 
+def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes:
+    """By the scheme; one of another package is not taken at its word."""
+    package = ROUTING.package_of(scheme.name)
+    if package is None:
+        return scheme.route(topology, flows, seed)
+    try:
+        found: Any = scheme.route(topology, flows, seed)
+        wrong = _wrong_routes(found, flows)
+    except NetworkError:
+        raise
+    except Exception as error:
+        wrong = f"it raised {type(error).__name__}: {error}"
+    if wrong is not None:
+        raise NetworkError(
+            f"'{scheme}', a routing scheme of package {package}, breaks the contract of its "
+            f"family: {wrong}. Tell its authors, or use another."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _wrong_routes(routes: Any, flows: Flows) -> str | None:
+    if not isinstance(routes, Routes):
+        return f"route returns Routes; it returned {type(routes).__name__}"
+    sent = np.zeros(len(flows), np.int64)
+    np.add.at(sent, routes.flow, routes.amount)
+    off = np.flatnonzero(sent != scaled(flows.bytes, routes.unit))
+    if len(off):
+        return f"all bytes of a flow have a path; of flow {off[0]} {sent[off[0]] / routes.unit:g}"
+    return None
+
+
 def scheme_of(scheme: str | Scheme) -> Scheme:
     """Of its text: 'ecmp_k(8)', 'spray(order="rotating")'. NetworkError if it is none."""
     if isinstance(scheme, Scheme):
         return scheme
-    made: Scheme = NOTATION.member(scheme, NOTATION.read(scheme), SCHEMES, "scheme")
+    made: Scheme = NOTATION.member(scheme, NOTATION.read(scheme), ROUTING, "scheme")
     return made
 
 

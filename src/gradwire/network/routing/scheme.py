@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,7 +152,16 @@ def refuse_unequal(crossing: Crossing, one: int, other: int) -> NoReturn:
 
 
 class Scheme(Member):
-    """How paths are chosen for flows that start together."""
+    """How paths are chosen for flows that start together.
+
+    seeds: what it takes is the distribution over so many of them; 1: nothing is left to chance.
+    is_planned: paths can be pinned by it; those of MEMBERS that come first change least.
+    is_compared: it stands beside others, unasked, as its examples are written.
+    """
+
+    seeds: ClassVar[int] = 1
+    is_planned: ClassVar[bool] = False
+    is_compared: ClassVar[bool] = True
 
     @abstractmethod
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:

@@ -27,6 +27,8 @@ class Spray(Scheme):
     order: Order = "ideal"
     packet: int = 4096
     name: ClassVar[str] = "spray"
+    examples: ClassVar[tuple[str, ...]] = ('spray("random")', 'spray("rotating")')
+    seeds: ClassVar[int] = 20
 
     def __post_init__(self) -> None:
         if self.order not in get_args(Order):

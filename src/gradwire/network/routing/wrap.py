@@ -30,6 +30,7 @@ class Wrap(Scheme):
 
     least: int = 0
     name: ClassVar[str] = "wrap"
+    is_planned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         count("least", self.least, 0)

@@ -9,7 +9,8 @@ import torch
 
 from gradwire.kernels import choices, lanes, one_link, queues, schedule
 from gradwire.kernels.lanes import Option, Problem
-from gradwire.kernels.schedule import Jobs, Machine
+from gradwire.kernels.machine import Machine
+from gradwire.kernels.schedule import Jobs
 from gradwire.planner import joint, ordered, search, timeline
 from gradwire.planner.timeline import Executor, Lane, Stage
 from harness.draws import Draw, Made

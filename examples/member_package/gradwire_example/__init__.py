@@ -1,0 +1,1 @@
+"""One member of each family, one file each."""

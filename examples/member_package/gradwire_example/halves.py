@@ -1,0 +1,28 @@
+"""halves: everybody gets every payload in two parts. Three moves, (n-1)·(8 + b) bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gradwire.moves import AllGather, Move
+from gradwire.strategy import Collective, Context
+
+
+@dataclass(frozen=True)
+class Halves(Collective):
+    """The length of the longest message, its first half, its second half; sums in rank order."""
+
+    name: ClassVar[str] = "halves"
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        message = ctx.message()
+        lengths = yield AllGather(ctx.length())
+        length = int(lengths.max())
+        middle = length // 2
+        first = yield AllGather(message[:middle])
+        whole = first.new_empty(ctx.world, length)
+        whole[:, :middle] = first  # what arrives is there until the next move
+        whole[:, middle:] = yield AllGather(message[middle:length])
+        ctx.accumulate(whole)

@@ -1,0 +1,11 @@
+"""pair_of_leaves: two switches with hosts, and cables between them by way of spines."""
+
+from __future__ import annotations
+
+from gradwire.network.builders import leaf_spine
+from gradwire.network.fabric import Fabric
+
+
+def pair_of_leaves(hosts: int, *, cables: int = 2, host_gbps: float = 25.0) -> Fabric:
+    """hosts: below each of the two leaves."""
+    return leaf_spine(2, hosts, cables, host_gbps=host_gbps)

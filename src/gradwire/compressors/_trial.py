@@ -1,0 +1,58 @@
+"""A look at a compressor of somebody else's, before anything relies on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.strategy import Claims, Compressor, Key
+
+_N = 96
+_KEY = Key(seed=0, step=0, parameter="w")
+
+
+def trial(compressor: Compressor) -> str | None:
+    """What is wrong with it, tried on one small tensor; None if nothing is. The laws of
+    `gradwire.testing` look at more."""
+    x = torch.linspace(-1.0, 1.0, _N).pow(3)
+    claims: Any = compressor.claims(_N)
+    if not isinstance(claims, Claims):
+        return f"claims({_N}) returns Claims; it returned {claims!r}"
+    sections = _sections(claims)
+    if isinstance(sections, str):
+        return sections
+    given = x.clone()
+    if compressor.encode(x, sections, _KEY) is not True:
+        return "encode returns True of finite elements; it did not"
+    if not torch.equal(x, given):
+        return "encode does not change its input; it did"
+    y, mean = torch.full((_N,), torch.nan), torch.full((_N,), torch.nan)
+    compressor.decode(sections, y, _KEY)
+    if not bool(y.isfinite().all()):
+        return "decode overwrites all elements by finite ones; it did not"
+    compressor.accumulate([sections, sections], mean, 2.0, _KEY)
+    if not torch.allclose(mean, y, rtol=1e-5, atol=1e-7):
+        return "accumulate of two equal payloads by 2 is what decode says; it is not"
+    lost, whole = float((x - y).square().sum()), float(x.square().sum())
+    if claims.lossless and lost:
+        return "it claims to be lossless; what arrives is not what was sent"
+    if claims.contraction is not None and lost > (1 - claims.contraction) * whole * (1 + 1e-6):
+        return (
+            f"it claims a contraction of {claims.contraction:.3g}, so to lose at most "
+            f"{(1 - claims.contraction) * whole:.3g} of |x|²; it lost {lost:.3g}"
+        )
+    return None
+
+
+def _sections(claims: Claims) -> list[Tensor] | str:
+    """Room for a payload, or what is wrong with the claim."""
+    room = []
+    for part in claims.sections:
+        name, count = part
+        dtype = getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype) or type(count) is not int or count < 0:
+            return f"a section is the name of a dtype and a count; it claims {part!r}"
+        room.append(torch.zeros(count, dtype=dtype))
+    return room

@@ -1,0 +1,246 @@
+"""Families of members: gradwire's own, those of other packages, and those that a program brings.
+
+    gradwire.compressors.MEMBERS ──────────┐
+    entry points "gradwire.compressors" ───┼─► name -> member
+    gradwire.register(Member) ─────────────┘
+
+A family loads its own members when it is first asked for one, and looks at what is installed when
+it is asked for a name that is none of these.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gradwire.errors import GradwireError, NetworkError, StrategyError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+
+class Family(Mapping[str, Any]):
+    """Members by their names. Ours come first; no other may have a name of theirs.
+
+    name: of the family; its entry points are the group "gradwire.<name>". home: the package of our
+    own, which has MEMBERS, BASE, what each is or returns, and may have `trial`: what is wrong with
+    a member, tried on something small, or None. kind: what one is called. error: what a member of
+    somebody else's that breaks a rule raises.
+    """
+
+    def __init__(self, name: str, home: str, kind: str, error: type[GradwireError]) -> None:
+        self.name, self.kind, self._home, self._error = name, kind, home, error
+        self._others: dict[str, Any] = {}
+        self._packages: dict[str, str] = {}
+        self._tried: set[Any] = set()
+
+    # -- as a mapping ----------------------------------------------------------------------
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._own:
+            return self._own[name]
+        if name not in self._others:
+            self._load(name)
+        return self._others[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._own
+        for name in self._offers:
+            if name not in self._others:
+                try:
+                    self._load(name)
+                except GradwireError as error:  # of one member: others are none the worse
+                    warnings.warn(str(error), UserWarning, stacklevel=3)
+        yield from self._others
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._others or name in self._offers
+
+    # -- members from outside --------------------------------------------------------------
+
+    def takes(self, member: object) -> bool:
+        """Whether it is one of this family, by its class."""
+        return isinstance(member, type) and issubclass(member, self._base)
+
+    def add(self, member: Any, package: str = "", name: str = "") -> None:
+        """Know a member of somebody else's. package: whose, for errors; "": that of its module.
+
+        Raises:
+            GradwireError: of the family, if it is no member, or has a name of ours or of another
+                package.
+        """
+        package = package or member.__module__.partition(".")[0]
+        name = name or _name_of(member)
+        rule = self._broken_rule(member, name)
+        if rule is None and name in self._own:
+            rule = f"its name is its own, and gradwire has {_article(self.kind)} '{name}'"
+        if rule is None and self._packages.get(name, package) != package:
+            rule = f"its name is its own, and package {self._packages[name]} has '{name}', too"
+        if rule is not None:
+            raise self._error(
+                f"package {package} offers '{name}' as {_article(self.kind)}: {rule}. Tell its "
+                "authors, or uninstall it."
+            )
+        self._others[name], self._packages[name] = member, package
+
+    def package_of(self, name: str) -> str | None:
+        """Whose member it is; None: ours."""
+        return self._packages.get(name)
+
+    def made(self, member: T) -> T:
+        """A member that was just made; one of somebody else's is tried first.
+
+        Raises:
+            GradwireError: of the family, naming the package and what is wrong.
+        """
+        package = self._packages.get(getattr(member, "name", ""))
+        trial: Callable[[Any], str | None] | None = getattr(self._package, "trial", None)
+        if package is None or trial is None or member in self._tried:
+            return member
+        try:
+            wrong = trial(member)
+        except Exception as error:
+            wrong = f"it raised {type(error).__name__}: {error}"
+        if wrong is not None:
+            raise self._error(
+                f"'{member}', {_article(self.kind)} of package {package}, breaks the contract of "
+                f"its family: {wrong}. Tell its authors, or use another."
+            )
+        self._tried.add(member)
+        return member
+
+    # -- inside ----------------------------------------------------------------------------
+
+    @cached_property
+    def _package(self) -> Any:
+        return import_module(self._home)
+
+    @cached_property
+    def _own(self) -> dict[str, Any]:
+        return {_name_of(member): member for member in self._package.MEMBERS}
+
+    @cached_property
+    def _base(self) -> type:
+        base: type = self._package.BASE
+        return base
+
+    @cached_property
+    def _offers(self) -> dict[str, EntryPoint]:
+        """What other packages offer, unless it has a name of ours, which is said."""
+        from importlib.metadata import entry_points  # which costs more than all else here
+
+        found: dict[str, EntryPoint] = {}
+        for offer in entry_points(group=f"gradwire.{self.name}"):
+            if offer.name in self._own or offer.name in found:
+                whose = "gradwire" if offer.name in self._own else _package_of(found[offer.name])
+                warnings.warn(
+                    f"package {_package_of(offer)} offers '{offer.name}' as "
+                    f"{_article(self.kind)}, which {whose} has; it is left out. Tell its authors.",
+                    UserWarning,
+                    stacklevel=3,
+                )
+            else:
+                found[offer.name] = offer
+        return found
+
+    def _load(self, name: str) -> None:
+        """KeyError where no package offers it."""
+        offer = self._offers[name]
+        try:
+            member = offer.load()
+        except Exception as error:
+            raise self._error(
+                f"package {_package_of(offer)} offers '{name}' as {_article(self.kind)}, and "
+                f"cannot be loaded: {type(error).__name__}: {error}. Tell its authors, or "
+                "uninstall it."
+            ) from error
+        self.add(member, _package_of(offer), name)
+
+    def _broken_rule(self, member: Any, name: str) -> str | None:
+        is_function = not isinstance(self._package.MEMBERS[0], type)
+        if is_function and not inspect.isfunction(member):
+            return f"it is a function that returns a {self._base.__name__}"
+        if not is_function and not self.takes(member):
+            return f"it is a class that derives from {self._base.__module__}.{self._base.__name__}"
+        if not name.isidentifier() or name != _name_of(member):
+            return f"its name is a word, the same as its entry point's; it is {_name_of(member)!r}"
+        if is_function:
+            return None
+        if inspect.isabstract(member):
+            return f"it lacks {', '.join(sorted(member.__abstractmethods__))}"
+        made_so = getattr(member, "__dataclass_params__", None)
+        if made_so is None or not (made_so.frozen and made_so.eq):
+            return "it is a frozen dataclass, whose fields are its parameters"
+        return None
+
+
+COMPRESSORS = Family("compressors", "gradwire.compressors", "compressor", StrategyError)
+FEEDBACK = Family("feedback", "gradwire.feedback", "feedback", StrategyError)
+COLLECTIVES = Family("collectives", "gradwire.collectives", "collective", StrategyError)
+ROUTING = Family("routing", "gradwire.network.routing", "routing scheme", NetworkError)
+TOPOLOGIES = Family("topologies", "gradwire.network.builders", "topology", NetworkError)
+ALL = ROUTING, TOPOLOGIES, COMPRESSORS, FEEDBACK, COLLECTIVES
+"""Those first that do not load torch."""
+
+
+def outsiders(members: Iterable[Any]) -> str:
+    """Which of a strategy's members are of other packages, for errors; "" if none is."""
+    found = [
+        f"'{member.name}' is of package {package}"
+        for member in members if member is not None
+        for family in ALL if family.takes(type(member))
+        if (package := family.package_of(member.name)) is not None
+    ]  # fmt: skip
+    return "; ".join(found)
+
+
+def register(member: T) -> T:
+    """Know a member of one's own, in this process: a compressor, a feedback, a collective, a
+    routing scheme (a class), or a topology (a function that returns a Fabric).
+
+    Returns it, so that it stands above a class. All ranks register the same. A package that others
+    install says the same by an entry point (docs/extend.md).
+
+    Raises:
+        StrategyError, NetworkError: it is no member, or has a name that is taken.
+    """
+    family = next((own for own in ALL if own.takes(member)), None)
+    if family is None and inspect.isfunction(member):
+        family = TOPOLOGIES
+    if family is None:
+        raise StrategyError(
+            "a member is a class that derives from Compressor, Feedback or Collective of "
+            "gradwire.strategy, or from gradwire.network.routing.Scheme, or a function that "
+            f"returns a gradwire.network.Fabric; got {member!r}. Derive it from one of them."
+        )
+    family.add(member, package=_main(member))
+    return member
+
+
+def _main(member: Any) -> str:
+    """A notebook or script is nobody's package."""
+    package = str(member.__module__).partition(".")[0]
+    return "this program" if package == "__main__" or package not in sys.modules else package
+
+
+def _name_of(member: Any) -> str:
+    name = getattr(member, "name", None)
+    return name if isinstance(name, str) else str(getattr(member, "__name__", member))
+
+
+def _package_of(offer: EntryPoint) -> str:
+    return offer.dist.name if offer.dist is not None else offer.value.partition(":")[0]
+
+
+def _article(kind: str) -> str:
+    return f"a {kind}"

@@ -1,0 +1,52 @@
+"""A look at a feedback of somebody else's, before anything relies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.local import OF_OTHER_SHAPE
+from gradwire.strategy import Feedback, StepInfo
+
+_SHAPE = (8, 12)
+
+
+def trial(feedback: Feedback) -> str | None:
+    """What is wrong with it, tried in two steps on one small matrix; None if nothing is. The laws
+    of `gradwire.testing` look at more."""
+    x, state = torch.linspace(-1.0, 1.0, 96), dict[str, Tensor]()
+    for step in range(2):
+        given = x.clone()
+        info = StepInfo(step, shape=_SHAPE)
+        y, midway = feedback.before(x, state, info)
+        sent = torch.where(torch.arange(len(y)) % 3 == 0, y, torch.zeros_like(y))
+        kept = dict(feedback.after(y, sent, midway))
+        if y.shape != x.shape or y.dtype != x.dtype:
+            return (
+                f"before returns what to encode, fp32 of {[*x.shape]}; got {y.dtype} {[*y.shape]}"
+            )
+        if not torch.equal(x, given):
+            return "before and after change no input; the gradient was changed"
+        if wrong := _wrong_state(kept, x):
+            return wrong
+        if feedback.makes_good and not torch.allclose(kept["residual"] + sent, y, atol=1e-6):
+            return "it makes good what is left out: residual + sent is what was encoded; it is not"
+        mean = feedback.received(sent.clone(), kept)
+        state = {**kept, **mean}
+        if wrong := _wrong_state(state, x):
+            return wrong
+    return None
+
+
+def _wrong_state(state: Mapping[str, Any], x: Tensor) -> str | None:
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            return f"a state is tensors by name; '{name}' is {type(value).__name__}"
+        if name not in OF_OTHER_SHAPE and value.shape != x.shape:
+            return (
+                f"a state has as many elements as the gradient, 1-D; '{name}' has {[*value.shape]}"
+            )
+    return None

@@ -1,0 +1,91 @@
+"""How hosts send: what the packet engine and its twin are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.errors import NetworkError
+from gradwire.network.fabric import count
+
+Numbers = NDArray[np.int64]
+Spraying = Literal["random", "rotating", "recycled"]
+CHOICES: tuple[str, ...] = ("pinned", *get_args(Spraying))
+_LONGEST = 1000.0  # seconds: what may be waited for
+_LARGEST = 1 << 53  # of counts: a float holds each
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How hosts send, and how large queues are. NetworkError for what cannot be.
+
+    packet_bytes: of each but a message's last. window: packets of a connection under way.
+    latency_ns: of each link. timeout_us: of timers. queue_bytes, mark_bytes: of each link that is
+    not a host's own. spraying: how packets that are spread over all paths choose: any, the next,
+    or one whose packet came back unmarked (REPS). entropies: of those that may be recycled.
+    slow_down: windows shrink by marks. repath: a pinned connection whose timer ran out takes
+    another path. exclude_us: for so long a host's connections to a leaf avoid a path on which a
+    timer ran out; 0: each finds out by itself. jitter_ns: each begins so much later at most.
+    Counts are at most 2^53, times 1,000 seconds.
+    """
+
+    packet_bytes: int = 4096
+    window: int = 64
+    latency_ns: float = 500.0
+    timeout_us: float = 100.0
+    queue_bytes: int = 64 << 20
+    mark_bytes: int = 800_000
+    spraying: Spraying = "random"
+    entropies: int = 256
+    slow_down: bool = False
+    repath: bool = True
+    exclude_us: float = 0.0
+    jitter_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies"):
+            number = count(name, getattr(self, name))
+            if number > _LARGEST:
+                raise NetworkError(
+                    f"{name} is a whole number of at most {_LARGEST:,}; got {number:,}. What is "
+                    f"never reached is, for example, {1 << 40}."
+                )
+        for name, least, per_second in (
+            ("latency_ns", 1e-3, 1e9), ("timeout_us", 1e-6, 1e6), ("exclude_us", 0, 1e6),
+            ("jitter_ns", 0, 1e9),
+        ):  # fmt: skip
+            _within(name, getattr(self, name), least, _LONGEST * per_second)
+        for name in ("slow_down", "repath"):
+            if not isinstance(getattr(self, name), bool):
+                raise NetworkError(
+                    f"{name} is True or False; got {getattr(self, name)!r}. Write True."
+                )
+        if self.spraying not in get_args(Spraying):
+            known = ", ".join(f"'{name}'" for name in get_args(Spraying))
+            raise NetworkError(f"spraying is one of {known}; got {self.spraying!r}. Use 'random'.")
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
+        raise NetworkError(
+            f"{name} is {least:g} to {most:,.0f}; got {value!r}. Write for example 50."
+        )
+
+
+class Connections(NamedTuple):
+    """Columns, by step and then by start: what the engine reads."""
+
+    source: Numbers
+    target: Numbers
+    bytes: Numbers
+    path: Numbers
+    choice: Numbers
+    start: Numbers
+    step: Numbers
+    counts: Numbers
+    pair: Numbers
+    table: Numbers | None

@@ -52,7 +52,7 @@ bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, spa
 	$(PY) -m gradwire bench kernels
 	$(PY) -m gradwire bench compressors
 	$(PY) -m gradwire bench conductor
-	$(PY) benchmarks/sparse/main.py
+	$(PY) benchmarks/sparse/tables.py
 	$(PY) -m gradwire lab probe
 	$(PY) benchmarks/compressors/main.py
 	$(PY) benchmarks/planner/selection.py

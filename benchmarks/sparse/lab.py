@@ -30,11 +30,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import sparsity
 import torch
 import torch.distributed as dist
+from sparsity.counted import SUMS
 
-from gradwire import Strategy, sparsity
-from gradwire.bench.sparse import SUMS
+from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.groups import Machines
 from gradwire.lab import Cluster, bytes_sent, parse_rate
@@ -56,7 +57,7 @@ STRATEGIES = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("preset", help="of gradwire.sparsity, or normal: dense")
+    parser.add_argument("preset", help="of SPARSITY.md, or normal: dense")
     parser.add_argument("--strategies", nargs="*")
     parser.add_argument("--sparse", action="store_true")
     parser.add_argument("--slower", type=int, default=1)
@@ -68,7 +69,7 @@ def main() -> int:
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument("--folder", default="")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--points", type=Path, help="for `gradwire bench sparse --measured`")
+    parser.add_argument("--points", type=Path, help="for `main.py --measured`")
     arguments = parser.parse_args()
     arguments.strategies = arguments.strategies or (SPARSE if arguments.sparse else STRATEGIES)
     if arguments.folder:

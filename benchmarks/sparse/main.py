@@ -1,11 +1,12 @@
-"""Costs of every sparse exchange against the number of workers: files, plots, and tables.
+"""What every sparse exchange costs against the number of workers.
 
-    python benchmarks/sparse/main.py
-    python benchmarks/sparse/main.py lstm --count 2 4     # sums tensors, 1.6 GB each
+    python benchmarks/sparse/main.py nmt --plot nmt.png
+    python benchmarks/sparse/main.py nmt --scale 0.1 --count 2 4 8
+    python benchmarks/sparse/main.py --tensors table-*.pt
 
-Writes results/PRESET.json and PRESET.png beside this file and prints the tables of README.md.
-Where results/PRESET-measured.json lies (a list of {scheme, n, bytes, seconds}), its points are
-marked; --count writes it.
+Bytes and times by formula (sparsity/volumes.py) for a preset up to 4,096 workers, or for recorded
+gradients up to as many as there are. With --count tensors are summed in lockstep and bytes
+counted. Points as measured stand in brackets in the tables and as dots in the plot.
 """
 
 from __future__ import annotations
@@ -16,41 +17,76 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradwire.cli import bench_sparse as bench
-from gradwire.errors import UsageError
+from sparsity import costs
+from sparsity.counted import recorded
 
-RESULTS = Path(__file__).parent / "results"
-PRESETS = ("lstm", "nmt", "bert", "deepfm", "topk")
-
-
-def main() -> None:
-    """Every preset in turn."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("presets", nargs="*", default=PRESETS)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--count", type=int, nargs="+", default=[])
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    for preset in asked.presets:
-        print(one(preset, asked.scale, asked.count, asked.out), end="\n\n")
+from gradwire.errors import GradwireError, UsageError
+from gradwire.lab import parse_rate
 
 
-def one(preset: str, scale: float, count: Sequence[int], folder: Path) -> str:
-    """Compute, save and draw one preset; its tables."""
-    points = folder / f"{preset}-measured.json"
-    known = bench.read_measured(points) if points.exists() and not count else []
-    document = bench.compute(preset, scale=scale, points=known, count=count)
-    if count:
-        points.write_text(json.dumps(document["measured"], indent=1) + "\n")
-    (folder / f"{preset}.json").write_text(json.dumps(document, indent=1) + "\n")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compute, draw, print; the exit code, 2 for an error that a better call would avoid."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    add_arguments(parser)
     try:
-        bench.draw(document, folder / f"{preset}.png")
-    except UsageError as error:
-        print(error, file=sys.stderr)
-    tables = [bench.table(document, cost).as_markdown() for cost in ("bytes", "seconds")]
-    return "\n\n".join([bench.headline(document), *bench.facts(document), *tables])
+        return run(parser.parse_args(arguments))
+    except GradwireError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "preset", nargs="?", default="nmt",
+        help="lstm, nmt, bert, deepfm, topk, adversarial, uniform, identical (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--scale", type=float, default=1.0, help="of the preset (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the preset (%(default)s)")
+    parser.add_argument(
+        "--tensors", type=Path, nargs="+", metavar="FILE",
+        help="instead: recorded gradients, as torch.save wrote them, one per worker",
+    )  # fmt: skip
+    parser.add_argument("--workers", type=int, nargs="+", help="(2, 4, … 4096)")
+    parser.add_argument(
+        "--count", type=int, nargs="+", default=[], metavar="WORKERS",
+        help="also sum so many tensors in lockstep, and count bytes",
+    )  # fmt: skip
+    parser.add_argument("--rate", default="1gbit", help="of every link (%(default)s)")
+    parser.add_argument(
+        "--latency-ms", type=float, default=0.1, help="of every wait for others (%(default)s)"
+    )
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE",
+        help='JSON: [{"scheme": "zen", "n": 4, "bytes": 52e6, "seconds": 0.4}, …]',
+    )  # fmt: skip
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="such as sparse.png")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compute, draw, print; the exit code. Raises UsageError."""
+    if not 0 <= arguments.latency_ms < float("inf"):
+        raise UsageError(
+            f"latency is 0 ms or more; got {arguments.latency_ms}. Use for example 0.1."
+        )
+    document = costs.compute(
+        arguments.preset, arguments.workers, arguments.scale, arguments.seed,
+        costs.read_measured(arguments.measured) if arguments.measured else [],
+        recorded=recorded(arguments.tensors) if arguments.tensors else None,
+        count=arguments.count, bytes_per_second=parse_rate(arguments.rate) / 8,
+        latency_seconds=1e-3 * arguments.latency_ms,
+        progress=lambda line: print(line, file=sys.stderr),
+    )  # fmt: skip
+    if arguments.plot:
+        costs.draw(document, arguments.plot)
+    if arguments.json:
+        print(json.dumps(document, indent=2))
+    else:
+        tables = (costs.table(document, cost).as_text() for cost in costs.COSTS)
+        print("\n\n".join([costs.headline(document), *costs.facts(document), *tables]))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

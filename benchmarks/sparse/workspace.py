@@ -16,11 +16,12 @@ import sys
 import weakref
 from typing import Any
 
+import sparsity
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gradwire import Strategy, sparsity
+from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.report.table import Table
 from gradwire.runtime.context import BucketContext

@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 
 import torch
+from sparsity import reference_bytes, synthetic
 from torch import Tensor
 
 from gradwire import lockstep
-from gradwire.sparsity import reference_bytes, synthetic
 
 ROWS, COLUMNS, EXPONENT, DRAWS = 13_672, 128, 1.1, 895
 ELEMENTS = 1 << 21

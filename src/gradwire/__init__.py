@@ -26,14 +26,12 @@ _HOME = {
     "recommend": "gradwire.training.recommend",
     "register": "gradwire.families",
     "sound": "gradwire.soundness",
-    "sparsity": "gradwire.sparsity",
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 - the names are strings
 
 if TYPE_CHECKING:
     from gradwire import optim as optim
-    from gradwire import sparsity as sparsity
     from gradwire.families import register as register
     from gradwire.plan import Plan as Plan
     from gradwire.registry import available as available

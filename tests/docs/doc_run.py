@@ -28,7 +28,7 @@ from gradwire.soundness import SoundnessWarning
 TOGETHER = {"README.md", "docs/auto.md", "docs/fsdp.md", "docs/network.md", "docs/training.md"}
 """Pages whose Python all ranks run. That of others needs no process group."""
 
-COMPUTES = {"available", "bench sparse", "explain", "network", "plan"}
+COMPUTES = {"available", "explain", "network", "plan"}
 """Commands that are run."""
 
 SMALLER = {

@@ -98,8 +98,6 @@ RUN = [
 def folder(tmp_path: Path) -> Path:
     """Where a reader would be: a checkout, with the files of his own that pages speak of."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    points = '[{"scheme": "zen", "n": 4, "bytes": 40000000, "seconds": 0.4}]'
-    (tmp_path / "points.json").write_text(points)
     (tmp_path / "train.py").write_text("print('trained')\n")
     job = (ROOT / "examples" / "parallel.toml").read_text(encoding="utf-8")
     (tmp_path / "small.toml").write_text(job.replace("dp = 32", "dp = 4"))

@@ -40,7 +40,6 @@ ALLOWED = {
     "feedback": (*VOCABULARY, "kernels"),
     "collectives": (*VOCABULARY, "kernels"),
     "report": (*VOCABULARY, "report"),
-    "sparsity": (*VOCABULARY, "sparsity"),
 }
 FORBIDDEN = {
     "runtime": (

@@ -27,7 +27,6 @@ PUBLIC = [
     "recommend",
     "register",
     "sound",
-    "sparsity",
 ]
 
 

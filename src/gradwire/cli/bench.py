@@ -8,7 +8,6 @@ import importlib
 BENCHMARKS = {
     "kernels": "each kernel: time, GB/s, ratio to its twin, fraction of the memory limit",
     "compressors": "each compressor: encoding and decoding against the bytes that must move",
-    "sparse": "bytes and times of every sparse exchange against the number of workers",
     "conductor": "what a bucket costs beyond its kernels and the wire",
 }
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from sparsity import SCHEMES, costs, expected, measure, measured, synthetic, times, volumes
+from sparsity.counted import SUMS
+from sparsity.plot import Curve, Panel, save
 
-from gradwire.bench.sparse import SUMS
-from gradwire.cli import bench_sparse as bench
-from gradwire.cli import main as cli
 from gradwire.errors import UsageError
-from gradwire.report.volume_plot import Curve, Panel, save
-from gradwire.sparsity import SCHEMES, expected, measure, measured, synthetic, times, volumes
 
-SMALL = ("bench", "sparse", "bert", "--scale", "0.0625")
+FOLDER = Path(__file__).parents[3] / "benchmarks" / "sparse"
+main = runpy.run_path(str(FOLDER / "main.py"))["main"]
+SMALL = ("bert", "--scale", "0.0625")
 drawing = pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib"
 )
@@ -41,7 +41,7 @@ def points(tmp_path: Path) -> Path:
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*SMALL, "--json"]) == 0
+    assert main([*SMALL, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     sparsity = expected("bert", scale=1 / 16)
     assert document["elements"] == sparsity.elements
@@ -55,7 +55,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_table_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(list(SMALL)) == 0
+    assert main(list(SMALL)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
         "bert: 1.465 M fp32 elements, 1.33% of one worker's not zero, in rows of 768"
@@ -70,14 +70,14 @@ def test_a_table_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_workers_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*SMALL, "--workers", "6", "3", "6", "--json"]) == 0
+    assert main([*SMALL, "--workers", "6", "3", "6", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["workers"] for row in rows] == [3, 6]
     assert "sparcml" not in rows[0]["bytes"]
 
 
 def test_a_scheme_has_a_dash_where_it_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*SMALL, "--workers", "3", "4"]) == 0
+    assert main([*SMALL, "--workers", "3", "4"]) == 0
     three, four = (line.split() for line in capsys.readouterr().out.splitlines()[-2:])
     at = 2 + list(SCHEMES).index("sparcml")
     assert (three[at], four[at] == "–") == ("–", False)
@@ -85,21 +85,21 @@ def test_a_scheme_has_a_dash_where_it_says_nothing(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize("scheme", ["columns"])
 def test_without_rows_there_is_no_column(scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "sparse", "uniform", "--scale", "0.01"]) == 0
+    assert main(["uniform", "--scale", "0.01"]) == 0
     out = capsys.readouterr().out
     assert "one by one" in out
     assert scheme not in out
 
 
 def test_three_digits_that_count() -> None:
-    assert bench._three_digits(1.234_567) == "1.23"
-    assert bench._three_digits(987.654_321) == "988"
-    assert bench._three_digits(12_345.678_901) == "12,346"
+    assert costs._three_digits(1.234_567) == "1.23"
+    assert costs._three_digits(987.654_321) == "988"
+    assert costs._three_digits(12_345.678_901) == "12,346"
 
 
 def test_rate_and_latency(capsys: pytest.CaptureFixture[str]) -> None:
     more = ("--rate", "100mbit", "--latency-ms", "2", "--workers", "8", "--json")
-    assert cli.main([*SMALL, *more]) == 0
+    assert main([*SMALL, *more]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["seconds"] == times(expected("bert", scale=1 / 16), 8, 12.5e6, 2e-3)
     assert row["seconds"]["zen"] == pytest.approx(row["bytes"]["zen"] / 12.5e6 + 4 * 2e-3)
@@ -110,9 +110,7 @@ def test_rate_and_latency(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_is_counted_is_near_the_formulas(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the busiest rank of every move; where published formulas have COO, ours have codes."""
-    assert (
-        cli.main(["bench", "sparse", "nmt", "--scale", "0.01", "--count", "2", "4", "--json"]) == 0
-    )
+    assert main(["nmt", "--scale", "0.01", "--count", "2", "4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     tensors = synthetic("nmt", 4, scale=0.01)
     assert document["facts"] == measure(tensors)
@@ -131,14 +129,14 @@ def test_recorded_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     torch.save([x.bfloat16() for x in tensors[:2]], tmp_path / "first.pt")
     torch.save(tensors[2].to_sparse(1), tmp_path / "second.pt")
     files = [str(tmp_path / "first.pt"), str(tmp_path / "second.pt")]
-    assert cli.main(["bench", "sparse", "--tensors", *files, "--json"]) == 0
+    assert main(["--tensors", *files, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["preset"] == "recorded"
     assert [row["workers"] for row in document["rows"]] == [2, 3]
     assert document["facts"] == measure(tensors)
     assert document["rows"][1]["bytes"] == volumes(measured(tensors), 3)
     assert {p["n"] for p in document["measured"]} == {3}
-    assert cli.main(["bench", "sparse", "--tensors", *files]) == 0
+    assert main(["--tensors", *files]) == 0
     line = capsys.readouterr().out.splitlines()[2]
     assert line.startswith("of 3 workers' tensors: overlap 0.")
     assert "even pull imbalance" in line
@@ -150,12 +148,12 @@ def test_zeros_of_either_sign_are_none(tmp_path: Path, capsys: pytest.CaptureFix
     assert any(bool((x.view(torch.int32) == -(2**31)).any()) for x in tensors)
     torch.save(tensors, tmp_path / "six.pt")
     more = ("--tensors", str(tmp_path / "six.pt"), "--count", "3", "--json")
-    assert cli.main(["bench", "sparse", *more]) == 0
+    assert main([*more]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [row["workers"] for row in document["rows"]] == [2, 3, 4, 6]
     (point,) = (p for p in document["measured"] if p["scheme"] == "columns")
     assert point["bytes"] == pytest.approx(document["rows"][1]["bytes"]["columns"], rel=0.1)
-    assert cli.main(["bench", "sparse", *more[:3], "9"]) == 2
+    assert main([*more[:3], "9"]) == 2
     assert "known for 1 to 6 workers; got 9" in capsys.readouterr().err
 
 
@@ -170,7 +168,7 @@ def test_what_is_not_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("dict.pt", "has dict"), ("whole.pt", "tensor of floats"), ("text.pt", "cannot be read"),
         ("none.pt", "cannot be read"),
     ):  # fmt: skip
-        assert cli.main(["bench", "sparse", "--tensors", str(tmp_path / name)]) == 2
+        assert main(["--tensors", str(tmp_path / name)]) == 2
         assert said in capsys.readouterr().err
 
 
@@ -180,7 +178,7 @@ def test_what_is_not_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_measured_points_stand_in_brackets(
     points: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*SMALL, "--workers", "4", "6", "8", "--measured", str(points)]) == 0
+    assert main([*SMALL, "--workers", "4", "6", "8", "--measured", str(points)]) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert ["(3.5)" in line for line in lines[4:7]] == [True, False, False]
@@ -192,7 +190,7 @@ def test_measured_points_stand_in_brackets(
 def test_measured_points_are_in_the_document(
     points: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main([*SMALL, "--measured", str(points), "--json"]) == 0
+    assert main([*SMALL, "--measured", str(points), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["measured"] == json.loads(points.read_text())
 
 
@@ -215,13 +213,13 @@ def test_points_that_cannot_be_read(text: str, said: str, tmp_path: Path) -> Non
     path = tmp_path / "wrong.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=said) as raised:
-        bench.read_measured(path)
+        costs.read_measured(path)
     assert str(path) in str(raised.value)
 
 
 def test_points_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="names a readable file"):
-        bench.read_measured(tmp_path / "none.json")
+        costs.read_measured(tmp_path / "none.json")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +239,7 @@ def test_points_that_are_not_there(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said(
     more: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["bench", "sparse", *more]) == 2
+    assert main([*more]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -251,7 +249,7 @@ def test_what_is_wrong_is_said(
 @drawing
 def test_the_plot_is_written(points: Path, tmp_path: Path) -> None:
     path = tmp_path / "volumes.png"
-    assert cli.main([*SMALL, "--measured", str(points), "--plot", str(path)]) == 0
+    assert main([*SMALL, "--measured", str(points), "--plot", str(path)]) == 0
     assert path.read_bytes().startswith(PNG)
 
 
@@ -284,9 +282,8 @@ def test_the_script_saves_draws_and_prints(
 ) -> None:
     points = [{"scheme": "zen", "n": 4, "bytes": 123_456}]
     (tmp_path / "bert-measured.json").write_text(json.dumps(points))
-    script = Path(__file__).parents[3] / "benchmarks" / "sparse" / "main.py"
-    monkeypatch.setattr(sys, "argv", ["main", "bert", "--scale", "0.01", "--out", str(tmp_path)])
-    runpy.run_path(str(script), run_name="__main__")
+    monkeypatch.setattr(sys, "argv", ["tables", "bert", "--scale", "0.01", "--out", str(tmp_path)])
+    runpy.run_path(str(FOLDER / "tables.py"), run_name="__main__")
     assert json.loads((tmp_path / "bert.json").read_text())["measured"] == points
     assert (tmp_path / "bert.png").read_bytes().startswith(PNG)
     assert "(0.123)" in capsys.readouterr().out

@@ -11,11 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sparsity import imbalances, measure, measured, reference_bytes, synthetic, volumes
+from sparsity.measures import PAIRS, even_ranges
 from torch import Tensor
 
 from gradwire.errors import UsageError
-from gradwire.sparsity import imbalances, measure, measured, reference_bytes, synthetic, volumes
-from gradwire.sparsity.measures import PAIRS, even_ranges
 
 Supports = list[set[int]]
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sparsity import PRESETS, expected, imbalances, measure, measured, synthetic, volumes
+from sparsity import presets as presets_module
+from sparsity.traces import ZipfRows, _above, normal
 from torch import Tensor
 
 from gradwire.errors import UsageError
-from gradwire.sparsity import PRESETS, expected, imbalances, measure, measured, synthetic, volumes
-from gradwire.sparsity import presets as presets_module
-from gradwire.sparsity.traces import ZipfRows, _above, normal
 
 SCALES = {
     "lstm": 1 / 256, "nmt": 1 / 128, "bert": 1 / 16, "deepfm": 1 / 256, "topk": 1 / 64,

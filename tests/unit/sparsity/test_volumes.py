@@ -7,10 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-
-import gradwire
-from gradwire.bench.sparse import SUMS
-from gradwire.sparsity import (
+from sparsity import (
     SCHEMES,
     WAITS,
     Sparsity,
@@ -20,7 +17,10 @@ from gradwire.sparsity import (
     times,
     volumes,
 )
-from gradwire.sparsity.volumes import entropy
+from sparsity.counted import SUMS
+from sparsity.volumes import entropy
+
+import gradwire
 
 LAST = 4096
 

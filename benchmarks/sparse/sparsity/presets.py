@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 
 from gradwire.buckets import digest
 from gradwire.errors import UsageError
-from gradwire.sparsity.traces import (
+from sparsity.traces import (
     Adversarial,
     Disjoint,
     HotAndTail,
@@ -37,7 +37,7 @@ from gradwire.sparsity.traces import (
     Uniform,
     ZipfRows,
 )
-from gradwire.sparsity.volumes import Sparsity
+from sparsity.volumes import Sparsity
 
 _DISJOINT = 256
 _DEEPFM_DENSITY, _DEEPFM_HOT = 0.028, 0.8755

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import UsageError
-from gradwire.sparsity.volumes import Sparsity, reference
+from sparsity.volumes import Sparsity, reference
 
 PAIRS = 64
 """So many pairs of workers at most are compared."""

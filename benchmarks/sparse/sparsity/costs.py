@@ -1,95 +1,38 @@
-"""gradwire bench sparse: what every sparse exchange costs against the number of workers.
+"""What every sparse exchange costs against the number of workers: a document, tables, a plot.
 
-Bytes and times by formula (gradwire.sparsity.volumes) for a preset up to 4,096 workers, or for
-recorded gradients up to as many as there are. With --count tensors are summed in lockstep and
-bytes counted. Points as measured stand in brackets in the tables and as dots in the plot.
+Bytes and times by formula (sparsity.volumes) for a preset up to 4,096 workers, or for recorded
+gradients up to as many as there are. Sums of tensors in lockstep count bytes beside them. Points
+as measured stand in brackets in the tables and as dots in the plot.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from torch import Tensor
+
+from gradwire.document import Document
 from gradwire.errors import UsageError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gradwire.report.table import Table
+from gradwire.lab.rates import format_rate
+from gradwire.report.table import Table
+from gradwire.schema import Broken, List, Number, Text, Whole
+from gradwire.schema import Table as Fields
+from sparsity import counted
+from sparsity.measures import measure, measured
+from sparsity.plot import Curve, Panel, save
+from sparsity.presets import expected, synthetic
+from sparsity.volumes import SCHEMES, times, volumes
 
 WORKERS = tuple(2**i for i in range(1, 13))
 MOST_WORKERS = 1 << 20
-_COSTS = {"bytes": 1e6, "seconds": 1e-3}  # in MB, in ms
+COSTS = {"bytes": 1e6, "seconds": 1e-3}  # in MB, in ms
 _FACTS = (
     "overlap", "densification", "skewness", "even_push_imbalance", "even_pull_imbalance",
     "rows_density",
 )  # fmt: skip
 _YARDSTICKS: dict[str, Literal["ceiling", "floor"]] = {"dense": "ceiling", "reference": "floor"}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
-    parser.add_argument(
-        "preset", nargs="?", default="nmt",
-        help="lstm, nmt, bert, deepfm, topk, adversarial, uniform, identical (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--scale", type=float, default=1.0, help="of the preset (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the preset (%(default)s)")
-    parser.add_argument(
-        "--tensors", type=Path, nargs="+", metavar="FILE",
-        help="instead: recorded gradients, as torch.save wrote them, one per worker",
-    )  # fmt: skip
-    parser.add_argument("--workers", type=int, nargs="+", help="(2, 4, … 4096)")
-    parser.add_argument(
-        "--count", type=int, nargs="+", default=[], metavar="WORKERS",
-        help="also sum so many tensors in lockstep, and count bytes",
-    )  # fmt: skip
-    parser.add_argument("--rate", default="1gbit", help="of every link (%(default)s)")
-    parser.add_argument(
-        "--latency-ms", type=float, default=0.1, help="of every wait for others (%(default)s)"
-    )
-    parser.add_argument(
-        "--measured", type=Path, metavar="FILE",
-        help='JSON: [{"scheme": "zen", "n": 4, "bytes": 52e6, "seconds": 0.4}, …]',
-    )  # fmt: skip
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="such as sparse.png")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Compute, draw, print; the exit code. Raises UsageError."""
-    from gradwire.lab import parse_rate
-
-    if not 0 <= arguments.latency_ms < float("inf"):
-        raise UsageError(
-            f"latency is 0 ms or more; got {arguments.latency_ms}. Use for example 0.1."
-        )
-    document = compute(
-        arguments.preset, arguments.workers, arguments.scale, arguments.seed,
-        read_measured(arguments.measured) if arguments.measured else [],
-        recorded=_recorded(arguments.tensors) if arguments.tensors else None,
-        count=arguments.count, bytes_per_second=parse_rate(arguments.rate) / 8,
-        latency_seconds=1e-3 * arguments.latency_ms,
-        progress=lambda line: print(line, file=sys.stderr),
-    )  # fmt: skip
-    if arguments.plot:
-        draw(document, arguments.plot)
-    if arguments.json:
-        print(json.dumps(document, indent=2))
-    else:
-        tables = (table(document, cost).as_text() for cost in _COSTS)
-        print("\n\n".join([headline(document), *facts(document), *tables]))
-    return 0
-
-
-def _recorded(paths: Sequence[Path]) -> list[Tensor]:
-    from gradwire.bench.sparse import recorded
-
-    return recorded(paths)
 
 
 def compute(
@@ -103,12 +46,10 @@ def compute(
     recorded: instead of the preset, and counted as they are. count: of how many tensors bytes are
     counted.
     """
-    from gradwire.bench.sparse import count as counted
-    from gradwire.sparsity import expected, measure, measured, synthetic, times, volumes
 
     def points_of(n: int) -> list[dict[str, Any]]:
         progress(f"counting the bytes of sums of {n} tensors")
-        return counted(tensors[:n])
+        return counted.count(tensors[:n])
 
     if wrong := [n for n in (*(workers or ()), *count) if not 1 <= n <= MOST_WORKERS]:
         raise UsageError(
@@ -149,9 +90,6 @@ def compute(
 
 def read_measured(path: Path) -> list[dict[str, Any]]:
     """The points of a file, a JSON list, as they are there. Raises UsageError."""
-    from gradwire.document import Document
-    from gradwire.schema import List
-
     document = Document(
         "a list of measured points", List(_Point()), UsageError, "Correct it there"
     )
@@ -163,13 +101,10 @@ class _Point:
     """A scheme, a number of workers, and a cost at least."""
 
     def read(self, value: Any) -> Any:
-        from gradwire.schema import Broken, Number, Table, Text, Whole
-        from gradwire.sparsity import SCHEMES
-
-        costs = dict.fromkeys(_COSTS, Number(least=0))
-        found = Table({"scheme": Text(list(SCHEMES)), "n": Whole(1)}, costs).read(value)
-        if found.keys().isdisjoint(_COSTS):
-            raise Broken(f"has {' or '.join(_COSTS)}; got neither")
+        costs = dict.fromkeys(COSTS, Number(least=0))
+        found = Fields({"scheme": Text(list(SCHEMES)), "n": Whole(1)}, costs).read(value)
+        if found.keys().isdisjoint(COSTS):
+            raise Broken(f"has {' or '.join(COSTS)}; got neither")
         return value
 
 
@@ -200,14 +135,12 @@ def facts(document: dict[str, Any]) -> list[str]:
 
 def table(document: dict[str, Any], cost: str = "bytes") -> Table:
     """ "bytes": MB that the busiest node receives; "seconds": ms. Measured ones in brackets."""
-    from gradwire.report.table import Table
-
-    schemes, unit = _schemes(document), _COSTS[cost]
-    measured = {(p["scheme"], p["n"]): p[cost] for p in document["measured"] if cost in p}
+    schemes, unit = _schemes(document), COSTS[cost]
+    points = {(p["scheme"], p["n"]): p[cost] for p in document["measured"] if cost in p}
     rows = []
     for row in document["rows"]:
         n = row["workers"]
-        cells = [_cell(row[cost].get(s), measured.get((s, n)), unit) for s in schemes]
+        cells = [_cell(row[cost].get(s), points.get((s, n)), unit) for s in schemes]
         rows.append([str(n), f"{row['gamma']:.3g}", *cells])
     suffix = "MB" if cost == "bytes" else "ms"
     names = (f"{s}, {suffix}" if s == "dense" else s for s in schemes)
@@ -216,8 +149,6 @@ def table(document: dict[str, Any], cost: str = "bytes") -> Table:
 
 def _schemes(document: dict[str, Any]) -> list[str]:
     """Those of any row, in their own order."""
-    from gradwire.sparsity import SCHEMES
-
     return [s for s in SCHEMES if any(s in row["bytes"] for row in document["rows"])]
 
 
@@ -235,8 +166,6 @@ def _three_digits(number: float) -> str:
 
 def draw(document: dict[str, Any], path: Path) -> None:
     """The document's plot. Raises UsageError."""
-    from gradwire.lab.rates import format_rate
-    from gradwire.report.volume_plot import Curve, Panel, save
 
     def curve(scheme: str, cost: str) -> Curve:
         return Curve(
@@ -255,6 +184,6 @@ def draw(document: dict[str, Any], path: Path) -> None:
     labels = {"bytes": "MB at the busiest node", "seconds": f"ms at {rate}, {waits}"}
     panels = [
         Panel(labels[cost], unit, [curve(scheme, cost) for scheme in _schemes(document)])
-        for cost, unit in _COSTS.items()
+        for cost, unit in COSTS.items()
     ]
     save(panels, headline(document), path)

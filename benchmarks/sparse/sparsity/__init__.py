@@ -10,15 +10,15 @@ Definitions and formulas are those of ZEN (Wang et al., OSDI'25, sections 2 and 
 this package loads torch.
 """
 
-from gradwire.sparsity.measures import (
+from sparsity.measures import (
     Imbalances,
     imbalances,
     measure,
     measured,
     reference_bytes,
 )
-from gradwire.sparsity.presets import PRESETS, expected, synthetic
-from gradwire.sparsity.volumes import SCHEMES, WAITS, Sparsity, times, volumes
+from sparsity.presets import PRESETS, expected, synthetic
+from sparsity.volumes import SCHEMES, WAITS, Sparsity, times, volumes
 
 __all__ = [
     "PRESETS",

@@ -25,7 +25,7 @@ from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.report.table import Table
 from gradwire.runtime.context import BucketContext
-from gradwire.runtime.lockstep import _drive
+from gradwire.runtime.lockstep import drive
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace
 
@@ -99,7 +99,7 @@ def peak(preset: str, member: str) -> float:
             alive.peak = alive.now
             for context, x, result in zip(contexts, xs, results):
                 context.begin([x.view(-1)], [result], StepInfo(step))
-            _drive([strategy.collective.rounds(c) for c in contexts], Trace(WORLD))
+            drive([strategy.collective.rounds(c) for c in contexts], Trace(WORLD))
             for context in contexts:
                 context.end(skipped=False)
             gc.collect()

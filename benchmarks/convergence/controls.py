@@ -17,7 +17,7 @@ from task import Settings
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradwire.runtime.workers import Workers
+from gradwire.testing import Workers
 
 LOSS_SCALE = 1e4
 EF_TOPK = BY_NAME["ef-topk"]

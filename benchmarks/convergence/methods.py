@@ -14,8 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gradwire.optim import SGD, AdamW, Muon, OneBitAdam
-from gradwire.runtime.workers import Workers
 from gradwire.strategy import Strategy
+from gradwire.testing import Workers
 from gradwire.warmup import PAPER, Warmup
 
 BETAS = 0.9, 0.99

@@ -20,7 +20,7 @@ from tasks import TASKS
 
 import gradwire
 from gradwire.plan import Plan
-from gradwire.runtime.workers import Workers
+from gradwire.testing import Workers
 from gradwire.training.hidden import others
 from gradwire.training.session import describe
 from gradwire.warmup import at_density

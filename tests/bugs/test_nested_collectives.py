@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire import Strategy
 from gradwire.compressors import Identity
 from gradwire.moves import AllGather, AllReduce, Move
-from gradwire.runtime.faulty import Jitter, inject
 from gradwire.strategy import Collective, Context
+from gradwire.testing import Jitter, inject
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.runtime import torch_dist
-from gradwire.runtime.faulty import Fault, inject
+from gradwire.testing import Fault, inject
 
 WIDE = 60.0
 """Seconds: nothing takes so long that is no hang, with fifty processes on two cores either."""

@@ -17,7 +17,7 @@ from torch import nn
 
 from gradwire import Plan, Strategy
 from gradwire.buckets import Bucket
-from gradwire.runtime.faulty import Jitter, inject
+from gradwire.testing import Jitter, inject
 from gradwire.training.session import describe
 
 BUCKETS = 16
@@ -52,7 +52,7 @@ def stress(lanes: int, steps: int) -> float:
     model, wrong = Tiny(), 0
     order = list(range(BUCKETS))
     with attached(model, plan_of(model, lanes), lanes=lanes, timeout_seconds=20.0) as handle:
-        inject(handle._session.conductor, Jitter(0.002, 0.02, seed=5), rank=1)
+        inject(handle, Jitter(0.002, 0.02, seed=5), rank=1)
         for step in range(steps):
             base = (step % 1000) * 48
             dice.shuffle(order)  # the buckets become ready in another order on every rank

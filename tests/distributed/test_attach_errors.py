@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import gradwire
 from gradwire import Plan
 from gradwire.errors import GradwireError, UsageError
-from gradwire.runtime.faulty import Corrupt, inject
+from gradwire.testing import Corrupt, inject
 
 TOPK = "topk(0.1)+ef | allgather"
 LISTED = 'topk(0.1, index="int32")+ef | allgather'  # places as they are, to be changed by hand
@@ -227,7 +227,7 @@ def corrupted(name: str, sent: bool) -> tuple[str, str, bool, bool]:
     guard = torch.full((3, 8, 20), 5.0)
     with attached(model, LISTED, timeout_seconds=WIDE) as handle:
         fault = Corrupt(2, CORRUPTIONS[name][0], sent=sent)
-        inject(handle._session.conductor, fault, rank=1)
+        inject(handle, fault, rank=1)
         kind, text = "", ""
         for step in range(3):
             guard.fill_(5.0)

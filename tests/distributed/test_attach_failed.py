@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import Warmup
 from gradwire.runtime.conductor import Conductor
-from gradwire.runtime.faulty import Fail, inject
+from gradwire.testing import Fail, inject
 from gradwire.training.fsdp import DenseAverage
 
 TOPK = "topk(0.1)+ef | allgather"
@@ -109,7 +109,7 @@ def rounds(delay: int) -> list[str]:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     steps = gradwire.LocalSteps(model, optimizer, 2, TOPK, delay=delay)
-    inject(steps.fragments[0].handle._session.conductor, Fail(0, ValueError("told to")))
+    inject(steps.fragments[0].handle, Fail(0, ValueError("told to")))
     found = []
     for _ in range(6):
         step(model)

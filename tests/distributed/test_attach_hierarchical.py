@@ -29,7 +29,7 @@ from torch import nn
 import gradwire
 from gradwire import Plan, Strategy
 from gradwire.errors import PlanError, UsageError
-from gradwire.runtime.faulty import Die, Fail
+from gradwire.testing import Die, Fail
 from suites import first
 
 TWO = "per_node=2"

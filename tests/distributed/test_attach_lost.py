@@ -9,7 +9,7 @@ from faults import Broken, Story, Stuck
 from ranks import Outcome, Ranks, side_by_side
 
 from gradwire.errors import PayloadError
-from gradwire.runtime.faulty import Die, Fail
+from gradwire.testing import Die, Fail
 
 TOPK = "topk(0.1)+ef | allgather"
 DENSE = "none | allreduce"

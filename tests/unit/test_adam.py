@@ -19,7 +19,7 @@ from gradwire.errors import StrategyError
 from gradwire.feedback import ServerAdam
 from gradwire.runtime.ledger import Ledger
 from gradwire.runtime.own_view import OwnView
-from gradwire.runtime.workers import Workers
+from gradwire.testing import Workers
 from gradwire.training.session import describe
 
 BETAS = 0.9, 0.99

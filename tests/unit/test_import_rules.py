@@ -60,6 +60,7 @@ FORBIDDEN = {
     "lab": ("training", "planner", "cli", "report", "demo"),
     "bench": ("training", "planner", "network", "cli", "lab", "report", "demo"),
     "demo": ("cli",),
+    "testing": ("tuning", "planner", "network", "cli", "lab", "bench", "report", "demo"),
 }
 
 
@@ -106,6 +107,11 @@ def test_a_part_does_not_look_upwards(name: str) -> None:
     for module in of(name):
         wrong = {m for m in imported(module) if part(m) in FORBIDDEN[name]}
         assert not wrong, f"{module} imports {wrong}"
+
+
+def test_nobody_imports_what_is_for_tests() -> None:
+    users = {m for m in FILES if "testing" in {part(x) for x in imported(m)}}
+    assert {part(m) for m in users} == {"testing"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

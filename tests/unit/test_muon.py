@@ -18,8 +18,8 @@ from gradwire.buckets import Parameter
 from gradwire.errors import StrategyError, UsageError
 from gradwire.feedback._orthogonal import orthogonal
 from gradwire.optim.muon import Muon
-from gradwire.runtime.workers import Workers
 from gradwire.soundness import answering
+from gradwire.testing import Workers
 from gradwire.training.hidden import hidden_matrices, others
 from gradwire.training.session import describe
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from gradwire import Plan, Strategy, Warmup
 from gradwire.errors import UsageError
 from gradwire.optim import OneBitAdam
-from gradwire.runtime.workers import Workers
 from gradwire.strategy import StepInfo
+from gradwire.testing import Workers
 from gradwire.training.session import describe
 from gradwire.warmup import at_density
 

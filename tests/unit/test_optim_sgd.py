@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gradwire import Plan, Strategy
 from gradwire.errors import UsageError
 from gradwire.optim import SGD
-from gradwire.runtime.workers import Workers
+from gradwire.testing import Workers
 from gradwire.training.session import describe
 
 STEPS, LR = 60, 0.05

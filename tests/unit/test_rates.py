@@ -12,7 +12,7 @@ from torch import Tensor
 from gradwire import Plan, Strategy
 from gradwire.buckets import Parameter
 from gradwire.runtime.rates import TOLERANCE, Rates
-from gradwire.runtime.workers import Workers
+from gradwire.testing import Workers
 
 WORLD, STEPS = 3, 400
 MATRIX = Parameter("a", (20, 30))

@@ -10,7 +10,7 @@ import gradwire
 from gradwire import Plan, Strategy, Warmup
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
-from gradwire.runtime.workers import Workers
+from gradwire.testing import Workers
 from gradwire.warmup import at_density
 
 WORLD, DENSE = 3, ("none | allreduce",)

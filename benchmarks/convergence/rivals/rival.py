@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gradwire.buckets import Parameter
 from gradwire.plan import Plan
-from gradwire.runtime.workers import Workers
 from gradwire.strategy import State, Strategy
+from gradwire.testing import Workers
 from gradwire.trace import Span
 
 

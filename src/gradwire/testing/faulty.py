@@ -1,6 +1,6 @@
 """Faults on purpose: a performer that delays, stalls, fails, corrupts or dies at a given move.
 
-    inject(handle.conductor, Die(at=3), rank=1)      # "rank 1 dies at its fourth move"
+    inject(handle, Die(at=3), rank=1)      # "rank 1 dies at its fourth move"
 
 It wraps any performer and has the same face, so the code under test cannot tell. For tests, and
 for rehearsing what a job does when a machine is lost.
@@ -15,13 +15,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from torch import Tensor
 
 from gradwire.moves import Exchange, Move
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.torch_dist import Performer
+
+if TYPE_CHECKING:
+    from gradwire.training.attach import Handle
 
 Arrived: TypeAlias = "Tensor | dict[int, Tensor]"
 
@@ -152,9 +155,13 @@ class FaultyPerformer:
 
 
 def inject(
-    conductor: Conductor, *faults: Fault, rank: int | None = None, lane: int | None = None
+    attached: Handle | Conductor, *faults: Fault, rank: int | None = None, lane: int | None = None
 ) -> None:
-    """Put faults around the performers of one rank (None: every rank) and lane (None: all)."""
+    """Put faults around the performers of one rank (None: every rank) and lane (None: all).
+
+    attached: what `gradwire.attach` returned, or a session's conductor.
+    """
+    conductor = attached if isinstance(attached, Conductor) else attached._session.conductor
     for number, thread in enumerate(conductor._lanes):
         performer = thread.performer
         if rank in (None, performer.rank) and lane in (None, number):

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 from cases import groups, permutation, ring, shown
+from distribution import fullest_by_hash
 
 from gradwire.network import Fabric, Flows, leaf_spine, rail_optimized, route, samples
-from gradwire.network.distribution import fullest_by_hash
 from gradwire.network.engines.flow import transfers_of
 from gradwire.network.engines.maxmin import run
 from gradwire.network.engines.packet import send

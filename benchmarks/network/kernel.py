@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from transfers import Transfer, Transferred, by_ports, hashed, pinned, transfer
 
 from gradwire.lab import Cluster
-from gradwire.lab.transfers import Transfer, Transferred, by_ports, hashed, pinned, transfer
 from gradwire.network import Fabric, Flows, Link, bounds, leaf_spine, route
 from gradwire.report.table import Table
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +17,15 @@ import pytest
 from gradwire.cli.main import main
 from gradwire.errors import LabError
 from gradwire.lab import Cluster, Connection, available
-from gradwire.lab.transfers import Transfer, hashed, pinned, transfer
 from gradwire.network import Flows, Link, leaf_spine, route
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.skipif(available().mode == "none", reason=available().reason),
 ]
+TRANSFERS = Path(__file__).parents[2] / "benchmarks" / "network" / "transfers.py"
+_ours = SimpleNamespace(**runpy.run_path(str(TRANSFERS)))
+Transfer, hashed, pinned, transfer = _ours.Transfer, _ours.hashed, _ours.pinned, _ours.transfer
 TOPOLOGY = leaf_spine(leaves=2, hosts=3, spines=3)
 ACROSS = Flows([0, 1, 2, 3, 4, 5], [3, 4, 5, 1, 2, 0], 400_000)
 MORE = 65_000

@@ -1,9 +1,11 @@
-"""What hashes do: samples, and the exact distribution."""
+"""What hashes do: samples, and the exact distribution, which lies beside the benchmarks."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +14,11 @@ from demands import SIZE, permutation
 from gradwire.errors import NetworkError
 from gradwire.network import Flows, Link, fat_tree, leaf_spine, route
 from gradwire.network.dice import draws, pick
-from gradwire.network.distribution import at_most, fullest_by_hash
 from gradwire.network.samples import samples
+
+DISTRIBUTION = Path(__file__).parents[3] / "benchmarks" / "network" / "distribution.py"
+_exact = runpy.run_path(str(DISTRIBUTION))
+at_most, fullest_by_hash = _exact["at_most"], _exact["fullest_by_hash"]
 
 
 def test_draws_are_spread_evenly_and_differ_by_seed() -> None:

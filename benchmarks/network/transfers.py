@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FIRST_PORT = 20_000
 _LAST_PORT = 60_999  # of those drawn
-_WORKER = "gradwire.lab.transfer_worker"
+_WORKER = Path(__file__).with_name("transfer_worker.py")
 _TIMEOUT_SECONDS = 300.0
 _LEAD_SECONDS = 0.05  # until the last worker has read when to begin
 
@@ -146,7 +146,7 @@ def transfer(cluster: Cluster, transfers: Sequence[Transfer]) -> Transferred:
                 resent.append(int(line.split()[1]))
 
         code = cluster.run(
-            [sys.executable, "-P", "-m", _WORKER, folder],
+            [sys.executable, "-P", str(_WORKER), folder],
             env={"PYTHONPATH": with_package_on_path(os.environ)["PYTHONPATH"]},
             on_line=hear, timeout_seconds=_TIMEOUT_SECONDS,
         )  # fmt: skip

@@ -120,11 +120,6 @@ class Path:
         """How often it compresses: 0 to 4."""
         return sum(task.name == "compress" for task in self.tasks)
 
-    @property
-    def devices(self) -> frozenset[str]:
-        """Where it compresses and decompresses."""
-        return frozenset(task.at for task in self.tasks if task.is_local)
-
     @staticmethod
     def parse(text: str) -> Path:
         """Read a path; StrategyError says which task cannot stand where, and what can."""

@@ -31,7 +31,7 @@ PLAIN = {
     "is_rows", "no_rows", "write_rows", "fill_nan", "jobs_of", "nothing_taken", "recurrence_of",
     "plan_seconds", "owners_of", "slots_for", "sign_bytes", "checked_places",
 }  # fmt: skip
-"""Functions of torch or arithmetic alone; checked_places: of accumulate_coded and merge_coded."""
+"""Functions of torch or arithmetic alone; checked_places: of accumulate_coded."""
 
 needs_extension = pytest.mark.skipif(
     native.available_sets() == [native.TWIN], reason="there is no extension to call"

@@ -31,7 +31,8 @@ def test_by_number_of_compressions() -> None:
     histogram = {0: 9, 1: 236, 2: 1152, 3: 1920, 4: 1024}
     assert Counter(path.compressions for path in ALL) == histogram
     assert Counter(path.compressions for path in ON_ONE) == {0: 9, 1: 59, 2: 72, 3: 30, 4: 4}
-    assert sum(len(path.devices) < 2 for path in ALL) == 339
+    devices = [{task.at for task in path.tasks if task.is_local} for path in ALL]
+    assert sum(len(own) < 2 for own in devices) == 339
 
 
 def test_sizes_of_sub_trees() -> None:

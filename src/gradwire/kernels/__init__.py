@@ -28,7 +28,7 @@ from gradwire.kernels.indices import (
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import Scratch, scratch, zeros
-from gradwire.kernels.merges import contained, merge_coded, merge_streams, top_of_two
+from gradwire.kernels.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import Noise, random_bits, strata
 from gradwire.kernels.row_sums import sum_rows
@@ -80,7 +80,6 @@ __all__ = [
     "is_finite",
     "is_rows",
     "largest",
-    "merge_coded",
     "merge_streams",
     "no_rows",
     "nonzero_rows",

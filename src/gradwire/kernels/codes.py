@@ -221,17 +221,6 @@ def decode_codes_twin(
     return torch.cat(out) if out else torch.zeros(0, device=codes.device)
 
 
-def accumulate_codes_twin(
-    form: Format, out: torch.Tensor, payloads: Sequence[tuple[torch.Tensor, torch.Tensor]],
-    divisor: float,
-) -> None:  # fmt: skip
-    """`accumulate_codes` in torch."""
-    by = check_target(out, divisor)
-    for number, (_, scales) in enumerate(payloads):
-        check_payload_scales(number, scales, form.most_scale)
-    _accumulate_twin(form, out, payloads, by)
-
-
 def _accumulate_twin(
     form: Format, out: torch.Tensor, payloads: Sequence[tuple[torch.Tensor, torch.Tensor]],
     divisor: float,

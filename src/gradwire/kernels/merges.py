@@ -5,13 +5,10 @@ of `top_of_two` is that of gTop-k S-SGD (Shi et al., 2019), with an order that m
 on both sides.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.kernels.coded import checked_places
 from gradwire.kernels.core import Core
 from gradwire.kernels.native import core_for
 from gradwire.kernels.sparse import (
@@ -55,77 +52,25 @@ def merge_streams(
     n, divisor and the outputs. Memory: 276 KiB per thread, kept.
     """
     outs = places_out, values_out
-    by = _check_merge(n, values, divisor, outs)
+    by = check_divisor(divisor)
+    check_domain(n)
+    check_capacity(*outs, min(n, sum(v.numel() for v in values)))
     found = core_for(places_out)
     check_payloads(n, places_out, places, values, None if found is None else found[0])
     _check_outs(outs, *places, *values)
-    return _merge_checked(n, places, values, by, outs, found)
-
-
-def merge_coded(
-    n: int,
-    codes: Sequence[str],
-    sections: list[Tensor],
-    values: list[Tensor],
-    divisor: float,
-    places_out: Tensor,
-    values_out: Tensor,
-) -> int:
-    """`merge_streams` for places that are coded, as `accumulate_coded` takes them."""
-    outs = places_out, values_out
-    by = _check_merge(n, values, divisor, outs)
-    found = core_for(places_out)
-    core = None if found is None else found[0]
-    places = checked_places(n, places_out, codes, sections, values, core)
-    _check_outs(outs, *places, *values)
-    return _merge_checked(n, places, values, by, outs, found)
+    if found is None:
+        return _merge_twin(n, places, values, by, outs)
+    core, which = found
+    held = [(p.contiguous(), v.contiguous()) for p, v in zip(places, values)]
+    payloads = [given(p, v) for p, v in held]
+    type_ = CODES[values_out.dtype]
+    return core.merge(which, payloads, n, by, type_, pointer(places_out), pointer(values_out))
 
 
 def _check_outs(outs: tuple[Tensor, Tensor], *given_: Tensor) -> None:
     """KernelError if what is written is an input, or places are values."""
     check_apart("places_out", outs[0], outs[1], *given_)
     check_apart("values_out", outs[1], *given_)
-
-
-def _check_merge(
-    n: int, values: list[Tensor], divisor: float, outs: tuple[Tensor, Tensor]
-) -> float:
-    by = check_divisor(divisor)
-    check_domain(n)
-    check_capacity(*outs, min(n, sum(v.numel() for v in values)))
-    return by
-
-
-def _merge_checked(
-    n: int,
-    places: list[Tensor],
-    values: list[Tensor],
-    by: float,
-    outs: tuple[Tensor, Tensor],
-    found: tuple[Core, int] | None,
-) -> int:
-    if found is None:
-        return _merge_twin(n, places, values, by, outs)
-    core, which = found
-    held = [(p.contiguous(), v.contiguous()) for p, v in zip(places, values)]
-    payloads = [given(p, v) for p, v in held]
-    type_ = CODES[outs[1].dtype]
-    return core.merge(which, payloads, n, by, type_, pointer(outs[0]), pointer(outs[1]))
-
-
-def merge_streams_twin(
-    n: int,
-    places: list[Tensor],
-    values: list[Tensor],
-    divisor: float,
-    places_out: Tensor,
-    values_out: Tensor,
-) -> int:
-    """`merge_streams` in torch."""
-    outs = places_out, values_out
-    by = _check_merge(n, values, divisor, outs)
-    check_payloads(n, places_out, places, values, None)
-    return _merge_twin(n, places, values, by, outs)
 
 
 def _merge_twin(

@@ -169,16 +169,6 @@ def decode_signs_twin(bits: torch.Tensor, values: torch.Tensor, n: int) -> torch
     return torch.where(negative, low, high).float()
 
 
-def accumulate_signs_twin(
-    out: torch.Tensor, payloads: Sequence[tuple[torch.Tensor, torch.Tensor]], divisor: float
-) -> None:
-    """`accumulate_signs` in torch."""
-    by = check_target(out, divisor)
-    for number, (_, values) in enumerate(payloads):
-        check_payload_scales(number, values)
-    _accumulate_twin(out, payloads, by)
-
-
 def _accumulate_twin(
     out: torch.Tensor, payloads: Sequence[tuple[torch.Tensor, torch.Tensor]], divisor: float
 ) -> None:

@@ -46,28 +46,6 @@ def update_topk_twin(
     return Selected(least, bool(good.all()))
 
 
-def undo_topk_twin(
-    gradient: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    velocities: torch.Tensor | None,
-    *,
-    momentum: float | None,
-    nesterov: bool = False,
-    mask: bool = True,
-    scale: float = 1.0,
-    decay: float = 1.0,
-    journal: Journal | None = None,
-) -> None:
-    """`undo_topk` in torch."""
-    restore_topk_twin(velocity, residual, indices, values, velocities, mask=mask)
-    invert_twin(gradient, velocity, residual, momentum, nesterov, scale, decay)
-    if journal is not None:
-        journal.put_back(velocity, residual)
-
-
 def restore_topk_twin(
     velocity: torch.Tensor | None,
     residual: torch.Tensor,

@@ -135,10 +135,6 @@ class Ledger:
             found = _sums(found, context.leftovers())
         return found
 
-    def wait_with(self, leftovers: Mapping[str, Tensor]) -> None:
-        """For the next gradients, beside what waits already."""
-        self.leftovers = _sums(self.leftovers, leftovers)
-
     def forget(self) -> None:
         """All of it, as if this plan were the first."""
         self.leftovers = {}

@@ -10,17 +10,24 @@ from samples import DTYPES, same
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats, random_bits
 from gradwire.kernels.codes import (
-    accumulate_codes_twin,
     add_codes_twin,
     decode_codes_twin,
     encode_codes_twin,
 )
 from gradwire.kernels.formats import Format
+from gradwire.kernels.native import TWIN, use
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 EACH = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 DIVISORS = [1.0, 3.0, 4.0, -7.0, -0.25, 2.0**126, 2.0**127, 2.0**-126, 2.0**-149, 1e30, 3e-30]
 NAN, INF = float("nan"), float("inf")
+
+
+def accumulate_codes_twin(
+    form: Format, out: torch.Tensor, payloads: list[Pair], by: float
+) -> None:
+    with use(TWIN):
+        accumulate_codes(form, out, payloads, by)
 
 
 def top_of(form: Format, x: torch.Tensor) -> float:

@@ -1,4 +1,6 @@
-"""merge_streams, merge_coded, top_of_two and contained against their twins, and their checks."""
+"""merge_streams, top_of_two and contained against their twins, and their checks."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -20,16 +22,13 @@ from sorted_streams import (
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import (
-    INDEX_CODES,
     accumulate,
-    code_bytes,
     contained,
-    encode_indices,
-    merge_coded,
     merge_streams,
     top_of_two,
 )
-from gradwire.kernels.merges import contained_twin, merge_streams_twin, top_of_two_twin
+from gradwire.kernels.merges import contained_twin, top_of_two_twin
+from gradwire.kernels.native import TWIN, use
 from suites import first
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -52,8 +51,13 @@ def merged(n: int, streams: list[Stream], divisor: float, out: Stream) -> Stream
 
 
 def merged_twin(n: int, streams: list[Stream], divisor: float, out: Stream) -> Stream:
-    count = merge_streams_twin(n, [s[0] for s in streams], [s[1] for s in streams], divisor, *out)
-    return out[0][:count], out[1][:count]
+    with use(TWIN):
+        return merged(n, streams, divisor, out)
+
+
+def in_torch(*asked: Any) -> int:
+    with use(TWIN):
+        return merge_streams(*asked)
 
 
 def equal(one: Stream, two: Stream) -> bool:
@@ -163,60 +167,6 @@ def test_merge_refuses_wrong_buffers() -> None:
     assert untouched(*out)
 
 
-def coded(places: torch.Tensor, n: int, code: str) -> torch.Tensor:
-    section = torch.empty(code_bytes(code, n, places.numel()), dtype=torch.uint8)
-    encode_indices(places, n, code, section)
-    return section
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(INDEX_CODES), DENSITIES, DTYPE), max_size=4),
-    SIZES,
-    DTYPE,
-    st.booleans(),
-)
-def test_merge_coded_is_merge_of_the_places(
-    drawn: list[tuple[str, float, torch.dtype]], n: int, dtype: torch.dtype, plain: bool
-) -> None:
-    streams = [stream(n, share, r, d) for r, (_, share, d) in enumerate(drawn)]
-    codes = [code for code, _, _ in drawn]
-    sections = [
-        p if code == "int32" and plain else coded(p, n, code)
-        for code, (p, _) in zip(codes, streams)
-    ]
-    room = bound(n, streams)
-    out = outputs(room, dtype)
-    count = merge_coded(n, codes, sections, [v for _, v in streams], 3.0, *out)
-    wanted = merged(n, streams, 3.0, outputs(room, dtype))
-    assert equal((out[0][:count], out[1][:count]), wanted)
-
-
-@pytest.mark.parametrize("code", INDEX_CODES)
-def test_merge_coded_takes_any_bytes(code: str) -> None:
-    """Refused with nothing written, naming the payload, or a sum of some list."""
-    n, k, refused = 200, 9, 0
-    good = stream(n, 0.1, 1)
-    for seed in range(200):
-        g = torch.Generator().manual_seed(seed)
-        size = code_bytes(code, n, k)
-        section = torch.randint(0, 256, (size,), generator=g).to(torch.uint8)
-        if seed % 2:
-            section = coded((torch.randperm(n, generator=g)[:k]).sort().values.int(), n, code)
-            section[seed % size] ^= 1 << seed % 8
-        out = outputs(good[0].numel() + k, torch.float32)
-        try:
-            values = [good[1], torch.ones(k)]
-            count = merge_coded(n, ["int32", code], [good[0], section], values, 1.0, *out)
-        except PayloadError as error:
-            refused += "payload 1" in str(error)
-            assert untouched(*out)
-        else:
-            assert bool((out[0][:count].diff() > 0).all())
-    assert refused > 20
-    with pytest.raises(KernelError, match="pass lists of equal length"):
-        merge_coded(n, [], [good[0]], [good[1]], 1.0, *outputs(n, torch.float32))
-
-
 @given(st.lists(st.binary(max_size=48), min_size=2, max_size=2), st.integers(0, 60))
 def test_faces_take_any_bytes(data: list[bytes], n: int) -> None:
     """Refused with nothing written, or what the twin does."""
@@ -233,7 +183,7 @@ def test_faces_take_any_bytes(data: list[bytes], n: int) -> None:
             lambda out, a=a, b=b: top_of_two(n, *a, *b, 3, *out),
         )
         twins = (
-            lambda out, a=places, b=values: merge_streams_twin(n, a, b, 2.0, *out),
+            lambda out, a=places, b=values: in_torch(n, a, b, 2.0, *out),
             lambda out, a=a, b=b: top_of_two_twin(n, *a, *b, 3, *out),
         )
         for call, twin in zip(calls, twins):

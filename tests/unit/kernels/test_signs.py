@@ -10,9 +10,9 @@ from samples import DTYPES, draw, same
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import accumulate_signs, add_signs, formats, largest, pack_signs, sign_bytes
+from gradwire.kernels.native import TWIN, use
 from gradwire.kernels.signs import (
     SignSums,
-    accumulate_signs_twin,
     add_signs_twin,
     largest_twin,
     pack_signs_twin,
@@ -22,6 +22,11 @@ pytestmark = pytest.mark.usefixtures("instruction_set")
 MANY = [*SIZES, 63, 64, 65, 4095, 4096, 4097, 8256]
 NAN, INF = float("nan"), float("inf")
 Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def accumulate_signs_twin(out: torch.Tensor, payloads: list[Pair], divisor: float) -> None:
+    with use(TWIN):
+        accumulate_signs(out, payloads, divisor)
 
 
 def packed(x: torch.Tensor, fill: int = 0xFF) -> tuple[torch.Tensor, SignSums]:

@@ -1,5 +1,7 @@
 """update_topk, undo_topk and restore_topk against their twins and against what they promise."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from hypothesis import assume, given
@@ -8,7 +10,8 @@ from samples import DISTRIBUTIONS, DTYPES, draw, same
 
 from gradwire.errors import KernelError
 from gradwire.kernels import Selected, fallbacks, restore_topk, undo_topk, update_topk
-from gradwire.kernels.update_twin import undo_topk_twin, update_topk_twin
+from gradwire.kernels.native import TWIN, use
+from gradwire.kernels.update_twin import update_topk_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 KINDS = st.sampled_from(sorted(DISTRIBUTIONS))
@@ -47,17 +50,17 @@ class State:
         )
 
     def undo(self, gradient: torch.Tensor, *, twin: bool = False, **options: object) -> None:
-        run = undo_topk_twin if twin else undo_topk
-        run(
-            gradient,
-            self.velocity,
-            self.residual,
-            self.indices,
-            self.values,
-            self.velocities,
-            momentum=self.momentum,
-            **options,
-        )
+        with use(TWIN) if twin else nullcontext():
+            undo_topk(
+                gradient,
+                self.velocity,
+                self.residual,
+                self.indices,
+                self.values,
+                self.velocities,
+                momentum=self.momentum,
+                **options,
+            )
 
 
 @given(

@@ -175,16 +175,6 @@ def _merge_streams(draw: Draw) -> dict[str, object]:
     }
 
 
-@target(kernels.merge_coded, weight=8)
-def _merge_coded(draw: Draw) -> dict[str, object]:
-    n = draw.size()
-    codes, sections, values = _coded(draw, n)
-    return {
-        "n": n, "codes": codes, "sections": sections, "values": values,
-        **_merged(draw, n, values),
-    }  # fmt: skip
-
-
 # -- crowds -----------------------------------------------------------------------------------
 
 

@@ -31,11 +31,6 @@ class Failures:
     moved: Numbers
     before: float
 
-    @property
-    def worst(self) -> int:
-        """The number of the one that takes longest."""
-        return int(self.seconds.argmax())
-
 
 def cables(fabric: Fabric) -> list[tuple[Link, ...]]:
     """Every cable between switches: its link up, and its link down."""

@@ -8,7 +8,6 @@ treat them alike, so one variable stands for all of a class.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.network.fabric import NO_LINK, Fabric
-from gradwire.network.flows import Flow, Flows
+from gradwire.network.flows import Flows
 
 Numbers = NDArray[np.int64]
 Parts = NDArray[np.float64]
@@ -30,16 +29,6 @@ class Shares(NamedTuple):
     target: Numbers
     part: Parts
     seconds: float
-
-
-def optimum(flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric) -> float:
-    """Seconds that links between switches need at least, steps one after the other, whatever the
-    paths and cuts. Needs scipy; NetworkError without it, or if hosts have no path."""
-    given, leaf = Flows.of(flows), topology.leaf_of
-    given = given[leaf[given.src] != leaf[given.dst]]
-    return sum(
-        len(steps) * best_shares(given[steps[0]], topology).seconds for steps in given.steps()
-    )
 
 
 def best_shares(flows: Flows, topology: Fabric) -> Shares:

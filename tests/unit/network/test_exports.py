@@ -1,14 +1,15 @@
-"""What other tools read: written, read back, and the same loads."""
+"""What other tools read: written, read back as they would, and the same loads."""
 
 from __future__ import annotations
 
 import pytest
 from demands import FABRICS, groups, permutation
+from exported import of_hccl, of_ports, of_segments
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
-from gradwire.network import Fabric, Flows, leaf_spine, route
+from gradwire.network import Fabric, leaf_spine, route
 from gradwire.network.exports import hccl, nccl, srv6
 from gradwire.network.exports import ports as source_ports
 
@@ -31,7 +32,7 @@ def ports(fabric: Fabric, each: int = 12) -> dict[tuple[int, int], dict[int, lis
 @given(st.sampled_from(FABRICS), st.sampled_from(["coloured", "min_split", "wrap", "ethereal"]))
 def test_segments_read_back_carry_the_same(fabric: Fabric, scheme: str) -> None:
     routes = route(groups(fabric, 4, 3), fabric, scheme, 1)
-    again = srv6.read(srv6.write(routes), fabric, routes.flows)
+    again = of_segments(srv6.write(routes), fabric, routes.flows)
     assert again.link_bytes() == routes.link_bytes()
     assert again.assignments == routes.assignments
 
@@ -46,21 +47,10 @@ def test_who_names_segments_says_how() -> None:
     routes = route(permutation(FABRIC, 1), FABRIC)
     text = srv6.write(routes, name)
     assert "2001:db8:0002::1" in text
-    assert srv6.read(text, FABRIC, routes.flows, name).link_bytes() == routes.link_bytes()
+    assert of_segments(text, FABRIC, routes.flows, name).link_bytes() == routes.link_bytes()
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("0 0 4 100 fc00:0:9::", "are numbers and a segment of 3; line 1"),
-        ("0 0 4 many fc00:0:1::", "are numbers and a segment of 3; line 1"),
-        ("5 0 4 100 fc00:0:1::", "are numbers and a segment of 3; line 1"),
-        ("0 0 5 100 fc00:0:1::", "flow 0 is from 0 to 4; line 1"),
-    ],
-)
-def test_segments_that_cannot_be_are_refused(line: str, said: str) -> None:
-    with pytest.raises(NetworkError, match=said):
-        srv6.read(line, FABRIC, Flows([0], [4], 100))
+def test_sprayed_packets_have_no_segments() -> None:
     with pytest.raises(NetworkError, match="of pinned pieces; got sprayed packets"):
         srv6.write(route([(0, 4, 1)], FABRIC, "spray"))
 
@@ -74,7 +64,7 @@ def test_ports_read_back_carry_the_same(scheme: str) -> None:
     pair, _, chosen = first.partition("=")
     assert set(pair.split(",")) <= set(ADDRESSES)
     assert all(61_000 <= int(port) < 65_000 for port in chosen.split(","))
-    again = hccl.read(text, FABRIC, routes.flows, ADDRESSES, known)
+    again = of_hccl(text, FABRIC, routes.flows, ADDRESSES, known)
     assert again.link_bytes() == routes.link_bytes()
 
 
@@ -82,7 +72,7 @@ def test_ports_read_back_carry_the_same(scheme: str) -> None:
 def test_pieces_bound_to_ports_carry_the_same(fabric: Fabric, scheme: str) -> None:
     known = ports(fabric, each=40)
     routes = route(groups(fabric, 4, 3), fabric, scheme, 1)
-    again = source_ports.read(source_ports.write(routes, known), fabric, routes.flows, known)
+    again = of_ports(source_ports.write(routes, known), fabric, routes.flows, known)
     assert again.link_bytes() == routes.link_bytes()
     assert again.assignments == routes.assignments
 
@@ -97,13 +87,6 @@ def test_pieces_of_a_step_have_ports_of_their_own() -> None:
         source_ports.write(route([(0, 2, 5)] * 3, fabric), known)
 
 
-@pytest.mark.parametrize("line", ["0 0 2 5 9", "0 0 2 5 x", "0 0 2 5/0 7", "0 0 2 5"])
-def test_ports_that_are_not_known_are_told(line: str) -> None:
-    known = {(0, 2): {0: [7, 8]}, (2, 0): {0: [9]}}
-    with pytest.raises(NetworkError, match="numbers and a port of the pair that is known; line 2"):
-        source_ports.read(f"\n{line}", leaf_spine(2, 2, 1), Flows([0], [2], 5), known)
-
-
 def test_ports_beyond_the_limits_or_unknown_are_told() -> None:
     known = ports(FABRIC)
     uneven = route([(0, 4, 1009), (1, 5, 500)], FABRIC, "wrap", 3)
@@ -113,20 +96,6 @@ def test_ports_beyond_the_limits_or_unknown_are_told() -> None:
     with pytest.raises(NetworkError, match=r"needs 1 of path \d, and 0 are known. Probe more"):
         hccl.write(cut, ADDRESSES, ports(FABRIC, 0))
     assert hccl.write(route([(0, 1, 5)], FABRIC), ADDRESSES, known) == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("10.9.9.9,10.0.1.2=61000\n", "of hosts and ports that are known; line 1"),
-        ("10.0.0.2,10.0.1.2=7\n", "of hosts and ports that are known; line 1"),
-        ("10.0.0.2=7\n", "of hosts and ports that are known; line 1"),
-        ("", "0 to 4 has none. Add it"),
-    ],
-)
-def test_port_files_that_cannot_be_are_refused(text: str, said: str) -> None:
-    with pytest.raises(NetworkError, match=said):
-        hccl.read(text, FABRIC, Flows([0], [4], 100), ADDRESSES, ports(FABRIC))
 
 
 def test_the_environment_says_how_many_queue_pairs() -> None:

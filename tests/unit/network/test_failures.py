@@ -76,13 +76,6 @@ def test_what_has_no_other_path_never_ends() -> None:
     assert idle.moved.tolist() == [0, 0]
 
 
-def test_the_worst_is_told() -> None:
-    fabric = leaf_spine(3, 2, 2, host_gbps=8)
-    routes = route(Flows([0, 1, 2], [2, 3, 4], [100, 100, 10**6]), fabric, "lpt")
-    found = sweep(routes)
-    assert found.seconds[found.worst] == found.seconds.max()
-
-
 def test_what_cannot_be_swept_is_refused() -> None:
     fabric = leaf_spine(2, 2, 2)
     with pytest.raises(NetworkError, match="got 2 steps"):

@@ -10,7 +10,16 @@ from demands import FABRICS, SIZE, demands, permutation, unequal
 
 from gradwire.errors import NetworkError
 from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
-from gradwire.network.optimum import best_shares, optimum
+from gradwire.network.optimum import best_shares
+
+
+def optimum(flows: Flows | list[tuple[int, ...]], topology: Fabric) -> float:
+    """Seconds that links between switches need at least, steps one after the other."""
+    given, leaf = Flows.of(flows), topology.leaf_of
+    given = given[leaf[given.src] != leaf[given.dst]]
+    return sum(
+        len(steps) * best_shares(given[steps[0]], topology).seconds for steps in given.steps()
+    )
 
 
 @pytest.mark.parametrize("fabric", FABRICS)

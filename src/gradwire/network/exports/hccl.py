@@ -8,17 +8,13 @@ ports a pair, equal parts. Source: HCCL's documentation of that variable.
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from gradwire.errors import NetworkError
-from gradwire.network.amounts import numbers
 from gradwire.network.exports.ports import Ports, taken
-from gradwire.network.fabric import Fabric
-from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
 
 MOST_LINES, MOST_PORTS = 131_072, 32
@@ -46,41 +42,6 @@ def write(routes: Routes, addresses: Sequence[str], ports: Ports) -> str:
             "job."
         )
     return "\n".join([*lines, ""]) if lines else ""
-
-
-def read(
-    text: str, fabric: Fabric, flows: Flows, addresses: Sequence[str], ports: Ports
-) -> Routes:
-    """Every flow in equal parts over the ports of its pair, as HCCL sends it; NetworkError with
-    the line for addresses and ports that are not known, and flows without a line."""
-    number = {address: host for host, address in enumerate(addresses)}
-    paths: dict[tuple[int, int], list[int]] = {}
-    for count, line in enumerate(text.splitlines(), 1):
-        pair, _, given = line.partition("=")
-        try:
-            src, dst = (number[address] for address in pair.split(","))
-            path_of = {port: path for path, own in ports[src, dst].items() for port in own}
-            paths[src, dst] = [path_of[int(port)] for port in given.split(",")]
-        except (KeyError, ValueError):
-            raise NetworkError(
-                "a line is 'address,address=port,…' of hosts and ports that are known; line "
-                f"{count} is {line!r}. Correct it."
-            ) from None
-    rows = list[tuple[int, int, int, int]]()
-    stays = fabric.leaf_of[flows.src] == fabric.leaf_of[flows.dst]
-    for i, flow in enumerate(flows):
-        own = [-1] if stays[i] else paths.get((flow.src, flow.dst), [])
-        if not own:
-            raise NetworkError(
-                f"every pair that sends has a line; {flow.src} to {flow.dst} has none. Add it."
-            )
-        rows += [(i, path, flow.bytes * many, len(own)) for path, many in Counter(own).items()]
-    unit = math.lcm(1, *(parts for *_, parts in rows))
-    return Routes(
-        fabric, flows, np.array([r[0] for r in rows], np.int64),
-        np.array([r[1] for r in rows], np.int64),
-        numbers([r[2] * (unit // r[3]) for r in rows]), unit,
-    )  # fmt: skip
 
 
 def _shares(routes: Routes) -> dict[tuple[int, int], dict[int, int]]:

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from gradwire.errors import NetworkError
 from gradwire.network.exports import lines
-from gradwire.network.fabric import Fabric
-from gradwire.network.flows import Flows
 from gradwire.network.routes import Piece, Routes
 
 Ports = Mapping[tuple[int, int], Mapping[int, Sequence[int]]]
@@ -36,21 +34,6 @@ def write(routes: Routes, ports: Ports) -> str:
         return str(taken(ports, pair, piece.path, used[key])[-1])
 
     return lines.write(routes, _WHAT, word)
-
-
-def read(text: str, fabric: Fabric, flows: Flows, ports: Ports) -> Routes:
-    """What was written of these flows. NetworkError as of `lines.read`."""
-    path_of = {
-        (pair, port): path
-        for pair, by_path in ports.items()
-        for path, own in by_path.items()
-        for port in own
-    }
-    return lines.read(
-        text, _WHAT, fabric, flows,
-        lambda flow, word: path_of[(int(flows.src[flow]), int(flows.dst[flow])), int(word)],
-        "a port of the pair that is known",
-    )  # fmt: skip
 
 
 def taken(ports: Ports, pair: tuple[int, int], path: int, many: int) -> list[int]:

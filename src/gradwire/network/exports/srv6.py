@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gradwire.network.exports import lines
-from gradwire.network.fabric import Fabric
-from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
 
 _WHAT = "segments"
@@ -25,12 +23,3 @@ def write(routes: Routes, segment: Callable[[int], str] = sid) -> str:
     """A line for each piece. segment: the text of a path's number. NetworkError as of
     `lines.write`."""
     return lines.write(routes, _WHAT, lambda piece: segment(piece.path))
-
-
-def read(text: str, fabric: Fabric, flows: Flows, segment: Callable[[int], str] = sid) -> Routes:
-    """What was written of these flows. NetworkError as of `lines.read`."""
-    most = len(fabric.uplinks) * max(fabric.cores, 1)
-    path_of = {segment(path): path for path in range(most)}
-    return lines.read(
-        text, _WHAT, fabric, flows, lambda _, word: path_of[word], f"a segment of {most}"
-    )

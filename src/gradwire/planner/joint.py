@@ -108,19 +108,6 @@ class Solution:
         return self.lower_bound >= self.time
 
 
-def best(
-    ready: Sequence[float],
-    sizes: Sequence[float],
-    options: Sequence[Option],
-    *,
-    tolerance: float = 0.0,
-    max_span: int | None = None,
-) -> tuple[list[Range], list[int], float]:
-    """The best groups, the option of each, their time in seconds: `solve` without its proof."""
-    found = solve(ready, sizes, options, tolerance=tolerance, max_span=max_span)
-    return found.groups, found.chosen, found.time
-
-
 def solve(
     ready: Sequence[float],
     sizes: Sequence[float],

@@ -55,7 +55,6 @@ bench: setup  ## the tables in benchmarks/: kernels, compressors, conductor, spa
 	$(PY) benchmarks/sparse/tables.py
 	$(PY) -m gradwire lab probe
 	$(PY) benchmarks/compressors/main.py
-	$(PY) benchmarks/planner/selection.py
 	$(PY) benchmarks/demo/main.py
 	$(PY) benchmarks/planner/gap.py
 
@@ -95,7 +94,7 @@ test-oldest:  ## the tests with the oldest torch that is supported, where a whee
 # the twins, which are of torch.
 ASAN_TESTS := $(addprefix tests/unit/kernels/test_,casts.py codes.py crowds.py hash_memory.py indices.py merges.py row_sums.py \
   rows.py signs.py sparse.py streams.py) $(addprefix tests/contract/test_,coded_payloads.py coo_rows.py payload_checks.py \
-  stream_damage.py) $(addprefix tests/unit/planner/test_,joint.py link_bounds.py search.py timeline.py) \
+  stream_damage.py) $(addprefix tests/unit/planner/test_,search.py timeline.py) \
   $(addprefix tests/unit/network/test_,colouring.py failures.py flow_engine.py hashed.py least_loaded.py packet_engine.py \
   packet_limits.py packet_turns.py)
 

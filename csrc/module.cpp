@@ -84,6 +84,5 @@ NB_MODULE(_native, m) {
     bind_codes(m);
     bind_streams(m);
     bind_timeline(m);
-    bind_one_link(m);
     bind_network(m);
 }

@@ -43,7 +43,6 @@ void bind_sums(nb::module_& m);
 void bind_codes(nb::module_& m);
 void bind_streams(nb::module_& m);
 void bind_timeline(nb::module_& m);
-void bind_one_link(nb::module_& m);
 void bind_network(nb::module_& m);
 
 }  // namespace gradwire

@@ -22,14 +22,13 @@ NOT_CALLED = {
     "kernels.memory": "allocates by torch",
     "kernels.formats": "of torch alone",
     "kernels.tensors": "the checks themselves",
-    "kernels.lanes": "arithmetic of twins",
 }
 """Modules of which nothing is fuzzed, and why."""
 OWN = re.compile(r"^_|_twin$|^check_|^first_violation$|^sum_checked$|^given$|^quotient$")
 """Functions that are twins, checks, or parts of others."""
 PLAIN = {
     "is_rows", "no_rows", "write_rows", "fill_nan", "jobs_of", "nothing_taken", "recurrence_of",
-    "plan_seconds", "owners_of", "slots_for", "sign_bytes", "checked_places",
+    "owners_of", "slots_for", "sign_bytes", "checked_places",
 }  # fmt: skip
 """Functions of torch or arithmetic alone; checked_places: of accumulate_coded."""
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradwire.kernels import choices, one_link, schedule
-from gradwire.kernels.lanes import Option, Problem
+from gradwire.kernels import choices, schedule
 from gradwire.network import Flows, leaf_spine, route
 from gradwire.network.colouring import Side, colour
 from gradwire.network.engines.maxmin import run
@@ -114,20 +113,9 @@ def repeating() -> Callable[[], object]:
     return lambda: schedule.simulate_step(made, machine, start, 10**9)
 
 
-def planning() -> Callable[[], object]:
-    n = 1000
-    dice = np.random.default_rng(0)
-    curve = [(0.0, 1e-4, 1e-9), (1e6, 1e-2, 1e-9)]
-    options = [Option(lane, curve, [(0.0, 2e-4 * (lane + 1), 1e-8 / (lane + 1))], curve)
-               for lane in (0, 1, 2)]  # fmt: skip
-    ready, position = np.cumsum(dice.random((2, n)) * [[1e-3], [1e6]], axis=1)
-    problem = Problem(ready.tolist(), [0.0, *position.tolist()], options, n, n)
-    return lambda: one_link.plan_link(problem, 0.0, 1 << 20)
-
-
 @pytest.mark.parametrize(
     "prepared",
-    [colouring, filling, placing, failing, hashing, searching, exhausting, repeating, planning],
+    [colouring, filling, placing, failing, hashing, searching, exhausting, repeating],
 )
 def test_a_signal_ends_it(
     prepared: Callable[[], Callable[[], object]], request: pytest.FixtureRequest

@@ -2,9 +2,6 @@
 
 from typing import Protocol
 
-GivenOption = tuple[int, int, int, int]
-"""A lane, and how many rows its encode, send and decode curves have, one after the other."""
-
 JobsAt = tuple[int, int, int, int, int, int]
 """How many jobs; the addresses of ready, option, stage, lane, seconds."""
 
@@ -13,20 +10,7 @@ MachineIs = tuple[int, float, float, float, float, float, float, float]
 
 
 class PlannerCore(Protocol):
-    """What kernels/one_link.py, schedule.py, queues.py and choices.py call."""
-
-    def plan_link(
-        self,
-        ready: int,
-        position: int,
-        n: int,
-        rows: int,
-        options: list[GivenOption],
-        most: tuple[int, int],
-        tolerance: float,
-        max_labels: int,
-        /,
-    ) -> tuple[list[int], list[int], float, float, int]: ...
+    """What kernels/schedule.py, queues.py and choices.py call."""
 
     def simulate_step(
         self, jobs: JobsAt, machine: MachineIs, choice: int, repeats: int, /

@@ -12,15 +12,20 @@ What a size counts (elements, bytes) is the caller's choice.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import TypeAlias
 
 from gradwire.errors import PlanError
-from gradwire.kernels.lanes import Row, value_of
 from gradwire.kernels.tensors import real
 from gradwire.schema import List, Made, Number, broken
+
+Row: TypeAlias = tuple[float, float, float]
+"""A point of a curve and what follows it: size, seconds, seconds per unit up to the next point."""
+_size_of = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,12 @@ class Curve:
 
     def __call__(self, size: float) -> float:
         """Seconds for a size; size 0 of an affine curve costs its fixed part."""
-        return value_of(self.rows, size)
-
-    def __add__(self, other: Curve) -> Curve:
-        """One cost after the other, of the same size."""
-        sizes = sorted({x for x, _ in (*self.points, *other.points)})
-        points = tuple((x, self(x) + other(x)) for x in sizes)
-        return Curve(points, self.rows[-1][2] + other.rows[-1][2])
+        at = bisect_right(self.rows, size, key=_size_of) - 1
+        if at < 0:
+            return self.points[0][1]
+        x, y, slope = self.rows[at]
+        value = y + (size - x) * slope
+        return value if at + 1 == len(self.rows) else min(value, self.rows[at + 1][1])
 
     def scaled(self, size_factor: float = 1.0, seconds_factor: float = 1.0) -> Curve:
         """seconds_factor · self(size_factor · size): of bytes, say, in terms of elements."""
@@ -93,23 +97,6 @@ def _curve(rows: Sequence[Sequence[float]]) -> Curve:
 
 CURVE = Made(List(List(Number(least=0)), least=2), _curve)
 """In a document: what `to_json` wrote."""
-
-Cost: TypeAlias = Curve | tuple[float, float]
-"""A curve, or (fixed, per_unit): fixed + per_unit · size seconds."""
-
-
-def curve_of(name: str, cost: Cost) -> Curve:
-    """A cost as a curve; PlanError, naming it, where it is none."""
-    if isinstance(cost, Curve):
-        return cost
-    try:
-        fixed, per_unit = cost
-        return Curve.affine(fixed, per_unit)
-    except (TypeError, ValueError) as error:
-        raise PlanError(
-            f"{name} is a Curve or a pair (fixed seconds, seconds per unit), both finite and not "
-            f"negative, not {cost!r}; pass one"
-        ) from error
 
 
 def _last_slope(points: Sequence[tuple[float, float]]) -> float:
@@ -141,27 +128,3 @@ def _check_points(points: Sequence[tuple[float, float]]) -> None:
 def _check_value(name: str, value: float) -> None:
     if not 0 <= real(value) < math.inf:
         raise PlanError(f"{name} is finite and not negative, not {value}; correct it")
-
-
-def check_schedule(ready: Iterable[float], sizes: Iterable[float]) -> None:
-    """PlanError unless these are the tensors of one backward pass, in its order."""
-    times, counts = list(ready), list(sizes)
-    if not times or len(times) != len(counts):
-        raise PlanError(
-            "each tensor has a ready time and a size, and there is one at least, but there are "
-            f"{len(times)} and {len(counts)}; pass lists of equal length"
-        )
-    for value in times:
-        _check_value("a ready time in seconds", value)
-    for value in counts:
-        _check_value("a tensor's size", value)
-    for j, (before, after) in enumerate(pairwise(times), 1):
-        if after < before:
-            raise PlanError(
-                f"tensors come in the order of backward, but tensor {j} is ready at {after} s, "
-                f"after one at {before} s; sort them by ready time"
-            )
-
-
-FREE = Curve.affine(0.0, 0.0)
-"""Costs nothing."""

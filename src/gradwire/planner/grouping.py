@@ -1,24 +1,24 @@
 """Which gradients travel together, and by which strategy each group: on the conductor's timeline.
 
-    seeds      exact groupings for one link (`joint`): by each strategy alone, and by all
+    seeds      by each strategy alone, the best of even cuts into so many groups
       │
     options    of every group, on the timeline with its lanes and shared processors (`search`)
       │
     groups     merged, split, shifted at their borders while the step becomes shorter
 
-The seeds are exact where the conductor has one lane and processors for all; where it has not, they
-are where the search begins. The lower bound holds for all groupings: every tensor alone, at the
+The lower bound holds for all groupings: every tensor alone, at the
 least it can cost per element in any group, without a start-up.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
-from gradwire.planner import joint
 from gradwire.planner.curves import Curve
 from gradwire.planner.search import Alternatives, lower_bound, search
 from gradwire.planner.stages import Bucketed, Stages
@@ -127,42 +127,26 @@ def solve(problem: Problem) -> tuple[Grouping, float]:
 
 
 def _seeds(problem: Problem) -> Iterator[Grouping]:
-    """For one link, on which a bucket's whole work is serial, and for one beside a free worker."""
-    ready = [t.ready_seconds for t in problem.tensors]
-    for i in range(1, len(ready)):
-        ready[i] = max(ready[i], ready[i - 1])
-    sizes = [float(t.elements) for t in problem.tensors]
-    serial = [joint.Option("none", send=_whole(problem, o)) for o in problem.options]
-    piped = [_piped(problem, o) for o in problem.options]
-    for number in range(len(problem.options)):
-        yield _seed(problem, ready, sizes, serial[number : number + 1], [number])
-    if len(problem.options) > 1:
-        everything = list(range(len(problem.options)))
-        yield _seed(problem, ready, sizes, serial, everything)
-        yield _seed(problem, ready, sizes, piped, everything)
+    """By each option alone, the best of even cuts. Of those as good few groups: less to move."""
+    cuts = list(dict.fromkeys(_even_cuts(problem)))
+    for option in range(len(problem.options)):
+        own = [Grouping(ends, (option,) * len(ends)) for ends in cuts]
+        seconds = [problem.seconds(grouping) for grouping in own]
+        enough = min(seconds) * (1 + WORTH)
+        near = [g for g, took in zip(own, seconds) if took <= enough]
+        yield min(near, key=lambda grouping: len(grouping.ends))
 
 
-def _seed(
-    problem: Problem, ready: Sequence[float], sizes: Sequence[float],
-    options: Sequence[joint.Option], numbers: Sequence[int],
-) -> Grouping:  # fmt: skip
-    found = joint.solve(ready, sizes, options, tolerance=0.002)
-    ends, chosen = [], []
-    for (first, end), option in zip(found.groups, found.chosen):
-        cuts = [b for b in sorted(problem.borders) if first < b < end]
-        ends += [*cuts, end]
-        chosen += [numbers[option]] * (len(cuts) + 1)
-    return Grouping(tuple(ends), tuple(chosen))
-
-
-def _whole(problem: Problem, option: str) -> Curve:
-    cost = problem.stages.profile.cost(option)
-    return cost.encode.curve + cost.wire.curve + cost.decode.curve
-
-
-def _piped(problem: Problem, option: str) -> joint.Option:
-    cost = problem.stages.profile.cost(option)
-    return joint.Option("cpu", cost.encode.curve, cost.wire.curve, cost.decode.curve)
+def _even_cuts(problem: Problem) -> Iterator[tuple[int, ...]]:
+    """Ends of 1, 2, 3, 4, 6, 8, 11, … groups of as many elements each, and of as many tensors."""
+    n = len(problem.tensors)
+    upto = list(accumulate(tensor.elements for tensor in problem.tensors))
+    for i in range(2 * n.bit_length() + 1):
+        count = min(round(2 ** (i / 2)), n)
+        parts = range(1, count)
+        by_elements = [bisect_left(upto, upto[-1] * k / count) + 1 for k in parts]
+        for ends in (by_elements, [n * k // count for k in parts]):
+            yield tuple(sorted({*(end for end in ends if end < n), *problem.borders, n}))
 
 
 def _with_best_options(problem: Problem, grouping: Grouping) -> Grouping:

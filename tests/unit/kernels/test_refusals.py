@@ -14,9 +14,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels import Journal, Noise, formats
 from gradwire.kernels.choices import search_options
 from gradwire.kernels.coded import decoded_places
-from gradwire.kernels.lanes import Option, Problem
 from gradwire.kernels.machine import Machine
-from gradwire.kernels.one_link import plan_link
 from gradwire.kernels.schedule import Jobs, jobs_of, simulate_step
 
 HUGE = 10**400
@@ -132,8 +130,6 @@ def _numbers() -> list[tuple[str, Callable[[], object]]]:
     n = formats.POWERS.code_bytes(8)
     jobs = jobs_of([0.0], [[[(1, 1.0)]]])
     good = Machine(1, 1.0, 0.0, 1.0, 0.0)
-    line = Option(0, ((0.0, 0.0, 0.0),), ((0.0, 1.0, 0.0),), ((0.0, 0.0, 0.0),))
-    problem = Problem((0.0,), (0.0, 1.0), (line,), 1, 1)
     choice = torch.zeros(1, dtype=torch.int32)
     empty = torch.empty(0, dtype=torch.int32, device="meta")
     return [
@@ -162,8 +158,6 @@ def _numbers() -> list[tuple[str, Callable[[], object]]]:
             jobs, good._replace(start_slowdown=HUGE), choice
         )),
         ("repeats", lambda: simulate_step(jobs, good, choice, 0)),
-        ("tolerance", lambda: plan_link(problem, HUGE, 1)),
-        ("max_labels", lambda: plan_link(problem, 0.0, 2**70)),
         ("limit", lambda: search_options(jobs, good, choice, limit=HUGE)),
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Curves: values, sums, scalings, saved and read again, and what is refused."""
+"""Curves: values, scalings, saved and read again, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import GradwireError, PlanError
-from gradwire.planner.curves import CURVE, FREE, Curve, check_schedule, curve_of
+from gradwire.planner.curves import CURVE, Curve
 from gradwire.planner.fit import fit
 from gradwire.schema import Broken
 
@@ -34,7 +34,6 @@ CURVES = st.builds(drawn, STEPS, st.floats(0, 10))
 def test_affine_is_fixed_plus_per_unit() -> None:
     cost = Curve.affine(1.5, 0.25)
     assert [cost(size) for size in (0, 1, 8)] == [1.5, 1.75, 3.5]
-    assert [FREE(size) for size in (0, 1e9)] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +62,6 @@ def test_a_curve_goes_through_its_points(curve: Curve) -> None:
     assert all(curve(x) == y for x, y in curve.points)
 
 
-@given(CURVES, CURVES, NUMBER)
-def test_a_sum_is_one_cost_after_the_other(a: Curve, b: Curve, size: float) -> None:
-    assert (a + b)(size) == pytest.approx(a(size) + b(size), rel=1e-9, abs=1e-9)
-
-
 @given(CURVES, st.floats(0.1, 10), st.floats(0, 10), NUMBER)
 def test_scaled_curves(curve: Curve, size: float, seconds: float, x: float) -> None:
     wanted = seconds * curve(size * x)
@@ -94,11 +88,6 @@ def test_curves_are_values() -> None:
     assert hash(KNEE) == hash(Curve(KNEE.points))
     with pytest.raises(AttributeError):
         KNEE.slope = 1.0  # type: ignore[misc]
-
-
-def test_curve_of_takes_pairs_and_curves() -> None:
-    assert curve_of("send", (1.0, 2.0)) == Curve.affine(1.0, 2.0)
-    assert curve_of("send", KNEE) is KNEE
 
 
 @pytest.mark.parametrize(
@@ -131,31 +120,10 @@ def test_what_is_no_factor() -> None:
         KNEE.scaled(1.0, -1.0)
 
 
-@pytest.mark.parametrize("cost", [1.0, (1.0,), "ab", (1.0, 2.0, 3.0), None])
-def test_what_is_no_cost(cost: object) -> None:
-    with pytest.raises(PlanError, match="send is a Curve or a pair"):
-        curve_of("send", cost)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("value", [[], [[1.0, 2.0]], [[1.0], [2.0]], 3, [[1.0, 2.0], ["x"]]])
 def test_what_is_no_saved_curve(value: object) -> None:
     with pytest.raises(Broken, match="is a "):
         CURVE.read(value)
-
-
-@pytest.mark.parametrize(
-    ("ready", "sizes", "rule"),
-    [
-        ([], [], "one at least"),
-        ([1.0], [1.0, 2.0], "1 and 2"),
-        ([2.0, 1.0], [1.0, 1.0], "tensor 1 is ready at 1.0 s"),
-        ([-1.0], [1.0], "a ready time"),
-        ([1.0], [math.nan], "a tensor's size"),
-    ],
-)
-def test_what_is_no_schedule(ready: list[float], sizes: list[float], rule: str) -> None:
-    with pytest.raises(PlanError, match=rule):
-        check_schedule(ready, sizes)
 
 
 def test_errors_are_gradwires() -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from gradwire.kernels import choices, lanes, one_link, queues, schedule
-from gradwire.kernels.lanes import Option, Problem
+from gradwire.kernels import choices, queues, schedule
 from gradwire.kernels.machine import Machine
 from gradwire.kernels.schedule import Jobs
-from gradwire.planner import joint, ordered, search, timeline
+from gradwire.planner import ordered, search, timeline
 from gradwire.planner.timeline import Executor, Lane, Stage
 from harness.draws import Draw, Made
 from harness.targets._register import target
@@ -116,41 +115,6 @@ def _undominated(draw: Draw) -> dict[str, object]:
     return {"jobs": _jobs(draw)[0]}
 
 
-# -- one link ---------------------------------------------------------------------------------
-
-
-def _rows(draw: Draw) -> tuple[lanes.Row, ...]:
-    x, y = 0.0, _seconds(draw)
-    rows = list[lanes.Row]()
-    for _ in range(draw.whole(1, 3)):
-        slope, step = draw.real(0, 1), draw.real(0.1, 5)
-        rows.append((x, y, slope))
-        x, y = x + step, y + slope * step
-    return tuple(rows)
-
-
-def _option(draw: Draw) -> Option:
-    lane = draw.whole(0, 2)
-    free = ((0.0, 0.0, 0.0),)
-    return Option(lane, _rows(draw) if lane else free, _rows(draw), _rows(draw) if lane else free)
-
-
-@target(one_link.plan_link, same=None, weight=2)
-def _plan_link(draw: Draw) -> dict[str, object]:
-    n = draw.whole(1, 12)
-    position = [0.0]
-    for _ in range(n):
-        position.append(position[-1] + draw.real(0, 5))
-    span = draw.one((n, n, max(1, n // 2)))
-    problem = Made(Problem, {
-        "ready": tuple(sorted(_seconds(draw) for _ in range(n))), "position": tuple(position),
-        "options": tuple(_option(draw) for _ in range(draw.whole(1, 3))), "max_span": span,
-        "max_groups": draw.one((n, 2)),
-    })  # fmt: skip
-    labels = draw.one((1, 6, 50))
-    return {"problem": problem, "tolerance": draw.one((0.0, 0.01)), "max_labels": labels}
-
-
 # -- and the planner's own functions ----------------------------------------------------------
 
 
@@ -211,18 +175,3 @@ def _simulate(draw: Draw) -> dict[str, object]:
 @target(ordered.ordered, weight=1, same=_result)
 def _ordered(draw: Draw) -> dict[str, object]:
     return {"jobs": _timed(draw), "executor": _executor(draw), "by": draw.one(("order", "ready"))}
-
-
-@target(joint.solve, weight=1, same=None)
-def _solve(draw: Draw) -> dict[str, object]:
-    n = draw.whole(1, 10)
-    lane = draw.one(("gpu", "cpu"))
-    cost = (draw.real(0, 1), draw.real(0, 1))
-    coded = {"lane": lane, "encode": cost, "send": cost, "decode": cost}
-    return {
-        "ready": sorted(_seconds(draw) for _ in range(n)),
-        "sizes": [draw.real(0.1, 5) for _ in range(n)],
-        "options": [Made(joint.Option, {"send": cost}), Made(joint.Option, coded)],
-        "tolerance": draw.one((0.0, 0.01)), "max_span": draw.one((None, n, 3)),
-        "max_groups": draw.one((None, n)), "max_labels": draw.one((None, 6, 50)),
-    }  # fmt: skip

@@ -16,6 +16,7 @@ VOCABULARY = (
     "registry",
     "notation",
     "beside",
+    "agreement",
     "pairs",
     "local",
     "streams",

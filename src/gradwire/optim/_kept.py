@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradwire.agreement import agreeing, numbers_of, said
 from gradwire.errors import UsageError
-from gradwire.member import Moments, UpdateRule
+from gradwire.member import UpdateRule
 from gradwire.strategy import Feedback
 from gradwire.training.attached import rest, sessions_of
 
@@ -54,20 +55,11 @@ def check_keeper(feedback: Feedback, rule: UpdateRule, group: dict[str, Any], ow
             "attach what leaves them to the optimizer, as 'bf16 | allreduce'; an optimizer that "
             "is named to attach, optimizer=…, says what is whose."
         )
-    theirs = feedback.moments()
-    own = {name: _plain(group[name]) for name in theirs}
+    theirs, own = feedback.moments(), numbers_of(feedback, group)
     if own != theirs:
         raise UsageError(
             f"where the plan keeps the moments, both have the same numbers; '{feedback}' has "
-            f"{_said(theirs)}, {owner} has {_said(own)}. Make them equal; a scheduler that moves "
-            "the momentum, as OneCycleLR, takes cycle_momentum=False."
+            f"{said(theirs)}, {owner} has {said(own)}. Make them equal: "
+            f"'{agreeing(feedback, group)}'; a scheduler that moves the momentum, as OneCycleLR, "
+            "takes cycle_momentum=False."
         )
-
-
-def _plain(value: Any) -> Any:
-    """As a feedback has it."""
-    return tuple(map(float, value)) if isinstance(value, list | tuple) else value
-
-
-def _said(moments: Moments) -> str:
-    return ", ".join(f"{name}={value}" for name, value in moments.items())

@@ -17,6 +17,7 @@ import torch
 from torch.amp import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from gradwire.agreement import numbers_of, said
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
 from gradwire.training.advice import advise, instead
@@ -128,8 +129,9 @@ class OptimizerCheck:
         for group in groups:
             momentum = group.get("momentum", 0) or (group.get("betas") or (0,))[0]
             if momentum:
-                kind = type(optimizer).__name__
-                own = self._own.feedback.optimizer if self._own.feedback else "SGD"
+                kind, keeper = type(optimizer).__name__, self._own.feedback
+                assert keeper is not None, "it keeps the momentum"
+                own = f"{keeper.optimizer}({said(numbers_of(keeper, group)) or '…'})"
                 raise UsageError(
                     f"'{self._own}' keeps the momentum itself, so the optimizer must have none; "
                     f"{kind} has {momentum}. Use gradwire.optim.{own}, which leaves it to the "

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradwire.agreement import agreeing
 from gradwire.errors import PlanError, UsageError
 from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.member import Evidence
@@ -66,16 +67,11 @@ def frontier(optimizer: object, ranks: int = 4) -> list[tuple[Strategy, float]]:
 
 def with_moments_of(optimizer: object, strategy: Strategy) -> Strategy:
     """The strategy; where it keeps the moments of Adam or Muon, by the optimizer's numbers."""
-    feedback: Any = strategy.feedback
+    feedback = strategy.feedback
     if feedback is None or feedback.rule == "linear":
         return strategy
     first: dict[str, Any] = (getattr(optimizer, "param_groups", None) or [{}])[0]
-    betas = first.get("betas") or (None, None)
-    own = {"beta1": betas[0], "beta2": betas[1], "eps": first.get("eps")}
-    own |= {name: first.get(name) for name in ("momentum", "nesterov")}
-    usual = {f.name: f.default for f in fields(feedback)}
-    numbers = {k: usual[k] if v is None else v for k, v in own.items() if k in usual}
-    return replace(strategy, feedback=replace(feedback, **numbers))
+    return replace(strategy, feedback=agreeing(feedback, first))
 
 
 def _candidates() -> Iterator[Strategy]:

@@ -36,6 +36,7 @@ class Parameter:
 
     @property
     def elements(self) -> int:
+        """The number of elements."""
         count = 1
         for side in self.shape:
             count *= side
@@ -43,6 +44,7 @@ class Parameter:
 
     @property
     def bytes(self) -> int:
+        """Bytes of its gradient."""
         return self.elements * _ITEM_BYTES.get(self.dtype, 4)
 
 
@@ -74,10 +76,12 @@ class Bucket:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Of its parameters, in order."""
         return tuple(p.name for p in self.parameters)
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Elements of each of its parameters."""
         return tuple(p.elements for p in self.parameters)
 
     @property
@@ -87,14 +91,17 @@ class Bucket:
 
     @property
     def dtype(self) -> str:
+        """Of the gradients of all its parameters."""
         return self.parameters[0].dtype
 
     @property
     def elements(self) -> int:
+        """Of all its parameters together."""
         return sum(self.sizes)
 
     @property
     def bytes(self) -> int:
+        """Bytes of all its gradients."""
         return sum(p.bytes for p in self.parameters)
 
 
@@ -121,4 +128,5 @@ def digest(*facts: object) -> int:
 
 
 def by_name(parameters: Sequence[Parameter]) -> dict[str, Parameter]:
+    """Parameters by their names."""
     return {p.name: p for p in parameters}

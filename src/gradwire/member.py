@@ -127,6 +127,7 @@ class Evidence:
 
     @property
     def row(self) -> str:
+        """Where the run is found."""
         return f"benchmarks/convergence: {self.task}, {self.method}"
 
 

@@ -55,6 +55,7 @@ class Notation:
             self.fail(text, f"the parameters of '{name}' do not fit: {reason}", instead)
 
     def fail(self, text: object, rule: str, instead: str) -> NoReturn:
+        """Raise the error of this kind of text: the rule that it breaks, and what to write."""
         raise self.error(f"cannot read the {self.what} {text!r}: {rule}. Use {instead}.")
 
     def _arguments(self, text: str, node: ast.expr) -> tuple[list[Any], dict[str, Any]]:

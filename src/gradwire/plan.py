@@ -188,6 +188,7 @@ class Plan:
         return plan
 
     def save(self, path: str | Path) -> None:
+        """Write it to a file, as JSON."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
     @staticmethod

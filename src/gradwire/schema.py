@@ -59,7 +59,7 @@ def broken(rule: str, value: object, place: str = "") -> Broken:
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Schema):
     """Finite, from least to most, or above a bound; a float. True is none."""
 
     least: float = -_FINITE
@@ -85,7 +85,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(Schema):
     """A whole number from least to most; None: however large. 1.0 and True are none."""
 
     least: int = 0
@@ -106,7 +106,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(Schema):
     """Not empty; among: one of these."""
 
     among: Collection[str] = ()
@@ -117,7 +117,7 @@ class Text:
         return value
 
 
-class Flag:
+class Flag(Schema):
     """True or False."""
 
     def read(self, value: Any) -> bool:
@@ -126,7 +126,7 @@ class Flag:
         return value
 
 
-class Plain:
+class Plain(Schema):
     """Anything that JSON can say, not too deep, without what is no finite number."""
 
     def read(self, value: Any) -> Any:
@@ -146,7 +146,7 @@ def _inside(value: Any) -> Collection[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
-class Anything:
+class Anything(Schema):
     """What is read elsewhere."""
 
     def read(self, value: Any) -> Any:
@@ -154,7 +154,7 @@ class Anything:
 
 
 @dataclass(frozen=True)
-class Maybe:
+class Maybe(Schema):
     """Or null."""
 
     of: Schema
@@ -164,7 +164,7 @@ class Maybe:
 
 
 @dataclass(frozen=True)
-class Made:
+class Made(Schema):
     """What a function makes of it; an error of gradwire's is one of the document."""
 
     of: Schema
@@ -178,7 +178,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class List:
+class List(Schema):
     """Of equal kind, so many at least."""
 
     of: Schema
@@ -192,7 +192,7 @@ class List:
         return [read_in(self.of, item, i) for i, item in enumerate(value)]
 
 
-class Row:
+class Row(Schema):
     """A list with one schema for each place; a tuple."""
 
     def __init__(self, *of: Schema) -> None:
@@ -205,7 +205,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Map:
+class Map(Schema):
     """Names that may be any, and what each has."""
 
     of: Schema
@@ -218,7 +218,7 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Schema):
     """Names that it has, and some that it may have. Others mean nothing, as in a file of a later
     version; or, where people write it by hand, are refused. make: is called with them."""
 
@@ -242,7 +242,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(Schema):
     """Lists, by their names, which are equally long. make: as of a table."""
 
     of: Mapping[str, Schema]

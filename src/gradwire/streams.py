@@ -27,6 +27,7 @@ class Stream:
 
     @property
     def count(self) -> int:
+        """The number of entries."""
         return self.places.numel()
 
 

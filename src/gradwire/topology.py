@@ -96,6 +96,7 @@ class Cluster:
         return cluster
 
     def save(self, path: str | Path) -> None:
+        """Write it to a file, as TOML."""
         Path(path).write_text(self.to_toml(), encoding="utf-8")
 
     @staticmethod

@@ -23,6 +23,7 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
+        """How long it took."""
         return self.end_seconds - self.start_seconds
 
 
@@ -34,6 +35,7 @@ class Trace:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, span: Span) -> None:
+        """Append a span."""
         self.spans.append(span)
 
     def of(self, kind: str) -> Iterable[Span]:

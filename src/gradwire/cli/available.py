@@ -20,6 +20,7 @@ from gradwire.member import Evidence
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument(
         "name",
         nargs="?",

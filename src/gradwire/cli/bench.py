@@ -13,6 +13,7 @@ BENCHMARKS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of every benchmark."""
     benchmarks = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
     for name, line in BENCHMARKS.items():
         sub = benchmarks.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Run one benchmark; return the exit code."""
     return int(_module(arguments.benchmark).run(arguments))
 
 

@@ -26,6 +26,7 @@ TARGET_SECONDS = 40e-6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the benchmark's arguments."""
     parser.add_argument(
         "--buckets", type=whole(1, 4096), default=64, help="buckets in the step (64)"
     )
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Measure, and print; return the exit code."""
     import torch
     import torch.distributed as dist
 

@@ -27,6 +27,7 @@ GAIN = "gradwire profile -- torchrun … train.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument(
         "--megabytes", type=float, default=64.0, help="size of the bandwidth test (64)"
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    """Look at this machine, and print what was found; return the exit code. Raises UsageError."""
     if not 0.001 <= arguments.megabytes <= 100_000:
         raise UsageError(
             "the bandwidth is measured with 0.001 to 100,000 megabytes; got "

@@ -65,10 +65,12 @@ class Setting:
 
     @property
     def hidden(self) -> int:
+        """Width of the model's layers."""
         return 325 if self.quick else 650
 
     @property
     def row_count(self) -> int:
+        """How many contestants race."""
         return len(contestants(self.strategies, quick=self.quick))
 
     def steps(self, bits_per_second: float | None) -> int:

@@ -39,6 +39,7 @@ class Task:
 
     @property
     def held_out_words(self) -> int:
+        """How many words the loss is measured on."""
         return self.held_out_streams * self.held_out_length
 
     def of(self, row: Row) -> Task:
@@ -50,10 +51,12 @@ class Task:
         return replace(self, target_loss=loss, most_seconds=most_seconds)
 
     def save(self, path: Path) -> None:
+        """Write it as JSON."""
         path.write_text(json.dumps(asdict(self), indent=1))
 
     @staticmethod
     def load(path: Path) -> Task:
+        """Read what `save` wrote."""
         return Task(**json.loads(path.read_text()))
 
 
@@ -82,10 +85,12 @@ class Measured:
     parameters: int
 
     def save(self, path: Path) -> None:
+        """Write it as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @staticmethod
     def load(path: Path) -> Measured:
+        """Read what `save` wrote."""
         read = json.loads(path.read_text())
         return Measured(
             step_seconds=read["step_seconds"],

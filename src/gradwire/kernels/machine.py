@@ -23,6 +23,7 @@ class Machine(NamedTuple):
 
     @property
     def numbers(self) -> MachineIs:
+        """As the extension reads it."""
         return (
             self.lanes, real(self.cores), self.wire_demand, real(self.workers),
             self.backward_seconds, self.start_slowdown, self.start_sharing, self.start_demand,

@@ -68,12 +68,14 @@ class Jobs:
 
     @property
     def address(self) -> JobsAt:
+        """As the extension reads them."""
         return (
             len(self), pointer(self.ready), pointer(self.option), pointer(self.stage),
             pointer(self.lane), pointer(self.seconds),
         )  # fmt: skip
 
     def lists(self) -> Lists:
+        """As the twin reads them."""
         return Lists(
             self.ready.tolist(), self.option.tolist(), self.stage.tolist(), self.lane.tolist(),
             self.seconds.tolist(),

@@ -33,6 +33,7 @@ FULL = Speed(1.0, 1.0)
 
 
 def shared(capacity: float, demand: float) -> Speed:
+    """How fast all go who share a capacity and ask for so much of it together."""
     return Speed(capacity / demand, demand / capacity) if demand > capacity else FULL
 
 
@@ -46,6 +47,7 @@ class Runner:
 
     @property
     def waits(self) -> bool:
+        """Whether it waits for its job."""
         return self.stage == self.end
 
 

@@ -20,6 +20,7 @@ class Pieces:
 
     @staticmethod
     def of(name: str, n: int, world: int, grain: int = GRAIN) -> Pieces:
+        """Cut n elements into a piece for each rank; all but the last are multiples of `grain`."""
         size = -(-n // (world * grain)) * grain
         bounds = tuple((min(j * size, n), min((j + 1) * size, n)) for j in range(world))
         return Pieces(bounds, zlib.crc32(name.encode()) % world)

@@ -43,6 +43,7 @@ class Site(NamedTuple):
 
     @property
     def is_root(self) -> bool:
+        """Whether this rank is the root of the move."""
         return self.root == self.circle.place
 
 

@@ -40,6 +40,7 @@ class Circle(NamedTuple):
 
     @property
     def size(self) -> int:
+        """How many ranks there are."""
         return len(self.ranks)
 
 

@@ -33,13 +33,20 @@ class MoveLike(Protocol):
     """What pricing writes of a move (`planner.priced.PricedMove`): plain values."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Of the kind of move."""
+
     @property
-    def bytes(self) -> int: ...
+    def bytes(self) -> int:
+        """Of the data that the rank brings."""
+
     @property
-    def group(self) -> str: ...
+    def group(self) -> str:
+        """ "world", "node" or "cross"."""
+
     @property
-    def to(self) -> Sequence[tuple[int, int]]: ...
+    def to(self) -> Sequence[tuple[int, int]]:
+        """Of an exchange: which ranks get how many bytes."""
 
 
 def flows_of(

@@ -96,14 +96,17 @@ class Fabric:
 
     @property
     def hosts(self) -> int:
+        """The number of hosts."""
         return len(self.leaf_of)
 
     @property
     def leaves(self) -> int:
+        """The number of leaf switches."""
         return len(self.pod_of)
 
     @cached_property
     def pods(self) -> int:
+        """The number of pods."""
         return int(self.pod_of.max()) + 1
 
     @property

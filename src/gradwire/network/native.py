@@ -40,32 +40,39 @@ class NetworkCore(Protocol):
         seed: int,
         colour: int,
         /,
-    ) -> None: ...
+    ) -> None:
+        """Colour a bipartite graph's edges equitably."""
 
     def least_loaded(
         self, pieces: Columns, tiers: Tiers, local: bool, seed: int, load: int, path: int, /
-    ) -> None: ...
+    ) -> None:
+        """Choose the least loaded path of each piece, in order."""
 
     def sweep_failures(
         self, pieces: Columns, path: int, tiers: Tiers, sets: tuple[int, int, int], seed: int,
         slowest: int, moved: int, /,
-    ) -> None: ...  # fmt: skip
+    ) -> None:  # fmt: skip
+        """Find the slowest link for each of many sets of failures."""
 
     def slowest_links(
         self, flows: Columns, parts: int, tiers: Tiers, counts: int, pair: int, paths: int,
         most: int, seed: int, samples: int, longest: int, /,
-    ) -> None: ...  # fmt: skip
+    ) -> None:  # fmt: skip
+        """Find the slowest link for each of many seeds of random paths."""
 
     def share_links(
         self, flows: FlowSet, links: int, rate: int, tolerance: float, begin: int, end: int, /
-    ) -> int: ...
+    ) -> int:
+        """Simulate flows that share links fairly; return what stopped it."""
 
-    def fair_rates(self, flows: FlowSet, links: int, rate: int, found: int, /) -> None: ...
+    def fair_rates(self, flows: FlowSet, links: int, rate: int, found: int, /) -> None:
+        """Find the max-min fair rates of flows."""
 
     def send_packets(
         self, connections: Connections, tiers: Tiers, hosts: Hosts, transport: Transport,
         limits: tuple[int, int], end: int, longest: int, /,
-    ) -> tuple[int, int, int, int]: ...  # fmt: skip
+    ) -> tuple[int, int, int, int]:  # fmt: skip
+        """Simulate every packet; return events, drops, marks and what stopped it."""
 
 
 def core() -> NetworkCore | None:

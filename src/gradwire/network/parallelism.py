@@ -54,6 +54,7 @@ class Parallelism:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return self.dp * self.pp * self.tp
 
     @property
@@ -62,6 +63,7 @@ class Parallelism:
         return -(-self.gradient_bytes // (self.buckets * self.dp))
 
     def rank(self, replica: Numbers, stage: Numbers, t: Numbers) -> Numbers:
+        """The rank at each place: replica, pipeline stage and tensor-parallel part."""
         return (stage * self.dp + replica) * self.tp + t
 
 

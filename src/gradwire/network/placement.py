@@ -54,6 +54,7 @@ class Placement:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return len(self.host)
 
     def of(self, ranks: Sequence[int]) -> Placement:

@@ -24,15 +24,24 @@ class BucketLike(Protocol):
     """
 
     @property
-    def lane(self) -> int: ...
+    def lane(self) -> int:
+        """Which of the conductor's lanes exchanges it."""
+
     @property
-    def ready_seconds(self) -> float: ...
+    def ready_seconds(self) -> float:
+        """When its gradients are there."""
+
     @property
-    def before_seconds(self) -> float: ...
+    def before_seconds(self) -> float:
+        """Seconds of local work before its moves."""
+
     @property
-    def after_seconds(self) -> float: ...
+    def after_seconds(self) -> float:
+        """Seconds of local work after its moves."""
+
     @property
-    def moves(self) -> Sequence[Sequence[MoveLike]]: ...
+    def moves(self) -> Sequence[Sequence[MoveLike]]:
+        """What every rank moves, in order."""
 
 
 def workload_of(

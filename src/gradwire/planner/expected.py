@@ -75,8 +75,11 @@ class SizedBucket(Protocol):
     crowd: Crowd
     steps: list[Step]
 
-    def entries_of(self, n: int) -> int: ...
-    def encodes(self, n: int) -> None: ...
+    def entries_of(self, n: int) -> int:
+        """Of how many of n elements a payload speaks."""
+
+    def encodes(self, n: int) -> None:
+        """Note that n elements are encoded."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,6 +45,7 @@ class Fit:
         return self.curve(size)
 
     def to_json(self) -> dict[str, object]:
+        """Plain values."""
         return {"curve": self.curve.to_json(), "error": self.error, "spread": self.spread}
 
 

@@ -38,6 +38,7 @@ class Grouping:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
+        """Where each group begins and ends among the tensors."""
         return list(zip((0, *self.ends), self.ends))
 
 
@@ -59,6 +60,7 @@ class Problem:
 
     @cached_property
     def executor(self) -> Executor:
+        """What runs the stages of a step."""
         return self.stages.executor(self.lanes)
 
     def bucket(self, first: int, end: int) -> Bucketed:

@@ -63,10 +63,12 @@ class Priced:
 
     @property
     def moves(self) -> tuple[PricedMove, ...]:
+        """The moves alone, in order."""
         return tuple(step for step in self.steps if isinstance(step, PricedMove))
 
     @property
     def work(self) -> tuple[Work, ...]:
+        """The local work alone, in order."""
         return tuple(step for step in self.steps if isinstance(step, Work))
 
     @property

@@ -135,6 +135,7 @@ class Profile:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
+        """In the order in which their gradients are ready."""
         return tuple(ready.parameter for ready in self.ready)
 
     @property

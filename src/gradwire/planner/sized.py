@@ -66,9 +66,11 @@ class SizedContext(Context):
         return round(n * self.crowd.density(str(self.strategy)))
 
     def encodes(self, n: int, device: str = "gpu") -> None:
+        """Note that n elements are encoded."""
         self.steps.append(Work("encode", n, 1, self.entries_of(n), device))
 
     def accumulates(self, n: int, contributions: int, device: str = "gpu") -> None:
+        """Note that so many payloads of n elements are added up."""
         kind: WorkKind = "accumulate" if contributions > 1 else "decode"
         entries = self.entries_of(n)
         self.steps.append(Work(kind, n, contributions, entries, device))

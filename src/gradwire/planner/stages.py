@@ -37,6 +37,7 @@ class Stages:
 
     @cached_property
     def link(self) -> Lane:
+        """Which link ranks share: inside one machine, or between machines."""
         return Lane.NODE if len(set(self.profile.hosts)) == 1 else Lane.CROSS
 
     def of(self, bucket: Bucketed, strategy: str) -> tuple[Stage, ...]:

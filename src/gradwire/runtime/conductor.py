@@ -229,6 +229,7 @@ class Conductor:
 
     @property
     def closing(self) -> bool:
+        """Whether lanes are to end."""
         return self._closing
 
 

@@ -38,6 +38,7 @@ class Swap:
         self._swapped, self._phase = 0, 0  # chunks; what is under way of the next one
 
     def enter(self, weights: Tensor) -> None:
+        """Move the weights to the own view, chunk by chunk."""
         assert self.rate is not None, "weights in a copy are moved by who copies them"
         for w, v in _chunks(weights, self.shared):
             moved = torch.sub(w, v, alpha=self.rate, out=self._room(w))
@@ -48,6 +49,7 @@ class Swap:
             self._swapped, self._phase = self._swapped + 1, 0
 
     def leave(self, weights: Tensor) -> None:
+        """Put the shared weights back, to the bit."""
         if self.rate is None:
             weights.copy_(self.shared.view_as(weights))
             return

@@ -20,7 +20,8 @@ rate: what waits would be multiplied out of a 16-bit number's range."""
 class Waiting(Protocol):
     """Sums that wait, by the parameter's name: a `Ledger`'s, for example."""
 
-    def scale_waiting(self, name: str, factor: float) -> None: ...
+    def scale_waiting(self, name: str, factor: float) -> None:
+        """Multiply all that waits of a parameter."""
 
 
 class Rates:

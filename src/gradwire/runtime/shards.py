@@ -154,6 +154,7 @@ class Shards:
         self._encoded = 0
 
     def release(self) -> None:
+        """Forget what only undoing the step needs."""
         for encoder in self._encoders:
             encoder.release()
         self._encoded = 0

@@ -32,6 +32,7 @@ class Workers:
 
     @property
     def plan(self) -> Plan:
+        """The plan by which they exchange."""
         return self.ledgers[0].plan
 
     def adopt(self, plan: Plan) -> None:

@@ -282,7 +282,7 @@ def attach(
     warmup: Warmup | int | None = None, scaler: GradScaler | None = None, seed: int = 0,
     timeout_seconds: float = 300.0, wants_machines: bool = False,
     planes: Pins | str | Path | None = None, optimizer: object = None, strict: bool = False,
-    guard: bool = False,
+    guard: bool = False, kind: type[Handle] = Handle,
 ) -> Handle:  # fmt: skip
     """Synchronize a model's gradients by a plan, from the next backward on. Collective.
 
@@ -291,6 +291,7 @@ def attach(
     Args:
         wants_machines: have groups of ranks inside machines for plans that are adopted later,
             though this one needs none. Not made where machines differ in their number of ranks.
+        kind: of the handle.
     """
     check_ready(module, process_group, timeout_seconds, lanes, clip_norm, clip_overlap, guard)
     warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
@@ -339,7 +340,7 @@ def attach(
     except UsageError:
         session.close()
         raise
-    return Handle(session, frontend, module)
+    return kind(session, frontend, module)
 
 
 def _frontend(

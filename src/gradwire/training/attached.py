@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Owner(Protocol):
     """A handle. It is kept here: whoever attached may drop it, while hooks stay."""
 
-    def detach(self) -> None: ...
+    def detach(self) -> None:
+        """Let go of the parameters."""
 
 
 class Entry(NamedTuple):
@@ -47,6 +48,7 @@ def leave(parameters: Iterable[Tensor], owner: Owner) -> None:
 
 
 def is_attached(parameter: Tensor) -> bool:
+    """Whether something exchanges its gradient."""
     return parameter in _ATTACHED
 
 

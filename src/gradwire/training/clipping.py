@@ -34,6 +34,7 @@ class LocalClip:
 
     @staticmethod
     def of(norm: float | None, overlap: bool, world: int) -> LocalClip | None:
+        """The clip of a norm; None without one."""
         return None if norm is None else LocalClip(norm, world, overlap=overlap)
 
     @property

@@ -56,6 +56,7 @@ class DdpFrontend:
         return context
 
     def synchronize(self) -> None:
+        """Refuse: under DDP backward() exchanges all. Raises UsageError."""
         raise UsageError(
             "under DDP every exchange is part of backward(); synchronize() is for plain modules. "
             "Use torch.distributed.algorithms.Join for uneven inputs."

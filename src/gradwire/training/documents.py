@@ -32,6 +32,7 @@ class Dense:
     """In a state: a tensor, dense and with memory."""
 
     def read(self, value: Any) -> Any:
+        """The tensor, if it is dense and has its elements."""
         if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta:
             raise broken("is a dense tensor", value)
         return value
@@ -41,6 +42,7 @@ class Floats(Dense):
     """Of floating-point numbers."""
 
     def read(self, value: Any) -> Any:
+        """The tensor, if it is of floating-point numbers."""
         if not super().read(value).is_floating_point():
             raise broken("is a tensor of floating-point numbers", value)
         return value

@@ -133,6 +133,7 @@ class Fragment:
             anchor.copy_(self.parameters[name])
 
     def state_dict(self) -> dict[str, Any]:
+        """What is saved of it, between exchanges. Raises UsageError amid one."""
         if self.under_way:
             raise UsageError(
                 "a state is saved between exchanges, and one is under way; call synchronize(), or "

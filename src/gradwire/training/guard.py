@@ -44,6 +44,7 @@ class Apart(NamedTuple):
 
     @property
     def is_too_far(self) -> bool:
+        """Whether either distance is above its limit."""
         limits = zip(self, (LIMIT, LIMIT_OF_MATRICES))
         return any(found is not None and not found <= limit for found, limit in limits)
 

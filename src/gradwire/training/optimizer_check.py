@@ -59,6 +59,7 @@ class OptimizerCheck:
         return [told] if told is not None else [_stepping(seen) for seen in self._seen]
 
     def close(self) -> None:
+        """Watch no longer."""
         _WATCHED.discard(self)
 
     def before_step(self, optimizer: torch.optim.Optimizer, with_closure: bool = False) -> None:

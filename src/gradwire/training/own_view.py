@@ -113,6 +113,7 @@ class AttachedView:
             )
 
     def close(self) -> None:
+        """Leave the view, and listen to the module no longer."""
         self.leave()
         for hook in self._hooks:
             hook.remove()

@@ -39,6 +39,7 @@ class Rounds:
         self._since = now
 
     def exchange_over(self) -> None:
+        """An exchange is over; a step follows."""
         assert self._since is not None, "an exchange follows a step"
         now = perf_counter()
         self._exchanges.append(now - self._since)
@@ -46,6 +47,7 @@ class Rounds:
 
     @property
     def are_enough(self) -> bool:
+        """Whether as many rounds as it takes have been measured."""
         return len(self._exchanges) == ROUNDS
 
     def found(self) -> int:

@@ -278,11 +278,13 @@ class Session:
         return flat.view(-1)
 
     def delivered(self, name: str) -> bool:
+        """Whether this step's gradient of a parameter is there."""
         b, i = self._place[name]
         return self._slots[b][i] is not None
 
     @property
     def all_delivered(self) -> bool:
+        """Whether this step's gradients of all parameters are there."""
         return not any(self._missing)
 
     def nothing(self, name: str) -> Tensor:

@@ -28,12 +28,9 @@ from gradwire.warmup import Warmup
 
 
 class TunedHandle(Handle):
-    """A model whose plan is found while it trains."""
+    """A model whose plan is found while it trains. tuner: who finds it, once it has begun."""
 
-    def tune(self, tuner: Tuner) -> TunedHandle:
-        """Made by `attach`."""
-        self.tuner = tuner
-        return self
+    tuner: Tuner | None = None
 
     def state_dict(self) -> dict[str, object]:
         """This rank's residuals, all as what is added to the next gradients: it loads under any
@@ -44,11 +41,15 @@ class TunedHandle(Handle):
 
     def adopt(self, plan: Plan) -> None:
         super().adopt(plan)
-        self.tuner.close()
+        self._close_tuner()
 
     def detach(self) -> None:
-        self.tuner.close()
+        self._close_tuner()
         super().detach()
+
+    def _close_tuner(self) -> None:
+        if self.tuner is not None:
+            self.tuner.close()
 
 
 def attach(
@@ -143,11 +144,12 @@ def attach(
         warmup=warmup, scaler=scaler, seed=seed, timeout_seconds=timeout_seconds,
         wants_machines=only_profiled or plan == "auto", planes=planes, optimizer=optimizer,
         strict=strict, guard=plan == "auto" if guard is None else guard,
+        kind=TunedHandle if plan == "auto" and not only_profiled else Handle,
     )  # fmt: skip
     if only_profiled:
         profile_only.profile_and_exit(module, handle)
         return handle
-    if plan != "auto":
+    if not isinstance(handle, TunedHandle):
         return handle
     try:
         usual = usual_strategies(handle._session)
@@ -155,9 +157,8 @@ def attach(
     except Exception:
         handle.detach()
         raise
-    handle.__class__ = TunedHandle
-    assert isinstance(handle, TunedHandle)
-    return handle.tune(Tuner(module, handle, wanted))
+    handle.tuner = Tuner(module, handle, wanted)
+    return handle
 
 
 def _refuse_float64(module: nn.Module) -> None:

@@ -59,10 +59,12 @@ class Race:
 
     @property
     def is_round_over(self) -> bool:
+        """Whether each contestant has had its turn."""
         return not self._turns
 
     @property
     def is_over(self) -> bool:
+        """Whether no more is to be learnt by racing on."""
         only_baselines = self._rounds > 0 and set(self._left) <= set(self.baselines)
         fewest, most = self.rounds
         spent = sum(map(sum, self.seconds.values()))

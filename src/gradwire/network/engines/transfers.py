@@ -41,6 +41,7 @@ class Rows(NamedTuple):
         return Rows(start, value)
 
     def of_row(self, row: int) -> Numbers:
+        """The values of one row."""
         return self.value[self.start[row] : self.start[row + 1]]
 
 

@@ -61,10 +61,12 @@ class Crossing:
 
     @cached_property
     def source(self) -> Numbers:
+        """The leaf that each flow leaves."""
         return self.fabric.leaf_of[self.flows.src[self.which]]
 
     @cached_property
     def target(self) -> Numbers:
+        """The leaf that each flow goes to."""
         return self.fabric.leaf_of[self.flows.dst[self.which]]
 
     @property

@@ -27,7 +27,7 @@ from gradwire.moves import (
     ReduceScatter,
 )
 
-Numbers: TypeAlias = "list[Tensor]"
+Tensors: TypeAlias = "list[Tensor]"
 """Of each parameter, of a region: 1-D."""
 Messages: TypeAlias = "list[list[Tensor]]"
 """Of each leaf, its contributions: 1-D uint8."""
@@ -57,8 +57,8 @@ class StageMoves:
     _rooms: kernels.Scratch = field(default_factory=kernels.Scratch)
 
     def of_numbers(
-        self, at: Site, x: Numbers
-    ) -> tuple[Move, Callable[[Tensor], Numbers]]:  # fmt: skip
+        self, at: Site, x: Tensors
+    ) -> tuple[Move, Callable[[Tensor], Tensors]]:  # fmt: skip
         """A move of numbers, and how to read what arrives."""
         circle, group = at.circle, at.circle.group
         had, next_ = self._before(at), self._after(at)
@@ -120,15 +120,15 @@ class StageMoves:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def _mean(self, at: Site, total: Tensor, region: Region) -> Numbers:
+    def _mean(self, at: Site, total: Tensor, region: Region) -> Tensors:
         mean = self._room(at, "mean", total.numel(), torch.float32)
         torch.div(total, at.circle.size, out=mean)
         return split(mean, region)
 
-    def _kept(self, at: Site, numbers: Tensor, region: Region) -> Numbers:
+    def _kept(self, at: Site, numbers: Tensor, region: Region) -> Tensors:
         return split(self._room(at, "kept", numbers.numel(), self.dtype).copy_(numbers), region)
 
-    def _whole(self, at: Site, arrived: Tensor, theirs: Sequence[Region]) -> Numbers:
+    def _whole(self, at: Site, arrived: Tensor, theirs: Sequence[Region]) -> Tensors:
         region = self._after(at).region
         whole = split(self._room(at, "whole", elements(region), self.dtype), region)
         for own, part in zip(theirs, arrived):
@@ -192,17 +192,17 @@ def elements(region: Region) -> int:
     return sum(end - begin for begin, end in region)
 
 
-def split(flat: Tensor, region: Region) -> Numbers:
-    """Numbers that lie end to end, by parameter."""
+def split(flat: Tensor, region: Region) -> Tensors:
+    """Tensors that lie end to end, by parameter."""
     sizes = [end - begin for begin, end in region]
     return list(torch.split(flat[: sum(sizes)], sizes))
 
 
-def cuts(x: Numbers, region: Region, part: Region) -> Numbers:
+def cuts(x: Tensors, region: Region, part: Region) -> Tensors:
     """A part of a region's numbers."""
     return [
         own[begin - start : end - start] for own, (start, _), (begin, end) in zip(x, region, part)
     ]
 
 
-__all__ = ["Leaf", "Messages", "Numbers", "Site", "StageMoves", "alone", "cuts", "elements"]
+__all__ = ["Leaf", "Messages", "Site", "StageMoves", "Tensors", "alone", "cuts", "elements"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from gradwire.layout.stage_moves import Messages, Numbers, Site, StageMoves, alone
+from gradwire.layout.stage_moves import Messages, Site, StageMoves, Tensors, alone
 from gradwire.layout.stages import StageLayout
 from gradwire.local import Stages
 from gradwire.moves import Move
@@ -28,7 +28,7 @@ class Walk(Stages):
         self._plan, self._rank, self._tasks = plan, rank, plan.path.tasks
         self._moves = StageMoves(plan, dtype, device)
         self._take: Callable[[Tensor], None] | None = None
-        self._numbers: Numbers = []
+        self._numbers: Tensors = []
         self._messages: Messages = []
 
     @abstractmethod

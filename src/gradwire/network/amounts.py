@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints, Reals
+
 Amounts = NDArray[Any]  # of int64, or of Python's numbers
 _FITS = 1 << 62
 
@@ -28,7 +30,7 @@ def scaled(amount: Amounts, factor: int | Amounts) -> Amounts:
     return amount.astype(object) * factor
 
 
-def parts_of(unit: int, divisors: NDArray[np.int64]) -> Amounts:
+def parts_of(unit: int, divisors: Ints) -> Amounts:
     """unit // divisors, which divide it."""
     values, which = np.unique(divisors, return_inverse=True)
     return numbers([unit // int(value) for value in values])[which.reshape(-1)]
@@ -43,14 +45,14 @@ def reduced(amount: Amounts, unit: int) -> tuple[Amounts, int]:
     return (scaled(found, 1) if found.dtype == object else found), unit // common
 
 
-def as_bytes(amount: Amounts, unit: int) -> NDArray[np.float64]:
+def as_bytes(amount: Amounts, unit: int) -> Reals:
     """As near as floating-point numbers are."""
     if amount.dtype != object and unit < _FITS:
         return amount / unit
     return np.array([int(value) / unit for value in amount], np.float64)
 
 
-def shrunk(amount: Amounts, unit: int) -> tuple[NDArray[np.int64], float]:
+def shrunk(amount: Amounts, unit: int) -> tuple[Ints, float]:
     """Nearly the same in 64 bits, with another unit: for what only compares them."""
     if amount.dtype != object and unit < _FITS:
         return amount, float(unit)

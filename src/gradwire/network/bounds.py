@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,7 @@ def bounds(flows: Flows, topology: Fabric) -> Bounds:
     return Bounds(float(fabric.sum()), float(hosts.sum()), float(total))
 
 
-def _crossing(
-    flows: Flows, step: Numbers, part_of: Numbers, up: Numbers, down: Numbers
-) -> list[NDArray[np.float64]]:
+def _crossing(flows: Flows, step: Ints, part_of: Ints, up: Ints, down: Ints) -> list[Reals]:
     """Of flows between parts: out of one, and into the other."""
     far = part_of[flows.src] != part_of[flows.dst]
     size, when = flows.bytes[far], step[far]
@@ -64,7 +60,7 @@ def _crossing(
     ]
 
 
-def _seconds(step: Numbers, place: Numbers, bytes: Numbers, rates: Numbers) -> NDArray[np.float64]:
+def _seconds(step: Ints, place: Ints, bytes: Ints, rates: Ints) -> Reals:
     """[steps, places]: of all that one place sends, or receives, at its rate. Infinite where
     bytes must pass and nothing does."""
     steps = int(step.max(initial=-1)) + 1
@@ -74,7 +70,7 @@ def _seconds(step: Numbers, place: Numbers, bytes: Numbers, rates: Numbers) -> N
         return np.where(sums > 0, 8.0 * sums / rates, 0.0)
 
 
-def _longest(steps: int, parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+def _longest(steps: int, parts: list[Reals]) -> Reals:
     """Of each step, over all places of all parts."""
     found = np.zeros(steps)
     for own in parts:

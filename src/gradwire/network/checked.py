@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints, Reals
 
-Numbers = NDArray[np.int64]
-Reals = NDArray[np.float64]
 _MOST = 1e20
 """Of any number: sums and products of what is below stay finite."""
 
 
-def whole(name: str, values: ArrayLike, end: int = 1 << 63, least: int = 0) -> Numbers:
+def whole(name: str, values: ArrayLike, end: int = 1 << 63, least: int = 0) -> Ints:
     """One row of whole numbers from `least` to below `end`, one after the other in memory;
     NetworkError for anything else."""
     rule = f"whole numbers from {least} to {end - 1}"

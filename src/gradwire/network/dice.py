@@ -9,11 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
 
-def draws(seed: int, count: int) -> NDArray[np.int64]:
+def draws(seed: int, count: int) -> Ints:
     """One for each index below count, 0 to 2**32 - 1."""
     with np.errstate(over="ignore"):
         key = _mixed(np.array([(seed + _GOLDEN) & _WORD], np.uint64))
@@ -21,9 +23,9 @@ def draws(seed: int, count: int) -> NDArray[np.int64]:
         return (_mixed(key + steps) >> np.uint64(32)).astype(np.int64)
 
 
-def pick(drawn: NDArray[np.int64], count: NDArray[np.int64] | int) -> NDArray[np.int64]:
+def pick(drawn: Ints, count: Ints | int) -> Ints:
     """One below count, by what was drawn."""
-    picked: NDArray[np.int64] = drawn * count >> 32
+    picked: Ints = drawn * count >> 32
     return picked
 
 

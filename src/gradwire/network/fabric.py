@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints
 from gradwire.network.checked import same_length, whole
 
 if TYPE_CHECKING:
     from gradwire.network.flows import Flows
 
-Numbers = NDArray[np.int64]
 NO_LINK = -1
 _FASTEST = 10**18  # bits per second
 _MOST_UPLINKS, _MOST_LINKS = 1 << 20, 1 << 28
@@ -58,14 +58,14 @@ class Fabric:
     of links in the order of `links`. NetworkError for columns that do not fit together.
     """
 
-    leaf_of: Numbers
-    pod_of: Numbers
+    leaf_of: Ints
+    pod_of: Ints
     uplinks: tuple[tuple[str, int], ...]
-    plane_of: Numbers
+    plane_of: Ints
     cores: int
-    host_up: Numbers
-    host_down: Numbers
-    rates: Numbers
+    host_up: Ints
+    host_down: Ints
+    rates: Ints
 
     def __post_init__(self) -> None:
         count("cores", self.cores, 0)
@@ -115,22 +115,22 @@ class Fabric:
         return int(self.host_up.shape[1])
 
     @property
-    def up(self) -> Numbers:
+    def up(self) -> Ints:
         """Rates from leaves, [leaves, uplinks]."""
         return self._rates_of(0)
 
     @property
-    def down(self) -> Numbers:
+    def down(self) -> Ints:
         """Rates to leaves, [leaves, uplinks]."""
         return self._rates_of(1)
 
     @property
-    def core_up(self) -> Numbers:
+    def core_up(self) -> Ints:
         """Rates from switches to cores, [pods, uplinks, cores]."""
         return self._rates_of(2)
 
     @property
-    def core_down(self) -> Numbers:
+    def core_down(self) -> Ints:
         """Rates from cores to switches, [pods, uplinks, cores]."""
         return self._rates_of(3)
 
@@ -158,7 +158,7 @@ class Fabric:
 
     # -- paths -----------------------------------------------------------------------------
 
-    def hops(self, source: Numbers, target: Numbers, path: NDArray[np.integer]) -> Numbers:
+    def hops(self, source: Ints, target: Ints, path: NDArray[np.integer]) -> Ints:
         """Which links paths between leaves take, [paths, 4]: numbers of `links`, or NO_LINK."""
         n, low, high = len(self.uplinks), *self._sizes
         crosses = self.pod_of[source] != self.pod_of[target]
@@ -173,12 +173,12 @@ class Fabric:
             found[:, column] = np.where(crosses, start + switch * self.cores + core, NO_LINK)
         return found
 
-    def paths(self, source: Numbers, target: Numbers) -> Numbers:
+    def paths(self, source: Ints, target: Ints) -> Ints:
         """How many there are between leaves, whether they work or not."""
         far = self.pod_of[source] != self.pod_of[target]
         return len(self.uplinks) * np.where(far, self.cores, 1)
 
-    def pairs(self, source: Numbers, target: Numbers) -> tuple[tuple[Numbers, Numbers], Numbers]:
+    def pairs(self, source: Ints, target: Ints) -> tuple[tuple[Ints, Ints], Ints]:
         """The different pairs of leaves, in order, and which of them each one is."""
         numbers = source * self.leaves + target
         if self.leaves > _MANY_LEAVES:
@@ -189,7 +189,7 @@ class Fabric:
         which = (np.cumsum(there) - 1)[numbers]
         return np.divmod(np.flatnonzero(there), self.leaves), which
 
-    def path_rates(self, source: Numbers, target: Numbers) -> Numbers:
+    def path_rates(self, source: Ints, target: Ints) -> Ints:
         """The slowest link of every path between leaves, [pairs, paths]; 0: it cannot be used.
         The pairs are all within a pod, or all between pods."""
         ends = np.minimum(self.up[source], self.down[target])
@@ -199,7 +199,7 @@ class Fabric:
         between = np.minimum(self.core_up[pods[0]], self.core_down[pods[1]])
         return np.minimum(ends[:, :, None], between).reshape(len(source), -1)
 
-    def usable_paths(self, source: Numbers, target: Numbers) -> Numbers:
+    def usable_paths(self, source: Ints, target: Ints) -> Ints:
         """How many every pair of leaves has."""
         (a, b), which = self.pairs(source, target)
         found = np.zeros(len(a), np.int64)
@@ -261,7 +261,7 @@ class Fabric:
         """Links up from leaves, and up from switches."""
         return self.leaves * len(self.uplinks), self.pods * len(self.uplinks) * self.cores
 
-    def _rates_of(self, tier: int) -> Numbers:
+    def _rates_of(self, tier: int) -> Ints:
         low, high = self._sizes
         start = (0, low, 2 * low, 2 * low + high)[tier]
         if tier < 2:

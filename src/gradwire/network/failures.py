@@ -7,18 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import shrunk
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.checked import same_length, whole
 from gradwire.network.fabric import EVERY, Fabric, Link, count
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.loads import add_loads
 from gradwire.network.native import columns, core, tiers
 from gradwire.network.routes import Routes
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +25,8 @@ class Failures:
     hosts have no other path; moved: pieces that went. before: seconds where nothing failed."""
 
     what: Sequence[tuple[Link, ...]]
-    seconds: NDArray[np.float64]
-    moved: Numbers
+    seconds: Reals
+    moved: Ints
     before: float
 
 
@@ -85,7 +83,7 @@ def sweep(
     return Failures(sets, slowest * 8 / unit, moved, routes.fabric_seconds)
 
 
-def _between(routes: Routes) -> tuple[tuple[Numbers, Numbers, Numbers, Numbers], float]:
+def _between(routes: Routes) -> tuple[tuple[Ints, Ints, Ints, Ints], float]:
     """Source, target, amount and path of pieces between leaves, and the unit of amounts."""
     own, leaf = routes.path >= 0, routes.fabric.leaf_of
     flow = routes.flow[own]
@@ -95,7 +93,7 @@ def _between(routes: Routes) -> tuple[tuple[Numbers, Numbers, Numbers, Numbers],
     return (*ends, amount[own], routes.path[own]), unit
 
 
-def _around(routes: Routes, failed: Numbers, seed: int) -> tuple[float, int]:
+def _around(routes: Routes, failed: Ints, seed: int) -> tuple[float, int]:
     """The same for one set, slowly: seconds, and how many went."""
     rates = routes.fabric.rates.copy()
     rates[failed] = 0

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradwire.errors import NetworkError
-
-Column = NDArray[np.int64]
+from gradwire.network.arrays import Ints
 
 
 class Flow(NamedTuple):
@@ -73,12 +72,12 @@ class Flows:
         """Some of them, in their order."""
         return Flows(self.src[which], self.dst[which], self.bytes[which], self.step[which])
 
-    def steps(self) -> list[list[Column]]:
+    def steps(self) -> list[list[Ints]]:
         """Rows of each step, in groups of steps that are alike: the same flows in the same
         order."""
         order = np.argsort(self.step, kind="stable")
         begins = np.flatnonzero(np.diff(self.step[order], prepend=-1))
-        alike: dict[object, list[Column]] = {}
+        alike: dict[object, list[Ints]] = {}
         for rows in np.split(order, begins[1:]) if len(order) else ():
             own = np.stack([self.src[rows], self.dst[rows], self.bytes[rows]])
             alike.setdefault(own.tobytes(), []).append(rows)
@@ -102,7 +101,7 @@ def joined(parts: Sequence[Flows]) -> Flows:
     return Flows(*(np.concatenate(own) if own else np.zeros(0, np.int64) for own in columns))
 
 
-def _whole(name: str, values: ArrayLike) -> Column:
+def _whole(name: str, values: ArrayLike) -> Ints:
     try:
         given = np.asarray(values)
     except ValueError:  # rows of different lengths

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.routes import Routes
 
-Seconds = NDArray[np.float64]
 _CELL, _GAP, _TEXT, _MOST = 9, 28, 13, 64  # pixels; leaves that are drawn at most
 
 
@@ -48,20 +47,18 @@ def heatmap(routes: Mapping[str, Routes]) -> str:
     ])  # fmt: skip
 
 
-def _loads(routes: Routes) -> Seconds:
+def _loads(routes: Routes) -> Reals:
     """[up and down, leaves, uplinks]: seconds that each link is busy."""
     fabric = routes.fabric
     low = fabric.leaves * len(fabric.uplinks)
     rates = fabric.rates[: 2 * low].astype(float)
     amount = routes.loads.amount[: 2 * low].astype(float) * 8 / routes.loads.unit
     busy = np.divide(amount, rates, out=np.zeros_like(amount), where=rates > 0)
-    by_way: Seconds = busy.reshape(2, fabric.leaves, -1)
+    by_way: Reals = busy.reshape(2, fabric.leaves, -1)
     return by_way
 
 
-def _cells(
-    grid: Seconds, leaves: NDArray[np.int64], left: int, top: int, fullest: float, way: str
-) -> list[str]:
+def _cells(grid: Reals, leaves: Ints, left: int, top: int, fullest: float, way: str) -> list[str]:
     found = []
     for y, (leaf, row) in enumerate(zip(leaves.tolist(), grid.tolist())):
         for x, seconds in enumerate(row):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.checked import same_length, whole
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import Fabric
 from gradwire.network.native import core, tiers
 
-Numbers = NDArray[np.int64]
-
 
 def least_loaded(
-    fabric: Fabric, source: Numbers, target: Numbers, amount: Numbers, seed: int,
-    load: NDArray[np.float64] | None = None, local: bool = False,
-) -> Numbers:  # fmt: skip
+    fabric: Fabric, source: Ints, target: Ints, amount: Ints, seed: int,
+    load: Reals | None = None, local: bool = False,
+) -> Ints:  # fmt: skip
     """A path for each piece between leaves, in the order given: the one whose slowest link, with
     the piece, is done first; of equal ones by the sum of its links, then any.
 
@@ -41,9 +39,7 @@ def least_loaded(
     return path
 
 
-def _check_paths(
-    fabric: Fabric, source: Numbers, target: Numbers, load: NDArray[np.float64]
-) -> None:
+def _check_paths(fabric: Fabric, source: Ints, target: Ints, load: Reals) -> None:
     is_load = load.dtype == np.float64 and load.flags.c_contiguous
     if not is_load or load.shape != fabric.rates.shape:
         raise NetworkError(
@@ -58,9 +54,9 @@ def _check_paths(
 
 
 def least_loaded_twin(
-    fabric: Fabric, source: Numbers, target: Numbers, amount: Numbers, seed: int,
-    load: NDArray[np.float64], local: bool,
-) -> Numbers:  # fmt: skip
+    fabric: Fabric, source: Ints, target: Ints, amount: Ints, seed: int,
+    load: Reals, local: bool,
+) -> Ints:  # fmt: skip
     """The same paths, slowly: piece after piece in Python."""
     found = np.zeros(len(source), np.int64)
     drawn = draws(seed, len(source))
@@ -80,12 +76,12 @@ def least_loaded_twin(
     return found
 
 
-def _overall(waits: NDArray[np.float64], cores: int, drawn: int) -> int:
+def _overall(waits: Reals, cores: int, drawn: int) -> int:
     """The path whose slowest link is done first."""
     return _first(waits.max(1), waits.cumsum(1)[:, -1], drawn)
 
 
-def _locally(waits: NDArray[np.float64], cores: int, drawn: int) -> int:
+def _locally(waits: Reals, cores: int, drawn: int) -> int:
     """The uplink that is done first, then the core's."""
     own = waits.reshape(-1, cores, waits.shape[1])
     uplink = _first(own[:, :, 0].min(1), np.zeros(len(own)), drawn)
@@ -94,7 +90,7 @@ def _locally(waits: NDArray[np.float64], cores: int, drawn: int) -> int:
     return uplink * cores + _first(own[uplink, :, 2], np.zeros(cores), drawn)
 
 
-def _first(longest: NDArray[np.float64], total: NDArray[np.float64], drawn: int) -> int:
+def _first(longest: Reals, total: Reals, drawn: int) -> int:
     """The least, looked at from a drawn one on."""
     start = int(pick(np.array([drawn]), len(longest))[0])
     order = np.roll(np.arange(len(longest)), -start)

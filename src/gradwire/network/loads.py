@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints
 from gradwire.network.fabric import NO_LINK, Fabric
 
-Numbers = NDArray[np.int64]
 EXACT = 2.0**62  # sums of int64 stay below; beyond, Python's own numbers
 _AT_ONCE = 1 << 22  # paths
 
@@ -23,21 +23,21 @@ _AT_ONCE = 1 << 22  # paths
 class Loads(NamedTuple):
     """On every link, in the order of `fabric.links`: amount, in 1/unit bytes."""
 
-    amount: NDArray[np.int64]
+    amount: Ints
     unit: int
 
 
 class Spread(NamedTuple):
     """Some pairs of leaves, all in one pod or none, and what each sends over all its paths."""
 
-    source: Numbers
-    target: Numbers
-    amount: NDArray[np.int64]
-    weights: Numbers  # [pairs, paths]
+    source: Ints
+    target: Ints
+    amount: Ints
+    weights: Ints  # [pairs, paths]
 
 
 def loads(
-    fabric: Fabric, source: Numbers, target: Numbers, path: Numbers, amount: Numbers, unit: int,
+    fabric: Fabric, source: Ints, target: Ints, path: Ints, amount: Ints, unit: int,
     spread: NDArray[np.bool_],
 ) -> Loads:  # fmt: skip
     """Of pieces between leaves, by a path each, or spread; amounts in 1/unit bytes."""
@@ -57,16 +57,14 @@ def loads(
     return Loads(load, unit * finer)
 
 
-def weights(fabric: Fabric, source: Numbers, target: Numbers) -> Numbers:
+def weights(fabric: Fabric, source: Ints, target: Ints) -> Ints:
     """Rates of paths, [pairs, paths], as small whole numbers; pairs all in one pod, or none."""
     rates = fabric.path_rates(source, target)
-    shared: Numbers = np.gcd.reduce(rates, axis=1)
+    shared: Ints = np.gcd.reduce(rates, axis=1)
     return rates // np.maximum(shared, 1)[:, None]
 
 
-def _spreads(
-    fabric: Fabric, source: Numbers, target: Numbers, amount: NDArray[np.int64]
-) -> Iterator[Spread]:
+def _spreads(fabric: Fabric, source: Ints, target: Ints, amount: Ints) -> Iterator[Spread]:
     """Pair by pair: what flows between the same leaves shares its paths."""
     ends, which = fabric.pairs(source, target)
     sums = np.zeros(len(ends[0]), amount.dtype)
@@ -80,7 +78,7 @@ def _spreads(
             yield Spread(a, b, sums[some], weights(fabric, a, b))
 
 
-def add_loads(load: NDArray[Any], hops: Numbers, amount: NDArray[Any]) -> None:
+def add_loads(load: NDArray[Any], hops: Ints, amount: NDArray[Any]) -> None:
     """Adds what takes these hops, [pieces, 4] (`Fabric.hops`), to the load of every link."""
     for column in hops.T:
         taken = column != NO_LINK

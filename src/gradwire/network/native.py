@@ -8,10 +8,10 @@ import os
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from gradwire.network.fabric import Fabric
+    from gradwire.network.arrays import Ints
+from gradwire.network.fabric import Fabric
 
 VARIABLE, TWIN = "GRADWIRE_KERNELS", "twin"  # as of gradwire.kernels
 TOO_MANY, TOO_LATE = 1, 2  # why send_packets stopped, else 0
@@ -80,7 +80,7 @@ def core() -> NetworkCore | None:
     return None if os.environ.get(VARIABLE) == TWIN else _loaded()
 
 
-def columns(*given: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def columns(*given: Ints) -> list[Ints]:
     """As the extension reads them: keep them until it is done."""
     return [np.ascontiguousarray(column, np.int64) for column in given]
 

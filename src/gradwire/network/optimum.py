@@ -14,20 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.fabric import NO_LINK, Fabric
 from gradwire.network.flows import Flows
-
-Numbers = NDArray[np.int64]
-Parts = NDArray[np.float64]
 
 
 class Shares(NamedTuple):
     """Of pairs of leaves, the part of their bytes by each path, [pairs, paths]; seconds: of the
     link between switches that is done last."""
 
-    source: Numbers
-    target: Numbers
-    part: Parts
+    source: Ints
+    target: Ints
+    part: Reals
     seconds: float
 
 
@@ -58,12 +56,12 @@ def best_shares(flows: Flows, topology: Fabric) -> Shares:
 class _Block(NamedTuple):
     """Pairs of leaves, all in a pod or none, with a variable for each class of paths."""
 
-    rows: Numbers  # of pairs
-    of_path: Numbers  # the class of each path
-    many: Numbers  # paths of each class
+    rows: Ints  # of pairs
+    of_path: Ints  # the class of each path
+    many: Ints  # paths of each class
     works: NDArray[np.bool_]  # [pairs, classes]
-    link: Numbers  # [pairs, classes, hops]
-    seconds: Parts  # [pairs, classes, hops]: on this link, of all that the pair sends
+    link: Ints  # [pairs, classes, hops]
+    seconds: Reals  # [pairs, classes, hops]: on this link, of all that the pair sends
 
 
 class _Classes:
@@ -78,9 +76,7 @@ class _Classes:
         if fabric.cores:
             self.core = _alike(high.reshape(-1, fabric.cores).T)
 
-    def block(
-        self, source: Numbers, target: Numbers, sums: Parts, rows: Numbers, far: bool
-    ) -> _Block:
+    def block(self, source: Ints, target: Ints, sums: Reals, rows: Ints, far: bool) -> _Block:
         fabric = self.fabric
         uplinks = np.bincount(self.uplink)
         of_path, many = self.uplink, uplinks
@@ -95,18 +91,18 @@ class _Classes:
         shape = len(rows), len(first)
         a, b = (np.repeat(leaf, shape[1]) for leaf in (source, target))
         link = fabric.hops(a, b, np.tile(first, shape[0])).reshape(*shape, 4)
-        rates: Numbers = np.where(link == NO_LINK, 1, fabric.rates[link])
+        rates: Ints = np.where(link == NO_LINK, 1, fabric.rates[link])
         with np.errstate(divide="ignore"):
             seconds = sums[:, None, None] * 8 / rates / sharing
         return _Block(rows, of_path, many, rates.min(axis=2) > 0, link, seconds)
 
 
-def _alike(columns: Numbers) -> Numbers:
+def _alike(columns: Ints) -> Ints:
     """The class of each row: equal rows have the same."""
     return np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _solved(blocks: list[_Block], links: int) -> tuple[Parts, float]:
+def _solved(blocks: list[_Block], links: int) -> tuple[Reals, float]:
     """Parts, block by block, and min t: each pair's parts are 1 together, no link is busy longer
     than t."""
     sparse, linprog = _scipy()

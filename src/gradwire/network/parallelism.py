@@ -11,15 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.document import TOML, Document
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints
 from gradwire.network.flows import Flows
 from gradwire.network.workload import Workload
 from gradwire.schema import Number, Table, Whole, broken
 
-Numbers = NDArray[np.int64]
 FORWARD, BACKWARD, RING = range(3)
 """What flows between ranks: activations, their gradients, the model's gradients."""
 
@@ -62,7 +61,7 @@ class Parallelism:
         """That goes around a ring at a time."""
         return -(-self.gradient_bytes // (self.buckets * self.dp))
 
-    def rank(self, replica: Numbers, stage: Numbers, t: Numbers) -> Numbers:
+    def rank(self, replica: Ints, stage: Ints, t: Ints) -> Ints:
         """The rank at each place: replica, pipeline stage and tensor-parallel part."""
         return (stage * self.dp + replica) * self.tp + t
 
@@ -103,7 +102,7 @@ def connections(job: Parallelism) -> Flows:
     )  # fmt: skip
 
 
-def _grid(job: Parallelism, stages: int) -> tuple[Numbers, Numbers, Numbers]:
+def _grid(job: Parallelism, stages: int) -> tuple[Ints, Ints, Ints]:
     """Replica, stage and place in the tensor-parallel group, of so many stages' ranks."""
     stage, rest = np.divmod(np.arange(stages * job.dp * job.tp), job.dp * job.tp)
     replica, t = np.divmod(rest, job.tp)
@@ -120,15 +119,15 @@ class _Step:
         if job.dp > 1:
             self._rings(last)
 
-    def _compute(self) -> list[list[Numbers]]:
+    def _compute(self) -> list[list[Ints]]:
         """Work of every stage and replica, in the order one forward, one backward (Narayanan et
         al. 2021, figure 4), with messages between stages. The last backward pass of each stage:
         its parts, [stages][buckets], of each replica."""
         job, workload = self.job, self.workload
-        sent: dict[tuple[int, int, int], Numbers] = {}  # kind, stage, microbatch: of each replica
+        sent: dict[tuple[int, int, int], Ints] = {}  # kind, stage, microbatch: of each replica
         queues = [_order(job, stage) for stage in range(job.pp)]
-        previous: list[Numbers | None] = [None] * job.pp
-        last: list[list[Numbers]] = [[] for _ in range(job.pp)]
+        previous: list[Ints | None] = [None] * job.pp
+        last: list[list[Ints]] = [[] for _ in range(job.pp)]
         while any(queues):
             for stage, queue in enumerate(queues):
                 while queue and self._is_there(queue[0], stage, sent):
@@ -149,23 +148,23 @@ class _Step:
         return last
 
     def _is_there(
-        self, task: tuple[int, int], stage: int, sent: dict[tuple[int, int, int], Numbers]
+        self, task: tuple[int, int], stage: int, sent: dict[tuple[int, int, int], Ints]
     ) -> bool:
         kind, batch = task
         first = 0 if kind == FORWARD else self.job.pp - 1
         return stage == first or (kind, stage, batch) in sent
 
     def _receive(
-        self, kind: int, stage: int, batch: int, rows: Numbers,
-        sent: dict[tuple[int, int, int], Numbers],
+        self, kind: int, stage: int, batch: int, rows: Ints,
+        sent: dict[tuple[int, int, int], Ints],
     ) -> None:  # fmt: skip
         arrived = sent.get((kind, stage, batch))
         if arrived is not None:
             self.workload.wait(arrived, np.repeat(rows, self.job.tp))
 
     def _send(
-        self, kind: int, stage: int, batch: int, rows: Numbers,
-        sent: dict[tuple[int, int, int], Numbers],
+        self, kind: int, stage: int, batch: int, rows: Ints,
+        sent: dict[tuple[int, int, int], Ints],
     ) -> None:  # fmt: skip
         job, each = self.job, self.job.dp * self.job.tp
         to = stage + 1 if kind == FORWARD else stage - 1
@@ -176,14 +175,14 @@ class _Step:
         self.workload.wait(np.repeat(rows, job.tp), message)
         sent[kind, to, batch] = message
 
-    def _rings(self, last: list[list[Numbers]]) -> None:
+    def _rings(self, last: list[list[Ints]]) -> None:
         """Bucket after bucket: in each step a rank sends on what came in the one before."""
         job, each = self.job, self.job.dp * self.job.tp
         first = 2 * (job.pp - 1) * each
         shift = np.roll(np.arange(each).reshape(job.dp, job.tp), 1, axis=0).reshape(-1)
         for stage, parts in enumerate(last):
             own = first + stage * each + np.arange(each)
-            before: Numbers | None = None
+            before: Ints | None = None
             for ready in parts:
                 for turn in range(2 * (job.dp - 1)):
                     rows = self.workload.send(own, job.part_bytes)

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints
 from gradwire.network.fabric import count
 from gradwire.network.flows import Flows
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,6 @@ class Placement:
         return far
 
     @cached_property
-    def _columns(self) -> tuple[Numbers, Numbers]:
+    def _columns(self) -> tuple[Ints, Ints]:
         host = np.array(self.host, np.int64)
         return host, host if self.machine is None else np.array(self.machine, np.int64)

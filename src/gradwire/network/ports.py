@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.fabric import EVERY, Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.loads import weights
 
-Numbers = NDArray[np.int64]
-Bytes = NDArray[np.float64]
 
-
-def all_rates(fabric: Fabric) -> Numbers:
+def all_rates(fabric: Fabric) -> Ints:
     """Bits per second of every link: those of the fabric, then up by each port of every host,
     then down."""
     return np.concatenate([
@@ -22,8 +19,8 @@ def all_rates(fabric: Fabric) -> Numbers:
 
 
 def ports(
-    fabric: Fabric, flows: Flows, flow: Numbers, path: Numbers, amount: Bytes
-) -> tuple[Bytes, Bytes]:
+    fabric: Fabric, flows: Flows, flow: Ints, path: Ints, amount: Reals
+) -> tuple[Reals, Reals]:
     """Of pieces of flows: bytes that hosts send and receive, [hosts, ports] each. What stays
     below a leaf is shared by ports as fast as they are."""
     found = np.zeros((2, *fabric.host_up.shape))
@@ -34,7 +31,7 @@ def ports(
     return found[0], found[1]
 
 
-def port_shares(fabric: Fabric, source: Numbers, target: Numbers, path: Numbers) -> Bytes:
+def port_shares(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> Reals:
     """Of each piece, the part by each port."""
     if fabric.planes == 1:
         return np.ones((len(path), 1))
@@ -50,5 +47,5 @@ def port_shares(fabric: Fabric, source: Numbers, target: Numbers, path: Numbers)
             own = weights(fabric, leaf[source[rows]], leaf[target[rows]]).astype(float)
             by_uplink = own.reshape(len(rows), len(fabric.uplinks), -1).sum(2)
             found[rows] = by_uplink @ (fabric.plane_of[:, None] == np.arange(fabric.planes))
-    shares: Bytes = found / found.sum(1, keepdims=True)
+    shares: Reals = found / found.sum(1, keepdims=True)
     return shares

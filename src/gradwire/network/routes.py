@@ -9,15 +9,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.network.amounts import as_bytes
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.fabric import BELOW, EVERY, Fabric, Link
 from gradwire.network.flows import Flows
 from gradwire.network.loads import Loads, loads
 from gradwire.network.ports import ports
 
-Numbers = NDArray[np.int64]
 Amount = int | Fraction
 
 
@@ -40,9 +39,9 @@ class Routes:
 
     fabric: Fabric
     flows: Flows
-    flow: Numbers
-    path: Numbers
-    amount: Numbers
+    flow: Ints
+    path: Ints
+    amount: Ints
     unit: int = 1
 
     # -- counts ----------------------------------------------------------------------------
@@ -123,22 +122,22 @@ class Routes:
             yield Routes(self.fabric, self.flows, *columns, self.unit)
 
     @property
-    def _leaves(self) -> tuple[Numbers, Numbers]:
+    def _leaves(self) -> tuple[Ints, Ints]:
         """Of each piece."""
         leaf_of = self.fabric.leaf_of
         return leaf_of[self.flows.src[self.flow]], leaf_of[self.flows.dst[self.flow]]
 
     @cached_property
-    def _paths_of_pieces(self) -> Numbers:
+    def _paths_of_pieces(self) -> Ints:
         """0, 1, or all that can be used."""
-        found: Numbers = (self.path != BELOW).astype(np.int64)
+        found: Ints = (self.path != BELOW).astype(np.int64)
         spread = np.flatnonzero(self.path == EVERY)
         source, target = (leaf[spread] for leaf in self._leaves)
         found[spread] = self.fabric.usable_paths(source, target)
         return found
 
 
-def _longest(bytes: NDArray[np.float64], rates: Numbers) -> float:
+def _longest(bytes: Reals, rates: Ints) -> float:
     """Seconds of what is done last, at bits per second."""
     busy = bytes > 0
     return float((bytes[busy] / rates[busy]).max(initial=0.0)) * 8

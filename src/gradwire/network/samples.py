@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.network.arrays import Reals
 from gradwire.network.bounds import bounds
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
@@ -17,14 +17,12 @@ from gradwire.network.routing.ecmp_k import EcmpK
 from gradwire.network.routing.route import route, scheme_of
 from gradwire.network.routing.scheme import Crossing, Scheme
 
-Seconds = NDArray[np.float64]
-
 
 def samples(
     flows: Flows | Iterable[Flow | tuple[int, ...]], topology: Fabric,
     scheme: str | Scheme = "ecmp", number: int = 1000, seed: int = 0,
     hosts: bool = False,
-) -> Seconds:  # fmt: skip
+) -> Reals:  # fmt: skip
     """`fabric_seconds` of `route(flows, topology, scheme, seed + i)` for each i below `number`,
     [number]; hosts: of each step what hosts' own links need, if that is longer. Hashed schemes
     take 5 ns a flow and seed. NetworkError as of `route`."""
@@ -40,7 +38,7 @@ def samples(
     return found
 
 
-def _of_step(flows: Flows, topology: Fabric, scheme: Scheme, number: int, seed: int) -> Seconds:
+def _of_step(flows: Flows, topology: Fabric, scheme: Scheme, number: int, seed: int) -> Reals:
     first = route(flows, topology, scheme, seed).fabric_seconds
     parts = _parts(scheme)
     if core() is not None and parts and float(flows.bytes.sum(dtype=float)) * parts < EXACT:
@@ -56,7 +54,7 @@ def _parts(scheme: Scheme) -> int:
     return scheme.k if isinstance(scheme, EcmpK) else 0
 
 
-def _hashed(crossing: Crossing, parts: int, number: int, seed: int) -> Seconds:
+def _hashed(crossing: Crossing, parts: int, number: int, seed: int) -> Reals:
     native, usable = core(), crossing.usable
     assert native is not None
     table, pair = usable.table, usable.pair

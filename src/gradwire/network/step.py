@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from gradwire.network.arrays import Ints
 from gradwire.network.demand import MoveLike, Pattern, flows_between
-from gradwire.network.engines.transfers import Numbers
 from gradwire.network.placement import Placement
 from gradwire.network.workload import Workload
 
@@ -52,7 +52,7 @@ def workload_of(
     at least, is over. A lane takes its buckets in their order. algorithms: as of
     `demand.flows_of`. NetworkError as of `demand.flows_of`."""
     ranks = placement.ranks
-    workload, lanes = Workload(ranks), dict[int, Numbers]()
+    workload, lanes = Workload(ranks), dict[int, Ints]()
     workload.work(backward_seconds, 1)
     for bucket in buckets:
         begin = workload.work(bucket.before_seconds, ranks)

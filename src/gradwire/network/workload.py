@@ -15,10 +15,11 @@ import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.checked import each, real, same_length, whole
 from gradwire.network.engines.flow import uses_of
 from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.transfers import Numbers, Reals, Rows, Transfers
+from gradwire.network.engines.transfers import Rows, Transfers
 from gradwire.network.fabric import BELOW, Fabric, count
 from gradwire.network.flows import Flows, joined
 from gradwire.network.placement import Placement
@@ -42,11 +43,11 @@ class Workload:
         self._before, self._after = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         self._connections = list[Flows]()
         self._steps = self._connected = 0
-        self._known = dict[tuple[int, bytes, bytes], Numbers]()
+        self._known = dict[tuple[int, bytes, bytes], Ints]()
 
     # -- what there is -----------------------------------------------------------------------
 
-    def connect(self, flows: Flows) -> Numbers:
+    def connect(self, flows: Flows) -> Ints:
         """Connections between ranks, and their numbers. bytes: that they are routed for. Those of
         one step are used at the same time, and routed together."""
         last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
@@ -62,26 +63,26 @@ class Workload:
         self._steps = int(own.step.max(initial=self._steps - 1)) + 1
         return numbers
 
-    def work(self, seconds: float | Reals, rows: int) -> Numbers:
+    def work(self, seconds: float | Reals, rows: int) -> Ints:
         """So many rows, each of its own seconds or all of the same."""
         nobody = np.full(count("rows of work", rows, 0, _MOST), NOBODY)
         own = real("seconds of work", np.atleast_1d(seconds))
         return self._add(nobody, each("seconds", own, rows), np.zeros_like(nobody))
 
-    def send(self, connection: Numbers, bytes: int | Numbers) -> Numbers:
+    def send(self, connection: Ints, bytes: int | Ints) -> Ints:
         """A message on each, which is cut as the connection's bytes are."""
         own = whole("connections", connection, self._connected)
         size = each("bytes", whole("bytes of messages", np.atleast_1d(bytes)), len(own))
         return self._add(own, np.zeros(len(own)), size)
 
-    def wait(self, before: Numbers, after: Numbers) -> None:
+    def wait(self, before: Ints, after: Ints) -> None:
         """Row by row: what comes after begins when what is before has ended."""
         before, after = (whole("rows that wait", rows, self.rows) for rows in (before, after))
         same_length(before=before, after=after)
         self._before.append(before)
         self._after.append(after)
 
-    def exchange(self, begin: Numbers, flows: Flows, lane: int = 0) -> Numbers:
+    def exchange(self, begin: Ints, flows: Flows, lane: int = 0) -> Ints:
         """A collective, between ranks. A rank's messages of a step begin when all that it sent
         and got in the step before has arrived.
 
@@ -101,9 +102,9 @@ class Workload:
             gate[ranks] = after
         return gate
 
-    def _by_step(self, flows: Flows, lane: int) -> Iterator[tuple[Numbers, Numbers]]:
+    def _by_step(self, flows: Flows, lane: int) -> Iterator[tuple[Ints, Ints]]:
         """Rows of flows, and their connections."""
-        steps = list[tuple[int, Numbers, Numbers]]()
+        steps = list[tuple[int, Ints, Ints]]()
         for alike in flows.steps():
             own = flows[alike[0]]
             key = lane, own.src.tobytes(), own.dst.tobytes()
@@ -113,7 +114,7 @@ class Workload:
         for _, rows, connection in sorted(steps, key=lambda step: step[0]):
             yield rows, connection
 
-    def _add(self, connection: Numbers, seconds: Reals, bytes: Numbers) -> Numbers:
+    def _add(self, connection: Ints, seconds: Reals, bytes: Ints) -> Ints:
         rows = self.rows + np.arange(len(connection))
         self.rows += len(connection)
         self._connection.append(connection)
@@ -205,8 +206,8 @@ class _Pieces(NamedTuple):
     part: of its bytes. What stays on its machine is one piece of none.
     """
 
-    start: Numbers
-    source: Numbers
-    target: Numbers
-    path: Numbers
+    start: Ints
+    source: Ints
+    target: Ints
+    path: Ints
     part: Reals

@@ -23,7 +23,7 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.groups import Machines
-from gradwire.layout.stage_moves import Numbers, cuts
+from gradwire.layout.stage_moves import Tensors, cuts
 from gradwire.layout.stages import Leaf, Region, StageLayout, in_order
 from gradwire.layout.walk import Walk
 from gradwire.local import LATER_RESIDUALS, Stages
@@ -112,7 +112,7 @@ class BucketStages(Walk):
         self._damage: PayloadError | None = None
         # What is compressed at once is clipped there, in the same pass.
         self._is_clipped = scale == 1.0 or not self._tasks[0].is_local
-        given: Numbers = list(context.gradients)
+        given: Tensors = list(context.gradients)
         clip = scale != 1.0 and self._is_clipped
         self._numbers = [x.float() * scale for x in given] if clip else given
         context._snapshot()
@@ -236,7 +236,7 @@ class BucketStages(Walk):
         self._damage = self._damage or error
         return False
 
-    def _sums(self, number: int, region: Region) -> Numbers:
+    def _sums(self, number: int, region: Region) -> Tensors:
         return [
             self._room(f"{number} sum {p}", 4 * (end - begin), self._device(number)).view(
                 torch.float32
@@ -244,7 +244,7 @@ class BucketStages(Walk):
             for p, (begin, end) in enumerate(region)
         ]
 
-    def _add_up(self, leaf: Leaf, messages: list[Tensor], parts: Numbers) -> bool:
+    def _add_up(self, leaf: Leaf, messages: list[Tensor], parts: Tensors) -> bool:
         """The mean of one leaf's contributions; False if one is damaged."""
         views = [self._plan.layout(leaf).views(message) for message in messages]
         try:

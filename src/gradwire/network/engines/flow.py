@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.network.amounts import as_bytes
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.transfers import Numbers, Reals, Rows, Transfers
+from gradwire.network.engines.transfers import Rows, Transfers
 from gradwire.network.fabric import EVERY, NO_LINK, Fabric
 from gradwire.network.loads import weights
 from gradwire.network.ports import all_rates, port_shares
@@ -44,16 +45,14 @@ def transfers_of(routes: Routes) -> Transfers:
     )  # fmt: skip
 
 
-def uses_of(
-    fabric: Fabric, source: Numbers, target: Numbers, path: Numbers
-) -> tuple[Numbers, Numbers, Reals]:
+def uses_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Ints, Ints, Reals]:
     """Which transfer between hosts, by its path, uses which link with which part of its rate,
     transfer by transfer: rows, links, parts."""
     own = np.arange(len(path))
     share = port_shares(fabric, source, target, path)
     ports = share.shape[1]
     first = len(fabric.rates)
-    rows, links, parts = [np.repeat(own, ports)] * 2, list[Numbers](), [share.reshape(-1)] * 2
+    rows, links, parts = [np.repeat(own, ports)] * 2, list[Ints](), [share.reshape(-1)] * 2
     for start, host in ((first, source), (first + fabric.hosts * ports, target)):
         links.append((start + host[:, None] * ports + np.arange(ports)).reshape(-1))
     a, b = fabric.leaf_of[source], fabric.leaf_of[target]
@@ -78,7 +77,7 @@ def uses_of(
     return row[order], link[order], part[order]
 
 
-def _barriers(step: Numbers) -> tuple[int, Rows]:
+def _barriers(step: Ints) -> tuple[int, Rows]:
     """Between steps, which do not fall: how many barriers come after the transfers, and which
     transfers and barriers follow which."""
     n = len(step)

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Reals
 from gradwire.network.engines.maxmin_twin import rates_twin, run_twin
-from gradwire.network.engines.transfers import Reals, Transfers
+from gradwire.network.engines.transfers import Transfers
 from gradwire.network.native import FlowSet, core
 
 

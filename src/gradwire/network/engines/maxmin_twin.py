@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gradwire.network.engines.transfers import Reals, Transfers
+from gradwire.network.arrays import Ints, Reals
+from gradwire.network.engines.transfers import Transfers
 
 
-def rates_twin(transfers: Transfers, active: NDArray[np.int64]) -> Reals:
+def rates_twin(transfers: Transfers, active: Ints) -> Reals:
     """Bytes per second of the active ones; 0 of others."""
     left = transfers.rate.copy()
     rate = np.zeros(len(transfers))

@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.network import native
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.engines import packet_twin
 from gradwire.network.engines.transport import CHOICES, Connections, Transport
 from gradwire.network.fabric import BELOW, EVERY, Link, count
@@ -31,7 +31,6 @@ from gradwire.network.ports import all_rates, port_shares
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing
 
-Numbers = NDArray[np.int64]
 MOST_PACKETS = 1 << 30
 """Of a run; those that are sent again count again. It takes five to thirty minutes."""
 MOST_UNDER_WAY = 1 << 26
@@ -47,9 +46,9 @@ class Sent(NamedTuple):
     order of `pieces`, which are rows of the routes; longest_wait: seconds at each link; events:
     packets at ends of links and notices at senders; dropped, marked: packets."""
 
-    seconds: NDArray[np.float64]
-    pieces: Numbers
-    longest_wait: NDArray[np.float64]
+    seconds: Reals
+    pieces: Ints
+    longest_wait: Reals
     events: int
     dropped: int
     marked: int
@@ -139,7 +138,7 @@ def _given(how: Transport, seed: int) -> native.Transport:
     )  # fmt: skip
 
 
-def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Numbers, Connections]:
+def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Ints, Connections]:
     """Rows of the routes, and the connections of each, in the engine's order."""
     flows = routes.flows
     row, bytes, path = _by_port(routes)
@@ -165,7 +164,7 @@ def _connections(routes: Routes, how: Transport, seed: int) -> tuple[Numbers, Co
     )  # fmt: skip
 
 
-def _by_port(routes: Routes) -> tuple[Numbers, Numbers, Numbers]:
+def _by_port(routes: Routes) -> tuple[Ints, Ints, Ints]:
     """Row, bytes and path of every connection. What stays below a leaf is shared by ports as fast
     as they are; instead of a path it has BELOW - port."""
     row, bytes = np.arange(len(routes.flow)), _whole_bytes(routes)
@@ -187,7 +186,7 @@ def _by_port(routes: Routes) -> tuple[Numbers, Numbers, Numbers]:
     )
 
 
-def _whole_bytes(routes: Routes) -> Numbers:
+def _whole_bytes(routes: Routes) -> Ints:
     """Of pieces: together a flow's bytes, each within one of its part."""
     order = np.argsort(routes.flow, kind="stable")
     is_large = max(routes.unit, routes.amount.astype(np.float64).sum()) >= 1 << 62

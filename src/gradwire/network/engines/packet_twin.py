@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, Fabric
 from gradwire.network.native import TOO_LATE, TOO_MANY
@@ -17,7 +17,6 @@ from gradwire.network.native import TOO_LATE, TOO_MANY
 if TYPE_CHECKING:
     from gradwire.network.engines.transport import Connections, Transport
 
-Numbers = NDArray[np.int64]
 _PINNED, _RANDOM, _ROTATING, _RECYCLED = range(4)
 _TRIES = 64
 
@@ -94,9 +93,9 @@ class _Stopped(Exception):
 
 
 def run(
-    connections: Connections, fabric: Fabric, rates: Numbers, fails: Numbers, how: Transport,
+    connections: Connections, fabric: Fabric, rates: Ints, fails: Ints, how: Transport,
     seed: int, limits: tuple[int, int],
-) -> tuple[Numbers, Numbers, tuple[int, int, int, int]]:  # fmt: skip
+) -> tuple[Ints, Ints, tuple[int, int, int, int]]:  # fmt: skip
     """Picoseconds at which each has arrived, -1: never; the longest wait at each link; events,
     dropped and marked packets, and why it stopped. limits: packets, picoseconds."""
     engine = _Engine(connections, fabric, rates, fails, how, seed, limits)
@@ -111,7 +110,7 @@ def run(
 
 class _Engine:
     def __init__(
-        self, connections: Connections, fabric: Fabric, rates: Numbers, fails: Numbers,
+        self, connections: Connections, fabric: Fabric, rates: Ints, fails: Ints,
         how: Transport, seed: int, limits: tuple[int, int],
     ) -> None:  # fmt: skip
         self.all, self.fabric, self.how, self.seed = connections, fabric, how, seed

@@ -6,24 +6,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints, Reals
 from gradwire.network.checked import real, same_length, whole
 
-Numbers = NDArray[np.int64]
-Reals = NDArray[np.float64]
 _MOST = 1 << 32  # the extension's numbers of transfers, links and uses
 
 
 class Rows(NamedTuple):
     """Rows of different lengths: row i is value[start[i] : start[i + 1]]."""
 
-    start: Numbers
-    value: Numbers
+    start: Ints
+    value: Ints
 
     @staticmethod
-    def of(row: Numbers, value: Numbers, rows: int) -> Rows:
+    def of(row: Ints, value: Ints, rows: int) -> Rows:
         """Of values and the row of each, which does not fall."""
         start = np.zeros(rows + 1, np.int64)
         np.cumsum(np.bincount(row, minlength=rows), out=start[1:])
@@ -40,7 +38,7 @@ class Rows(NamedTuple):
             )
         return Rows(start, value)
 
-    def of_row(self, row: int) -> Numbers:
+    def of_row(self, row: int) -> Ints:
         """The values of one row."""
         return self.value[self.start[row] : self.start[row + 1]]
 

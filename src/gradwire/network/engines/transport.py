@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints
 from gradwire.network.fabric import count
 
-Numbers = NDArray[np.int64]
 Spraying = Literal["random", "rotating", "recycled"]
 CHOICES: tuple[str, ...] = ("pinned", *get_args(Spraying))
 _LONGEST = 1000.0  # seconds: what may be waited for
@@ -79,13 +76,13 @@ def _within(name: str, value: float, least: float, most: float) -> None:
 class Connections(NamedTuple):
     """Columns, by step and then by start: what the engine reads."""
 
-    source: Numbers
-    target: Numbers
-    bytes: Numbers
-    path: Numbers
-    choice: Numbers
-    start: Numbers
-    step: Numbers
-    counts: Numbers
-    pair: Numbers
-    table: Numbers | None
+    source: Ints
+    target: Ints
+    bytes: Ints
+    path: Ints
+    choice: Ints
+    start: Ints
+    step: Ints
+    counts: Ints
+    pair: Ints
+    table: Ints | None

@@ -152,7 +152,7 @@ def _yaml(text: str) -> Any:
 
 
 def _in_order(name: str) -> list[str | int]:
-    """Numbers in names by their value."""
+    """Ints in names by their value."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gradwire.network.arrays import Ints
 from gradwire.network.flows import Flows
-from gradwire.network.patterns.parts import Numbers, checked, steps
+from gradwire.network.patterns.parts import checked, steps
 
 
 def halving_doubling(ranks: int, bytes: int) -> Flows:
@@ -17,7 +18,7 @@ def halving_doubling(ranks: int, bytes: int) -> Flows:
     return steps(_steps(ranks, bytes))
 
 
-def _steps(ranks: int, bytes: int) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+def _steps(ranks: int, bytes: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     power = 1 << (ranks.bit_length() - 1)
     rest = np.arange(power, ranks)
     whole = np.full(len(rest), bytes)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints
 from gradwire.network.fabric import count
 from gradwire.network.flows import Flows
-
-Numbers = NDArray[np.int64]
 
 
 def checked(ranks: int, bytes: int) -> None:
@@ -19,20 +17,20 @@ def checked(ranks: int, bytes: int) -> None:
     count("bytes", bytes)
 
 
-def parts(bytes: int, ranks: int) -> Numbers:
+def parts(bytes: int, ranks: int) -> Ints:
     """As even as whole bytes can be: the first ones have one more."""
     least, more = divmod(bytes, ranks)
     return least + (np.arange(ranks) < more)
 
 
-def all_pairs(ranks: int) -> tuple[Numbers, Numbers]:
+def all_pairs(ranks: int) -> tuple[Ints, Ints]:
     """Source and target, to the next rank first: who sends in this order meets nobody at a
     receiver, as everybody would at rank 0."""
     source, far = np.divmod(np.arange(ranks * ranks), ranks)
     return source, (source + far) % ranks
 
 
-def steps(rows: Iterable[tuple[Numbers, Numbers, Numbers]]) -> Flows:
+def steps(rows: Iterable[tuple[Ints, Ints, Ints]]) -> Flows:
     """Of source, target and bytes of each step; without those of no bytes, or to oneself."""
     made = list(rows)
     if not made:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gradwire.network.arrays import Ints
 from gradwire.network.flows import Flows
-from gradwire.network.patterns.parts import Numbers, checked, parts, steps
+from gradwire.network.patterns.parts import checked, parts, steps
 
 
 def ring(ranks: int, bytes: int) -> Flows:
@@ -29,7 +30,7 @@ def ring_gather(ranks: int, bytes: int) -> Flows:
     return steps(_round(np.full(ranks, bytes), ranks - 1))
 
 
-def _round(sizes: Numbers, many: int) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+def _round(sizes: Ints, many: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     rank = np.arange(len(sizes))
     for step in range(many):
         yield rank, (rank + 1) % len(sizes), sizes[(rank - step) % len(sizes)]

@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from gradwire.network.arrays import Ints
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Numbers, Scheme
+from gradwire.network.routing.scheme import Crossing, Scheme
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Ecmp(Scheme):
         return crossing.hashed(1, seed)
 
 
-def _by_one_hash(crossing: Crossing, drawn: Numbers) -> Numbers:
+def _by_one_hash(crossing: Crossing, drawn: Ints) -> Ints:
     """The same random number chooses the uplink, and the core above."""
     usable, cores = crossing.usable, crossing.fabric.cores
     path = usable.path(np.arange(len(drawn)), pick(drawn, usable.counts))

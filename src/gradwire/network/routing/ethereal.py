@@ -19,10 +19,11 @@ from typing import ClassVar
 import numpy as np
 
 from gradwire.network.amounts import parts_of, scaled
+from gradwire.network.arrays import Ints
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Numbers, Scheme, refuse_unequal
+from gradwire.network.routing.scheme import Crossing, Scheme, refuse_unequal
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Ethereal(Scheme):
         return crossing.cut(flow[bytes > 0], path[bytes > 0], bytes[bytes > 0], 1)
 
 
-def _turns(crossing: Crossing, dice: np.random.Generator) -> tuple[Numbers, Numbers]:
+def _turns(crossing: Crossing, dice: np.random.Generator) -> tuple[Ints, Ints]:
     """Of each flow its place among those from the same host to the same leaf, in any order, and
     how many those are. NetworkError if their sizes differ by more than a hundredth."""
     sizes, source = (c[crossing.which] for c in (crossing.flows.bytes, crossing.flows.src))

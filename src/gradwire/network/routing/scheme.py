@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.member import Member
 from gradwire.network.amounts import reduced, scaled, shrunk
+from gradwire.network.arrays import Ints
 from gradwire.network.colouring import Side
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, NO_LINK, Fabric
@@ -21,7 +21,6 @@ from gradwire.network.least_loaded import least_loaded
 from gradwire.network.loads import add_loads
 from gradwire.network.routes import Routes
 
-Numbers = NDArray[np.int64]
 MOST_PARTS = 1 << 16
 """Of one flow: source ports are as many."""
 
@@ -30,17 +29,17 @@ class Usable(NamedTuple):
     """The paths that work of each flow: how many, and, unless they are the first, a table of
     pairs of leaves, [pairs, paths], in which they come first, and the pair of each flow."""
 
-    counts: Numbers
-    table: Numbers | None = None
-    pair: Numbers | None = None
+    counts: Ints
+    table: Ints | None = None
+    pair: Ints | None = None
 
-    def path(self, flow: Numbers, number: Numbers) -> Numbers:
+    def path(self, flow: Ints, number: Ints) -> Ints:
         """Of flows, the usable path with a number from 0."""
         if self.table is None or self.pair is None:
             return number
         return self.table[self.pair[flow], number]
 
-    def of(self, flow: int) -> Numbers:
+    def of(self, flow: int) -> Ints:
         """All of a flow."""
         number = np.arange(self.counts[flow])
         return self.path(np.full(len(number), flow), number)
@@ -54,18 +53,18 @@ class Crossing:
     flows: Flows
 
     @cached_property
-    def which(self) -> Numbers:
-        """Numbers of flows."""
+    def which(self) -> Ints:
+        """Ints of flows."""
         leaf_of = self.fabric.leaf_of
         return np.flatnonzero(leaf_of[self.flows.src] != leaf_of[self.flows.dst])
 
     @cached_property
-    def source(self) -> Numbers:
+    def source(self) -> Ints:
         """The leaf that each flow leaves."""
         return self.fabric.leaf_of[self.flows.src[self.which]]
 
     @cached_property
-    def target(self) -> Numbers:
+    def target(self) -> Ints:
         """The leaf that each flow goes to."""
         return self.fabric.leaf_of[self.flows.dst[self.which]]
 
@@ -76,7 +75,7 @@ class Crossing:
         return Side.of(self.source, pods), Side.of(self.target, pods)
 
     @property
-    def sizes(self) -> Numbers:
+    def sizes(self) -> Ints:
         """In bytes."""
         return self.flows.bytes[self.which]
 
@@ -96,7 +95,7 @@ class Crossing:
             counts[rows] = works.sum(1)
         return Usable(counts[pair], table, pair)
 
-    def pinned(self, path: Numbers) -> Routes:
+    def pinned(self, path: Ints) -> Routes:
         """A path for each of them, whole."""
         return self.cut(np.arange(len(self.which)), path, self.sizes, 1)
 
@@ -107,7 +106,7 @@ class Crossing:
         path = self.usable.path(one, pick(draws(seed, len(one)), counts))
         return self.cut(one, path, self.sizes[one], parts)
 
-    def cut(self, one: Numbers, path: Numbers, amount: Numbers, unit: int) -> Routes:
+    def cut(self, one: Ints, path: Ints, amount: Ints, unit: int) -> Routes:
         """Pieces, in 1/unit bytes, of them; `one` counts from the first that leaves its leaf."""
         amount, unit = reduced(amount, unit)
         leaf_of = self.fabric.leaf_of
@@ -126,7 +125,7 @@ class Crossing:
         if len(differs):
             refuse_unequal(self, 0, int(differs[0]))
 
-    def around_failures(self, one: Numbers, path: Numbers, amount: Numbers, seed: int) -> Numbers:
+    def around_failures(self, one: Ints, path: Ints, amount: Ints, seed: int) -> Ints:
         """Paths, where those of pieces that fail are others, where least is; the rest stay."""
         source, target = self.source[one], self.target[one]
         amount = shrunk(amount, 1)[0]

@@ -7,21 +7,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.arrays import Ints
 from gradwire.network.colouring import Side, colour
-
-Numbers = NDArray[np.int64]
 
 
 class Share(NamedTuple):
     """Parts of edges: of which, by which way, how much in 1/unit of it."""
 
-    edge: Numbers
-    way: Numbers
-    part: Numbers
+    edge: Ints
+    way: Ints
+    part: Ints
     unit: int
 
 
-def whole(left: Side, right: Side, weights: Numbers, seed: int) -> Share:
+def whole(left: Side, right: Side, weights: Ints, seed: int) -> Share:
     """No edge is cut: of a vertex of d edges weight * ceil(d / sum of weights) are on a way."""
     edges = np.arange(len(left.vertex))
     of_colour = np.repeat(np.arange(len(weights)), weights)
@@ -29,7 +28,7 @@ def whole(left: Side, right: Side, weights: Numbers, seed: int) -> Share:
     return Share(edges, way, np.ones(len(edges), np.int64), 1)
 
 
-def exact(left: Side, right: Side, weights: Numbers, seed: int) -> Share:
+def exact(left: Side, right: Side, weights: Ints, seed: int) -> Share:
     """At most D * weight / sum of weights on a way of any vertex, D being the most edges of one,
     and few edges cut.
 
@@ -64,7 +63,7 @@ def exact(left: Side, right: Side, weights: Numbers, seed: int) -> Share:
 
 def _needed(
     chosen: NDArray[np.bool_], left: NDArray[np.int32], right: NDArray[np.int32],
-    degrees: list[NDArray[np.int64]], most: int,
+    degrees: list[Ints], most: int,
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Of chosen edges those without which a vertex would have more than `most` others."""
     needed = chosen.copy()
@@ -81,7 +80,7 @@ def _needed(
     return needed
 
 
-def _line(rows: int, weights: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def _line(rows: int, weights: Ints) -> tuple[Ints, Ints, Ints]:
     """`rows` edges end to end, cut at the shares of ways: row, way and size of each part."""
     unit = int(weights.sum())
     ends = np.cumsum(weights) * rows

@@ -8,10 +8,11 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from gradwire.errors import NetworkError
+from gradwire.network.arrays import Ints
 from gradwire.network.fabric import EVERY, Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Numbers, Scheme
+from gradwire.network.routing.scheme import Crossing, Scheme
 
 Order = Literal["ideal", "random", "rotating"]
 
@@ -52,13 +53,13 @@ class Spray(Scheme):
         return crossing.cut(one, crossing.usable.path(one, number), amount, 1)
 
 
-def _random(packets: Numbers, paths: Numbers, dice: np.random.Generator) -> Numbers:
+def _random(packets: Ints, paths: Ints, dice: np.random.Generator) -> Ints:
     """[flows, paths]: packets by each."""
     chances = (np.arange(paths.max(initial=0)) < paths[:, None]) / paths[:, None]
     return dice.multinomial(packets, chances)
 
 
-def _rotating(packets: Numbers, paths: Numbers, dice: np.random.Generator) -> Numbers:
+def _rotating(packets: Ints, paths: Ints, dice: np.random.Generator) -> Ints:
     """[flows, paths]: packets by each."""
     number = np.arange(paths.max(initial=0))
     place = (number - dice.integers(0, paths)[:, None]) % paths[:, None]

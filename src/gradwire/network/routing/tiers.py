@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.network.amounts import scaled
+from gradwire.network.arrays import Ints
 from gradwire.network.colouring import Side
 from gradwire.network.routing.scheme import Crossing
 from gradwire.network.routing.shares import Share
 from gradwire.network.routing.wrap import wrapped
 
-Numbers = NDArray[np.int64]
-Method = Callable[[Side, Side, Numbers, int], Share]
+Method = Callable[[Side, Side, Ints, int], Share]
 _MOST = 1024  # parts that unequal rates are rounded to
 
 
@@ -28,8 +28,8 @@ class Ways(NamedTuple):
     """What a way so far leads to: numbers, and what each is worth."""
 
     parent: int
-    number: Numbers
-    weight: Numbers
+    number: Ints
+    weight: Ints
 
 
 class Tier(NamedTuple):
@@ -72,7 +72,7 @@ def _tiers(crossing: Crossing) -> Iterator[Tier]:
         yield Tier(far, Side.alone(source), Side.alone(target), ways)
 
 
-def _below(crossing: Crossing, chosen: NDArray[np.bool_], rate: Numbers) -> Iterator[Tier]:
+def _below(crossing: Crossing, chosen: NDArray[np.bool_], rate: Ints) -> Iterator[Tier]:
     """Planes, and the uplinks of each, by the rate of each uplink; 0: it leads nowhere."""
     fabric, flows = crossing.fabric, crossing.flows
     plane = np.arange(fabric.planes)
@@ -112,7 +112,7 @@ def _refined(share: Share, tier: Tier, method: Method, seed: int) -> Share:
     )  # fmt: skip
 
 
-def _wrapped(left: Side, right: Side, parts: Numbers, weights: Numbers, seed: int) -> Share:
+def _wrapped(left: Side, right: Side, parts: Ints, weights: Ints, seed: int) -> Share:
     """Each pair of ends is a line."""
     ends = left.vertex.astype(np.int64) * len(right.group) + right.vertex
     pairs, line = np.unique(ends, return_inverse=True)
@@ -121,16 +121,16 @@ def _wrapped(left: Side, right: Side, parts: Numbers, weights: Numbers, seed: in
     return Share(own.one, own.path, own.amount, own.unit)
 
 
-def _fastest(there: Numbers, back: Numbers) -> Numbers:
+def _fastest(there: Ints, back: Ints) -> Ints:
     """The rate of each way, of rates [ends, ways] each way: its fastest links count, because what
     is slower failed."""
-    rate: Numbers = np.minimum(there.max(0), back.max(0))
+    rate: Ints = np.minimum(there.max(0), back.max(0))
     return rate
 
 
-def _weights(rate: Numbers) -> Numbers:
+def _weights(rate: Ints) -> Ints:
     """What each way is worth, as small whole numbers, by its rate."""
-    small: Numbers = rate // max(int(np.gcd.reduce(rate)), 1)
+    small: Ints = rate // max(int(np.gcd.reduce(rate)), 1)
     if small.sum(dtype=float) <= _MOST:
         return small
     rounded = np.maximum(np.rint(rate / rate.sum(dtype=float) * _MOST), 1)

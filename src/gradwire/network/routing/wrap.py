@@ -16,11 +16,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from gradwire.network.amounts import parts_of, reduced, scaled
+from gradwire.network.arrays import Ints
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.loads import EXACT, weights
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Numbers, Scheme
+from gradwire.network.routing.scheme import Crossing, Scheme
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,13 @@ class Wrap(Scheme):
 class Cut(NamedTuple):
     """Pieces: of which one, by which path, how much in 1/unit."""
 
-    one: Numbers
-    path: Numbers
-    amount: Numbers
+    one: Ints
+    path: Ints
+    amount: Ints
     unit: int
 
 
-def laid(crossing: Crossing, shares: Numbers, least: int, seed: int) -> Cut:
+def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Cut:
     """Flows on a line for each pair of leaves, by shares of its paths, [pairs, paths]. Hosts with
     ports on several planes send each flow by all of them, and each plane has its lines."""
     fabric = crossing.fabric
@@ -88,7 +89,7 @@ def laid(crossing: Crossing, shares: Numbers, least: int, seed: int) -> Cut:
     )  # fmt: skip
 
 
-def wrapped(line: Numbers, sizes: Numbers, shares: Numbers, first: Numbers, least: int = 0) -> Cut:
+def wrapped(line: Ints, sizes: Ints, shares: Ints, first: Ints, least: int = 0) -> Cut:
     """Things laid on lines, cut where shares end.
 
     line: which line each is on; shares [lines, paths]: whole numbers, of each path, not all 0;

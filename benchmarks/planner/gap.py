@@ -30,7 +30,7 @@ from gradwire.kernels.choices import undominated
 from gradwire.kernels.schedule import simulate_step
 from gradwire.planner.bytecomp import Option, Tensor, greedy
 from gradwire.planner.search import Alternatives, chosen, exhaust, search
-from gradwire.planner.timeline import Executor, Lane, machine, step_seconds, tensors
+from gradwire.planner.timeline import Executor, Resource, machine, step_seconds, tensors
 from gradwire.tasks import Path
 
 INSTANCES = 800
@@ -87,8 +87,8 @@ def instance(rng: random.Random) -> tuple[list[int], list[Alternatives], Executo
     sizes = [int(between(rng, 1e4, 2e7)) for _ in range(jobs)]
     plain = [p for p in PATHS if not p.compressions]
     coded = rng.sample([p for p in PATHS if p.compressions], OPTIONS - 1)
-    drawn: list[tuple[Path, Lane]] = [(rng.choice(plain), Lane.COMPUTE)]
-    drawn += [(path, rng.choice((Lane.COMPUTE, Lane.WORKERS))) for path in coded]
+    drawn: list[tuple[Path, Resource]] = [(rng.choice(plain), Resource.COMPUTE)]
+    drawn += [(path, rng.choice((Resource.COMPUTE, Resource.WORKERS))) for path in coded]
     options = [tuple(own.stages(p, size, lane) for p, lane in drawn) for size in sizes]
     wire = sum(stage.seconds for job in options for stage in job[0])
     ready = ready_seconds([rng.random() + 0.1 for _ in sizes], wire * between(rng, 0.1, 2.0))
@@ -171,10 +171,10 @@ def spread(gaps: Sequence[float]) -> dict[str, float]:
 # -- a model with all options ------------------------------------------------------------------
 
 NETWORKS = (
-    ("100 Gb/s, NVLink", 1.25e10, 1e11, (Lane.COMPUTE,)),
-    ("25 Gb/s, PCIe", 3.1e9, 1e10, (Lane.COMPUTE,)),
-    ("10 Gb/s, PCIe", 1.25e9, 1e10, (Lane.COMPUTE,)),
-    ("10 Gb/s, PCIe, both devices", 1.25e9, 1e10, (Lane.COMPUTE, Lane.WORKERS)),
+    ("100 Gb/s, NVLink", 1.25e10, 1e11, (Resource.COMPUTE,)),
+    ("25 Gb/s, PCIe", 3.1e9, 1e10, (Resource.COMPUTE,)),
+    ("10 Gb/s, PCIe", 1.25e9, 1e10, (Resource.COMPUTE,)),
+    ("10 Gb/s, PCIe, both devices", 1.25e9, 1e10, (Resource.COMPUTE, Resource.WORKERS)),
 )
 
 
@@ -186,7 +186,7 @@ def model(rng: random.Random) -> list[int]:
     return [2_048_000, *sizes]
 
 
-def large(name: str, cross: float, node: float, lanes: Sequence[Lane]) -> dict[str, object]:
+def large(name: str, cross: float, node: float, lanes: Sequence[Resource]) -> dict[str, object]:
     """8 machines of 8 ranks, two lanes of the conductor, 120 ms of backward."""
     rng = random.Random(1)
     own = Costs(8, 8, 1e-5, node, 3e-5, cross, 0.01, 2e-5, 1e10, 2e-5, 1e9)
@@ -233,7 +233,7 @@ def large(name: str, cross: float, node: float, lanes: Sequence[Lane]) -> dict[s
 def evaluation(lanes: int, jobs: int = 300, repeats: int = 2000) -> dict[str, float]:
     """encode, latency, wire, decode: by one call from Python, and inside."""
     rng = random.Random(1)
-    chain = (Lane.WORKERS, Lane.LATENCY, Lane.CROSS, Lane.WORKERS)
+    chain = (Resource.WORKERS, Resource.LATENCY, Resource.CROSS, Resource.WORKERS)
     options = [[[(lane, rng.random()) for lane in chain]] for _ in range(jobs)]
     own = tensors([0.3 * i for i in range(jobs)], options)
     whole = machine(own, Executor(lanes=lanes, cores=2.0, wire_demand=0.3, workers=2.0))

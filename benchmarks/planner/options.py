@@ -14,7 +14,7 @@ from gradwire.planner import tree
 from gradwire.planner.links import is_inside, loaded, starts
 from gradwire.planner.priced import Priced, PricedMove, Work
 from gradwire.planner.pricing import price
-from gradwire.planner.timeline import Lane, Stage
+from gradwire.planner.timeline import Resource, Stage
 from gradwire.tasks import Path
 from gradwire.topology import Cluster
 
@@ -58,12 +58,12 @@ class Costs:
             self.node_bytes_per_second, self.node_start_seconds,
         )  # fmt: skip
 
-    def stages(self, path: Path, elements: int, lane: Lane) -> tuple[Stage, ...]:
+    def stages(self, path: Path, elements: int, lane: Resource) -> tuple[Stage, ...]:
         """What a path costs a tensor; lane: where it compresses."""
         found = priced(path, elements, self.machines, self.ranks, self.density)
         return tuple(self._stages(found, lane))
 
-    def _stages(self, found: Priced, lane: Lane) -> Iterator[Stage]:
+    def _stages(self, found: Priced, lane: Resource) -> Iterator[Stage]:
         cluster = self.cluster
         for step in found.steps:
             if isinstance(step, PricedMove):
@@ -71,8 +71,8 @@ class Costs:
             else:
                 yield self._worked(step, lane)
 
-    def _worked(self, work: Work, lane: Lane) -> Stage:
-        gpu, encode = lane == Lane.COMPUTE, work.kind == "encode"
+    def _worked(self, work: Work, lane: Resource) -> Stage:
+        gpu, encode = lane == Resource.COMPUTE, work.kind == "encode"
         start = self.gpu_start_seconds if gpu else self.cpu_start_seconds
         rate = self.gpu_elements_per_second if gpu else self.cpu_elements_per_second
         share = 1.0 if encode else DECODE * work.contributions
@@ -80,8 +80,8 @@ class Costs:
 
 
 def _moved(move: PricedMove, cluster: Cluster) -> Iterator[Stage]:
-    link, late, rate = Lane.CROSS, cluster.cross_latency_seconds, cluster.cross_bits_per_second / 8
+    link, late, rate = Resource.CROSS, cluster.cross_latency_seconds, cluster.cross_bits_per_second / 8
     if is_inside(move, cluster):
-        link, late, rate = Lane.NODE, cluster.node_latency_seconds, cluster.node_bytes_per_second
-    yield Stage(Lane.LATENCY, late * starts(move.name, move.ranks, "gloo"), "wire")
+        link, late, rate = Resource.NODE, cluster.node_latency_seconds, cluster.node_bytes_per_second
+    yield Stage(Resource.LATENCY, late * starts(move.name, move.ranks, "gloo"), "wire")
     yield Stage(link, loaded(move, cluster) * move.busiest / rate, "wire")

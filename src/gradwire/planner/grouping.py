@@ -22,7 +22,7 @@ from itertools import accumulate
 from gradwire.planner.curves import Curve
 from gradwire.planner.search import Alternatives, lower_bound, search
 from gradwire.planner.stages import Bucketed, Stages
-from gradwire.planner.timeline import Executor, Job, Lane, Stage, step_seconds
+from gradwire.planner.timeline import Executor, Job, Resource, Stage, step_seconds
 
 WORTH = 1e-4  # of a step: less is no improvement
 _EFFORT = 1500  # timelines that moving borders may cost
@@ -233,9 +233,9 @@ def _least_stages(problem: Problem, option: str, elements: int) -> tuple[Stage, 
         min(_least(cost.wire.curve, most), rate),
     )
     return (
-        Stage(Lane.WORKERS, elements * _least(cost.encode.curve, most), "encode"),
+        Stage(Resource.WORKERS, elements * _least(cost.encode.curve, most), "encode"),
         Stage(problem.stages.link, elements * wire, "wire"),
-        Stage(Lane.WORKERS, elements * _least(cost.decode.curve, most), "decode"),
+        Stage(Resource.WORKERS, elements * _least(cost.decode.curve, most), "decode"),
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gradwire.planner.profile import Profile
-from gradwire.planner.timeline import Executor, Job, Lane, Stage
+from gradwire.planner.timeline import Executor, Job, Resource, Stage
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Stages:
     profile: Profile
 
     @cached_property
-    def link(self) -> Lane:
+    def link(self) -> Resource:
         """Which link ranks share: inside one machine, or between machines."""
-        return Lane.NODE if len(set(self.profile.hosts)) == 1 else Lane.CROSS
+        return Resource.NODE if len(set(self.profile.hosts)) == 1 else Resource.CROSS
 
     def of(self, bucket: Bucketed, strategy: str) -> tuple[Stage, ...]:
         """PlanError if the strategy was not measured."""
@@ -49,10 +49,10 @@ class Stages:
         encode, decode = cost.encode(bucket.elements), cost.decode(bucket.elements)
         share = encode / (encode + decode) if encode + decode > 0 else 1.0
         stages = (
-            Stage(Lane.WORKERS, encode + more * share, "encode"),
-            Stage(Lane.LATENCY, wire - link, "wire"),
+            Stage(Resource.WORKERS, encode + more * share, "encode"),
+            Stage(Resource.LATENCY, wire - link, "wire"),
             Stage(self.link, link, "wire"),
-            Stage(Lane.WORKERS, decode + more * (1 - share), "decode"),
+            Stage(Resource.WORKERS, decode + more * (1 - share), "decode"),
         )
         return tuple(stage for stage in stages if stage.seconds > 0)
 

@@ -7,7 +7,7 @@
 
 The rule is the conductor's (gradwire/runtime/conductor.py):
 
-- Lane l of the conductor takes jobs l, l + L, l + 2L, ... in this order. It waits until the job is
+- Resource l of the conductor takes jobs l, l + L, l + 2L, ... in this order. It waits until the job is
   ready, runs its stages one after the other, and takes the next.
 - Backward is work on COMPUTE. A job is ready when the work up to its `ready_seconds` is done.
 - Stages share what they run on, as fluids do: each of two on one link has half of it. WORKERS has
@@ -53,7 +53,7 @@ from gradwire.trace import Span, Trace
 Kind = Literal["encode", "wire", "decode"]
 
 
-class Lane(IntEnum):
+class Resource(IntEnum):
     """What a stage runs on."""
 
     LATENCY = 0  # nobody's: waiting
@@ -63,14 +63,14 @@ class Lane(IntEnum):
     CROSS = 4  # the link across machines
 
 
-LINKS = (Lane.NODE, Lane.CROSS)
-_GROUPS = {Lane.NODE: "node", Lane.CROSS: "cross"}
+LINKS = (Resource.NODE, Resource.CROSS)
+_GROUPS = {Resource.NODE: "node", Resource.CROSS: "cross"}
 
 
 class Stage(NamedTuple):
     """A piece of work of one job. seconds: at full speed."""
 
-    lane: Lane
+    lane: Resource
     seconds: float
     kind: Kind
 
@@ -152,7 +152,7 @@ class Timeline:
     executor: Executor
     end_seconds: float
     backward_end_seconds: float
-    busy_seconds: dict[Lane, float]
+    busy_seconds: dict[Resource, float]
     bubbles: tuple[tuple[float, float], ...]
     jobs: tuple[tuple[float, float], ...]
     spans: tuple[Span, ...]
@@ -168,7 +168,7 @@ class Timeline:
         return self.end_seconds - self.backward_end_seconds
 
     @property
-    def use(self) -> dict[Lane, float]:
+    def use(self) -> dict[Resource, float]:
         """The share of the time up to the end for which each lane had anything to do."""
         end = self.end_seconds or 1.0
         return {lane: busy / end for lane, busy in self.busy_seconds.items()}
@@ -186,7 +186,7 @@ def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:
     """
     times = _Times(jobs, executor)
     spans = tuple(times.spans(executor.lanes))
-    busy = {lane: _length(_union(times.on(lane))) for lane in Lane}
+    busy = {lane: _length(_union(times.on(lane))) for lane in Resource}
     busiest = max(LINKS, key=lambda lane: busy[lane])
     return Timeline(
         executor, times.end, times.backward_end, busy,
@@ -253,17 +253,17 @@ class _Times:
                 group = _GROUPS.get(stage.lane, "world")
                 yield Span(0, i % lanes, stage.kind, label, start, end, group=group)
 
-    def _each(self, lane: Lane) -> Iterable[tuple[int, Interval]]:
+    def _each(self, lane: Resource) -> Iterable[tuple[int, Interval]]:
         for i, job in enumerate(self.jobs):
             for stage, interval in zip(job.stages, self.stages[i]):
                 if stage.lane == lane and interval[1] > interval[0]:
                     yield i, interval
 
-    def on(self, lane: Lane) -> list[Interval]:
+    def on(self, lane: Resource) -> list[Interval]:
         own = [interval for _, interval in self._each(lane)]
-        return [(0.0, self.backward_end), *own] if lane == Lane.COMPUTE else own
+        return [(0.0, self.backward_end), *own] if lane == Resource.COMPUTE else own
 
-    def bubbles(self, link: Lane, lanes: int) -> Iterable[Interval]:
+    def bubbles(self, link: Resource, lanes: int) -> Iterable[Interval]:
         """Of each gap of the link: the time in which the lane of the job that ends it waited."""
         uses = sorted((interval, job) for job, interval in self._each(link))
         free = uses[0][0][1] if uses else 0.0

@@ -14,7 +14,7 @@ from gradwire.planner.priced import PricedMove
 from gradwire.planner.pricing import Size, price
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Stages
-from gradwire.planner.timeline import Lane
+from gradwire.planner.timeline import Resource
 from gradwire.strategy import Strategy
 
 
@@ -47,7 +47,7 @@ def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTr
                 f"{', '.join(bucket.names[:5])} travel as rows. Leave them out of the plan."
             )
         job = stages.job(bucketed(bucket, ready), known_as(profile, strategy))
-        waits = [s.seconds for s in job.stages if s.kind == "encode" or s.lane == Lane.LATENCY]
+        waits = [s.seconds for s in job.stages if s.kind == "encode" or s.lane == Resource.LATENCY]
         found.append(
             BucketTraffic(
                 number % plan.lanes, job.ready_seconds, sum(waits),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.planner.timeline import Lane, Stage
+from gradwire.planner.timeline import Resource, Stage
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "planner" / "options.py"
 
@@ -31,18 +31,18 @@ def test_all_paths_of_one_device_uncompressed_first(script: dict[str, Any]) -> N
 
 
 def test_an_all_reduce_is_its_formula(script: dict[str, Any], costs: Any) -> None:
-    late, moved = costs.stages(script["paths"]()[0], 1000, Lane.COMPUTE)
-    assert late == Stage(Lane.LATENCY, pytest.approx(14e-4), "wire")
-    assert moved == Stage(Lane.CROSS, pytest.approx(2 * 7 / 8 * 4000 / 1e9), "wire")
+    late, moved = costs.stages(script["paths"]()[0], 1000, Resource.COMPUTE)
+    assert late == Stage(Resource.LATENCY, pytest.approx(14e-4), "wire")
+    assert moved == Stage(Resource.CROSS, pytest.approx(2 * 7 / 8 * 4000 / 1e9), "wire")
 
 
 def test_compressing_is_on_the_lane_asked_for(script: dict[str, Any], costs: Any) -> None:
     (path,) = [
         p for p in script["paths"]() if str(p) == "compress@gpu, all_gather, decompress@gpu"
     ]
-    gpu, cpu = (costs.stages(path, 10_000, lane) for lane in (Lane.COMPUTE, Lane.WORKERS))
-    assert gpu[0] == Stage(Lane.COMPUTE, pytest.approx(2e-5 + 1e-6), "encode")
-    assert cpu[-1] == Stage(Lane.WORKERS, pytest.approx(3e-5 + 0.25 * 8 * 1e-5), "decode")
+    gpu, cpu = (costs.stages(path, 10_000, lane) for lane in (Resource.COMPUTE, Resource.WORKERS))
+    assert gpu[0] == Stage(Resource.COMPUTE, pytest.approx(2e-5 + 1e-6), "encode")
+    assert cpu[-1] == Stage(Resource.WORKERS, pytest.approx(3e-5 + 0.25 * 8 * 1e-5), "decode")
     assert gpu[1:3] == cpu[1:3]
 
 
@@ -50,15 +50,15 @@ def test_ranks_share_their_machines_link(script: dict[str, Any], costs: Any) -> 
     path = next(
         p for p in script["paths"]() if str(p).startswith("reduce_scatter@node, all_reduce@")
     )
-    seconds = {s.lane: s.seconds for s in costs.stages(path, 1 << 20, Lane.COMPUTE)[2:4]}
-    assert seconds[Lane.CROSS] == pytest.approx(2 * 2 * 3 / 4 * (4 << 20) / 2 / 1e9, rel=0.01)
+    seconds = {s.lane: s.seconds for s in costs.stages(path, 1 << 20, Resource.COMPUTE)[2:4]}
+    assert seconds[Resource.CROSS] == pytest.approx(2 * 2 * 3 / 4 * (4 << 20) / 2 / 1e9, rel=0.01)
 
 
 def test_one_bit_is_less_than_all(script: dict[str, Any], costs: Any) -> None:
     signs = replace(costs, density=0.0)
     path = script["paths"]()[9]
     moved = [
-        sum(s.seconds for s in own.stages(path, 1 << 20, Lane.COMPUTE) if s.kind == "wire")
+        sum(s.seconds for s in own.stages(path, 1 << 20, Resource.COMPUTE) if s.kind == "wire")
         for own in (costs, signs)
     ]
     assert moved[0] < moved[1]

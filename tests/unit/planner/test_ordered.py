@@ -11,7 +11,7 @@ from timelines import decode, encode, job, jobs, stages, wait, wire
 from gradwire.errors import PlanError
 from gradwire.kernels.queues import ordered_step, ordered_step_twin
 from gradwire.planner.ordered import last_bubble, ordered
-from gradwire.planner.timeline import Executor, Job, Lane, Stage, tensors
+from gradwire.planner.timeline import Executor, Job, Resource, Stage, tensors
 
 SEEDS = range(150)
 
@@ -23,14 +23,14 @@ def lemma(ready: list[float], ways: list[tuple[Stage, ...]]) -> list[Job]:
 def test_lemma_1_fails_where_links_serve_in_order() -> None:
     """Three tensors, the first and the last compressed to 1 unit; one of them on the CPU. The
     first one's slow encoding keeps the link from all behind it (research page, A.3)."""
-    gpu, cpu = (encode(1), wire(1)), (encode(4, Lane.WORKERS), wire(1))
+    gpu, cpu = (encode(1), wire(1)), (encode(4, Resource.WORKERS), wire(1))
     plain = (wire(4),)
     assert ordered(lemma([1, 2, 3], [cpu, plain, gpu])) == 11
     assert ordered(lemma([1, 2, 3], [gpu, plain, cpu])) == 9
 
 
 def test_lemma_1_fails_where_links_serve_by_readiness() -> None:
-    gpu, cpu = (encode(1), wire(2)), (encode(6, Lane.WORKERS), wire(2))
+    gpu, cpu = (encode(1), wire(2)), (encode(6, Resource.WORKERS), wire(2))
     plain = (wire(8),)
     assert ordered(lemma([1, 2, 3], [cpu, gpu, plain]), by="ready") == 15
     assert ordered(lemma([1, 2, 3], [gpu, cpu, plain]), by="ready") == 14
@@ -52,12 +52,12 @@ def test_decoding_on_compute_comes_last() -> None:
 
 
 def test_workers_encode_one_at_a_time_and_do_not_wait_to_decode() -> None:
-    slow = (encode(2, Lane.WORKERS), wire(5), decode(1, Lane.WORKERS))
+    slow = (encode(2, Resource.WORKERS), wire(5), decode(1, Resource.WORKERS))
     assert ordered(lemma([0, 0], [slow, slow])) == 13, "encodings at 2 and 4, wires at 7 and 12"
 
 
 def test_a_link_serves_all_of_a_job_before_the_next() -> None:
-    steps = (wire(1, Lane.NODE), wire(2), wire(1, Lane.NODE))
+    steps = (wire(1, Resource.NODE), wire(2), wire(1, Resource.NODE))
     assert ordered(lemma([0, 0], [steps, steps])) == 8
     assert ordered(lemma([0, 0], [(wait(3), wire(1)), (wait(3), wire(1))])) == 5, "waits overlap"
     assert ordered(lemma([0, 0], [steps, steps]), by="ready") == 6, (
@@ -75,7 +75,7 @@ def test_where_the_last_bubble_is() -> None:
     assert last_bubble([job(0, wire(2)), job(1, wire(2)), job(2, wire(2))]) == 0
     assert last_bubble([job(0, wire(1)), job(5, wire(2)), job(6, wire(2))]) == 1
     assert last_bubble([job(0, wire(1)), job(5, wire(1)), job(9, wait(2), wire(1))]) == 2
-    steady = [job(0, wait(1), wire(1)), job(0, wait(1), wire(2, Lane.NODE), wire(1))]
+    steady = [job(0, wait(1), wire(1)), job(0, wait(1), wire(2, Resource.NODE), wire(1))]
     assert last_bubble(steady) == 0, "latency and the other link are communication"
     assert last_bubble([]) == 0
 

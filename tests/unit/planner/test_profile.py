@@ -18,7 +18,7 @@ from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
 from gradwire.planner.profile import Contention, LocalCost, Profile, Ready, StrategyCost
 from gradwire.planner.stages import Bucketed, Stages
-from gradwire.planner.timeline import Lane, simulate
+from gradwire.planner.timeline import Resource, simulate
 from gradwire.strategy import Strategy
 
 FP32 = "none | allreduce"
@@ -129,7 +129,7 @@ def test_a_strategy_that_was_not_measured_is_named() -> None:
 # -- stages --------------------------------------------------------------------------------
 
 
-def seconds(profile: Profile, lane: Lane, elements: int, kind: str = "wire") -> float:
+def seconds(profile: Profile, lane: Resource, elements: int, kind: str = "wire") -> float:
     bucket = Bucketed(elements, 1, 0.0)
     stages = Stages(profile).of(bucket, FP32)
     return sum(s.seconds for s in stages if s.lane == lane and s.kind == kind)
@@ -137,12 +137,12 @@ def seconds(profile: Profile, lane: Lane, elements: int, kind: str = "wire") -> 
 
 def test_of_an_affine_move_the_link_has_what_grows() -> None:
     assert COST.link_seconds(1_000_000) == pytest.approx(0.04)
-    assert seconds(PROFILE, Lane.CROSS, 1_000_000) == pytest.approx(0.04)
+    assert seconds(PROFILE, Resource.CROSS, 1_000_000) == pytest.approx(0.04)
 
 
 def test_a_start_up_is_waiting_and_what_it_costs_is_the_executors() -> None:
-    assert seconds(PROFILE, Lane.WORKERS, 1_000_000) == 0.0
-    assert seconds(PROFILE, Lane.LATENCY, 1_000_000) == pytest.approx(1e-3)
+    assert seconds(PROFILE, Resource.WORKERS, 1_000_000) == 0.0
+    assert seconds(PROFILE, Resource.LATENCY, 1_000_000) == pytest.approx(1e-3)
     shared, executor = PROFILE.contention, Stages(PROFILE).executor(2)
     assert executor.start_slowdown == shared.start_slowdown > 1.0
     assert executor.start_sharing == shared.start_sharing > 0.0
@@ -159,15 +159,15 @@ def test_a_floor_is_no_start_up_of_large_messages() -> None:
 
 def test_all_parts_of_a_move_are_its_whole() -> None:
     for elements in (1, 1000, 100_000, 10_000_000):
-        lanes = (Lane.WORKERS, Lane.LATENCY, Lane.CROSS)
+        lanes = (Resource.WORKERS, Resource.LATENCY, Resource.CROSS)
         whole = sum(seconds(PROFILE, lane, elements) for lane in lanes)
         assert whole == pytest.approx(COST.wire(elements))
 
 
 def test_ranks_of_one_machine_share_its_own_link() -> None:
     together = replace(PROFILE, hosts=("one", "one"))
-    assert Stages(together).link == Lane.NODE
-    assert seconds(together, Lane.NODE, 1_000_000) > 0
+    assert Stages(together).link == Resource.NODE
+    assert seconds(together, Resource.NODE, 1_000_000) > 0
 
 
 def test_a_lane_wakes_late_but_not_after_backward() -> None:

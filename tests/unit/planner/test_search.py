@@ -13,7 +13,7 @@ from gradwire.errors import KernelError, PlanError
 from gradwire.kernels import choices, use
 from gradwire.kernels.native import available_sets
 from gradwire.planner.search import Alternatives, chosen, exhaust, lower_bound, search
-from gradwire.planner.timeline import Executor, Lane, machine, step_seconds, tensors
+from gradwire.planner.timeline import Executor, Resource, machine, step_seconds, tensors
 
 SLACK = 1 + 1e-9
 native = pytest.mark.skipif(len(available_sets()) == 1, reason="no extension here")
@@ -160,7 +160,7 @@ def test_no_jobs_and_no_time() -> None:
 def test_a_bound_by_hand() -> None:
     """Two lanes, one link: 2, then the least of four jobs, then the last one's decoding."""
     job = Alternatives(
-        2.0, ((wire(3), encode(1, Lane.WORKERS)), (wire(4), encode(1, Lane.WORKERS)))
+        2.0, ((wire(3), encode(1, Resource.WORKERS)), (wire(4), encode(1, Resource.WORKERS)))
     )
     runs = Executor(lanes=2)
     assert exhaust([job] * 4, runs).seconds >= 15 / SLACK

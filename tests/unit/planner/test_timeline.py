@@ -19,7 +19,7 @@ from gradwire.kernels.schedule_twin import Run
 from gradwire.planner.timeline import (
     Executor,
     Job,
-    Lane,
+    Resource,
     Stage,
     machine,
     simulate,
@@ -58,9 +58,9 @@ def test_one_lane_runs_one_job_after_the_other() -> None:
     assert line.exposed_seconds == 3
     assert line.iteration_seconds == 17.5
     assert line.busy_seconds == {
-        Lane.LATENCY: 2, Lane.COMPUTE: 4, Lane.WORKERS: 0, Lane.NODE: 0, Lane.CROSS: 4,
+        Resource.LATENCY: 2, Resource.COMPUTE: 4, Resource.WORKERS: 0, Resource.NODE: 0, Resource.CROSS: 4,
     }  # fmt: skip
-    assert line.use[Lane.CROSS] == 4 / 7
+    assert line.use[Resource.CROSS] == 4 / 7
 
 
 def test_two_lanes_hide_each_others_latency_and_share_the_link() -> None:
@@ -74,7 +74,7 @@ def test_two_lanes_hide_each_others_latency_and_share_the_link() -> None:
 
 
 def test_a_lane_keeps_its_jobs_whatever_is_ready() -> None:
-    """Lane 0 has jobs 0 and 2: job 2 waits for job 0, though lane 1 is idle."""
+    """Resource 0 has jobs 0 and 2: job 2 waits for job 0, though lane 1 is idle."""
     own = [job(0, wait(5)), job(0, wait(1)), job(0, wait(1))]
     assert times(own, lanes=2) == [(0, 5), (0, 1), (5, 6)]
 
@@ -91,7 +91,7 @@ def test_compute_interrupts_backward_and_pushes_the_rest_back() -> None:
     line = simulate(own, Executor(backward_seconds=3))
     assert line.jobs == ((1, 2.5), (4, 5.5))
     assert line.backward_end_seconds == 4, "the second encoding comes when backward is over"
-    assert line.busy_seconds[Lane.COMPUTE] == 5
+    assert line.busy_seconds[Resource.COMPUTE] == 5
     late = simulate([job(1, wire(0.5), decode(1)), job(3, wire(1))], Executor())
     assert late.backward_end_seconds == 4, "decoding interrupts too"
 
@@ -103,7 +103,7 @@ def test_stages_on_compute_share_it() -> None:
 
 
 def test_workers_share_what_there_is_of_them() -> None:
-    own = [job(0, encode(1, Lane.WORKERS)) for _ in range(3)]
+    own = [job(0, encode(1, Resource.WORKERS)) for _ in range(3)]
     assert times(own, lanes=3, workers=1.0) == [(0, 3)] * 3
     assert times(own, lanes=3, workers=1.5) == [(0, 2)] * 3
     assert times(own, lanes=3, workers=3.0) == [(0, 1)] * 3
@@ -112,7 +112,7 @@ def test_workers_share_what_there_is_of_them() -> None:
 
 def test_processors_slow_all_that_demand_them() -> None:
     """Backward and a worker on one processor: half speed each until the worker is done."""
-    own = [job(0, encode(1, Lane.WORKERS))]
+    own = [job(0, encode(1, Resource.WORKERS))]
     line = simulate(own, Executor(cores=1.0, backward_seconds=2))
     assert line.jobs == ((0, 2),)
     assert line.backward_end_seconds == 3
@@ -127,7 +127,7 @@ def test_a_link_demands_processor_once_and_is_slowed_too() -> None:
     own = [job(0, wire(1)), job(0, wire(1))]
     two = simulate(own, Executor(lanes=2, cores=1.0, wire_demand=1.0, backward_seconds=2))
     assert (two.jobs, two.backward_end_seconds) == (((0, 4), (0, 4)), 4)
-    both = [job(0, wire(1)), job(0, wire(1, Lane.NODE))]
+    both = [job(0, wire(1)), job(0, wire(1, Resource.NODE))]
     links = simulate(both, Executor(lanes=2, cores=1.0, wire_demand=1.0, backward_seconds=2))
     assert (links.jobs, links.backward_end_seconds) == (((0, 3), (0, 3)), 4)
     card = simulate([job(0, wire(1))], Executor(cores=1.0, wire_demand=0.0, backward_seconds=2))
@@ -149,7 +149,7 @@ def test_start_ups_share_what_they_need_of_processors() -> None:
     own = [job(0, wait(1)), job(0, wait(1))]
     assert simulate(own, Executor(lanes=2)).jobs == ((0, 1), (0, 1))
     assert simulate(own, Executor(lanes=2, start_sharing=0.5)).jobs == ((0, 1.5), (0, 1.5))
-    later = [job(0, wait(1)), job(0, encode(0.5, Lane.WORKERS), wait(1))]
+    later = [job(0, wait(1)), job(0, encode(0.5, Resource.WORKERS), wait(1))]
     assert simulate(later, Executor(lanes=2, start_sharing=1.0)).jobs == ((0, 1.5), (0, 2))
 
 
@@ -158,26 +158,26 @@ def test_the_end_waits_for_backward_and_the_last_ready_time_lengthens_it() -> No
     assert simulate([job(6)], Executor(backward_seconds=5)).backward_end_seconds == 6
     assert simulate([], Executor(backward_seconds=5, forward_seconds=1)).iteration_seconds == 6
     empty = simulate([], Executor())
-    assert (empty.iteration_seconds, empty.use[Lane.CROSS], empty.bubbles) == (0, 0, ())
+    assert (empty.iteration_seconds, empty.use[Resource.CROSS], empty.bubbles) == (0, 0, ())
 
 
 def test_bubbles_are_waits_for_readiness_only() -> None:
     """The link is idle from 1 to 3 for job 1, and during latency, which is no bubble."""
     own = [job(0, wire(1)), job(3, wire(1)), job(3, wait(1), wire(1))]
     assert simulate(own, Executor()).bubbles == ((1, 3),)
-    apart = [job(0, wire(1)), job(0, encode(1, Lane.WORKERS), wire(1))]
+    apart = [job(0, wire(1)), job(0, encode(1, Resource.WORKERS), wire(1))]
     assert simulate(apart, Executor()).bubbles == ()
     before = [job(2, wire(1)), job(2, wire(1))]
     assert simulate(before, Executor()).bubbles == (), "before the first use nothing counts"
 
 
 def test_bubbles_are_of_the_busiest_link() -> None:
-    own = [job(0, wire(1, Lane.NODE)), job(0, wire(2)), job(5, wire(1, Lane.NODE), wire(2))]
+    own = [job(0, wire(1, Resource.NODE)), job(0, wire(2)), job(5, wire(1, Resource.NODE), wire(2))]
     assert simulate(own, Executor()).bubbles == ((3, 5),)
 
 
 def test_bubbles_with_two_lanes() -> None:
-    """Lane 1 is ready at 4; until 2 the link was busy with lane 0's job."""
+    """Resource 1 is ready at 4; until 2 the link was busy with lane 0's job."""
     own = [job(0, wire(2)), job(4, wire(2))]
     assert simulate(own, Executor(lanes=2)).bubbles == ((2, 4),)
 
@@ -197,7 +197,7 @@ def test_the_trace_reads_as_a_measured_one() -> None:
     ]  # fmt: skip
     assert trace.seconds("encode") == 1
     assert trace.spans[2].group == "cross"
-    inside = simulate([job(0, wire(1, Lane.NODE), wait(1))], Executor()).trace().spans
+    inside = simulate([job(0, wire(1, Resource.NODE), wait(1))], Executor()).trace().spans
     assert [span.group for span in inside] == ["node", "world"]
 
 
@@ -227,14 +227,14 @@ def test_no_resource_does_more_than_it_can(seed: int) -> None:
     rng = random.Random(seed)
     own, runs = jobs(rng), executor(rng)
     line = simulate(own, runs)
-    work = {lane: sum(s.seconds for j in own for s in j.stages if s.lane == lane) for lane in Lane}
+    work = {lane: sum(s.seconds for j in own for s in j.stages if s.lane == lane) for lane in Resource}
     backward = max(runs.backward_seconds, max(j.ready_seconds for j in own))
-    for lane in (Lane.NODE, Lane.CROSS):
+    for lane in (Resource.NODE, Resource.CROSS):
         assert work[lane] <= line.busy_seconds[lane] + 1e-9
-    assert work[Lane.COMPUTE] + backward <= line.busy_seconds[Lane.COMPUTE] + 1e-9
-    assert work[Lane.WORKERS] <= min(runs.workers, 99.0) * line.busy_seconds[Lane.WORKERS] + 1e-9
-    demand = backward + work[Lane.COMPUTE] + work[Lane.WORKERS]
-    demand += runs.wire_demand * (work[Lane.NODE] + work[Lane.CROSS])
+    assert work[Resource.COMPUTE] + backward <= line.busy_seconds[Resource.COMPUTE] + 1e-9
+    assert work[Resource.WORKERS] <= min(runs.workers, 99.0) * line.busy_seconds[Resource.WORKERS] + 1e-9
+    demand = backward + work[Resource.COMPUTE] + work[Resource.WORKERS]
+    demand += runs.wire_demand * (work[Resource.NODE] + work[Resource.CROSS])
     assert demand <= min(runs.cores, 99.0) * line.end_seconds + 1e-9
 
 

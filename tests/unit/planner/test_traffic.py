@@ -16,7 +16,7 @@ from gradwire.network.placement import Placement
 from gradwire.network.step import workload_of
 from gradwire.plan import Plan
 from gradwire.planner.candidates import jobs_of, timeline_of
-from gradwire.planner.timeline import LINKS, Lane
+from gradwire.planner.timeline import LINKS, Resource
 from gradwire.planner.traffic import moves_of, traffic_of
 from gradwire.strategy import Strategy
 
@@ -49,7 +49,7 @@ def test_all_but_the_link_is_before_or_after() -> None:
     for bucket, stages in zip(traffic_of(planned, job), jobs, strict=True):
         assert stages is not None
         own = [s for s in stages.stages if s.lane not in LINKS]
-        assert any(s.lane == Lane.LATENCY for s in own)
+        assert any(s.lane == Resource.LATENCY for s in own)
         told = bucket.before_seconds, bucket.after_seconds
         assert sum(told) == pytest.approx(sum(s.seconds for s in own))
         assert told[1] == pytest.approx(sum(s.seconds for s in own if s.kind == "decode"))

@@ -7,23 +7,23 @@ import random
 from collections.abc import Iterator
 
 from gradwire.planner.search import Alternatives
-from gradwire.planner.timeline import Executor, Job, Kind, Lane, Stage
+from gradwire.planner.timeline import Executor, Job, Kind, Resource, Stage
 
 
-def encode(seconds: float, lane: Lane = Lane.COMPUTE) -> Stage:
+def encode(seconds: float, lane: Resource = Resource.COMPUTE) -> Stage:
     return Stage(lane, seconds, "encode")
 
 
-def decode(seconds: float, lane: Lane = Lane.COMPUTE) -> Stage:
+def decode(seconds: float, lane: Resource = Resource.COMPUTE) -> Stage:
     return Stage(lane, seconds, "decode")
 
 
-def wire(seconds: float, lane: Lane = Lane.CROSS) -> Stage:
+def wire(seconds: float, lane: Resource = Resource.CROSS) -> Stage:
     return Stage(lane, seconds, "wire")
 
 
 def wait(seconds: float) -> Stage:
-    return Stage(Lane.LATENCY, seconds, "wire")
+    return Stage(Resource.LATENCY, seconds, "wire")
 
 
 def job(ready_seconds: float, *stages: Stage) -> Job:
@@ -32,7 +32,7 @@ def job(ready_seconds: float, *stages: Stage) -> Job:
 
 def stage(rng: random.Random) -> Stage:
     """Any stage; some take no time, and some as long as others."""
-    lane = rng.choice(list(Lane))
+    lane = rng.choice(list(Resource))
     kinds: tuple[Kind, ...] = ("encode", "wire", "decode")
     return Stage(lane, rng.choice((0.0, 0.5, 1.0, 2.0 * rng.random())), rng.choice(kinds))
 
@@ -81,29 +81,29 @@ def plausible(rng: random.Random, ready_seconds: float) -> Alternatives:
     start, effort = rng.uniform(0.0, 0.2), rng.uniform(0.05, 0.6)
     inside = rng.uniform(0.05, 0.5)
 
-    def move(share: float, lane: Lane) -> Iterator[Stage]:
+    def move(share: float, lane: Resource) -> Iterator[Stage]:
         yield wait(start)
-        yield wire(share * size * (inside if lane == Lane.NODE else 1.0), lane)
+        yield wire(share * size * (inside if lane == Resource.NODE else 1.0), lane)
 
-    def code(share: float, lane: Lane, back: bool = False) -> Stage:
-        slower = 3.0 if lane == Lane.WORKERS else 1.0
+    def code(share: float, lane: Resource, back: bool = False) -> Stage:
+        slower = 3.0 if lane == Resource.WORKERS else 1.0
         seconds = 0.05 + share * size * effort * slower
         return decode(0.3 * seconds, lane) if back else encode(seconds, lane)
 
-    def late(lane: Lane) -> tuple[Stage, ...]:
+    def late(lane: Resource) -> tuple[Stage, ...]:
         return (
-            *move(0.5, Lane.NODE), code(0.5, lane), *move(0.5 * ratio, Lane.CROSS),
-            code(0.5, lane, back=True), *move(0.5, Lane.NODE),
+            *move(0.5, Resource.NODE), code(0.5, lane), *move(0.5 * ratio, Resource.CROSS),
+            code(0.5, lane, back=True), *move(0.5, Resource.NODE),
         )  # fmt: skip
 
-    def early(lane: Lane) -> tuple[Stage, ...]:
+    def early(lane: Resource) -> tuple[Stage, ...]:
         return (
-            code(1.0, lane), *move(ratio, Lane.NODE), *move(ratio, Lane.CROSS),
-            *move(ratio, Lane.NODE), code(1.0, lane, back=True),
+            code(1.0, lane), *move(ratio, Resource.NODE), *move(ratio, Resource.CROSS),
+            *move(ratio, Resource.NODE), code(1.0, lane, back=True),
         )  # fmt: skip
 
-    plain = (*move(0.5, Lane.NODE), *move(0.5, Lane.CROSS), *move(0.5, Lane.NODE))
-    lanes = (Lane.COMPUTE, Lane.WORKERS)
+    plain = (*move(0.5, Resource.NODE), *move(0.5, Resource.CROSS), *move(0.5, Resource.NODE))
+    lanes = (Resource.COMPUTE, Resource.WORKERS)
     return Alternatives(
         ready_seconds, (plain, *(way(lane) for way in (late, early) for lane in lanes))
     )

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gradwire.planner.profile import CONTENTION, Contention
-from gradwire.planner.timeline import Executor, Job, Lane, Stage, simulate
+from gradwire.planner.timeline import Executor, Job, Resource, Stage, simulate
 from gradwire.tuning.contention import cores_of, demand_of, sharing_of
 
 
@@ -24,7 +24,7 @@ def test_two_that_share_a_processor_take_twice_as_long(slowdown: float, cores: f
 
 @pytest.mark.parametrize("slowdown", [1.25, 1.5, 2.0])
 def test_the_timeline_slows_backward_as_was_measured(slowdown: float) -> None:
-    beside = Job(0.0, (Stage(Lane.WORKERS, 100.0, "encode"),))
+    beside = Job(0.0, (Stage(Resource.WORKERS, 100.0, "encode"),))
     executor = Executor(cores=cores_of(slowdown), backward_seconds=1.0)
     assert simulate([beside], executor).backward_end_seconds == pytest.approx(slowdown)
 

@@ -11,7 +11,7 @@ from gradwire.kernels import choices, queues, schedule
 from gradwire.kernels.machine import Machine
 from gradwire.kernels.schedule import Jobs
 from gradwire.planner import ordered, search, timeline
-from gradwire.planner.timeline import Executor, Lane, Stage
+from gradwire.planner.timeline import Executor, Resource, Stage
 from harness.draws import Draw, Made
 from harness.targets._register import target
 
@@ -120,7 +120,7 @@ def _undominated(draw: Draw) -> dict[str, object]:
 
 def _stages(draw: Draw) -> tuple[Stage, ...]:
     return tuple(
-        Stage(draw.one(list(Lane)), _seconds(draw), draw.one(("encode", "wire", "decode")))
+        Stage(draw.one(list(Resource)), _seconds(draw), draw.one(("encode", "wire", "decode")))
         for _ in range(draw.whole(0, 4))
     )
 

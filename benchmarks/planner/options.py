@@ -80,8 +80,16 @@ class Costs:
 
 
 def _moved(move: PricedMove, cluster: Cluster) -> Iterator[Stage]:
-    link, late, rate = Resource.CROSS, cluster.cross_latency_seconds, cluster.cross_bits_per_second / 8
+    link, late, rate = (
+        Resource.CROSS,
+        cluster.cross_latency_seconds,
+        cluster.cross_bits_per_second / 8,
+    )
     if is_inside(move, cluster):
-        link, late, rate = Resource.NODE, cluster.node_latency_seconds, cluster.node_bytes_per_second
+        link, late, rate = (
+            Resource.NODE,
+            cluster.node_latency_seconds,
+            cluster.node_bytes_per_second,
+        )
     yield Stage(Resource.LATENCY, late * starts(move.name, move.ranks, "gloo"), "wire")
     yield Stage(link, loaded(move, cluster) * move.busiest / rate, "wire")

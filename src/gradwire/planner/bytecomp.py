@@ -1,17 +1,18 @@
 """The published planner, ByteComp (Espresso), as it was published: a baseline to compare with.
 
     options = greedy(tensors, evaluate)                  Algorithm 1: which option, all on the GPU
+    plan = offload(tensors, options, evaluate)           Algorithm 2: which of them on the CPU
 
 F(S), the time of a step for a strategy S, is any callable from a list of jobs to seconds; by
 default `ordered`, the paper's own model. Known failures (measured in our own checks):
 
 - Algorithm 1 tries one tensor at a time: optimal in 80 % of 800 random instances, 0.8 % slower
   than the optimum on average and 32 % at worst.
-- Lemma 1, on which Algorithm 2 rests (which of them compress on the CPU), is wrong: of equal
-  tensors the earliest are not always the best, because a slow first tensor keeps the link from all
-  that queue behind it. In 18 % of random instances another choice is better, by up to 36 %. It
-  also tries the product of all group sizes: hours where groups are large. It is not here, as plans
-  of whole strategies have no devices to choose.
+- Lemma 1, on which Algorithm 2 rests, is wrong: of equal tensors the earliest are not always the
+  best to compress on the CPU, because a slow first tensor keeps the link from all that queue
+  behind it. In 18 % of random instances another choice is better, by up to 36 %
+  (tests/unit/planner/test_bytecomp.py has the smallest).
+- Algorithm 2 tries the product of all group sizes: hours where groups are large. `most` caps it.
 
 Source: Espresso (EuroSys'23), section 4.4; arXiv 2205.14465. `search` (search.py) is ours.
 """
@@ -19,18 +20,24 @@ Source: Espresso (EuroSys'23), section 4.4; arXiv 2205.14465. `search` (search.p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
 from typing import NamedTuple
 
+from gradwire.errors import PlanError
 from gradwire.planner.ordered import last_bubble, ordered
 from gradwire.planner.timeline import Executor, Job, Stage
 
 Evaluate = Callable[[Sequence[Job]], float]
+MOST = 200_000
 
 
 class Option(NamedTuple):
-    """A way for a tensor."""
+    """A way for a tensor. offloaded: the same with its (de)compression on the CPU, where it has
+    any; None for options that do not compress."""
 
     stages: tuple[Stage, ...]
+    offloaded: tuple[Stage, ...] | None = None
 
 
 class Tensor(NamedTuple):
@@ -42,17 +49,26 @@ class Tensor(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What one tensor does: the position of its option."""
+    """What one tensor does: the position of its option, and where it compresses."""
 
     option: int
+    on_cpu: bool = False
 
 
 def jobs(tensors: Sequence[Tensor], choices: Sequence[Choice]) -> list[Job]:
-    """The tensors as jobs."""
-    return [
-        Job(tensor.ready_seconds, tensor.options[choice.option].stages)
-        for tensor, choice in zip(tensors, choices, strict=True)
-    ]
+    """The tensors as jobs. Raises PlanError: on_cpu for an option that has no CPU form."""
+    return [_job(t, choice) for t, choice in zip(tensors, choices, strict=True)]
+
+
+def _job(tensor: Tensor, choice: Choice) -> Job:
+    option = tensor.options[choice.option]
+    stages = option.offloaded if choice.on_cpu else option.stages
+    if stages is None:
+        raise PlanError(
+            f"option {choice.option} does not compress, so that nothing of it can go to the CPU; "
+            "leave on_cpu=False"
+        )
+    return Job(tensor.ready_seconds, stages)
 
 
 def greedy(
@@ -85,3 +101,41 @@ def _best_option(
         for option in range(len(tensors[which].options))
     ]
     return min(tried, key=lambda own: time(jobs(tensors, own)))
+
+
+def groups(tensors: Sequence[Tensor], choices: Sequence[Choice]) -> list[list[int]]:
+    """Compressed tensors of the same size and option, each group in backward order."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for i, (tensor, choice) in enumerate(zip(tensors, choices, strict=True)):
+        if tensor.options[choice.option].offloaded is not None:
+            found.setdefault((tensor.elements, choice.option), []).append(i)
+    return list(found.values())
+
+
+def offload(
+    tensors: Sequence[Tensor], choices: Sequence[Choice], evaluate: Evaluate | None = None,
+    executor: Executor | None = None, *, most: int = MOST,
+) -> list[Choice]:  # fmt: skip
+    """Algorithm 2. Of each group the earliest u go to the CPU (Lemma 1); all u are tried.
+
+    Raises:
+        PlanError: there are more than `most` vectors.
+    """
+    around = executor or Executor()
+    time = evaluate or (lambda own: ordered(own, around))
+    own = groups(tensors, choices)
+    vectors = prod(len(group) + 1 for group in own)
+    if vectors > most:
+        raise PlanError(
+            f"Algorithm 2 tries every way to offload {[len(g) for g in own]} tensors of equal "
+            f"groups, {vectors} in all, more than {most}; raise most, or use search()"
+        )
+    every = (_offloaded(choices, own, u) for u in product(*(range(len(g) + 1) for g in own)))
+    return min(every, key=lambda tried: time(jobs(tensors, tried)))
+
+
+def _offloaded(
+    choices: Sequence[Choice], own: Sequence[Sequence[int]], counts: Sequence[int]
+) -> list[Choice]:
+    moved = {i for group, count in zip(own, counts) for i in group[:count]}
+    return [choice._replace(on_cpu=i in moved) for i, choice in enumerate(choices)]

@@ -1,4 +1,4 @@
-"""MergeComp's search for two groups, on measured iterations, as it was published.
+"""MergeComp's searches for the tensors to merge, on measured iterations, as published.
 
 A partition is given by its cuts, the ends of its groups, the number of tensors included: [1, 3, 5]
 are tensors 0, 1–2 and 3–4. Source: Wang, Wu and Ng 2021, "MergeComp", and the schedulers published
@@ -8,6 +8,7 @@ with it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import combinations
 from typing import TypeAlias
 
 from gradwire.errors import PlanError
@@ -17,24 +18,29 @@ Measure: TypeAlias = Callable[[tuple[int, ...]], float]
 
 
 def bisection(measure: Measure, count: int) -> tuple[int, dict[int, float]]:
-    """The tensors of the first group, and all probes' seconds.
+    """MergeComp's search for two groups: the tensors of the first, and all probes' seconds.
 
     The times at `mid` and `mid + 2` tensors are compared; the search goes to the right if the
     first is slower, else to the left: about 2·log₂ count measurements. The result is the fastest
-    split that was measured, of equals the one that was measured first, and the number is the key
-    of its probe; with noise, or more than one valley, it need not be the best. Raises PlanError
-    where count is below 2.
+    split that was measured, whose number is the key of its probe; with noise, or more than one
+    valley, it need not be the best. Raises PlanError where count is below 2.
     """
     if count < 2:
         raise PlanError(f"two groups take two tensors at least, not {count}; do not cut")
+    return _bisected(lambda split: measure((split, count)), 1, count - 1)
+
+
+def _bisected(
+    measure: Callable[[int], float], low: int, high: int
+) -> tuple[int, dict[int, float]]:
+    """Between low and high, both included; of equal splits the one that was measured first."""
     probes: dict[int, float] = {}
 
     def at(split: int) -> float:
         if split not in probes:
-            probes[split] = measure((split, count))
+            probes[split] = measure(split)
         return probes[split]
 
-    low, high = 1, count - 1
     last = high
     while low < high:
         mid = (low + high) // 2
@@ -44,3 +50,42 @@ def bisection(measure: Measure, count: int) -> tuple[int, dict[int, float]]:
             high = mid
     at(low)
     return min(probes, key=probes.__getitem__), probes
+
+
+def heuristic(
+    measure: Measure, count: int, max_groups: int, threshold: float = 0.05
+) -> tuple[list[int], float]:
+    """MergeComp's search for several groups: the best cuts measured, and their seconds.
+
+    For 2, 3, … max_groups groups all cuts but the last are tried, each with a bisection of the
+    last: O(count^(groups - 2) · log count) measurements. It ends when one group more gains less
+    than the part `threshold`. Raises PlanError where a number is out of range.
+    """
+    if count < 1 or max_groups < 1 or not 0 <= threshold < 1:
+        raise PlanError(
+            "count and max_groups are at least 1 and threshold is from 0 below 1, not "
+            f"{count}, {max_groups} and {threshold}; pass others"
+        )
+    cuts, time = [count], measure((count,))
+    for groups in range(2, min(max_groups, count) + 1):
+        found, taken = _best_of(measure, count, groups)
+        gained = time - taken
+        if taken < time:
+            cuts, time = found, taken
+        if gained < threshold * (time + gained):
+            break
+    return cuts, time
+
+
+def _best_of(measure: Measure, count: int, groups: int) -> tuple[list[int], float]:
+    """Over all cuts but the last, which is bisected."""
+    best_cuts, best_time = [count], float("inf")
+    for fixed in combinations(range(1, count - 1), groups - 2):
+        split, probes = _bisected(
+            lambda last, fixed=fixed: measure((*fixed, last, count)),  # type: ignore[misc]
+            fixed[-1] + 1 if fixed else 1,
+            count - 1,
+        )
+        if probes[split] < best_time:
+            best_cuts, best_time = [*fixed, split, count], probes[split]
+    return best_cuts, best_time

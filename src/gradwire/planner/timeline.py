@@ -7,7 +7,7 @@
 
 The rule is the conductor's (gradwire/runtime/conductor.py):
 
-- Resource l of the conductor takes jobs l, l + L, l + 2L, ... in this order. It waits until the job is
+- Lane l of the conductor takes jobs l, l + L, l + 2L, ... in this order. It waits until the job is
   ready, runs its stages one after the other, and takes the next.
 - Backward is work on COMPUTE. A job is ready when the work up to its `ready_seconds` is done.
 - Stages share what they run on, as fluids do: each of two on one link has half of it. WORKERS has

@@ -6,17 +6,29 @@ import random
 from collections.abc import Sequence
 from itertools import product
 
+import pytest
 from timelines import encode, wire
 
-from gradwire.planner.bytecomp import Choice, Option, Tensor, greedy, jobs
+from gradwire.errors import PlanError
+from gradwire.planner.bytecomp import Choice, Option, Tensor, greedy, groups, jobs, offload
 from gradwire.planner.ordered import last_bubble, ordered
-from gradwire.planner.timeline import Executor, Job, simulate
+from gradwire.planner.timeline import Executor, Job, Lane, simulate
 
 
-def tensor(ready: float, size: float, *, gpu: float = 1.0, ratio: float = 0.25) -> Tensor:
-    """Uncompressed, or compressed to a quarter."""
-    coded = encode(gpu), wire(ratio * size)
-    return Tensor(ready, int(100 * size), (Option((wire(size),)), Option(coded)))
+def tensor(
+    ready: float, size: float, *, gpu: float = 1.0, cpu: float = 4.0, ratio: float = 0.25
+) -> Tensor:
+    """Uncompressed, or compressed to a quarter, on the GPU or the CPU."""
+    sent = wire(ratio * size)
+    return Tensor(
+        ready, int(100 * size),
+        (Option((wire(size),)), Option((encode(gpu), sent), (encode(cpu, Lane.WORKERS), sent))),
+    )  # fmt: skip
+
+
+def lemma() -> list[Tensor]:
+    """Compute (1, 1, 1); two equal tensors around one that is not compressed."""
+    return [tensor(1, 4), Tensor(2, 401, (Option((wire(4),)),)), tensor(3, 4)]
 
 
 def test_algorithm_1_compresses_what_pays() -> None:
@@ -78,11 +90,52 @@ def test_algorithm_1_is_not_optimal() -> None:
     assert worst > 1.02
 
 
+def test_groups_have_one_size_and_one_option() -> None:
+    own = [tensor(1, 4), tensor(2, 4), tensor(3, 8), tensor(4, 4)]
+    compressed = [Choice(1), Choice(1), Choice(1), Choice(0)]
+    assert groups(own, compressed) == [[0, 1], [2]]
+
+
+def test_algorithm_2_offloads_the_earliest_of_a_group_although_another_is_better() -> None:
+    """Lemma 1 allows the first of the two equal ones: 11. The last would give 9, and none 8."""
+    own = lemma()
+    on_gpu = [Choice(1), Choice(0), Choice(1)]
+    seen: list[tuple[bool, ...]] = []
+
+    def note(tried: Sequence[Job]) -> float:
+        seen.append(tuple(job.stages[0].lane == Lane.WORKERS for job in tried))
+        return ordered(tried)
+
+    found = offload(own, on_gpu, note)
+    assert seen == [(False, False, False), (True, False, False), (True, False, True)]
+    assert found == on_gpu
+    first, last = Choice(1, on_cpu=True), Choice(1)
+    assert ordered(jobs(own, [first, Choice(0), last])) == 11
+    assert ordered(jobs(own, [last, Choice(0), first])) == 9
+
+
+def test_algorithm_2_offloads_where_it_pays() -> None:
+    """Encoding on the GPU keeps backward from going on; the CPU has time."""
+    own = [tensor(1, 8, gpu=3, cpu=3), tensor(9, 8, gpu=3, cpu=3)]
+    on_gpu = [Choice(1)] * 2
+    found = offload(own, on_gpu)
+    assert found == [Choice(1, on_cpu=True), Choice(1)], "fewest first"
+    assert (ordered(jobs(own, found)), ordered(jobs(own, on_gpu))) == (14, 17)
+
+
 def test_any_evaluator_will_do() -> None:
-    own, runs = [tensor(1, 4), tensor(2, 4), tensor(3, 4)], Executor(lanes=2, workers=1.0)
+    own, runs = lemma(), Executor(lanes=2, workers=1.0)
 
     def evaluate(tried: Sequence[Job]) -> float:
         return simulate(tried, runs).iteration_seconds
 
-    found = greedy(own, evaluate, runs)
+    found = offload(own, greedy(own, evaluate, runs), evaluate, runs)
     assert evaluate(jobs(own, found)) <= evaluate(jobs(own, [Choice(0)] * 3))
+
+
+def test_what_is_refused() -> None:
+    own = [tensor(float(i), 1.0 + i) for i in range(6)]
+    with pytest.raises(PlanError, match=r"64 in all, more than 10; raise most, or use search\(\)"):
+        offload(own, [Choice(1)] * 6, most=10)
+    with pytest.raises(PlanError, match="option 0 does not compress"):
+        jobs(own, [Choice(0, on_cpu=True)] * 6)

@@ -1,8 +1,9 @@
-"""MergeComp's published search for two groups."""
+"""MergeComp's published searches, for two groups and for several."""
 
 from __future__ import annotations
 
 import random
+from itertools import combinations
 
 import pytest
 
@@ -48,3 +49,43 @@ def test_two_tensors_have_one_split() -> None:
 def test_one_tensor_is_not_cut() -> None:
     with pytest.raises(PlanError, match="two tensors at least, not 1"):
         partition.bisection(lambda cuts: 1.0, 1)
+
+
+def measured(ready: list[float], sizes: list[float]) -> partition.Measure:
+    """One link, and one processor that computes and encodes, step by step; costs are affine."""
+
+    def seconds(cuts: tuple[int, ...]) -> float:
+        delay = link = 0.0
+        for begin, end in zip((0, *cuts), cuts):
+            size = sum(sizes[begin:end])
+            encoded = ready[end - 1] + delay + 0.4 + 0.1 * size
+            delay = encoded - ready[end - 1]
+            link = max(link, encoded) + 0.5 + size
+        return link
+
+    return seconds
+
+
+READY, SIZES = [1.0, 2.0, 4.0, 5.0, 6.0], [4.0, 1.0, 5.0, 2.0, 3.0]
+
+
+def test_the_search_for_several_tries_all_cuts_but_the_last() -> None:
+    measure = measured(READY, SIZES)
+    every = [(*cuts, 5) for k in range(3) for cuts in combinations(range(1, 5), k)]
+    cuts, seconds = partition.heuristic(measure, 5, 3, threshold=0.0)
+    assert seconds == measure(tuple(cuts))
+    assert seconds == pytest.approx(min(map(measure, every)))
+
+
+def test_it_stops_when_a_group_more_gains_little() -> None:
+    measure = measured(READY, SIZES)
+    fine, coarse = (partition.heuristic(measure, 5, 5, t)[0] for t in (0.0, 0.3))
+    assert len(coarse) <= len(fine)
+    assert partition.heuristic(measure, 5, 1) == ([5], measure((5,)))
+    assert partition.heuristic(lambda cuts: float(len(cuts)), 5, 3) == ([5], 1.0)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 0.1), (3, 0, 0.1), (3, 2, 1.0), (3, 2, -0.1)])
+def test_numbers_out_of_range(numbers: tuple[int, int, float]) -> None:
+    with pytest.raises(PlanError, match="threshold is from 0 below 1"):
+        partition.heuristic(lambda cuts: 1.0, *numbers)

@@ -58,7 +58,8 @@ def test_one_lane_runs_one_job_after_the_other() -> None:
     assert line.exposed_seconds == 3
     assert line.iteration_seconds == 17.5
     assert line.busy_seconds == {
-        Resource.LATENCY: 2, Resource.COMPUTE: 4, Resource.WORKERS: 0, Resource.NODE: 0, Resource.CROSS: 4,
+        Resource.LATENCY: 2, Resource.COMPUTE: 4, Resource.WORKERS: 0, Resource.NODE: 0,
+        Resource.CROSS: 4,
     }  # fmt: skip
     assert line.use[Resource.CROSS] == 4 / 7
 
@@ -74,7 +75,7 @@ def test_two_lanes_hide_each_others_latency_and_share_the_link() -> None:
 
 
 def test_a_lane_keeps_its_jobs_whatever_is_ready() -> None:
-    """Resource 0 has jobs 0 and 2: job 2 waits for job 0, though lane 1 is idle."""
+    """Lane 0 has jobs 0 and 2: job 2 waits for job 0, though lane 1 is idle."""
     own = [job(0, wait(5)), job(0, wait(1)), job(0, wait(1))]
     assert times(own, lanes=2) == [(0, 5), (0, 1), (5, 6)]
 
@@ -172,12 +173,13 @@ def test_bubbles_are_waits_for_readiness_only() -> None:
 
 
 def test_bubbles_are_of_the_busiest_link() -> None:
-    own = [job(0, wire(1, Resource.NODE)), job(0, wire(2)), job(5, wire(1, Resource.NODE), wire(2))]
+    inside = wire(1, Resource.NODE)
+    own = [job(0, inside), job(0, wire(2)), job(5, inside, wire(2))]
     assert simulate(own, Executor()).bubbles == ((3, 5),)
 
 
 def test_bubbles_with_two_lanes() -> None:
-    """Resource 1 is ready at 4; until 2 the link was busy with lane 0's job."""
+    """Lane 1 is ready at 4; until 2 the link was busy with lane 0's job."""
     own = [job(0, wire(2)), job(4, wire(2))]
     assert simulate(own, Executor(lanes=2)).bubbles == ((2, 4),)
 
@@ -227,12 +229,14 @@ def test_no_resource_does_more_than_it_can(seed: int) -> None:
     rng = random.Random(seed)
     own, runs = jobs(rng), executor(rng)
     line = simulate(own, runs)
-    work = {lane: sum(s.seconds for j in own for s in j.stages if s.lane == lane) for lane in Resource}
+    stages = [stage for one in own for stage in one.stages]
+    work = {lane: sum(s.seconds for s in stages if s.lane == lane) for lane in Resource}
     backward = max(runs.backward_seconds, max(j.ready_seconds for j in own))
     for lane in (Resource.NODE, Resource.CROSS):
         assert work[lane] <= line.busy_seconds[lane] + 1e-9
     assert work[Resource.COMPUTE] + backward <= line.busy_seconds[Resource.COMPUTE] + 1e-9
-    assert work[Resource.WORKERS] <= min(runs.workers, 99.0) * line.busy_seconds[Resource.WORKERS] + 1e-9
+    busy = line.busy_seconds[Resource.WORKERS]
+    assert work[Resource.WORKERS] <= min(runs.workers, 99.0) * busy + 1e-9
     demand = backward + work[Resource.COMPUTE] + work[Resource.WORKERS]
     demand += runs.wire_demand * (work[Resource.NODE] + work[Resource.CROSS])
     assert demand <= min(runs.cores, 99.0) * line.end_seconds + 1e-9

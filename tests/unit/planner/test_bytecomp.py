@@ -12,7 +12,7 @@ from timelines import encode, wire
 from gradwire.errors import PlanError
 from gradwire.planner.bytecomp import Choice, Option, Tensor, greedy, groups, jobs, offload
 from gradwire.planner.ordered import last_bubble, ordered
-from gradwire.planner.timeline import Executor, Job, Lane, simulate
+from gradwire.planner.timeline import Executor, Job, Resource, simulate
 
 
 def tensor(
@@ -22,7 +22,7 @@ def tensor(
     sent = wire(ratio * size)
     return Tensor(
         ready, int(100 * size),
-        (Option((wire(size),)), Option((encode(gpu), sent), (encode(cpu, Lane.WORKERS), sent))),
+        (Option((wire(size),)), Option((encode(gpu), sent), (encode(cpu, Resource.WORKERS), sent))),
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def test_algorithm_2_offloads_the_earliest_of_a_group_although_another_is_better
     seen: list[tuple[bool, ...]] = []
 
     def note(tried: Sequence[Job]) -> float:
-        seen.append(tuple(job.stages[0].lane == Lane.WORKERS for job in tried))
+        seen.append(tuple(job.stages[0].lane == Resource.WORKERS for job in tried))
         return ordered(tried)
 
     found = offload(own, on_gpu, note)

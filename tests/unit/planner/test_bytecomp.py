@@ -22,7 +22,10 @@ def tensor(
     sent = wire(ratio * size)
     return Tensor(
         ready, int(100 * size),
-        (Option((wire(size),)), Option((encode(gpu), sent), (encode(cpu, Resource.WORKERS), sent))),
+        (
+            Option((wire(size),)),
+            Option((encode(gpu), sent), (encode(cpu, Resource.WORKERS), sent)),
+        ),
     )  # fmt: skip
 
 

@@ -44,14 +44,14 @@ class Family(Mapping[str, Any]):
     # -- as a mapping ----------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._own:
-            return self._own[name]
+        if name in self.own:
+            return self.own[name]
         if name not in self._others:
             self._load(name)
         return self._others[name]
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._own
+        yield from self.own
         for name in self._offers:
             if name not in self._others:
                 try:
@@ -64,7 +64,7 @@ class Family(Mapping[str, Any]):
         return len(list(iter(self)))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._own or name in self._others or name in self._offers
+        return name in self.own or name in self._others or name in self._offers
 
     # -- members from outside --------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Family(Mapping[str, Any]):
         package = package or member.__module__.partition(".")[0]
         name = name or _name_of(member)
         rule = self._broken_rule(member, name)
-        if rule is None and name in self._own:
+        if rule is None and name in self.own:
             rule = f"its name is its own, and gradwire has {_article(self.kind)} '{name}'"
         if rule is None and self._packages.get(name, package) != package:
             rule = f"its name is its own, and package {self._packages[name]} has '{name}', too"
@@ -105,9 +105,11 @@ class Family(Mapping[str, Any]):
         """
         package = self._packages.get(getattr(member, "name", ""))
         trial: Callable[[Any], str | None] | None = getattr(self._package, "trial", None)
-        if package is None or trial is None or member in self._tried:
+        if package is None or trial is None:
             return member
         try:
+            if member in self._tried:
+                return member
             wrong = trial(member)
         except Exception as error:
             wrong = f"it raised {type(error).__name__}: {error}"
@@ -126,7 +128,8 @@ class Family(Mapping[str, Any]):
         return import_module(self._home)
 
     @cached_property
-    def _own(self) -> dict[str, Any]:
+    def own(self) -> dict[str, Any]:
+        """Gradwire's own members by their names."""
         return {_name_of(member): member for member in self._package.MEMBERS}
 
     @cached_property
@@ -141,8 +144,8 @@ class Family(Mapping[str, Any]):
 
         found: dict[str, EntryPoint] = {}
         for offer in entry_points(group=f"gradwire.{self.name}"):
-            if offer.name in self._own or offer.name in found:
-                whose = "gradwire" if offer.name in self._own else _package_of(found[offer.name])
+            if offer.name in self.own or offer.name in found:
+                whose = "gradwire" if offer.name in self.own else _package_of(found[offer.name])
                 warnings.warn(
                     f"package {_package_of(offer)} offers '{offer.name}' as "
                     f"{_article(self.kind)}, which {whose} has; it is left out. Tell its authors.",

@@ -114,7 +114,7 @@ class Evidence:
 
     sound: as much as by dense training, by the rule of that benchmark. optimizer: that trained.
     warmup: the part of its steps that were a warm-up's. begins: how they travelled, as the text of
-    a warm-up; "": dense.
+    a warm-up; "": dense. where: the study that the row is of.
     """
 
     strategy: str
@@ -124,11 +124,12 @@ class Evidence:
     method: str
     warmup: float = 0.0
     begins: str = ""
+    where: str = "benchmarks/convergence"
 
     @property
     def row(self) -> str:
         """Where the run is found."""
-        return f"benchmarks/convergence: {self.task}, {self.method}"
+        return f"{self.where}: {self.task}, {self.method}"
 
 
 class Member(ABC):

@@ -213,6 +213,12 @@ class Wrong(Identity):
         x.copy_(total if self.how == "sum" else total / divisor)
 
 
+def test_parameters_that_cannot_be_compared(brought: None) -> None:
+    gradwire.register(Wrong)
+    with pytest.raises(StrategyError, match="it raised TypeError: unhashable type"):
+        Strategy.parse("wrong(how=['a']) | allgather")
+
+
 WRONG = {
     "claims": "claims.* returns Claims; it returned None",
     "sections": "the name of a dtype and a count; it claims",

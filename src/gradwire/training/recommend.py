@@ -75,9 +75,10 @@ def with_moments_of(optimizer: object, strategy: Strategy) -> Strategy:
 
 
 def _candidates() -> Iterator[Strategy]:
-    """Formats that are as good as exact, and what runs were made with."""
+    """Formats that are as good as exact, and what runs were made with. Of gradwire's own members:
+    what is recommended does not depend on what else is installed."""
     texts = [FP32]
-    for kind in COMPRESSORS.values():
+    for kind in COMPRESSORS.own.values():
         try:
             compressor = kind()
         except TypeError:  # what has a parameter to choose is no format
@@ -86,7 +87,7 @@ def _candidates() -> Iterator[Strategy]:
             way = "allreduce" if compressor.claims(1 << 20).sums else "alltoall"
             texts.append(f"{compressor} | {way}")
     families = (COMPRESSORS, FEEDBACK, COLLECTIVES)
-    texts += [e.strategy for family in families for m in family.values() for e in m.evidence]
+    texts += [e.strategy for family in families for m in family.own.values() for e in m.evidence]
     yield from map(Strategy.parse, dict.fromkeys(texts))
 
 

@@ -19,10 +19,10 @@ from small import fingerprint, loss_of, small
 
 import gradwire
 from gradwire import Strategy, lockstep
-from gradwire.families import COMPRESSORS, FEEDBACK
+from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
+from gradwire.member import Member
 from gradwire.planner.pricing import price
-from gradwire.runtime.encoder import ComposedEncoder, make_encoder
-from gradwire.strategy import Compressor, Feedback
+from gradwire.testing import check
 
 STRATEGIES = (
     "levels(15)+ef | allgather", "levels(15)+fading | allgather", "levels(127) | alltoall",
@@ -37,30 +37,13 @@ def parsed() -> list[str]:
     return [str(Strategy.parse(text)) for text in STRATEGIES]
 
 
-def obey_the_laws() -> list[str]:
-    """Laws that were tried."""
-    import laws  # of the contract suite, whose folder only this program's path has
-
-    tried = []
-    compressors: list[Compressor] = [COMPRESSORS["levels"](15), COMPRESSORS["counted"]()]
-    xs = [torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in (0, 1, 7, 101, 1301)]
-    for compressor in compressors:
-        for law in (
-            laws.law_same_seed_same_bytes, laws.law_input_is_not_changed,
-            laws.law_lossless_if_claimed, laws.law_contraction,
-            laws.law_encoding_again_changes_nothing,
-        ):  # fmt: skip
-            for x in xs:
-                law(compressor, x)
-            tried.append(law.__name__)
-        laws.law_accumulate_sums_in_rank_order(compressor, [xs[3], -xs[3], 2 * xs[3]])
-    fading: Feedback = FEEDBACK["fading"]()
-    laws.law_before_changes_no_input(fading, [xs[3], -xs[3]])
-    laws.law_state_is_flat_and_fp32(fading, [xs[3], -xs[3]])
-    for compressor in compressors:
-        encoders = make_encoder(compressor, fading), ComposedEncoder(compressor, fading)
-        laws.law_encoders_agree(*encoders, compressor, [xs[3], -xs[3], xs[3]])
-    return sorted({*tried})
+def obey_the_laws() -> dict[str, list[str]]:
+    """Laws that were tried, by member."""
+    members: list[Member] = [
+        COMPRESSORS["levels"](15), COMPRESSORS["counted"](), FEEDBACK["fading"](),
+        COLLECTIVES["halves"](),
+    ]  # fmt: skip
+    return {str(member): check(member) for member in members}
 
 
 def in_lockstep() -> dict[str, list[float]]:

@@ -1,5 +1,6 @@
 """For who writes members, or rehearses what a job does when a machine is lost.
 
+    check(MyCompressor())                            every law that fits it, tried
     workers = Workers(plan, 8)                       N ranks of one plan in this process
     averages = workers.exchange(gradients)           what every rank gets, by name
     inject(handle, Die(at=3), rank=1)                rank 1 dies at its fourth move
@@ -7,6 +8,7 @@
 Nothing else in the package imports this one; importing it loads torch.
 """
 
+from gradwire.testing.check import check
 from gradwire.testing.faulty import (
     Corrupt,
     Die,
@@ -28,5 +30,6 @@ __all__ = [
     "Jitter",
     "Stall",
     "Workers",
+    "check",
     "inject",
 ]

@@ -1,0 +1,121 @@
+"""All laws that fit a member, on inputs that have been hard for others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import StrategyError
+from gradwire.member import Member
+from gradwire.runtime.encoder import ComposedEncoder, make_encoder
+from gradwire.strategy import Collective, Compressor, Feedback, StepInfo, Strategy
+from gradwire.testing import laws
+
+SIZES = 0, 1, 2, 7, 100, 1001
+WORLDS = 1, 2, 3, 5
+
+
+def check(member: Member) -> list[str]:
+    """Try a compressor, a feedback or a collective on every law that fits it.
+
+    Returns the names of the laws, all of which it obeys. Takes seconds. The laws are functions of
+    `gradwire.testing.laws`, for inputs of your own.
+
+    Raises:
+        AssertionError: it breaks one; the text says which, and by what.
+        StrategyError: it is of none of these families, or works with no compressor.
+    """
+    if isinstance(member, Compressor):
+        return _compressor(member)
+    if isinstance(member, Feedback):
+        return _feedback(member)
+    if isinstance(member, Collective):
+        return _collective(member)
+    raise StrategyError(
+        "the laws are of compressors, feedbacks and collectives; got "
+        f"{type(member).__name__}. Pass a member, as MyCompressor()."
+    )
+
+
+def inputs(n: int) -> list[Tensor]:
+    """Vectors of n elements: ordinary, zero, with one spike, tiny, of whole numbers."""
+    x = torch.randn(n, generator=torch.Generator().manual_seed(n))
+    spike = torch.zeros(n)
+    spike[n // 2 : n // 2 + 1] = 1e6
+    return [x, torch.zeros(n), spike, x * 1e-20, x.mul(3).round()]
+
+
+def _compressor(one: Compressor) -> list[str]:
+    every = (
+        laws.law_same_seed_same_bytes, laws.law_input_is_not_changed,
+        laws.law_lossless_if_claimed, laws.law_contraction,
+        laws.law_encoding_again_changes_nothing,
+    )  # fmt: skip
+    for n in SIZES:
+        for x in inputs(n):
+            for law in every:
+                law(one, x)
+            sections = laws.sections_for(one, n, "float32")
+            laws.law_payload_is_what_is_claimed(one, x, sum(s.nbytes for s in sections))
+            laws.law_accumulate_sums_in_rank_order(one, [x, -x, x])
+        whole = inputs(n)[-1]
+        laws.law_sums_if_claimed(one, [whole, -whole, whole])
+    laws.law_unbiased_if_claimed(one, inputs(1001)[0])
+    more = (
+        laws.law_payload_is_what_is_claimed, laws.law_accumulate_sums_in_rank_order,
+        laws.law_sums_if_claimed, laws.law_unbiased_if_claimed,
+    )  # fmt: skip
+    return [law.__name__ for law in (*every, *more)]
+
+
+def _feedback(one: Feedback) -> list[str]:
+    found = ["law_before_changes_no_input", "law_state_is_flat_and_fp32", "law_encoders_agree"]
+    half = Strategy.parse("topk(0.25)+ef | allgather").compressor
+    for n in (2, 7, 100):
+        steps = [x for x in inputs(n) if x.any()]
+        laws.law_before_changes_no_input(one, steps)
+        laws.law_state_is_flat_and_fp32(one, steps)
+        encoders = make_encoder(half, one), ComposedEncoder(half, one)
+        laws.law_encoders_agree(*encoders, half, steps)
+        if one.makes_good and not one.moments() and _keeps_all(one, steps[0]):
+            laws.law_nothing_is_lost(
+                Strategy(half, Strategy.parse("none | allgather").collective, one),
+                [[steps[0], -2 * steps[0]]] * 3,
+            )
+            found = [*found[:3], "law_nothing_is_lost"]
+    return found
+
+
+def _keeps_all(one: Feedback, residual: Tensor) -> bool:
+    """Whether what waits is sent as it is: nothing of it is forgotten on purpose."""
+    return torch.equal(one.before(residual * 0, {"residual": residual}, StepInfo())[0], residual)
+
+
+def _collective(one: Collective) -> list[str]:
+    strategy = _fitting(one)
+    found = ["law_ranks_end_equal", "law_inputs_stay"]
+    if one.sizes == "known":
+        found.append("law_moves_do_not_depend_on_the_data")
+    found.append("law_non_finite_spoils_the_step_and_nothing_else")
+    for world in WORLDS:
+        dice = torch.Generator().manual_seed(world)
+        xs, others = ([torch.randn(203, generator=dice) for _ in range(world)] for _ in range(2))
+        laws.law_ranks_end_equal(strategy, xs)
+        laws.law_inputs_stay(strategy, xs)
+        if one.sizes == "known":
+            laws.law_moves_do_not_depend_on_the_data(strategy, xs, others)
+        bad = [xs[0] * float("nan"), *xs[1:]]
+        laws.law_non_finite_spoils_the_step_and_nothing_else(strategy, [xs, others], [bad])
+    return found
+
+
+def _fitting(one: Collective) -> Strategy:
+    """A strategy that has it."""
+    reasons = []
+    for left in ("topk(0.1)+ef", one.partner, "int8", "sign", "nonzero"):
+        other = Strategy.parse(f"{left} | allgather")
+        try:
+            return Strategy(other.compressor, one, other.feedback)
+        except StrategyError as error:
+            reasons.append(str(error))
+    raise StrategyError(f"'{one}' works with none of our compressors: {reasons[0]}")

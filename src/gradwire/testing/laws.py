@@ -1,0 +1,447 @@
+"""The laws, as functions: each raises AssertionError for a member that breaks it.
+
+Gradwire's own members obey them in its tests, and `check` tries those that fit on one of yours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import PayloadError
+from gradwire.layout.pieces import Pieces
+from gradwire.local import LATER_RESIDUALS, OF_OTHER_SHAPE, OWNERS_RESIDUAL
+from gradwire.runtime.context import BucketContext
+from gradwire.runtime.lockstep import lockstep
+from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo, Strategy
+
+KEY = Key(seed=0, step=0, parameter="w")
+Steps = Sequence[Sequence[Tensor]]
+"""Gradients by step, then by rank."""
+
+
+def dtype_name(x: Tensor) -> str:
+    """As claims name it."""
+    return str(x.dtype).removeprefix("torch.")
+
+
+def bits(x: Tensor) -> list[int]:
+    """For comparing bit for bit: tells -0.0 from 0.0, and one NaN from another."""
+    return x.detach().contiguous().view(-1).view(torch.uint8).tolist()
+
+
+def same(one: Tensor, other: Tensor, what: str) -> None:
+    """Raise unless both are the same to the bit."""
+    assert one.dtype == other.dtype, f"{what}: {one.dtype} is not {other.dtype}"
+    assert bits(one) == bits(other), f"{what}: {one} is not {other}"
+
+
+def sections_for(compressor: Compressor, n: int, dtype: str, fill: int = 0xA5) -> list[Tensor]:
+    """What claims say, full of garbage."""
+    return [
+        torch.full((count * getattr(torch, name).itemsize,), fill, dtype=torch.uint8).view(
+            getattr(torch, name)
+        )
+        for name, count in compressor.claims(n, dtype).sections
+    ]
+
+
+def encoded(compressor: Compressor, x: Tensor, key: Key = KEY, fill: int = 0xA5) -> list[Tensor]:
+    """The payload of x, in sections that were full of garbage."""
+    sections = sections_for(compressor, len(x), dtype_name(x), fill)
+    compressor.encode(x, sections, key)
+    return sections
+
+
+def decoded(compressor: Compressor, sections: Sequence[Tensor], n: int, key: Key = KEY) -> Tensor:
+    """What a payload says, in fp32."""
+    x = torch.full((n,), math.nan)
+    compressor.decode(sections, x, key)
+    return x
+
+
+def through(compressor: Compressor, x: Tensor) -> Tensor:
+    """x as the other side sees it, in fp32."""
+    return through_key(compressor, x, KEY)
+
+
+def through_key(compressor: Compressor, x: Tensor, key: Key) -> Tensor:
+    """x as the other side sees it, by this key."""
+    return decoded(compressor, encoded(compressor, x, key), len(x), key)
+
+
+def context(
+    strategy: Strategy, n: int, rank: int = 0, world: int = 1, memory: State | None = None,
+    exact_undo: bool = False,
+) -> BucketContext:  # fmt: skip
+    """One rank's local work on one fp32 parameter "w" of n elements."""
+    bucket = Bucket((Parameter("w", (n,)),))
+    state = {} if memory is None else memory
+    return BucketContext(strategy, bucket, rank, world, {"w": state}, exact_undo=exact_undo)
+
+
+# -- compressors -------------------------------------------------------------------------------
+
+
+def used(compressor: Compressor, section: Tensor) -> slice:
+    """All of a section, or as much as a payload says that varies in size."""
+    fixed = compressor.claims(1).fixed
+    return slice(None) if fixed else slice(int(section[:8].view(torch.int64)))
+
+
+def law_payload_is_what_is_claimed(compressor: Compressor, x: Tensor, payload_bytes: int) -> None:
+    """The claimed bytes are the bytes by hand, and every one of them is written."""
+    claimed = sections_for(compressor, len(x), dtype_name(x))
+    total = sum(s.numel() * s.element_size() for s in claimed)
+    assert total == payload_bytes, f"claims {total} bytes; by hand {payload_bytes}"
+    one, other = encoded(compressor, x, fill=0x00), encoded(compressor, x, fill=0xFF)
+    for a, b in zip(one, other):
+        written = used(compressor, a)
+        assert len(a[written]) <= total, "a payload longer than the longest"
+        same(a[written], b[written], "a byte that is not written keeps what was there")
+
+
+def law_same_seed_same_bytes(compressor: Compressor, x: Tensor) -> None:
+    """Randomness comes from the key alone, so every rank and every run agrees."""
+    torch.manual_seed(1)
+    one = encoded(compressor, x)
+    torch.manual_seed(2)
+    for a, b in zip(one, encoded(compressor, x.clone())):
+        same(a, b, "the same key, other bytes")
+
+
+def law_input_is_not_changed(compressor: Compressor, x: Tensor) -> None:
+    """Encoding leaves the gradient as it was."""
+    before = x.clone()
+    through(compressor, x)
+    same(x, before, "encode changed its input")
+
+
+def law_exact_on_its_own_class(compressor: Compressor, x: Tensor) -> None:
+    """x is of the class (k-sparse, representable …): it comes back unchanged."""
+    back = through(compressor, x)
+    assert torch.equal(back, x.float()), f"{x} came back as {back}"
+
+
+def law_lossless_if_claimed(compressor: Compressor, x: Tensor) -> None:
+    """What arrives is what was sent, to the bit."""
+    if compressor.claims(len(x), dtype_name(x)).lossless:
+        same(through(compressor, x), x.float(), "claimed lossless")
+
+
+def law_contraction(compressor: Compressor, x: Tensor) -> None:
+    """|x - C(x)|² <= (1 - c)·|x|², with a last bit of tolerance for the sum itself."""
+    c = compressor.claims(len(x), dtype_name(x)).contraction
+    if c is None:
+        return
+    assert 0.0 <= c <= 1.0
+    given = x.double()
+    lost = float((given - through(compressor, x).double()).square().sum())
+    allowed = (1 - c) * float(given.square().sum())
+    assert lost <= allowed * (1 + 1e-9), f"lost {lost}, allowed {allowed}"
+
+
+def law_unbiased_if_claimed(compressor: Compressor, x: Tensor, draws: int = 1000) -> None:
+    """The mean over keys is x, element by element: to six standard errors of what was drawn, and
+    a dozen events that were too rare to be drawn."""
+    if not compressor.claims(len(x), dtype_name(x)).unbiased:
+        return
+    drawn = torch.stack([through_key(compressor, x, Key(0, i, "w")) for i in range(draws)])
+    drawn = drawn.double()
+    wanted = x.double()
+    spread = drawn.std(0) / draws**0.5
+    most = 6 * spread + 12 / draws * (wanted.abs().max() if len(x) else 0.0)
+    off = (drawn.mean(0) - wanted).abs()
+    assert bool((off <= most).all()), f"off by {off.max()}, allowed {most.max()}"
+
+
+def law_encoding_again_changes_nothing(compressor: Compressor, x: Tensor) -> None:
+    """What came through once, comes through: decode(encode(y)) = y for y = decode(encode(x)).
+
+    To the rounding of a mean. Where rounding is at random, or the scale is cut, it need not.
+    """
+    claims = compressor.claims(len(x), dtype_name(x))
+    if claims.unbiased or claims.contraction is None:
+        return
+    once = through(compressor, x)
+    assert torch.allclose(through(compressor, once), once, rtol=1e-6, atol=0)
+
+
+def law_accumulate_sums_in_rank_order(
+    compressor: Compressor, xs: Sequence[Tensor], dtype: torch.dtype = torch.float32
+) -> None:
+    """accumulate is decode, the naive sum in rank order in fp32, and one division."""
+    n, payloads = len(xs[0]), [encoded(compressor, x) for x in xs]
+    total = torch.zeros(n)
+    for payload in payloads:
+        total = total + decoded(compressor, payload, n)
+    wanted = (total / torch.tensor(float(len(xs)))).to(dtype)
+    result = torch.full((n,), 99.0, dtype=dtype)
+    compressor.accumulate(payloads, result, len(xs), KEY)
+    assert torch.equal(result, wanted), f"{result} is not {wanted}"
+
+
+def law_sums_if_claimed(compressor: Compressor, xs: Sequence[Tensor]) -> None:
+    """Adding payloads number by number adds the tensors (here: whole numbers, so exactly)."""
+    if not compressor.claims(len(xs[0])).sums:
+        return
+    payloads = [encoded(compressor, x) for x in xs]
+    added = [torch.stack(list(parts)).sum(0).to(parts[0].dtype) for parts in zip(*payloads)]
+    try:
+        back = decoded(compressor, added, len(xs[0]))
+    except PayloadError as error:
+        raise AssertionError("the sum of payloads is no payload") from error
+    wanted = torch.stack([decoded(compressor, p, len(xs[0])) for p in payloads]).sum(0)
+    assert torch.equal(back, wanted), f"the sum came back as {back}, not {wanted}"
+
+
+# -- feedback and encoders ---------------------------------------------------------------------
+
+
+def law_before_changes_no_input(feedback: Feedback, steps: Sequence[Tensor]) -> None:
+    """before and after are functions: their arguments stay as they were."""
+    state: dict[str, Tensor] = {}
+    for x in steps:
+        copies = x.clone(), {key: v.clone() for key, v in state.items()}
+        y, midway = feedback.before(x, state, StepInfo())
+        sent = torch.where(torch.arange(len(x)) % 3 == 0, y, torch.zeros_like(y))
+        kept = [t.clone() for t in (y, sent, *midway.values())]
+        after = feedback.after(y, sent, midway)
+        for now, then in zip((y, sent, *midway.values()), kept):
+            same(now, then, "after changed an input")
+        same(x, copies[0], "before changed the gradient")
+        assert list(state) == list(copies[1])
+        for key, value in state.items():
+            same(value, copies[1][key], f"before changed the state '{key}'")
+        state = dict(after)
+
+
+def law_state_is_flat_and_fp32(feedback: Feedback, steps: Sequence[Tensor]) -> None:
+    """State is named tensors with the parameter's number of elements."""
+    state: dict[str, Tensor] = {}
+    for x in steps:
+        y, midway = feedback.before(x, state, StepInfo())
+        state = dict(feedback.after(y, y * 0.5, midway))
+        state.update(feedback.received(y.clone(), state))
+    for key, value in state.items():
+        assert isinstance(key, str)
+        assert key in OF_OTHER_SHAPE or value.shape == steps[0].shape, key
+        assert value.dtype == torch.float32, key
+
+
+def run_encoder(
+    encoder: Encoder, compressor: Compressor, steps: Sequence[Tensor], clip_scale: float = 1.0
+) -> tuple[list[list[Tensor]], dict[str, Tensor]]:
+    """The payloads of every step, and the state at the end."""
+    state: dict[str, Tensor] = {}
+    payloads = []
+    for step, x in enumerate(steps):
+        sections = sections_for(compressor, len(x), dtype_name(x))
+        before = x.clone()
+        assert encoder.encode(x, state, sections, StepInfo(step, clip_scale), KEY)
+        same(x, before, "encode changed the gradient")
+        encoder.release()
+        payloads.append(sections)
+    return payloads, state
+
+
+def law_encoders_agree(
+    one: Encoder, other: Encoder, compressor: Compressor, steps: Sequence[Tensor],
+    clip_scale: float = 1.0,
+) -> None:  # fmt: skip
+    """Bit for bit: the same payloads at every step, the same state at the end."""
+    (mine, state), (theirs, other_state) = (
+        run_encoder(encoder, compressor, steps, clip_scale) for encoder in (one, other)
+    )
+    for step, (a, b) in enumerate(zip(mine, theirs)):
+        for section in range(len(a)):
+            same(a[section], b[section], f"step {step}, section {section}")
+    assert sorted(state) == sorted(other_state)
+    for key, value in state.items():
+        same(value, other_state[key], f"state '{key}'")
+
+
+def close(state: State, wanted: dict[str, Tensor], tolerance: float, what: str) -> None:
+    """Raise unless a state is what is wanted, within the tolerance."""
+    for key, value in state.items():
+        expected = wanted.get(key, torch.zeros_like(value))
+        assert torch.allclose(value, expected, rtol=tolerance, atol=tolerance), (
+            f"{what}: '{key}' is {value}, not {expected}"
+        )
+    assert set(wanted) <= set(state), what
+
+
+def law_undo_restores(
+    make: Callable[[], Encoder], compressor: Compressor, steps: Sequence[Tensor],
+    tolerance: float, clip_scale: float = 1.0,
+) -> None:  # fmt: skip
+    """After undo the state is what it was before this step; tolerance 0: to the bit."""
+    encoder, state = make(), dict[str, Tensor]()
+    for step, x in enumerate(steps):
+        sections = sections_for(compressor, len(x), dtype_name(x))
+        info = StepInfo(step, clip_scale)
+        before = {key: v.clone() for key, v in state.items()}
+        encoder.encode(x, state, sections, info, KEY)
+        encoder.undo(x, state, sections, info)
+        close(state, before, tolerance, "undo")
+        encoder.encode(x, state, sections, info, KEY)
+        encoder.release()
+
+
+def law_give_back_keeps_everything(
+    make: Callable[[], Encoder], compressor: Compressor, steps: Sequence[Tensor],
+    tolerance: float, clip_scale: float = 1.0,
+) -> None:  # fmt: skip
+    """After give_back, what was to be sent waits in the residual; nothing else differs."""
+    encoder, state = make(), dict[str, Tensor]()
+    for step, x in enumerate(steps):
+        sections = sections_for(compressor, len(x), dtype_name(x))
+        info = StepInfo(step, clip_scale)
+        encoder.encode(x, state, sections, info, KEY)
+        kept = {key: v.clone() for key, v in state.items()}
+        sent = decoded(compressor, sections, len(x))
+        at = compressor.places(sections, len(x), KEY)
+        masked = slice(None) if at is None else at.long()
+        encoder.give_back(state, sections)
+        close(
+            {"residual": state["residual"]}, {"residual": kept["residual"] + sent}, tolerance,
+            "give_back",
+        )  # fmt: skip
+        if "velocity" in state:
+            kept["velocity"][masked] = state["velocity"][masked]
+            assert torch.equal(state["velocity"], kept["velocity"])
+        encoder.release()
+
+
+def law_give_back_forgets_what_joined(
+    make: Callable[[], Encoder], compressor: Compressor, steps: Sequence[Tensor], tolerance: float
+) -> None:
+    """After give_back, what the receivers are thought to know is what it was before the step."""
+    encoder, state = make(), dict[str, Tensor]()
+    for step, x in enumerate(steps):
+        sections = sections_for(compressor, len(x), dtype_name(x))
+        before = state["estimate"].clone() if "estimate" in state else torch.zeros(len(x))
+        encoder.encode(x, state, sections, StepInfo(step), KEY)
+        encoder.give_back(state, sections)
+        close({"estimate": state["estimate"]}, {"estimate": before}, tolerance, "give_back")
+        encoder.release()
+        encoder.encode(x, state, sections, StepInfo(step), KEY)
+        encoder.release()
+
+
+# -- strategies, in lockstep -------------------------------------------------------------------
+
+
+def law_ranks_end_equal(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
+    """Bit for bit, over three steps with state."""
+    state = [dict[str, Tensor]() for _ in tensors]
+    for step in range(3):
+        results, _ = lockstep(strategy, [x * (step + 1) for x in tensors], step=step, state=state)
+        for result in results:
+            assert result.shape == tensors[0].shape
+            same(result, results[0], "a rank differs from rank 0")
+
+
+def law_is_the_mean(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
+    """Tensors whose sum is exact, and which the strategy sends whole: one division away."""
+    total = torch.stack([x.double() for x in tensors]).sum(0)
+    wanted = total.float() / torch.tensor(float(len(tensors)))
+    for result in lockstep(strategy, tensors)[0]:
+        assert torch.equal(result, wanted), f"{result} is not {wanted}"
+
+
+def law_bytes_follow_the_formula(
+    strategy: Strategy, tensors: Sequence[Tensor], bytes_sent: Sequence[float]
+) -> None:
+    """The bytes that are counted are those by hand."""
+    counted = lockstep(strategy, tensors)[1].bytes_sent
+    assert counted == list(bytes_sent), f"counted {counted}, by hand {bytes_sent}"
+
+
+def law_moves_do_not_depend_on_the_data(
+    strategy: Strategy, tensors: Sequence[Tensor], others: Sequence[Tensor]
+) -> None:
+    """The same moves on every rank, and the same sizes, whatever the gradients hold."""
+    one, other = (lockstep(strategy, xs)[1].spans for xs in (tensors, others))
+    assert one == other
+    by_rank = [[s.label for s in one if s.rank == r] for r in range(len(tensors))]
+    assert all(moves == by_rank[0] for moves in by_rank)
+
+
+def law_inputs_stay(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
+    """Every rank's tensor is what it was."""
+    before = [x.clone() for x in tensors]
+    lockstep(strategy, tensors)
+    for x, was in zip(tensors, before):
+        same(x, was, "lockstep changed a rank's tensor")
+
+
+def law_nothing_is_lost(strategy: Strategy, steps: Steps, tolerance: float = 1e-5) -> None:
+    """Conservation: Σ residuals + N · Σ results = Σ of what the feedback was given to send.
+
+    In fp64. That is the gradient for plain error feedback, and the actual (possibly masked)
+    velocity for momentum correction: Σ_k v_k + Σ sent_k = Σ_τ Σ_k u_k,τ. Holds after every step.
+    """
+    world = len(steps[0])
+    state = [dict[str, Tensor]() for _ in range(world)]
+    given = torch.zeros(steps[0][0].shape, dtype=torch.float64)
+    arrived, scale = torch.zeros_like(given), torch.zeros_like(given)
+    for step, xs in enumerate(steps):
+        for x, memory in zip(xs, state):
+            more = to_be_sent(strategy.feedback, x, memory)
+            given += more
+            scale += more.abs()
+        results, _ = lockstep(strategy, xs, step=step, state=state)
+        arrived += results[0].double() * world
+        waiting = torch.stack([memory["residual"].double() for memory in state]).sum(0)
+        waiting += world * at_owners(state, len(given))
+        lost = (waiting + arrived - given).abs()
+        assert bool((lost <= tolerance * (scale + 1e-30)).all()), (
+            f"step {step}: lost up to {lost.max()}"
+        )
+
+
+def at_owners(state: Sequence[State], n: int) -> Tensor:
+    """What waits at the owners of the pieces, of the mean."""
+    total = torch.zeros(n, dtype=torch.float64)
+    for rank, memory in enumerate(state):
+        for name in {OWNERS_RESIDUAL, LATER_RESIDUALS[0]} & memory.keys():
+            begin, end = Pieces.of("x", n, len(state)).of_owner(rank)
+            total[begin:end] = memory[name].double()
+    return total
+
+
+def to_be_sent(feedback: Feedback | None, x: Tensor, memory: State) -> Tensor:
+    """What this step adds to the residual, from the equations, in fp64."""
+    g = x.double()
+    kept = feedback.moments() if feedback is not None else {}
+    if "momentum" not in kept:
+        return g
+    momentum: float = kept["momentum"]
+    u = memory["velocity"].double() if "velocity" in memory else torch.zeros_like(g)
+    return g + momentum * (u + g) if kept["nesterov"] else g + momentum * u
+
+
+def law_non_finite_spoils_the_step_and_nothing_else(
+    strategy: Strategy, steps: Steps, bad: Steps
+) -> None:
+    """A bad step in between: not finite on every rank, states as before, as if it never was."""
+    state = [dict[str, Tensor]() for _ in steps[0]]
+    undisturbed = [dict[str, Tensor]() for _ in steps[0]]
+    for step, xs in enumerate(steps):
+        for spoiled in bad:
+            before = [{key: v.clone() for key, v in memory.items()} for memory in state]
+            for result in lockstep(strategy, spoiled, step=step, state=state)[0]:
+                assert not bool(result.isfinite().all()), "a rank would not notice"
+            for memory, was in zip(state, before):
+                assert sorted(memory) == sorted(was), "state appeared"
+                for key, value in memory.items():
+                    assert torch.equal(value, was[key]), f"'{key}' changed"
+        results, _ = lockstep(strategy, xs, step=step, state=state)
+        expected, _ = lockstep(strategy, xs, step=step, state=undisturbed)
+        for result, wanted in zip(results, expected):
+            same(result, wanted, "the step after a bad one")

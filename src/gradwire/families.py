@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
+_PROGRAM = "this program"
 
 
 class Family(Mapping[str, Any]):
@@ -85,17 +86,18 @@ class Family(Mapping[str, Any]):
         if rule is None and name in self.own:
             rule = f"its name is its own, and gradwire has {_article(self.kind)} '{name}'"
         if rule is None and self._packages.get(name, package) != package:
-            rule = f"its name is its own, and package {self._packages[name]} has '{name}', too"
+            rule = f"its name is its own, and {_said(self._packages[name])} has '{name}', too"
         if rule is not None:
             raise self._error(
-                f"package {package} offers '{name}' as {_article(self.kind)}: {rule}. Tell its "
-                "authors, or uninstall it."
+                f"{_said(package)} offers '{name}' as {_article(self.kind)}: {rule}. Correct it, "
+                "tell its authors, or uninstall it."
             )
         self._others[name], self._packages[name] = member, package
 
-    def package_of(self, name: str) -> str | None:
-        """Whose member it is; None: ours."""
-        return self._packages.get(name)
+    def whose(self, name: str) -> str | None:
+        """Whose member it is, as errors say it: "package …", or "this program"; None: ours."""
+        package = self._packages.get(name)
+        return None if package is None else _said(package)
 
     def made(self, member: T) -> T:
         """A member that was just made; one of somebody else's is tried first.
@@ -115,8 +117,8 @@ class Family(Mapping[str, Any]):
             wrong = f"it raised {type(error).__name__}: {error}"
         if wrong is not None:
             raise self._error(
-                f"'{member}', {_article(self.kind)} of package {package}, breaks the contract of "
-                f"its family: {wrong}. Tell its authors, or use another."
+                f"'{member}', {_article(self.kind)} of {_said(package)}, breaks the contract of "
+                f"its family: {wrong}. Correct it, tell its authors, or use another."
             )
         self._tried.add(member)
         return member
@@ -199,10 +201,10 @@ ALL = ROUTING, TOPOLOGIES, COMPRESSORS, FEEDBACK, COLLECTIVES
 def outsiders(members: Iterable[Any]) -> str:
     """Which of a strategy's members are of other packages, for errors; "" if none is."""
     found = [
-        f"'{member.name}' is of package {package}"
+        f"'{member.name}' is of {whose}"
         for member in members if member is not None
         for family in ALL if family.takes(type(member))
-        if (package := family.package_of(member.name)) is not None
+        if (whose := family.whose(member.name)) is not None
     ]  # fmt: skip
     return "; ".join(found)
 
@@ -233,7 +235,7 @@ def register(member: T) -> T:
 def _main(member: Any) -> str:
     """A notebook or script is nobody's package."""
     package = str(member.__module__).partition(".")[0]
-    return "this program" if package == "__main__" or package not in sys.modules else package
+    return _PROGRAM if package == "__main__" or package not in sys.modules else package
 
 
 def _name_of(member: Any) -> str:
@@ -243,6 +245,10 @@ def _name_of(member: Any) -> str:
 
 def _package_of(offer: EntryPoint) -> str:
     return offer.dist.name if offer.dist is not None else offer.value.partition(":")[0]
+
+
+def _said(package: str) -> str:
+    return package if package == _PROGRAM else f"package {package}"
 
 
 def _article(kind: str) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
+from gradwire_example.levels import Levels
 from small import fingerprint, loss_of, small
 
 import gradwire
@@ -22,6 +24,7 @@ from gradwire import Strategy, lockstep
 from gradwire.families import COLLECTIVES, COMPRESSORS, FEEDBACK
 from gradwire.member import Member
 from gradwire.planner.pricing import price
+from gradwire.strategy import Key
 from gradwire.testing import check
 
 STRATEGIES = (
@@ -102,14 +105,39 @@ def _run(text: str, steps: range, save: Path | None = None, load: Path | None = 
     return fingerprint(model.parameters())
 
 
+@dataclass(frozen=True)
+class Breaking(Levels):
+    """Divides by zero in the second step of a job."""
+
+    name: ClassVar[str] = "breaking"
+
+    def encode(self, x: torch.Tensor, sections: Any, key: Key) -> bool:
+        return super().encode(x, sections, key) and 1 // (1 - key.step) > 0
+
+
+def told_of_an_error() -> tuple[str, list[str]]:
+    """The error of a member that raises amid a job, and what is noted on it."""
+    gradwire.register(Breaking)
+    model = small(0)
+    gradwire.attach(model, "breaking(15)+ef | halves")
+    loss_of(model, 0).backward()
+    model.zero_grad()
+    try:
+        loss_of(model, 1).backward()
+    except ZeroDivisionError as error:
+        return type(error).__name__, error.__notes__
+    return "nothing", []
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
-    report: dict[str, Any] = {}
+    report: dict[str, Any] = {"strategies": STRATEGIES}
     alone: tuple[Callable[[], Any], ...] = (parsed, obey_the_laws, in_lockstep, priced)
     for part in alone:
         report[part.__name__] = part()
     report["trained"] = trained(Path(sys.argv[1]))
+    report["told"] = told_of_an_error()
     if dist.get_rank() == 0:
         print(json.dumps(report))
     dist.destroy_process_group()

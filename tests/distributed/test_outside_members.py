@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from outside import STRATEGIES
 from test_profile_command import JOB, TWO
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +80,7 @@ def report(
 
 
 def test_they_are_read_and_printed(report: dict[str, Any]) -> None:
-    assert report["parsed"] == list(STRATEGIES)
+    assert report["parsed"] == report["strategies"]
 
 
 def test_the_laws_of_their_families_hold(report: dict[str, Any]) -> None:
@@ -103,7 +102,14 @@ def test_what_they_cost_is_known_beforehand(report: dict[str, Any]) -> None:
 
 
 def test_two_real_ranks_end_alike_and_resume_to_the_bit(report: dict[str, Any]) -> None:
-    assert report["trained"] == dict.fromkeys(STRATEGIES[:9], True)
+    assert report["trained"] == dict.fromkeys(report["strategies"][:9], True)
+
+
+def test_an_error_within_a_step_says_where_and_whose(report: dict[str, Any]) -> None:
+    kind, (note,) = report["told"]
+    assert kind == "ZeroDivisionError"
+    assert "[breaking(15)+ef | halves]; 'breaking' is of this program; " in note
+    assert "'halves' is of package gradwire-example" in note
 
 
 def test_they_are_available(environment: dict[str, str]) -> None:

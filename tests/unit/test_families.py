@@ -80,8 +80,8 @@ def test_a_package_s_member_is_one_of_the_family(installed: Callable[..., Family
     assert family["good"].name == "good"
     assert list(family)[-1] == "good"
     assert len(family) == len(compressors.MEMBERS) + 1
-    assert family.package_of("good") == "good-package"
-    assert family.package_of("topk") is None
+    assert family.whose("good") == "package good-package"
+    assert family.whose("topk") is None
     assert family.made(family["good"]()) == family["good"]()
 
 

@@ -19,7 +19,7 @@ def built(text: str) -> Fabric:
     if not isinstance(made, Fabric):
         name = name_of(node) or ""
         raise NetworkError(
-            f"a builder returns a Fabric; '{name}' of package {TOPOLOGIES.package_of(name)} "
+            f"a builder returns a Fabric; '{name}' of {TOPOLOGIES.whose(name)} "
             f"returned {type(made).__name__}. Tell its authors, or use another."
         )
     return made

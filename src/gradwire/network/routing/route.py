@@ -53,8 +53,8 @@ def route(
 
 def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes:
     """By the scheme; one of another package is not taken at its word."""
-    package = ROUTING.package_of(scheme.name)
-    if package is None:
+    whose = ROUTING.whose(scheme.name)
+    if whose is None:
         return scheme.route(topology, flows, seed)
     try:
         found: Any = scheme.route(topology, flows, seed)
@@ -65,7 +65,7 @@ def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes
         wrong = f"it raised {type(error).__name__}: {error}"
     if wrong is not None:
         raise NetworkError(
-            f"'{scheme}', a routing scheme of package {package}, breaks the contract of its "
+            f"'{scheme}', a routing scheme of {whose}, breaks the contract of its "
             f"family: {wrong}. Tell its authors, or use another."
         )
     return found  # type: ignore[no-any-return]

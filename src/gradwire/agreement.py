@@ -27,10 +27,10 @@ def numbers_of(feedback: Feedback, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def said(numbers: Mapping[str, Any]) -> str:
-    """As arguments are written."""
+    """Write them as arguments are written."""
     return ", ".join(f"{name}={value}" for name, value in numbers.items())
 
 
 def _plain(value: Any) -> Any:
-    """As a feedback has it."""
+    """The value in the form in which a feedback has it."""
     return tuple(map(float, value)) if isinstance(value, list | tuple) else value

@@ -76,7 +76,7 @@ class Bucket:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its parameters, in order."""
+        """The names of its parameters, in order."""
         return tuple(p.name for p in self.parameters)
 
     @property
@@ -86,17 +86,17 @@ class Bucket:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each parameter begins in the bucket's flat tensor, in elements."""
+        """The place where each parameter begins in the bucket's flat tensor, in elements."""
         return (0, *accumulate(self.sizes))[:-1]
 
     @property
     def dtype(self) -> str:
-        """Of the gradients of all its parameters."""
+        """The dtype that all its gradients have."""
         return self.parameters[0].dtype
 
     @property
     def elements(self) -> int:
-        """Of all its parameters together."""
+        """The number of elements of all its parameters together."""
         return sum(self.sizes)
 
     @property

@@ -88,7 +88,7 @@ class Document:
     syntax: Syntax = JSON
 
     def load(self, path: str | Path) -> Any:
-        """Of a file. The document's error if it cannot be read, too."""
+        """Read a file. The document's error if it cannot be read, too."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:  # of bytes that are no UTF-8, and of NUL in names
@@ -142,7 +142,7 @@ class Document:
 
 
 def _parsed(text: str) -> object:
-    """In any syntax; None if it is none."""
+    """The text's meaning in any syntax; None if it has none."""
     for syntax in (JSON, TOML):
         try:
             return syntax.parse(text)

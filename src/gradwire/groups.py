@@ -46,7 +46,7 @@ class Machines:
 
     @staticmethod
     def named(names: Sequence[str]) -> Machines:
-        """By the name of every rank's machine."""
+        """Find the machines from the name of every rank's."""
         found: dict[str, list[int]] = {}
         for rank, name in enumerate(names):
             found.setdefault(name, []).append(rank)
@@ -77,12 +77,12 @@ class Machines:
 
     @cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
-        """Of each rank the machine, and its number there."""
+        """The machine of each rank, and the rank's number there."""
         return {rank: (m, i) for m, own in enumerate(self.ranks) for i, rank in enumerate(own)}
 
     @cached_property
     def _cross(self) -> list[Group]:
-        """By number in the machine."""
+        """The groups across machines, by the ranks' number in theirs."""
         return [Group("cross", tuple(sorted(own))) for own in zip(*self.ranks)]
 
     def groups(self) -> list[Group]:

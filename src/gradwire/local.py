@@ -107,7 +107,8 @@ class MachineSums(ABC):
 
     @abstractmethod
     def scatter(self) -> AllToAll:
-        """In the machine: gradients as they are, every part to its owner."""
+        """The move inside the machine that brings gradients, as they are, to the owners of their
+        parts."""
 
     @abstractmethod
     def average(self, arrived: Tensor) -> AllGather:
@@ -124,7 +125,7 @@ class MachineSums(ABC):
 
     @abstractmethod
     def gather(self) -> AllGather:
-        """In the machine: every owner's result."""
+        """The move inside the machine that brings every owner's result to all."""
 
     @abstractmethod
     def collect(self, messages: Tensor) -> None:

@@ -76,7 +76,7 @@ class Claims:
 
 
 def padded(size: int) -> int:
-    """Where the next part may begin: a multiple of 8 bytes."""
+    """Round a size up to where the next part may begin: a multiple of 8 bytes."""
     return size + -size % 8
 
 
@@ -128,7 +128,7 @@ class Evidence:
 
     @property
     def row(self) -> str:
-        """Where the run is found."""
+        """The study, the task and the method, to find the run by."""
         return f"{self.where}: {self.task}, {self.method}"
 
 

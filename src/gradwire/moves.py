@@ -163,7 +163,7 @@ class Reduce(_Rooted):
         return 0.0 if self.is_root else float(self.bytes)
 
     def bytes_received(self, n: int) -> float:
-        """In a chain, which ends at the root: all but the first get one part."""
+        """What arrives in a chain that ends at the root: all but the first rank get one part."""
         return float(self.bytes) if n > 1 and (self.rank - self.root) % n != 1 else 0.0
 
 

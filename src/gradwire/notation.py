@@ -78,7 +78,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def name_of(node: ast.expr) -> str | None:
-    """Of a name alone or with parameters."""
+    """The name of a member that is written alone or with parameters."""
     target = node.func if isinstance(node, ast.Call) else node
     return target.id if isinstance(target, ast.Name) else None
 
@@ -94,5 +94,5 @@ def signature(member: Any) -> str:
 
 
 def first_line(member: Any) -> str:
-    """Of what it says of itself."""
+    """The first line of what a member says of itself."""
     return (member.__doc__ or "").strip().splitlines()[0]

@@ -18,7 +18,8 @@ PROMISES = {
 
 
 class Parts(NamedTuple):
-    """Of a strategy. alias: how what stands before the '|' was typed, if by a short name."""
+    """What a strategy is made of. alias: how what stands before the '|' was typed, if by a short
+    name."""
 
     compressor: Any
     collective: Any

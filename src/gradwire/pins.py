@@ -46,7 +46,7 @@ class Pins:
     turns: Mapping[Pair, int]
 
     def parts(self, source: int, target: int, size: int) -> Iterator[Part]:
-        """Of a message from host to host; both ends cut alike."""
+        """Cut a message from host to host; both ends cut alike."""
         shares = self.shares.get((source, target), ())
         if not shares:
             yield Part(None, 0, size)
@@ -85,7 +85,7 @@ class Pins:
 
     @staticmethod
     def load(path: str | Path) -> Pins:
-        """Of a file. PlanError if it cannot be read, or is none."""
+        """Read a file. PlanError if it cannot be read, or is none."""
         pins: Pins = _DOCUMENT.load(path)
         return pins
 

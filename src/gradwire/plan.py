@@ -199,7 +199,7 @@ class Plan:
 
 
 def _turns(strategy: Strategy) -> list[Strategy]:
-    """Of a feedback whose parameters take turns, one for each."""
+    """The strategies of a feedback whose parameters take turns, one for each turn."""
     feedback: Any = strategy.feedback
     if feedback is None or feedback.turns == 1:
         return [strategy]

@@ -43,7 +43,7 @@ class Schema(Protocol):
 
 
 def shown(value: object) -> str:
-    """As Python writes it, cut where it is long or deep."""
+    """Write a value as Python does, cut where it is long or deep."""
     try:
         return _SHORT.repr(value)
     except ValueError:  # a number of thousands of digits
@@ -51,7 +51,7 @@ def shown(value: object) -> str:
 
 
 def broken(rule: str, value: object, place: str = "") -> Broken:
-    """By its rule and the value that breaks it."""
+    """Make the error of a rule and of the value that breaks it."""
     return Broken(f"{rule}; got {shown(value)}", place)
 
 
@@ -98,7 +98,7 @@ class Whole(Schema):
         return int(value)
 
     def holds(self, values: Collection[Any]) -> bool:
-        """Of many at once: columns are long."""
+        """Whether all of many values are such: columns are long."""
         return set(map(type, values)) <= {int} and (
             not values
             or (min(values) >= self.least and (self.most is None or max(values) <= self.most))
@@ -179,7 +179,7 @@ class Made(Schema):
 
 @dataclass(frozen=True)
 class List(Schema):
-    """Of equal kind, so many at least."""
+    """A list of items of one kind, so many at least."""
 
     of: Schema
     least: int = 0

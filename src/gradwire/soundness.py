@@ -119,7 +119,7 @@ def update_rule(optimizer: object) -> UpdateRule | None:
 
 
 def name_of(optimizer: object) -> str:
-    """As people call it."""
+    """The optimizer's name as people call it."""
     if optimizer is None:
         return "the optimizer"
     return optimizer if isinstance(optimizer, str) else type(optimizer).__name__
@@ -164,8 +164,8 @@ def _verdict(member: Member, strategy: Strategy, rule: UpdateRule) -> Verdict:
 
 
 def _told(member: Member, strategy: Strategy) -> Iterator[Evidence]:
-    """By the member that decides, and then by those beside it: a compressor of another package
-    brings its own runs with `ef`."""
+    """Runs of the member that decides, and then by those beside it: a compressor of another
+    package brings its own runs with `ef`."""
     yield from member.evidence
     for other in (strategy.compressor, strategy.feedback, strategy.collective):
         if other is not None and other is not member:
@@ -173,7 +173,8 @@ def _told(member: Member, strategy: Strategy) -> Iterator[Evidence]:
 
 
 def _holds(evidence: Evidence, member: Member, strategy: Strategy) -> bool:
-    """Of what loses no more where it is sound, of what loses no less where it is not."""
+    """Whether a run speaks for a strategy: of what loses no more where it is sound, of what loses
+    no less where it is not."""
     shown = Strategy.parse(evidence.strategy)
     own_way, way = strategy.collective, shown.collective
     again, shown_again = own_way.compresses_again, way.compresses_again

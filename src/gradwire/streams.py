@@ -173,7 +173,8 @@ class Streams(ABC):
 
     @abstractmethod
     def top(self, one: Stream, other: Stream) -> Stream:
-        """Of the sum of two, the largest: of each parameter as many as `entries` has of it."""
+        """The largest entries of the sum of two: of each parameter as many as `entries` has of
+        it."""
 
     @abstractmethod
     def check_shares(self, chosen: Stream) -> None:

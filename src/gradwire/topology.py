@@ -59,7 +59,7 @@ class Cluster:
 
     @property
     def host_names(self) -> tuple[str, ...]:
-        """Of each rank."""
+        """The name of each rank's host."""
         return tuple(f"host{rank // self.ranks_per_host}" for rank in range(self.world))
 
     def with_rate(self, bits_per_second: float) -> Cluster:
@@ -67,7 +67,7 @@ class Cluster:
         return replace(self, cross_bits_per_second=bits_per_second)
 
     def with_workers(self, workers: int) -> Cluster:
-        """As many hosts as so many ranks take; PlanError if they do not fill them."""
+        """A cluster of as many hosts as so many ranks take; PlanError if they do not fill them."""
         hosts, rest = divmod(workers, self.ranks_per_host)
         if rest or not hosts:
             raise PlanError(

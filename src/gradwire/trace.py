@@ -49,7 +49,7 @@ class Trace:
 
     @property
     def bytes_across(self) -> list[float]:
-        """Of these, what is not known to stay inside a machine."""
+        """The part of `bytes_sent` that is not known to stay inside a machine."""
         return self._bytes(span for span in self.of("wire") if span.group != "node")
 
     def _bytes(self, spans: Iterable[Span]) -> list[float]:
@@ -60,8 +60,8 @@ class Trace:
 
     @property
     def busiest_bytes(self) -> float:
-        """Over all moves, the most that any rank sends or receives: what links full both ways wait
-        for. Of a trace from lockstep."""
+        """The sum over all moves of the most that any rank sends or receives: what links full both
+        ways wait for. Of a trace from lockstep."""
         by_rank: list[list[float]] = [[] for _ in range(self.world)]
         for span in self.of("wire"):
             by_rank[span.rank].append(max(span.bytes, span.received))

@@ -74,7 +74,7 @@ class Warmup:
         return Warmup(steps, tuple(base ** (level + 1) for level in range(levels)))
 
     def density(self, step: int) -> float | str | None:
-        """In force at a step, counted from 0; None once it is over."""
+        """The density in force at a step, counted from 0; None once it is over."""
         if step >= self.steps:
             return None
         return self.densities[step * len(self.densities) // self.steps]

@@ -258,7 +258,7 @@ def _verdict_lines(verdict: dict[str, Any], **_: Any) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """In a unit that fits."""
+    """Write a duration in a unit that fits."""
     unit, size = next((u for u in _UNITS if seconds >= u[1]), _UNITS[-1])
     number = seconds / size
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"

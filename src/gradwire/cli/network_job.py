@@ -19,7 +19,7 @@ _MOST_BYTES = 1e15
 
 
 class Job(NamedTuple):
-    """As it was asked for."""
+    """The traffic that was asked for, on its topology."""
 
     topology: Fabric
     flows: Flows
@@ -67,7 +67,7 @@ def job_of(arguments: argparse.Namespace, seed: int | None = None) -> Job:
 
 
 def topology_asked(arguments: argparse.Namespace) -> Fabric:
-    """Without what failed. NetworkError."""
+    """The topology without what failed. Raises NetworkError."""
     from gradwire.network.importers.toml import both_ways
     from gradwire.network.topologies import topology_of
 
@@ -76,7 +76,7 @@ def topology_asked(arguments: argparse.Namespace) -> Fabric:
 
 
 def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
-    """Between so many hosts."""
+    """The flows that were asked for, between so many hosts."""
     from gradwire.network.importers import htsim
 
     if arguments.flows is not None:
@@ -159,7 +159,8 @@ def _ranks(arguments: argparse.Namespace, hosts: int) -> int:
 
 
 def placement_of(arguments: argparse.Namespace, hosts: int, seed: int) -> Placement:
-    """Of the ranks that are asked for. NetworkError for more than there are hosts."""
+    """The hosts of the ranks that are asked for. NetworkError for more ranks than there are
+    hosts."""
     from gradwire.network.placement import Placement
 
     each, ranks = arguments.per_machine, _ranks(arguments, hosts)

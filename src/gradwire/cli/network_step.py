@@ -46,7 +46,8 @@ def _placed(arguments: argparse.Namespace, topology: Fabric, ranks: int) -> Plac
 
 
 def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
-    """On as many ranks as the topology has hosts, unless --ranks says otherwise."""
+    """The plan's traffic on as many ranks as the topology has hosts, unless --ranks says
+    otherwise."""
     from gradwire.network.step import workload_of
     from gradwire.plan import Plan
     from gradwire.planner.profile import Profile

@@ -46,7 +46,7 @@ def _seconds(job: Job, arguments: argparse.Namespace) -> float:
 
 
 def _failures(job: Job, arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
-    """Of all steps together."""
+    """What failures cost all steps together."""
     import numpy as np
 
     from gradwire.network import failures

@@ -24,7 +24,7 @@ def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
 
 
 def above_0(text: str) -> float:
-    """As `whole`, of what need not be whole."""
+    """A parser of numbers above zero, for an argument that need not be whole."""
     try:
         number = float(text)
     except ValueError:

@@ -96,7 +96,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
-    """As the profile writes them; PlanError for what it has not."""
+    """The texts as the profile writes them; PlanError for what it has not."""
     from gradwire.planner.candidates import known_as
     from gradwire.strategy import Strategy
 

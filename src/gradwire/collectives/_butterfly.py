@@ -32,7 +32,7 @@ class Butterfly:
 
     @property
     def host(self) -> int:
-        """To whom a folded rank hands over."""
+        """The rank to which a folded one hands over."""
         return self.rank - self.core
 
     @property

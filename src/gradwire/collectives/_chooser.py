@@ -13,7 +13,7 @@ _MARGIN = 0.9  # a change must promise this much, or it would go to and fro
 
 
 class Chooser:
-    """Of one bucket. All but `took` and `times` is the same on all ranks.
+    """Chooses one bucket's collective. All but `took` and `times` is the same on all ranks.
 
     prices ──► one is much cheaper ──────────────────────────────────────────► the choice
            └─► several are likely ──► race: five turns each, on real steps ──► the fastest, or
@@ -69,7 +69,7 @@ class Chooser:
         return bool(self._took) and not self._turns
 
     def times(self) -> list[int]:
-        """Of a race that is over: nanoseconds, by member."""
+        """Nanoseconds that each member took in a race that is over."""
         return [int(1e9 * median(seconds)) for seconds in self._took.values()]
 
     def learn(self, times: Sequence[Sequence[int]]) -> None:

@@ -26,7 +26,7 @@ class CooRows:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what travels."""
+        """The dtype of what travels."""
         return self._result.dtype
 
     def nonzero(self) -> Tensor:

@@ -42,7 +42,7 @@ def _union(samples: Sequence[Sequence[int]]) -> float:
 
 
 def _kept(samples: Sequence[Sequence[int]]) -> tuple[list[list[int]], int]:
-    """Of each, the places in the part that all were sampled in, one of 2^shift; and shift."""
+    """The places of each in the part that all were sampled in, one of 2^shift; and shift."""
     shift = max(sample[0] for sample in samples)
     bound = _WORD >> shift
     return [
@@ -77,7 +77,7 @@ class Facts:
 
 
 def _place_bytes(n: float, k: float) -> float:
-    """Of one place among k of n: as a bitmap, or in 2 + log2(n/k) bits."""
+    """Bytes of one place among k of n: as a bitmap, or in 2 + log2(n/k) bits."""
     return min(n / k, 2 + log2(max(1.0, n / k))) / 8 if k > 0 else 0.0
 
 

@@ -36,7 +36,7 @@ class Rows:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what travels."""
+        """The dtype of what travels."""
         return self.local.result.dtype
 
     def nonzero(self) -> Tensor:

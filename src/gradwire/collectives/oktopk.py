@@ -123,7 +123,8 @@ def _kept(mean: Stream, reached: Masks) -> Stream:
 
 
 def _drifted(told: Sequence[Sequence[int]], counts: Sequence[int]) -> list[bool]:
-    """Of which parameters some rank has no threshold, or too few or too many entries reach it."""
+    """Tell of which parameters some rank has no threshold, or too few or too many entries reach
+    it."""
     total = [sum(row) for row in zip(*told)]
     work = zip(total, total[len(counts) :], counts)
     return [

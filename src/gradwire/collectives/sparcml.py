@@ -53,7 +53,7 @@ class SparCML(Collective):
 
 
 def _passes(place: Butterfly) -> list[tuple[list[int], list[int]]]:
-    """To whom a rank passes all it has, and who passes on to it, one pass after the other."""
+    """Say to whom a rank passes all it has, and who passes on to it, one pass after the other."""
     host = [place.host] if place.is_folded else []
     guest = [] if place.guest is None else [place.guest]
     pairs = [[] if place.is_folded else [partner] for partner in place.partners]
@@ -115,6 +115,6 @@ class _Held:
 
 
 def _added(dense: Tensor, stream: Stream) -> Tensor:
-    """In place."""
+    """Add a stream to a dense vector, in place."""
     kernels.add(dense, stream.places, stream.values.contiguous(), 1.0)
     return dense

@@ -15,7 +15,8 @@ from gradwire.strategy import Collective, Context
 
 @dataclass(frozen=True)
 class SparCMLSplit(Collective):
-    """As `sparse_ps`, but averages travel in ever larger bundles: fewer messages, more waiting.
+    """Works as `sparse_ps`, but averages travel in ever larger bundles: fewer messages, more
+    waiting.
 
         round j: what I know (2^j parts) ──► rank - 2^j        for any number of ranks
 

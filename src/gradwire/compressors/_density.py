@@ -17,5 +17,5 @@ def check_density(owner: str, density: object) -> None:
 
 
 def count_of(density: float, n: int) -> int:
-    """At least one, unless there is none."""
+    """How many of n elements are sent: at least one, unless there is none."""
     return min(n, math.ceil(density * n))

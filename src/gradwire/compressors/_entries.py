@@ -44,7 +44,8 @@ class Entries:
 
     @property
     def sections(self) -> tuple[tuple[str, int], ...]:
-        """As `Claims` wants them. Places that are not coded are int32, coded ones bytes."""
+        """The sections as `Claims` wants them. Places that are not coded are int32, coded ones
+        bytes."""
         kernels.check_index_range(self.n)
         values = VALUES[self.values], self.k
         if self.code == "int32":
@@ -70,7 +71,7 @@ class Entries:
         return places, wide
 
     def places(self, payload: int, section: Tensor) -> Tensor:
-        """Of one payload: (k,) int32; PayloadError, naming the payload."""
+        """The places of one payload: (k,) int32; PayloadError, naming the payload."""
         if self.code == "int32":
             return section
         return kernels.decoded_places(payload, section, self.n, self.code, self.k)

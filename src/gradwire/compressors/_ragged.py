@@ -110,7 +110,7 @@ def _parts(section: Tensor, entries: Entries) -> tuple[Sections, int]:
 
 
 def _bounds(entries: Entries) -> tuple[int, int, int]:
-    """Where the places end, and where the values begin and end."""
+    """Tell where the places end, and where the values begin and end."""
     (places, count), (values, k) = entries.sections
     place_bytes = count * getattr(torch, places).itemsize
     begin = _HEAD + padded(place_bytes)

@@ -116,7 +116,7 @@ class Lloyd(Codec):
         return slice(min(n, turn * size), min(n, (turn + 1) * size))
 
     def _written(self, sections: Sections, m: int) -> Sections:
-        """Of sections for the longest part, those of one of m elements."""
+        """Cut sections for the longest part to those of a part of m elements."""
         scales, codes = sections
         form = self.format()
         return scales[: form.scales(m)], codes[: form.code_bytes(m)]

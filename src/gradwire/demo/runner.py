@@ -87,7 +87,7 @@ class Setting:
         return _GUESSED_START_SECONDS + self.steps(bits_per_second) * step
 
     def _wire_seconds(self, bits_per_second: float | None) -> float:
-        """Of a step that sends everything in fp32."""
+        """Seconds of a step that sends everything in fp32."""
         share = 2 * (self.hosts - 1) / self.hosts
         return 32 * _PARAMETERS[self.hidden] * share / bits_per_second if bits_per_second else 0.0
 

@@ -27,5 +27,5 @@ def check_switches(owner: str, switches: Mapping[str, object]) -> None:
 
 
 def momentum_of(momentum: float, nesterov: bool = False) -> Moments:
-    """As SGD and Muon name it; nothing, where it is 0."""
+    """The momentum as SGD and Muon name it; nothing, where it is 0."""
     return {"momentum": momentum, "nesterov": nesterov} if momentum > 0 else {}

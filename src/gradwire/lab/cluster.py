@@ -37,7 +37,7 @@ _LOOKUPS = 1000  # in one message
 
 
 class Connection(NamedTuple):
-    """Of TCP: hosts by number, and ports."""
+    """A TCP connection: hosts by number, and ports."""
 
     source: int
     target: int

@@ -59,8 +59,8 @@ class Network:
             return _batch("ip", lines, options=["-json"])
 
     def bytes_sent(self) -> dict[str, dict[str, int]]:
-        """By every machine's interface since it came up; headers are counted once for each
-        super-packet of up to 64 KiB."""
+        """Count what every machine's interface has sent since it came up; headers are counted once
+        for each super-packet of up to 64 KiB."""
         sent = {}
         for name in self._machines:
             with self._on(name):

@@ -24,7 +24,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class End:
-    """Of a cable. shaping: of what the machine sends by it."""
+    """One end of a cable. shaping: of what the machine sends by it."""
 
     machine: str
     interface: str
@@ -56,7 +56,7 @@ class Wiring:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Wiring:
-        """Of what `to_json` gave."""
+        """Read what `to_json` gave."""
         return Wiring(
             **{
                 **data,

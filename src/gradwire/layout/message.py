@@ -25,7 +25,7 @@ _LONG_CODE = 4096
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each section lies in a message, and how long it is."""
+    """Says where each section lies in a message, and how long it is."""
 
     sections: tuple[tuple[tuple[torch.dtype, int, int], ...], ...]  # (dtype, begin, end) in bytes
     bytes: int

@@ -10,7 +10,7 @@ _ROWS = 8
 
 
 def cut(p: Parameter, per_node: int) -> Pieces:
-    """Where a parameter is cut among the ranks of a machine; the same on every one."""
+    """Tell where a parameter is cut among the ranks of a machine; the same on every one."""
     return Pieces.of(p.name, p.elements, per_node, _row(p, per_node) or GRAIN)
 
 

@@ -34,5 +34,5 @@ class Pieces:
         return (rank - self.first_owner) % len(self.bounds)
 
     def owners(self) -> list[int]:
-        """By piece."""
+        """The owner of each piece."""
         return [(self.first_owner + j) % len(self.bounds) for j in range(len(self.bounds))]

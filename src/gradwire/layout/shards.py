@@ -56,7 +56,7 @@ class ShardLayout:
 
     @property
     def answer_bytes(self) -> int:
-        """Of an owner's message to all: as long as the longest."""
+        """Bytes of an owner's message to all: as long as the longest."""
         return max(layout.bytes for layout in self.answers)
 
     def outgoing(self, sent: Tensor, rank: int) -> AllToAll:

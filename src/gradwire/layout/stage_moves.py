@@ -34,7 +34,7 @@ Messages: TypeAlias = "list[list[Tensor]]"
 
 
 class Site(NamedTuple):
-    """Where in the path a move is: its number, on which rank, with whom."""
+    """Says where in the path a move is: its number, on which rank, with whom."""
 
     number: int
     rank: int

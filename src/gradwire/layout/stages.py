@@ -94,7 +94,7 @@ class StageLayout:
         return self.machines.node(rank).ranks.index(rank) % circle.size
 
     def layout(self, leaf: Leaf) -> Layout:
-        """Of its message."""
+        """The layout of a leaf's message."""
         if leaf.region not in self._layouts:
             claims, dtype = self.compressor.claims, self.bucket.dtype
             made = Layout.of([claims(end - begin, dtype) for begin, end in leaf.region])
@@ -102,11 +102,11 @@ class StageLayout:
         return self._layouts[leaf.region]
 
     def bytes(self, having: Having) -> int:
-        """Of all messages."""
+        """Bytes of all messages."""
         return self.bytes_of(having.leaves, having.contributions)
 
     def bytes_of(self, leaves: Sequence[Leaf], contributions: int) -> int:
-        """Of so many messages of each leaf."""
+        """Bytes of so many messages of each leaf."""
         return contributions * sum(self.layout(leaf).bytes for leaf in leaves)
 
     def before(self, rank: int, number: int) -> Having:

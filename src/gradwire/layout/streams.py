@@ -37,7 +37,7 @@ class SizedStreams(Streams):
         return SHAPE_BYTES + n * (4 + row_bytes(like))
 
     def packed_bytes(self, n: int, shape: Shape, like: Stream, form: Form = "smallest") -> int:
-        """Of a packed stream of that shape."""
+        """Bytes of a packed stream of that shape."""
         values = shape.entries * row_bytes(like)
         if (form := self._form(form)) != "smallest":
             return values + kernels.code_bytes(CODES[form], n, shape.entries)
@@ -48,11 +48,11 @@ class SizedStreams(Streams):
 
 
 def announced_bytes(numbers: int) -> int:
-    """Of the message that tells all ranks so many numbers."""
+    """Bytes of the message that tells all ranks so many numbers."""
     return HEADER_BYTES + WORD * (numbers + 1)
 
 
 def row_bytes(like: Stream) -> int:
-    """Of the values of one entry."""
+    """Bytes of the values of one entry."""
     width = like.values.shape[1] if like.values.dim() > 1 else 1
     return width * like.values.element_size()

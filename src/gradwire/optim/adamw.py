@@ -44,8 +44,8 @@ class AdamW(torch.optim.AdamW):
         return {**super().__getstate__(), "_kept": self._kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As of torch's. Moments of parameters whose attached plan keeps them, and remembers
-        nothing yet, go to the plan."""
+        """Load a state as torch's does. Moments of parameters whose attached plan keeps them, and
+        remembers nothing yet, go to the plan."""
         super().load_state_dict(state_dict)
         hand_over(self)
 
@@ -80,8 +80,8 @@ class AdamW(torch.optim.AdamW):
 
 
 def _torch_s_step() -> Callable[[torch.optim.AdamW], object]:
-    """Without the hooks that torch puts around it once somebody has made an AdamW of its own:
-    those of this step have been called."""
+    """torch's step without the hooks that torch puts around it once somebody has made an AdamW of
+    its own: those of this step have been called."""
     step: Any = torch.optim.AdamW.step
     while getattr(step, "hooked", False):
         step = step.__wrapped__

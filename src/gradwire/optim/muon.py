@@ -70,7 +70,7 @@ class Muon(Optimizer):
 
     @classmethod
     def of(cls, module: nn.Module, **options: Any) -> Muon:
-        """For all trainable parameters of a model: its hidden matrices are Muon's.
+        """Make one for all trainable parameters of a model: its hidden matrices are Muon's.
 
         Those are the matrices that belong neither to an embedding nor to the last Linear that is
         registered, the head. options: as of the class.
@@ -86,8 +86,8 @@ class Muon(Optimizer):
         return {**super().__getstate__(), "_kept": self._kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As of torch's optimizers. Moments of parameters whose attached plan keeps them, and
-        remembers nothing yet, go to the plan."""
+        """Load a state as torch's optimizers do. Moments of parameters whose attached plan keeps
+        them, and remembers nothing yet, go to the plan."""
         super().load_state_dict(state_dict)
         hand_over(self)
 

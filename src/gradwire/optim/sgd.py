@@ -162,7 +162,7 @@ def _state_of(parameter: Tensor, group: Mapping[str, Any]) -> Schema:
 
 
 def _share(parameter: Tensor) -> float:
-    """Of weight decay that goes into its momentum: of the gradient, as much does."""
+    """The part of weight decay that goes into its momentum: as much of the gradient does."""
     feedback = feedback_of(parameter)
     if feedback is None or not feedback.dampens:
         return 1.0

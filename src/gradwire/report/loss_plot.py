@@ -141,7 +141,7 @@ _PAPER = '<rect width="100%" height="100%" fill="white"/>'
 
 
 class _Frame:
-    """From seconds and losses to places on the page."""
+    """Turns seconds and losses into places on the page."""
 
     def __init__(self, lines: Sequence[Line], target: float) -> None:
         losses = [loss for line in lines for _, loss in line.points]

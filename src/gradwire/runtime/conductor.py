@@ -101,7 +101,7 @@ class Conductor:
             ) from self.error
 
     def orphan(self) -> None:
-        """In the child of a fork: lanes and locks are the parent's."""
+        """Give up what is the parent's in the child of a fork: lanes and locks."""
         self._lock, self._done = threading.Lock(), threading.Event()
         self._done.set()
         self.is_orphan, self._closing, self._left = True, True, 0
@@ -244,8 +244,9 @@ def _close_all() -> None:
 
 
 def _leave_to_parent() -> None:
-    """In the child of a fork. Process groups are kept for good there: when they go, they wait for
-    threads that only the parent has, or crash; torch's own default group does so, too."""
+    """Leave everything to the parent in the child of a fork. Process groups are kept for good
+    there: when they go, they wait for threads that only the parent has, or crash; torch's own
+    default group does so, too."""
     conductors = list(_AT_WORK)
     for conductor in conductors:
         conductor.orphan()
@@ -329,7 +330,7 @@ class _Lane(threading.Thread):
 
 
 def _told(job: Job) -> str:
-    """Where an error came from that is none of ours."""
+    """Say where an error came from that is none of ours."""
     strategy = job.context.strategy
     whose = outsiders((strategy.compressor, strategy.feedback, strategy.collective))
     return f"raised in {job.label}{whose and f'; {whose}'}"

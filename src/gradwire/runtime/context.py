@@ -222,7 +222,8 @@ class BucketContext(Context):
         return self.strategy.compressor.read(self._own[i], self.bucket.sizes[i])
 
     def _give_back_entries(self, i: int, lost: Stream) -> None:
-        """To the memory that they left or joined, and out of it again if the step is skipped."""
+        """Return entries to the memory that they left or joined, and out of it again if the step
+        is skipped."""
         feedback, state = self.strategy.feedback, self._states[i]
         if feedback is None or not feedback.makes_good:
             return
@@ -288,7 +289,7 @@ class BucketContext(Context):
         return {name: x for name, x in zip(self._names, found) if x is not None}
 
     def _leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """Of parameter i."""
+        """What waits of parameter i for no strategy in force."""
         total = state["residual"].reshape(-1).clone() if "residual" in state else None
         if OWNERS_RESIDUAL in state:
             total = total if total is not None else kernels.zeros(n, self._device)
@@ -309,7 +310,8 @@ class BucketContext(Context):
 
     @property
     def _means(self) -> Sequence[Tensor]:
-        """Where averages are written: the results, or fp32 rooms for a feedback that wants it."""
+        """The tensors into which averages are written: the results, or fp32 rooms for a feedback
+        that wants it."""
         feedback = self.strategy.feedback
         if feedback is None or not feedback.exact_mean or self.bucket.dtype == "float32":
             return self.results
@@ -335,7 +337,7 @@ class BucketContext(Context):
         )
 
     def _info(self, i: int) -> StepInfo:
-        """With the parameter's shape."""
+        """What a feedback may know of the step, with the parameter's shape."""
         return self.info._replace(shape=self.bucket.parameters[i].shape)
 
     def _key(self, i: int) -> Key:

@@ -32,7 +32,7 @@ class Ranges(Domains):
 
     @classmethod
     def even(cls, n: int, world: int) -> Ranges:
-        """As equal as can be."""
+        """Cut n elements into ranges that are as equal as can be."""
         return cls([r * n // world for r in range(world + 1)])
 
     def split(self, stream: Stream) -> list[Stream]:

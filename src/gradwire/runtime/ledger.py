@@ -82,7 +82,8 @@ class Ledger:
                 self._pass_on(name, strategy, state)
 
     def _pass_on(self, name: str, before: Strategy, state: State) -> None:
-        """To a parameter that a rank looked after whole, and does."""
+        """Pass what is remembered on to a parameter that a rank looked after whole, and still
+        does."""
         now, mine = self.plan.strategy_of(name), self.memory[name]
         rule = now.feedback.recurrence() if now.feedback else None
         if now.feedback is not None and now.feedback == before.feedback:
@@ -176,8 +177,8 @@ class Ledger:
     # -- one step --------------------------------------------------------------------------
 
     def add_leftovers(self, bucket: int, gradients: Sequence[Tensor], clip_scale: float) -> None:
-        """To a bucket's gradients, which will be multiplied by clip_scale; what waits was clipped
-        when it came."""
+        """Add what waits to a bucket's gradients, which will be multiplied by clip_scale; what
+        waits was clipped when it came."""
         if self.leftovers:
             for name, gradient in zip(self.plan.buckets[bucket].names, gradients):
                 waiting = self.leftovers.get(name)
@@ -217,6 +218,6 @@ def _keeps_momentum(plan: Plan) -> bool:
 
 
 def _sums(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By name; what is in one only is taken as it is."""
+    """Add two states name by name; what is in one only is taken as it is."""
     both = {name: one[name] + x.view_as(one[name]) for name, x in other.items() if name in one}
     return {**one, **other, **both}

@@ -224,7 +224,7 @@ _OF_DATA = (AllReduce, AllGather, AllToAll, ReduceScatter, Reduce, Gather, Broad
 
 
 def _sum(data: Sequence[Tensor]) -> Tensor:
-    """In rank order."""
+    """Sum in rank order."""
     total = data[0].clone()
     for x in data[1:]:
         total += x

@@ -37,8 +37,8 @@ HOST, ADDRESSES = "GRADWIRE_HOST", "GRADWIRE_PLANES"
 
 @dataclass(frozen=True)
 class Planes:
-    """Of one lane. groups: one for each plane. ranks: of a performer's ranks, those in the groups;
-    hosts: of all ranks in the groups."""
+    """The planes of one lane. groups: one for each plane. ranks: of a performer's ranks, those in
+    the groups; hosts: of all ranks in the groups."""
 
     pins: Pins
     hosts: Sequence[int]
@@ -46,7 +46,7 @@ class Planes:
     ranks: Sequence[int]
 
     def host(self, rank: int) -> int:
-        """Of a performer's rank."""
+        """The host of a performer's rank."""
         return self.hosts[self.ranks[rank]]
 
 
@@ -159,7 +159,7 @@ at once. 16 hosts, 200 Mbit/s, all to all: of 4 MB 1.14 × ideal in turns and 1.
 
 
 class PlanePerformer(Performer):
-    """As `Performer`, but all that is between pairs goes as pinned, sums too:
+    """Performs moves as `Performer` does, but all that is between pairs goes as pinned, sums too:
 
         all-reduce = parts to their owners ──► sums there ──► sums back to all
 
@@ -243,8 +243,9 @@ class PlanePerformer(Performer):
         return data
 
     def _between_all(self, sends: list[Tensor], receives: list[Tensor], least: int) -> None:
-        """To and from each rank; what this rank has for itself stays where it is. least: bytes of
-        the smallest message between any two, as far as all ranks know it; else 0."""
+        """Send to and receive from each rank; what this rank has for itself stays where it is.
+        least: bytes of the smallest message between any two, as far as all ranks know it; else
+        0."""
         others = [r for r in range(self.world) if r != self.rank]
         going, coming = (
             {r: own[r].view(torch.uint8) for r in others} for own in (sends, receives)

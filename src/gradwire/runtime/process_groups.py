@@ -79,7 +79,7 @@ def _make_group(
 
 
 def wait_for_all(group: Any) -> None:
-    """Until every rank has connected to all of a new group of Gloo's. Collective.
+    """Wait until every rank has connected to all of a new group of Gloo's. Collective.
 
     A rank that is through may close the group, at a failed attach for example, while others still
     connect to it: they fail, for a rank that only left. Other backends connect at first use.
@@ -91,7 +91,8 @@ def wait_for_all(group: Any) -> None:
 def find_machines(
     plan: Plan, group: dist.ProcessGroup, device: torch.device, wanted: bool = False
 ) -> Machines | None:
-    """Where ranks are, if the plan asks; the same on every rank, and so are errors. Collective.
+    """Find where ranks are, if the plan asks; the same on every rank, and so are errors.
+    Collective.
 
     wanted: though the plan does not ask, where machines have equally many ranks.
     """

@@ -25,8 +25,8 @@ class Waiting(Protocol):
 
 
 class Rates:
-    """In which learning rate's unit each parameter's residuals are. The same on all ranks, but
-    for one that has left a `Join`: it steps no more.
+    """Knows in which learning rate's unit each parameter's residuals are. The same on all ranks,
+    but for one that has left a `Join`: it steps no more.
 
     Source: Karimireddy et al. 2019, "Error Feedback Fixes SignSGD", algorithm 2, which remembers
     rate · gradient; here memory stays in the gradients' unit, so that clipping, loss scales and

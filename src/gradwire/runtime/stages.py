@@ -265,11 +265,11 @@ class BucketStages(Walk):
         return Key(self._context.seed, self._context.info.step, name, voice)
 
     def _device(self, number: int) -> torch.device:
-        """Where a task works."""
+        """The device on which a task works."""
         return torch.device("cpu") if self._tasks[number].at == "cpu" else self._context._device
 
     def _room(self, name: str, size: int, device: torch.device) -> Tensor:
-        """Of this bucket alone: needed until the step ends."""
+        """Memory of this bucket alone, as it is needed until the step ends."""
         return self._rooms.room(name, size, torch.uint8, device)
 
 

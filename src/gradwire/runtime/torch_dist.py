@@ -216,7 +216,7 @@ class Performer:
         return dist.irecv(part.data, self._name_of(part.rank), self.group)
 
     def _name_of(self, rank: int) -> int:
-        """In the default group."""
+        """The rank's number in the default group."""
         return dist.get_global_rank(self.group, rank)
 
     def _between_pairs(self, receives: Sequence[Part], sends: Sequence[Part]) -> None:

@@ -25,12 +25,12 @@ Steps = Sequence[Sequence[Tensor]]
 
 
 def dtype_name(x: Tensor) -> str:
-    """As claims name it."""
+    """The dtype's name as claims write it."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def bits(x: Tensor) -> list[int]:
-    """For comparing bit for bit: tells -0.0 from 0.0, and one NaN from another."""
+    """The bytes, for comparing bit for bit: tells -0.0 from 0.0, and one NaN from another."""
     return x.detach().contiguous().view(-1).view(torch.uint8).tolist()
 
 

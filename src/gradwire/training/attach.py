@@ -357,7 +357,7 @@ def _performer(
     group: dist.ProcessGroup, machines: Machines | None, pinned: tuple[Pins, list[int]] | None,
     timeout_seconds: float, device: torch.device,
 ) -> Performer:  # fmt: skip
-    """Of one lane. pinned: and the hosts of ranks. Collective."""
+    """Make the performer of one lane. pinned: and the hosts of ranks. Collective."""
     parts = make_parts(group, machines, timeout_seconds)
     if pinned is None:
         return Performer(group, parts, device)

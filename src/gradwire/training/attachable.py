@@ -81,7 +81,7 @@ def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
-    """Of all of them; UsageError where there are several."""
+    """The device of all of them; UsageError where there are several."""
     devices = {p.device for p in parameters.values()}
     if len(devices) != 1:
         found = ", ".join(map(str, devices)) or "no trainable parameter"

@@ -23,7 +23,8 @@ class Owner(Protocol):
 
 
 class Entry(NamedTuple):
-    """Of a parameter: its session, none where local steps exchange it, and its name there."""
+    """What is known of an attached parameter: its session, none where local steps exchange it, and
+    its name there."""
 
     session: Session | None
     name: str
@@ -100,7 +101,7 @@ def velocity_of(parameter: Tensor) -> Tensor | None:
 
 
 def strategy_of(parameter: Tensor) -> Strategy | None:
-    """By which its gradient travels now; None where it is not attached."""
+    """The strategy by which its gradient travels now; None where it is not attached."""
     session, name, _ = _ATTACHED.get(parameter, (None, "", None))
     return None if session is None else session.plan.strategy_of(name)
 

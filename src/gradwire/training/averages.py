@@ -20,7 +20,7 @@ class Averages:
         """A parameter that was found to hold one when its next gradient came."""
 
     def remember(self, handed_out: Iterable[tuple[str, Tensor | None, int]]) -> None:
-        """By parameter name, with the number of writes until now."""
+        """Keep the averages by parameter name, with the number of writes until now."""
         self._written = {n: (weakref.ref(g), w) for n, g, w in handed_out if g is not None}
 
     def look(self, name: str, gradient: Tensor | None, writes: int) -> bool:

@@ -20,7 +20,7 @@ _PLACE = "_gradwire"
 
 
 class Mark:
-    """On an attached module. One that pickle has made is not told from others."""
+    """Marks an attached module. One that pickle has made is not told from others."""
 
     def __init__(self, module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
         self._module = weakref.ref(module)
@@ -41,7 +41,7 @@ class Mark:
 
 
 class OfCopy:
-    """On a copy of an attached module, until it has been told that it trains alone."""
+    """Marks a copy of an attached module, until it has been told that it trains alone."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._parameters = [weakref.ref(p) for p in parameters]

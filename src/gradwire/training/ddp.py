@@ -145,7 +145,7 @@ class DdpFrontend:
                 future.set_exception(error)  # type: ignore[arg-type] # torch's stub is wrong
 
     def _let_go(self) -> None:
-        """Of DDP, where it was closed amid a backward that is over."""
+        """Let DDP go where it was closed amid a backward that is over."""
         if self._closed:
             self._owner.frontend = None
 
@@ -174,7 +174,7 @@ class DdpFrontend:
 
 
 class _Owner:
-    """Of the hook: DDP keeps that for good, and what it holds. In a copy of a DDP, as by pickle,
+    """Owns the hook: DDP keeps that for good, and what it holds. In a copy of a DDP, as by pickle,
     nobody: its new reducer knows of no hook, and averages as DDP does."""
 
     def __init__(
@@ -218,7 +218,7 @@ def _at_once(buffer: Tensor) -> torch.futures.Future[Tensor]:
 
 
 def _dense_mean(bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[Any]:
-    """As DDP does it."""
+    """Average a bucket as DDP does."""
     buffer = bucket.buffer()
     buffer.div_(dist.get_world_size(group))
     work: Any = dist.all_reduce(buffer, group=group, async_op=True)

@@ -29,7 +29,7 @@ FORMAT = 5
 
 
 class Dense:
-    """In a state: a tensor, dense and with memory."""
+    """A tensor in a state, dense and with memory."""
 
     def read(self, value: Any) -> Any:
         """The tensor, if it is dense and has its elements."""
@@ -39,7 +39,7 @@ class Dense:
 
 
 class Floats(Dense):
-    """Of floating-point numbers."""
+    """A tensor of floating-point numbers."""
 
     def read(self, value: Any) -> Any:
         """The tensor, if it is of floating-point numbers."""

@@ -91,7 +91,8 @@ def regroup(
 
 
 def by_rate(units: Mapping[str, float]) -> dict[str, list[str]]:
-    """In which learning rate's unit it waits: names by rate, as text that reads back the same."""
+    """Group names by the learning rate in whose unit they wait, as text that reads back the
+    same."""
     found: dict[str, list[str]] = {}
     for name, rate in units.items():
         found.setdefault(repr(rate), []).append(name)

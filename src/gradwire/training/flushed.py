@@ -32,7 +32,7 @@ class Flushed:
             average.div_(loss_scale)
 
     def scale_waiting(self, name: str, factor: float) -> None:
-        """As of a `Ledger`."""
+        """Scale what waits, as a `Ledger` does."""
         if name in self._averages:
             self._add(name, factor - 1.0)
 

@@ -83,7 +83,7 @@ class Fragment:
             here.copy_(anchor if keep == 0.0 else torch.lerp(anchor, here.to(anchor.dtype), keep))
 
     def mean_of(self, number: int) -> int:
-        """Over the ranks, rounded. Collective."""
+        """The mean of a number over the ranks, rounded. Collective."""
         own = torch.tensor([float(number)], device=self._session.device)
         total = self._session.performers[0].perform(AllReduce(own), "steps to a round")
         assert isinstance(total, Tensor)
@@ -125,7 +125,7 @@ class Fragment:
 
     @torch.no_grad()
     def reset(self, step: int) -> None:
-        """As if made anew, after that step, from where the parameters are now."""
+        """Begin as if made anew, after that step, from where the parameters are now."""
         self.handle.reset()
         self.outer.state.clear()
         self.launched_at = step
@@ -192,8 +192,8 @@ class Fragment:
 
 
 class Anchors(nn.Module):
-    """Where all ranks were after the last exchange: copies under the parameters' names, in fp32,
-    or in the parameter's own format where that is longer."""
+    """The places where all ranks were after the last exchange: copies under the parameters' names,
+    in fp32, or in the parameter's own format where that is longer."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
@@ -212,7 +212,8 @@ def _at_least_fp32(dtype: torch.dtype) -> torch.dtype:
 
 
 def split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.Parameter]]:
-    """In order, into so many parts of about equal size. count: at most as many as there are."""
+    """Split parameters, in order, into so many parts of about equal size. count: at most as many
+    as there are."""
     total, parts, begun = sum(p.numel() for p in named.values()), list[dict[str, Any]](), 0
     for i, (name, p) in enumerate(named.items()):
         left = count - len(parts)

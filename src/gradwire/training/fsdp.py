@@ -86,8 +86,8 @@ class FsdpFrontend(ModuleFrontend):
 
 
 class DenseAverage:
-    """Of the replicas, after each backward, in one order on all ranks: what a detached model does
-    until it is attached again. Lives as long as the parameters."""
+    """Averages over the replicas after each backward, in one order on all ranks: what a detached
+    model does until it is attached again. Lives as long as the parameters."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], group: dist.ProcessGroup | None
@@ -211,7 +211,7 @@ def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
 
 
 def _coordinate(parameters: Iterable[Any]) -> str:
-    """Of this rank in its replica."""
+    """The place of this rank in its replica."""
     return ".".join(map(str, next(iter(parameters)).device_mesh.get_coordinate()))
 
 

@@ -37,7 +37,7 @@ _PATIENCE = 5  # steps, until an optimizer is met that steps by element
 
 
 class Apart(NamedTuple):
-    """At the end of a window, in the length of the dense path."""
+    """How far apart the paths are at the end of a window, in the length of the dense one."""
 
     elements: float | None
     matrices: float | None
@@ -123,8 +123,8 @@ class Guard:
                 self._late = self._waiting(optimizer)
 
     def _means(self) -> dict[str, Tensor] | None:
-        """Of all ranks' gradients, in the unit in which the optimizer takes them; None in a step
-        that is skipped."""
+        """The mean of all ranks' gradients, in the unit in which the optimizer takes them; None in
+        a step that is skipped."""
         names, scale = list(self._given), self._session.clip_scale / self._session.world
         total = self._sum(torch.cat([self._given[n] for n in names]).mul_(scale))
         parts = dict(zip(names, torch.split(total, [self._given[n].numel() for n in names])))
@@ -207,7 +207,7 @@ class Guard:
             self.on_harm()
 
     def _sum(self, own: Tensor) -> Tensor:
-        """Over all ranks. Collective."""
+        """Sum over all ranks. Collective."""
         move = AllReduce(own.float().to(self._session.device))
         total = self._session.performers[0].perform(move, "the guard's sample")
         assert isinstance(total, Tensor)

@@ -183,9 +183,9 @@ class LocalSteps:
         return [fragment.handle.stats() for fragment in self.fragments]
 
     def state_dict(self) -> dict[str, object]:
-        """Of this rank, for torch.save into a file per rank, with the model's and the optimizer's:
-        amid a round they differ between ranks, and torch.distributed.checkpoint would write one
-        rank's. Between rounds of `delay`: UsageError while an exchange is under way."""
+        """The state of this rank, for torch.save into a file per rank, with the model's and the
+        optimizer's: amid a round they differ between ranks, and torch.distributed.checkpoint would
+        write one rank's. Between rounds of `delay`: UsageError while an exchange is under way."""
         return {
             "step": self.step,
             "every": None if self._rounds else self.every,
@@ -280,7 +280,7 @@ def _check_optimizer(optimizer: Optimizer, named: Mapping[str, nn.Parameter]) ->
 
 
 def _advise(optimizer: Optimizer, group: dist.ProcessGroup | None, strict: bool) -> None:
-    """Of what is known to learn less, with or without compression."""
+    """Warn of what is known to learn less, with or without compression."""
     if update_rule(optimizer) != "adaptive":
         return
     name = name_of(optimizer)

@@ -142,8 +142,8 @@ class ModuleFrontend:
         return self.averages.look(name, self._gradient(name), self._writes(name) - added)
 
     def _begin(self) -> None:
-        """Without an exchange where `land` will refuse: now would be amid a backward, which torch
-        does not always survive."""
+        """Begin, without an exchange where `land` will refuse: now would be amid a backward, which
+        torch does not always survive."""
         self._active, self._thread = True, threading.get_ident()
         self._exchanges = self.averages.under_gradient is None and not self._session.failed
         try:
@@ -154,7 +154,8 @@ class ModuleFrontend:
             raise
 
     def _refuse_another_thread(self, name: str) -> None:
-        """On CPUs a backward runs in the thread that called it; those on a GPU share one."""
+        """Refuse a backward of another thread: on CPUs one runs in the thread that called it;
+        those on a GPU share one."""
         if self._session.device.type == "cpu" and self._thread != threading.get_ident():
             error = UsageError(
                 "an attached model has one backward() at a time; amid the exchange of step "

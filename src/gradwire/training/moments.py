@@ -28,9 +28,9 @@ MOMENTUM, FIRST, SECOND = "momentum_buffer", "exp_avg", "exp_avg_sq"
 
 
 def take(session: Session, optimizer: Optimizer, *, anew: bool = False) -> int:
-    """Of how many parameters the plan goes on with the optimizer's moments, which are the
-    optimizer's no more. Those that are kept in parts are left where they are, and, unless `anew`,
-    those of which the plan remembers something."""
+    """Go on in the plan, and return of how many parameters, with the optimizer's moments, which
+    are the optimizer's no more. Those that are kept in parts are left where they are, and, unless
+    `anew`, those of which the plan remembers something."""
     taken = 0
     for name, p, feedback in _kept(session):
         state, mine = optimizer.state.get(p), session.ledger.memory[name]
@@ -112,7 +112,7 @@ def _flat(x: Tensor) -> Tensor:
 def _written(
     state: State, feedback: Feedback, p: nn.Parameter, session: Session
 ) -> dict[str, Tensor]:
-    """As torch's optimizers remember it."""
+    """The state as torch's optimizers remember it."""
 
     def mean(x: Tensor) -> Tensor:
         if FIRST in feedback.shared:  # it is the average's already

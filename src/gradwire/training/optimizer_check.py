@@ -96,13 +96,14 @@ class OptimizerCheck:
         self._follow_rates(optimizer)
 
     def follow_rates(self) -> None:
-        """To what schedulers have set since the last step: all that waits is about to be sent."""
+        """Follow what schedulers have set since the last step: all that waits is about to be
+        sent."""
         for optimizer in list(self._seen):
             self._follow_rates(optimizer)
 
     def _follow_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        """Of SGD, whose step is rate · gradient, and where the plan sends steps; others
-        divide by how large gradients were.
+        """Follow the rates of SGD, whose step is rate · gradient, and where the plan sends steps;
+        others divide by how large gradients were.
 
         Here and not when the exchange begins: only now is this step's rate known, also in the
         first step after a resume, when we have not yet met the optimizer.
@@ -162,7 +163,8 @@ class OptimizerCheck:
     def _check_moments(
         self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
     ) -> None:
-        """Of an earlier training: loaded before attach, which was not told of the optimizer."""
+        """Warn of moments of an earlier training: loaded before attach, which was not told of the
+        optimizer."""
         if not self._sends_steps or self._session.taken > 1:
             return
         params = (p for group in groups for p in group["params"])
@@ -273,7 +275,7 @@ def makes_states() -> bool:
 
 
 def _callers() -> Iterator[FrameType]:
-    """Of who asks, innermost first."""
+    """The frames of who asks, innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame

@@ -92,7 +92,7 @@ def _candidates() -> Iterator[Strategy]:
 
 
 def _sent(strategy: Strategy, ranks: int, evidence: Evidence | None) -> float:
-    """In the mean over a run, of the bytes that fp32 takes."""
+    """The part of fp32's bytes that is sent, in the mean over a run."""
     part, begins = (evidence.warmup, evidence.begins) if evidence else (0.0, "")
     first = _share(begins or FP32, ranks) if part else 0.0
     return part * first + (1 - part) * _share(str(strategy), ranks)
@@ -100,7 +100,7 @@ def _sent(strategy: Strategy, ranks: int, evidence: Evidence | None) -> float:
 
 @lru_cache(maxsize=256)
 def _share(strategy: str, ranks: int) -> float:
-    """Of a step in which all travels so."""
+    """The part of fp32's bytes that a step sends in which all travels so."""
     feedback = Strategy.parse(strategy).feedback
     turns = feedback.turns if feedback else 1
     gradients = [torch.randn(_SHAPE, generator=_dice(rank)) for rank in range(ranks)]

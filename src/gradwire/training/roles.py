@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 
 class View(Protocol):
-    """Where this rank computes (`training.own_view`)."""
+    """Knows where this rank computes (`training.own_view`)."""
 
     def leave(self) -> None:
         """Put the shared weights into the module."""

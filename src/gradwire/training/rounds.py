@@ -51,10 +51,10 @@ class Rounds:
         return len(self._exchanges) == ROUNDS
 
     def found(self) -> int:
-        """By this rank's clock."""
+        """How many steps a round has, by this rank's clock."""
         return steps_to_a_round(median(self._steps[1:]), min(self._exchanges))
 
 
 def steps_to_a_round(step: float, exchange: float) -> int:
-    """By the seconds of a step and of an exchange."""
+    """How many steps a round has, by the seconds of a step and of an exchange."""
     return min(LONGEST, max(1, math.ceil(exchange / (SHARE * step))))

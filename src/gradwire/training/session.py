@@ -110,12 +110,12 @@ class Session:
 
     @property
     def plan(self) -> Plan:
-        """In force now: `whole_plan`, or what warm-up makes of it."""
+        """The plan in force: `whole_plan`, or what warm-up makes of it."""
         return self.ledger.plan
 
     @property
     def clip_scale(self) -> float:
-        """By which this rank's gradients of the last step were clipped."""
+        """The factor by which this rank's gradients of the last step were clipped."""
         return self._clip_scale
 
     @property
@@ -193,13 +193,14 @@ class Session:
         self._conduct()
 
     def plan_at(self, taken: int, world: int | None = None) -> Plan:
-        """In force after so many steps, among so many ranks; by default those that there are."""
+        """The plan in force after so many steps, among so many ranks; by default those that there
+        are."""
         warmup = self.settings.warmup
         density = None if warmup is None else warmup.density(taken)
         return at_density(self.whole_plan, density, world or self.world)
 
     def rank_name(self, rank: int) -> str:
-        """By which a rank of this group is told from all others that save beside it."""
+        """The name by which a rank of this group is told from all others that save beside it."""
         return f"{rank}{self.group_name}"
 
     def go_to(self, step: int, taken: int) -> None:
@@ -411,5 +412,5 @@ def describe(
 
 
 def _is_sparse(module: nn.Module) -> bool:
-    """By DistributedDataParallel's own rule."""
+    """Whether a module's gradient is sparse, by DistributedDataParallel's own rule."""
     return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse

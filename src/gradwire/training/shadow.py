@@ -110,7 +110,7 @@ class Shadow:
         return [group for group in self._optimizer.param_groups if self._names(group)]
 
     def _sampled(self, name: str, value: Any) -> Any:
-        """Of a parameter's state."""
+        """The sample of a value in a parameter's state."""
         if not isinstance(value, Tensor):
             return value
         if value.shape != self._named[name].shape or value.numel() == 1:

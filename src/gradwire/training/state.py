@@ -76,7 +76,7 @@ def _head(session: Session, plan: Names, aim: Names) -> dict[str, object]:
 
 
 def _warmup(session: Session) -> list[float | str]:
-    """In numbers; none without."""
+    """The warm-up in numbers; none without one."""
     warmup = session.settings.warmup
     return [] if warmup is None else [warmup.steps, *warmup.densities]
 

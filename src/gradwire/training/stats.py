@@ -33,7 +33,7 @@ class Stats:
         self._row_bytes += (gradient if dense else gradient._values()).nbytes
 
     def backward_over(self) -> None:
-        """From here on, the step only waits for the exchange."""
+        """Note that from here on the step only waits for the exchange."""
         self._waiting_since = perf_counter()
 
     def record(self, trace: Trace) -> None:

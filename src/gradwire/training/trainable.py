@@ -24,7 +24,8 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """By DistributedDataParallel, or torch.compile within it; or the module itself."""
+    """The module inside DistributedDataParallel, or torch.compile within it; or the module
+    itself."""
     own: nn.Module = module.module if isinstance(module, DistributedDataParallel) else module
     plain: nn.Module = getattr(own, "_orig_mod", own)
     return plain

@@ -65,7 +65,7 @@ class Tuner:
             self._recorder.close()
 
     def plan_again(self, profile: Profile) -> None:
-        """From the next step on, race for the best plan of this profile. The same on all ranks,
+        """Race, from the next step on, for the best plan of this profile. The same on all ranks,
         between two steps, and only of a model that has settled."""
         self.profile, self.is_settled = profile, False
         self._steps.live(self._lives(profile))
@@ -88,7 +88,7 @@ class Tuner:
         self._harmed = True
 
     def _go_back(self) -> None:
-        """To what every step of this model began with, and no more tuning."""
+        """Go back to what every step of this model began with, and tune no more."""
         parameters = [p for bucket in self._session.plan.buckets for p in bucket.parameters]
         self._adopt(Plan.make(list(reversed(parameters)), Strategy.parse(_DENSE)))
         self._say(f"the guard has seen harm: back to '{_DENSE}', for good")

@@ -160,7 +160,7 @@ def _local_work() -> None:
 
 
 def _moves(performer: Performer) -> Callable[[], None]:
-    """As many all-reduces as take so long, the same number on every rank."""
+    """Make as many all-reduces as take so long, the same number on every rank."""
     data = torch.zeros(_MOVED)
     began = perf_counter()
     performer.perform(AllReduce(data), "the probe")
@@ -175,7 +175,7 @@ def _moves(performer: Performer) -> Callable[[], None]:
 
 
 def _wake_seconds(backward: _Backward) -> float:
-    """From a hook, as a bucket is handed over, to the lane that waits for it: the mean."""
+    """Seconds from a hook, as a bucket is handed over, to the lane that waits for it: the mean."""
     handed, took = SimpleQueue[float | None](), list[float]()
 
     def lane() -> None:

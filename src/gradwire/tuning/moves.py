@@ -38,7 +38,8 @@ Make = Callable[[int, int, int, Group | None], Move]
 def measure(
     performer: Performer, machines: Machines | None, device: torch.device, largest_bytes: int
 ) -> Mapping[str, Fit]:
-    """By "all_reduce float32 world": seconds on the slowest rank against bytes of one rank's data.
+    """Measure, by "all_reduce float32 world", seconds on the slowest rank against bytes of one
+    rank's data.
 
     Collective. Groups "node" and "cross" where the plan that is attached knows machines.
     """

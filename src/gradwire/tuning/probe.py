@@ -101,8 +101,8 @@ class Probe:
         )  # fmt: skip
 
     def error(self, strategy: str, samples: Mapping[str, Sequence[Tensor]]) -> float | None:
-        """Of one step's average, with feedback: its distance from the exact one over that one's
-        norm, the mean over steps. None if there is nothing to compare.
+        """The error of one step's average, with feedback: its distance from the exact one over
+        that one's norm, the mean over steps. None if there is nothing to compare.
 
         samples: by name, this rank's gradients step by step. They come again and again, until
         residuals are what they are in a long run; the last time counts.

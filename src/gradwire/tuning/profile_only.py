@@ -84,7 +84,7 @@ def _thorough(
     profile: Profile, session: Session, samples: Mapping[str, Sequence[Tensor]],
     say: Callable[[str], None],
 ) -> Profile:  # fmt: skip
-    """With what single moves and compressors cost, which other clusters are planned from, and
+    """Add what single moves and compressors cost, which other clusters are planned from, and
     with the errors that strategies make of this job's gradients."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     say("moves, one by one")

@@ -77,7 +77,7 @@ def _measured(
 
 
 def versions() -> Mapping[str, str]:
-    """Of what a profile depends on."""
+    """The versions of what a profile depends on."""
     return {
         "gradwire": version("gradwire"), "torch": torch.__version__,
         "python": platform.python_version(),
@@ -136,6 +136,6 @@ def _of_ranks(session: Session, mine: Tensor) -> Tensor:
 
 
 def _in_order(found: Sequence[Ready], described: Mapping[str, Parameter]) -> list[Ready]:
-    """As they come; of equals the last registered first."""
+    """Order gradients as they come; of equals the last registered first."""
     last_first = list(reversed(found))
     return sorted(last_first, key=lambda ready: ready.seconds)

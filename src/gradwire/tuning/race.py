@@ -24,7 +24,8 @@ _CONFIDENCE = 0.9
 
 @dataclass
 class Race:
-    """Of so many plans, by number; `baselines` are what must be beaten. The same on all ranks.
+    """A race of so many plans, by number; `baselines` are what must be beaten. The same on all
+    ranks.
 
     rounds: at least and at most so many, and between for so many counted seconds: short steps are
     noisy, and cheap to repeat.
@@ -78,7 +79,7 @@ class Race:
             self._mine[number].append(seconds)
 
     def own_times(self) -> list[float]:
-        """Of the round, in the order of numbers."""
+        """This rank's times of the round, in the order of numbers."""
         return [seconds for number in sorted(self._left) for seconds in self._mine[number]]
 
     def learn(self, times: Sequence[Sequence[float]]) -> None:
@@ -120,8 +121,8 @@ class Race:
 def ratio_interval(
     one: Sequence[float], other: Sequence[float], confidence: float = _CONFIDENCE
 ) -> tuple[float, float]:
-    """Where the ratio of medians lies, by resampling of whole turns, whose steps share what
-    disturbs them; the same for the same numbers."""
+    """The interval in which the ratio of medians lies, by resampling of whole turns, whose steps
+    share what disturbs them; the same for the same numbers."""
     dice = random.Random(0)
     ratios = sorted(_resampled(one, dice) / _resampled(other, dice) for _ in range(_RESAMPLES))
     cut = int(_RESAMPLES * (1 - confidence) / 2)

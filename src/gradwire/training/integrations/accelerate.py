@@ -61,7 +61,7 @@ def attach(
 
 
 def _name(models: Sequence[nn.Module], model: nn.Module) -> str:
-    """As Accelerate numbers the weights of several models: none, _1, _2."""
+    """The name by which Accelerate numbers the weights of several models: none, _1, _2."""
     inside = set(model.modules())  # Accelerate lists what it was given, not what it wrapped it in
     number = next((i for i, m in enumerate(models) if m in inside), 0)
     return f"gradwire_{number}" if number else "gradwire"

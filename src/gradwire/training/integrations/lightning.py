@@ -120,7 +120,7 @@ def attach(
 
 
 def _scaler_of(precision: Any) -> dict[str, Any]:
-    """For attach; precision: Lightning's plug-in of that name."""
+    """What attach is told of the scaler; precision: Lightning's plug-in of that name."""
     scaler = getattr(precision, "scaler", None)
     return {} if scaler is None else {"scaler": scaler}
 

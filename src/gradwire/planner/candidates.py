@@ -38,7 +38,7 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return self.timeline.iteration_seconds
 
 
@@ -109,13 +109,14 @@ class Maker:
         return made, members
 
     def lower_bound(self, options: Sequence[str]) -> float:
-        """Of all plans: vectors may go with anything."""
+        """A bound on all plans: vectors may go with anything."""
         problem, _ = self.problem(options, 1, apart=False)
         return problem.lower_bound()
 
 
 def error_of(profile: Profile, plan: Plan) -> float | None:
-    """Of a step's average, the mean over its dense elements; None where one is not known."""
+    """The error of a step's average, the mean over its dense elements; None where one is not
+    known."""
     total = elements = 0.0
     for bucket, strategy in zip(plan.buckets, plan.strategies):
         if strategy.collective.takes_rows:
@@ -195,7 +196,8 @@ def _is_possible(problem: Problem) -> bool:
 
 
 def _dense_first(options: Sequence[str]) -> list[str]:
-    """As given, but what does not compress in front: there published planners look for it."""
+    """The options as given, but what does not compress in front: there published planners look for
+    it."""
     return sorted(options, key=lambda option: option != FP32)
 
 
@@ -222,12 +224,12 @@ def _plan(
 
 
 def is_vector(parameter: Parameter) -> bool:
-    """Of at most one dimension."""
+    """Whether it has at most one dimension."""
     return len(parameter.shape) <= 1
 
 
 def together(ready: Sequence[Ready]) -> Bucketed:
-    """As one bucket."""
+    """All of them as one bucket."""
     return Bucketed(
         sum(r.parameter.elements for r in ready), len(ready), max(r.seconds for r in ready)
     )

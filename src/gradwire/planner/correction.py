@@ -24,7 +24,7 @@ _SHARED = 0.5  # of what all plans are off by
 
 
 def with_moves(profile: Profile, factor: float) -> Profile:
-    """As if every move took so many times as long."""
+    """The profile as if every move took so many times as long."""
     costs = {
         text: replace(
             cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(1.0, factor)),
@@ -40,8 +40,8 @@ def with_moves(profile: Profile, factor: float) -> Profile:
 
 
 def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Profile:
-    """As if forward and the optimizer took as much longer, or shorter, as steps did than was
-    predicted: the median of plans."""
+    """The profile as if forward and the optimizer took as much longer, or shorter, as steps did
+    than was predicted: the median of plans."""
     if not measured:
         return profile
     off = median(
@@ -51,8 +51,8 @@ def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Pro
 
 
 def moves_factor(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> float:
-    """By which moves take longer than the profile says, from seconds of steps; 1.0 if that does
-    not explain them, or explains noise."""
+    """The factor by which moves take longer than the profile says, from seconds of steps; 1.0 if
+    that does not explain them, or explains noise."""
     if not measured:
         return 1.0
     errors = {factor: _error(with_moves(profile, factor), measured) for factor in _FACTORS}

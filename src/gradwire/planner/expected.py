@@ -52,7 +52,7 @@ class Crowd:
             )
 
     def density(self, strategy: str) -> float:
-        """Of what is compressed. PlanError if nobody said."""
+        """The density of what is compressed. PlanError if nobody said."""
         if self.fraction is None:
             raise PlanError(
                 f"what '{strategy}' sends depends on how many elements are not zero; pass "
@@ -61,12 +61,12 @@ class Crowd:
         return self.together(self.fraction, self.ranks)
 
     def summed(self, ranks: int) -> Crowd:
-        """Of the sums of so many ranks."""
+        """The same of the sums of so many ranks."""
         return Crowd(self.fraction, self.together, self.ranks * ranks)
 
 
 class SizedBucket(Protocol):
-    """Of a bucket: its sizes on one rank, and what is to be done there."""
+    """What is asked of a bucket: its sizes on one rank, and what is to be done there."""
 
     strategy: Strategy
     bucket: Bucket
@@ -76,7 +76,7 @@ class SizedBucket(Protocol):
     steps: list[Step]
 
     def entries_of(self, n: int) -> int:
-        """Of how many of n elements a payload speaks."""
+        """Tell of how many of n elements a payload speaks."""
 
     def encodes(self, n: int) -> None:
         """Note that n elements are encoded."""
@@ -160,12 +160,12 @@ class ExpectedStreams(SizedStreams):
         return _message(self.packed_bytes(n, self._shape(n, stream.count), stream, form))
 
     def unpacked(self, n: int, like: Stream, message: Tensor, form: Form = "smallest") -> Stream:
-        """As many entries as this rank has of its own: all are alike."""
+        """A stream of as many entries as this rank has of its own: all are alike."""
         return self._stream(like.count, like.values.dtype, _ranks(like))
 
     @staticmethod
     def _shape(n: int, count: int) -> Shape:
-        """Of random places: the crowds to be expected, where they pay."""
+        """The shape of random places: the crowds to be expected, where they pay."""
         plain = Shape(count, 0, 0, count)
         shapes = [plain, _crowds(n, count)] if count else [plain]
         possible = [shape for shape in shapes if shape.is_possible(n)]
@@ -251,7 +251,7 @@ class ExpectedStreams(SizedStreams):
 
 
 class EvenDomains(Domains):
-    """As if every owner had as many elements, and entries, as the next."""
+    """Deals out elements as if every owner had as many elements, and entries, as the next."""
 
     def __init__(self, n: int, world: int) -> None:
         self._n, self.sizes = n, _shares(n, world)

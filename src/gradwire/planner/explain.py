@@ -29,7 +29,7 @@ _LITTLE = 1e-4  # of a step: less is no difference
 
 
 def explain(choice: Choice, profile: Profile) -> Explanation:
-    """Of a choice made for that profile."""
+    """Explain a choice made for that profile."""
     best = choice.best
     jobs = jobs_of(profile, best.plan)
     teller = _Teller(choice, profile, [job for job in jobs if job is not None])
@@ -169,7 +169,8 @@ class _Teller:
     def _held_back(
         self, number: int, bucket: Bucket, strategy: Strategy
     ) -> tuple[str, str] | None:
-        """By the budget: another would make the step shorter, and the error too large."""
+        """Say what the budget held back: another would make the step shorter, and the error too
+        large."""
         budget = self.choice.error_budget
         if budget is None:
             return None

@@ -131,7 +131,8 @@ def _candidate(points: Sequence[_Point], first: int, knee: float | None) -> Curv
 
 
 def _through(points: Sequence[_Point]) -> Curve:
-    """From point to point. Sizes that cost less than smaller ones have their mean with these."""
+    """Draw a curve from point to point. Sizes that cost less than smaller ones have their mean
+    with these."""
     pools = list[list[_Point]]()
     for point in points:
         pools.append([point])

@@ -38,7 +38,7 @@ class Grouping:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """Where each group begins and ends among the tensors."""
+        """The places where each group begins and ends among the tensors."""
         return list(zip((0, *self.ends), self.ends))
 
 
@@ -79,12 +79,12 @@ class Problem:
         return self._jobs[key]
 
     def jobs(self, grouping: Grouping) -> list[Job]:
-        """Of a step, in the order of issue."""
+        """The jobs of a step, in the order of issue."""
         own = [self.job(*r, o) for r, o in zip(grouping.ranges, grouping.chosen)]
         return sorted([*own, *self.fixed], key=lambda job: job.ready_seconds)
 
     def seconds(self, grouping: Grouping) -> float:
-        """Of a step."""
+        """Seconds of a step."""
         return step_seconds(self.jobs(grouping), self.executor)
 
     def error(self, grouping: Grouping) -> float:
@@ -129,7 +129,8 @@ def solve(problem: Problem) -> tuple[Grouping, float]:
 
 
 def _seeds(problem: Problem) -> Iterator[Grouping]:
-    """By each option alone, the best of even cuts. Of those as good few groups: less to move."""
+    """Begin, by each option alone, with the best of even cuts. Of those as good few groups: less
+    to move."""
     cuts = list(dict.fromkeys(_even_cuts(problem)))
     for option in range(len(problem.options)):
         own = [Grouping(ends, (option,) * len(ends)) for ends in cuts]
@@ -240,6 +241,6 @@ def _least_stages(problem: Problem, option: str, elements: int) -> tuple[Stage, 
 
 
 def _least(curve: Curve, most: int, less: float = 0.0) -> float:
-    """Of a piecewise linear curve the least ratio is at a bend, or at the end."""
+    """The least ratio of a piecewise linear curve, which is at a bend, or at the end."""
     sizes = [x for x, _ in curve.points if 0 < x < most]
     return min(max(0.0, curve(x) - less) / x for x in (*sizes, float(most)))

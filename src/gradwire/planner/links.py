@@ -180,7 +180,7 @@ def believed(measured: float, ideal: float, doubt: float, usual: float) -> float
 
 
 def _alpha(wires: Sequence[_Wire], backend: str, cluster: Cluster) -> float:
-    """Of a start-up, beyond the links' own latency."""
+    """Seconds of a start-up, beyond the links' own latency."""
     waits = [wire.latency_per_start(backend) for wire in wires]
     known = [seconds for seconds in waits if seconds is not None]
     inside = cluster.hosts == 1
@@ -231,7 +231,7 @@ class _Wire:
         return self.latency / count if count else None
 
     def ideal(self, size: int) -> dict[str, float]:
-        """By a move's name."""
+        """Seconds at best, by a move's name."""
         found: dict[str, float] = {}
         for move in self.priced[size].moves:
             found[move.name] = found.get(move.name, 0.0) + _ideal(move, self.cluster)
@@ -239,13 +239,13 @@ class _Wire:
 
     @property
     def names(self) -> set[str]:
-        """Of moves that carry anything worth speaking of."""
+        """The names of moves that carry anything worth speaking of."""
         own = self.ideal(-1)
         return {name for name, ideal in own.items() if ideal > 0.01 * sum(own.values())}
 
 
 def _by_name(wires: Sequence[_Wire]) -> dict[str, float]:
-    """Of each kind of move, the time over the ideal: those of one kind say it, the others share
+    """The time over the ideal of each kind of move: those of one kind say it, the others share
     what is left among the kinds that nothing else has."""
     found: dict[str, float] = {}
     for wire in sorted(wires, key=lambda own: len(own.names)):
@@ -272,7 +272,7 @@ def _ratios(wire: _Wire, unknown: set[str], known: Mapping[str, float]) -> list[
 
 
 def usual_density(profile: Profile) -> float:
-    """Of the profiled gradients, element by element."""
+    """The density of the profiled gradients, element by element."""
     dense = [r for r in profile.ready if not r.parameter.sparse]
     total = sum(r.parameter.elements for r in dense)
     return sum(r.density * r.parameter.elements for r in dense) / total if total else 1.0

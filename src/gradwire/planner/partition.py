@@ -33,7 +33,8 @@ def bisection(measure: Measure, count: int) -> tuple[int, dict[int, float]]:
 def _bisected(
     measure: Callable[[int], float], low: int, high: int
 ) -> tuple[int, dict[int, float]]:
-    """Between low and high, both included; of equal splits the one that was measured first."""
+    """Bisect between low and high, both included; of equal splits the one that was measured
+    first."""
     probes: dict[int, float] = {}
 
     def at(split: int) -> float:
@@ -78,7 +79,7 @@ def heuristic(
 
 
 def _best_of(measure: Measure, count: int, groups: int) -> tuple[list[int], float]:
-    """Over all cuts but the last, which is bisected."""
+    """Try all cuts but the last, which is bisected."""
     best_cuts, best_time = [count], float("inf")
     for fixed in combinations(range(1, count - 1), groups - 2):
         split, probes = _bisected(

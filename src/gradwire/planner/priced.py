@@ -73,7 +73,7 @@ class Priced:
 
     @property
     def bytes_sent(self) -> float:
-        """By this rank, over all moves."""
+        """Bytes that this rank sends, over all moves."""
         return sum(move.sent for move in self.moves)
 
     @property

@@ -103,7 +103,7 @@ def _parameter(number: int, size: Size, dtype: str) -> Parameter:
 
 
 def _drive(rounds: Generator[Move, Any, None], world: int, steps: list[Step]) -> None:
-    """Between moves, local work is written into steps.
+    """Drive the rounds; between moves, local work is written into steps.
 
     What arrives has data or none, as the last message that this rank brought.
     """
@@ -140,7 +140,7 @@ def _priced(move: Move, ranks: int) -> PricedMove:
 
 
 def _arrived(move: Move, ranks: int, device: torch.device) -> Any:
-    """As much as would. device: of what comes from single ranks."""
+    """A message as large as would arrive. device: of what comes from single ranks."""
     if isinstance(move, Exchange):
         sizes = move.receives.items()
         return {r: torch.zeros(n, dtype=torch.uint8, device=device) for r, n in sizes}

@@ -33,7 +33,7 @@ class Ready(NamedTuple):
 
 
 def main_dtype(ready: Iterable[Ready]) -> str:
-    """Of most dense elements; "float32" where there are none."""
+    """The dtype of most dense elements; "float32" where there are none."""
     elements = {"float32": 0}
     for parameter, *_ in ready:
         own = 0 if parameter.sparse else parameter.elements
@@ -62,8 +62,9 @@ class StrategyCost:
     error: float | None = None
 
     def link_seconds(self, elements: float) -> float:
-        """Of `wire`, what moves have the link for: all but the waiting, and no less than the rate
-        of the largest messages makes it; small ones cost their start-up, however small."""
+        """The part of `wire` that moves have the link for: all but the waiting, and no less than
+        the rate of the largest messages makes it; small ones cost their start-up, however
+        small."""
         whole = self.wire(elements)
         rate = self.wire.curve.rows[-1][2]
         return min(whole, max(whole - self.latency_seconds, rate * elements))
@@ -135,12 +136,12 @@ class Profile:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """In the order in which their gradients are ready."""
+        """The parameters in the order in which their gradients are ready."""
         return tuple(ready.parameter for ready in self.ready)
 
     @property
     def dtype(self) -> str:
-        """Of most gradients, by elements: that of the buckets that were measured."""
+        """The dtype of most gradients, by elements: that of the buckets that were measured."""
         return main_dtype(self.ready)
 
     def check(self, parameters: Sequence[Parameter]) -> None:
@@ -157,7 +158,8 @@ class Profile:
         )
 
     def cost(self, strategy: str) -> StrategyCost:
-        """Of a strategy by its text; PlanError, naming what there is, if it was not measured."""
+        """The cost of a strategy by its text; PlanError, naming what there is, if it was not
+        measured."""
         if strategy not in self.strategies:
             raise PlanError(
                 f"a plan is made of strategies that were measured; '{strategy}' was not. There "

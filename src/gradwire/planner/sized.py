@@ -59,7 +59,7 @@ class SizedContext(Context):
     # -- what is written down -------------------------------------------------------------
 
     def entries_of(self, n: int) -> int:
-        """Of how many of n elements a payload speaks."""
+        """Tell of how many of n elements a payload speaks."""
         claims = self.strategy.compressor.claims(n, self.bucket.dtype)
         if claims.fixed:
             return n if claims.elements is None else claims.elements
@@ -91,7 +91,7 @@ class SizedContext(Context):
         return HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
 
     def _ragged_bytes(self, n: int) -> int:
-        """Of one payload of expected length, as `threshold` and `nonzero` write it."""
+        """Bytes of one payload of expected length, as `threshold` and `nonzero` write it."""
         k = self.entries_of(n)
         places = kernels.code_bytes(kernels.smallest(n, k), n, k)
         return padded(_RAGGED_HEAD + padded(places) + k * self._value_bytes)

@@ -92,7 +92,7 @@ class Explanation:
         return {**asdict(self), **more}
 
     def as_text(self) -> str:
-        """For people."""
+        """Tell it to people."""
         lines = [self.verdict, *(f"  {line}" for line in self._summary())]
         number = 1
         for run in _runs(self.groups):

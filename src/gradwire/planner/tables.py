@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Crossover:
-    """Between two neighbours of a table the decision changes."""
+    """Two neighbours of a table between which the decision changes."""
 
     before: Cell
     after: Cell

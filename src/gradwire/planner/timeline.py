@@ -174,7 +174,7 @@ class Timeline:
         return {lane: busy / end for lane, busy in self.busy_seconds.items()}
 
     def trace(self) -> Trace:
-        """As a measured step: spans of rank 0, lane by lane of the conductor."""
+        """The step as a measured one has it: spans of rank 0, lane by lane of the conductor."""
         return Trace(1, list(self.spans))
 
 
@@ -264,7 +264,8 @@ class _Times:
         return [(0.0, self.backward_end), *own] if lane == Resource.COMPUTE else own
 
     def bubbles(self, link: Resource, lanes: int) -> Iterable[Interval]:
-        """Of each gap of the link: the time in which the lane of the job that ends it waited."""
+        """Find, for each gap of the link, the time in which the lane of the job that ends it
+        waited."""
         uses = sorted((interval, job) for job, interval in self._each(link))
         free = uses[0][0][1] if uses else 0.0
         for (start, end), job in uses[1:]:

@@ -32,7 +32,8 @@ class BucketTraffic:
 
 
 def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTraffic]:
-    """Of the profile's ranks, per_node to a machine. To plan for others: `planner.whatif.on`.
+    """The traffic of the profile's ranks, per_node to a machine. To plan for others:
+    `planner.whatif.on`.
 
     Raises:
         PlanError: a strategy that was not measured or cannot be priced, sparse gradients.
@@ -65,8 +66,8 @@ def moves_of(
     strategy: Strategy | str, sizes: Sequence[Size], world: int, *, per_node: int = 1,
     density: float | None = None, dtype: str = "float32",
 ) -> list[tuple[PricedMove, ...]]:  # fmt: skip
-    """Of one bucket: of each rank where they exchange with one another, else one row. Arguments
-    and errors as of `pricing.price`."""
+    """The moves of one bucket: of each rank where they exchange with one another, else one row.
+    Arguments and errors as of `pricing.price`."""
     rows = list[tuple[PricedMove, ...]]()
     for rank in range(world):
         priced = price(

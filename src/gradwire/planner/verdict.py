@@ -43,7 +43,7 @@ class Verdict:
 
 
 def verdict(choice: Choice) -> Verdict:
-    """Of a choice, against the shorter of its baselines."""
+    """Judge a choice against the shorter of its baselines."""
     best, lines = choice.best, choice.baselines
     text = min(lines, key=lambda own: lines[own].seconds, default=None)
     compressed, tensors = counts(best.plan)
@@ -70,7 +70,7 @@ def compresses(strategy: Strategy) -> bool:
 
 
 def faster(ratio: float) -> str:
-    """In words: how much shorter a step is, by the ratio of their times."""
+    """Say in words how much shorter a step is, by the ratio of their times."""
     if ratio < 1.0:
         return f"{100 * (1 / ratio - 1):.2g} % slower"
     return f"{ratio:.2f}× faster" if ratio >= 1.1 else f"{100 * (ratio - 1):.2g} % faster"

@@ -133,7 +133,8 @@ class Again:
         )  # fmt: skip
 
     def _contention(self, cluster: Cluster) -> Contention:
-        """Where each rank has a processor beside backward's, who wakes waits for none."""
+        """No contention where each rank has a processor beside backward's: who wakes waits for
+        none."""
         shared, cores = self.profile.contention, cluster.processors_per_rank
         demand = shared.wire_demand * min(1.0, _rate(cluster) / _rate(self.cluster))
         if cores is not None and cores >= 2.0:
@@ -193,12 +194,12 @@ class _Wire:
         self._left = [y - self._own_bytes * x for y, x in zip(measured, bytes_)]
 
     def latency(self, priced: Priced, cluster: Cluster) -> float:
-        """Of its start-ups."""
+        """Seconds of its start-ups."""
         own = self._own_starts * self._links.software(priced)
         return own + self._links.latency(priced, cluster)
 
     def seconds(self, number: int, priced: Priced, cluster: Cluster) -> float:
-        """Of all moves, at a size."""
+        """Seconds of all moves, at a size."""
         start = self.latency(priced, cluster)
         moved = self._own_bytes * self._links.transfer(priced, cluster)
         return max(start, start + moved + self._left[number])
@@ -231,7 +232,7 @@ def _fit(like: Fit, sizes: Sequence[int], values: Sequence[float]) -> Fit:
 
 
 def _scaled(like: Fit, sizes: Sequence[int], factors: Sequence[float]) -> Fit:
-    """Where no factor differs from 1, the very same."""
+    """Scale a fit; where no factor differs from 1, it is the very same."""
     if all(factor == 1.0 for factor in factors):
         return like
     return _fit(like, sizes, [like(size) * factor for size, factor in zip(sizes, factors)])

@@ -242,7 +242,8 @@ def _adam(gradients: list[torch.Tensor]) -> list[_Contestant]:
 def _sums(gradients: list[torch.Tensor]) -> list[_Contestant]:
     import torch
 
-    from gradwire.kernels.casts import cast, cast_twin
+    import gradwire.kernels.torch as twins
+    from gradwire.kernels.casts import cast
     from gradwire.kernels.sparse import accumulate, accumulate_twin
 
     n = gradients[0].numel()
@@ -272,7 +273,7 @@ def _sums(gradients: list[torch.Tensor]) -> list[_Contestant]:
         ),
         _Contestant(
             rivals[1],
-            lambda turn: cast_twin(gradients[(turn + 3) % BUFFERS], half),
+            lambda turn: twins.cast(gradients[(turn + 3) % BUFFERS], half),
             6 * n,
             "stream update",
         ),

@@ -25,9 +25,9 @@ ALLOCATOR = {
 def native() -> tuple[Core, int]:
     """The extension and the instruction set in use; KernelError without them."""
     from gradwire.errors import KernelError
-    from gradwire.kernels.native import core_for
+    from gradwire.kernels.native import core_in_use
 
-    found = core_for()
+    found = core_in_use()
     if found is None:
         raise KernelError(
             "the benchmark is about the native kernels, but they are not in use; "

@@ -3,17 +3,14 @@
 import torch
 
 from gradwire.errors import KernelError
-from gradwire.kernels.native import core_for
+from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.tensors import (
-    CODES,
     are_doubles,
     check_buffer,
     check_contiguous,
     check_float,
     check_same_device,
     finite_number,
-    goes_around,
-    pointer,
 )
 
 
@@ -38,21 +35,7 @@ def cast(source: torch.Tensor, target: torch.Tensor) -> bool:
     fp64. Raises KernelError.
     """
     _check(source, target)
-    found = core_for(source)
-    if found is None or are_doubles(source):
-        return cast_twin(source, target)
-    core, which = found
-    source = source.contiguous()
-    n, around = source.numel(), goes_around(target)
-    from_, to = CODES[source.dtype], CODES[target.dtype]
-    return core.cast(which, from_, to, pointer(source), pointer(target), n, around)
-
-
-def cast_twin(source: torch.Tensor, target: torch.Tensor) -> bool:
-    """`cast` in torch."""
-    _check(source, target)
-    target.copy_(source.detach().to(target.dtype))
-    return is_finite_twin(target)
+    return exact_room_of(source).cast(source, target)
 
 
 def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
@@ -63,31 +46,10 @@ def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
     _check(source, v)
     check_buffer("v", v, torch.float32, v.numel())
     by = finite_number("factor", factor)
-    found = core_for(v)
-    if found is None:
-        add_cast_twin(v, source, by)
-        return
-    core, which = found
-    source = source.contiguous()
-    core.add_cast(which, CODES[source.dtype], pointer(source), pointer(v), v.numel(), by)
-
-
-def add_cast_twin(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
-    """`add_cast` in torch."""
-    v += source.detach().float() * factor
+    room_of(v).add_cast(v, source, by)
 
 
 def is_finite(x: torch.Tensor) -> bool:
     """Whether x, (n,) fp32, bf16, fp16 or fp64, has neither inf nor NaN. Raises KernelError."""
     check_float("x", x, double=True)
-    found = core_for(x)
-    if found is None or are_doubles(x):
-        return is_finite_twin(x)
-    core, which = found
-    x = x.contiguous()
-    return core.is_finite(which, CODES[x.dtype], pointer(x), x.numel())
-
-
-def is_finite_twin(x: torch.Tensor) -> bool:
-    """`is_finite` in torch."""
-    return bool(x.isfinite().all())
+    return exact_room_of(x).is_finite(x)

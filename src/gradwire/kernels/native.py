@@ -1,7 +1,7 @@
 """Finds gradwire._native and chooses the instruction set.
 
-The extension checks nothing: `tensors` and the face of each kernel do, and nothing else may call
-it.
+The extension checks nothing: `tensors` and the face of each kernel do, and nothing but the cpu
+room, behind these, may call it.
 """
 
 import contextlib
@@ -21,28 +21,44 @@ SETS = ("plain", "avx2", "avx512")  # position = the number that the extension u
 TWIN = "twin"
 
 
-class _Choice:
-    """What runs: resolved at the first use, changed by `use`."""
+class Choice:
+    """What runs on CPU tensors: resolved at the first use, changed by `use`.
+
+    name: one of SETS, or TWIN; None before the first use. core and number: the extension, and the
+    number of its instruction set, of the last name that was one of SETS; the cpu room reads them.
+    """
+
+    core: Core
+    number: int
 
     def __init__(self) -> None:
-        self.core: Core | None = None
+        self.found: Core | None = None
         self.name: str | None = None
 
     def resolve(self) -> str:
+        """The name, found out if nothing has asked for it yet; warns where there is no extension
+        and nobody has accepted that."""
         if self.name is None:
-            self.core = _load()
+            self.found = _load()
             wanted = os.environ.get(VARIABLE)
-            if wanted is None:
-                best = None if self.core is None else self.core.best_instruction_set()
-                self.name = TWIN if best is None else SETS[best]
-                if best is None:
-                    _warn_once()
-            else:
-                self.name = _checked(wanted, self.core, VARIABLE)
+            if wanted is not None:
+                return self.take(_checked(wanted, self.found, VARIABLE))
+            if self.found is None:
+                self.take(TWIN)
+                _warn_once()
+                return TWIN
+            return self.take(SETS[self.found.best_instruction_set()])
         return self.name
 
+    def take(self, name: str) -> str:
+        """Run this from now on; it is known to be there."""
+        if name != TWIN and self.found is not None:
+            self.core, self.number = self.found, SETS.index(name)
+        self.name = name
+        return name
 
-_choice = _Choice()
+
+chosen = Choice()
 
 
 def _load() -> Core | None:
@@ -77,13 +93,13 @@ def _checked(name: str, core: Core | None, source: str) -> str:
 
 def available_sets(core: Core | None = None) -> list[str]:
     """The names that `use` accepts here, slowest first."""
-    core = core or _choice.core or _load()
+    core = core or chosen.found or _load()
     return [TWIN] if core is None else [TWIN, *SETS[: core.best_instruction_set() + 1]]
 
 
 def instruction_set() -> str:
     """What CPU tensors run on: "avx512", "avx2", "plain", or "twin" (torch)."""
-    return _choice.resolve()
+    return chosen.resolve()
 
 
 @contextlib.contextmanager
@@ -92,35 +108,34 @@ def use(name: str) -> Iterator[None]:
 
     Raises KernelError when this machine does not have it.
     """
-    if _choice.core is None:
-        _choice.core = _load()
-    before = _choice.name
-    _choice.name = _checked(name, _choice.core, "use()")
+    if chosen.found is None:
+        chosen.found = _load()
+    before = chosen.name
+    chosen.take(_checked(name, chosen.found, "use()"))
     try:
         yield
     finally:
-        _choice.name = before
+        if before is None:
+            chosen.name = None
+        else:
+            chosen.take(before)
+
+
+def core_in_use() -> tuple[Core, int] | None:
+    """The extension and the number of its instruction set, for benchmarks of the machine; None
+    where the twins run."""
+    return None if chosen.resolve() == TWIN else (chosen.core, chosen.number)
 
 
 def core_for(*tensors: torch.Tensor | None) -> tuple[Core, int] | None:
-    """The extension and the number of its instruction set, or None where the twin has to run.
-
-    KernelError for tensors of the meta device, which hold nothing.
-    """
-    name = _choice.name or _choice.resolve()
+    """`core_in_use`, or None for other devices' tensors: what faces ask that have no room yet."""
     for tensor in tensors:
         if tensor is not None and not tensor.is_cpu:
-            _refuse_meta(tensor)
+            if tensor.is_meta:
+                raise KernelError(
+                    "a kernel works on numbers, but a tensor of shape "
+                    f"{tuple(tensor.shape)} is on the meta device, which has none; move it to a "
+                    "device"
+                )
             return None
-    core = _choice.core
-    if core is None or name == TWIN:
-        return None
-    return core, SETS.index(name)
-
-
-def _refuse_meta(tensor: torch.Tensor) -> None:
-    if tensor.is_meta:
-        raise KernelError(
-            f"a kernel works on numbers, but a tensor of shape {tuple(tensor.shape)} is on the "
-            "meta device, which has none; move it to a device"
-        )
+    return core_in_use()

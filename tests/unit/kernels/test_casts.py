@@ -10,7 +10,8 @@ from samples import DISTRIBUTIONS, DTYPES, draw, same
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import accumulate_dense, add_cast, cast, is_finite
-from gradwire.kernels.casts import add_cast_twin, cast_twin
+from gradwire.kernels.torch import add_cast as add_cast_twin
+from gradwire.kernels.torch import cast as cast_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 

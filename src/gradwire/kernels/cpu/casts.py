@@ -1,0 +1,24 @@
+"""Casts by the extension."""
+
+from torch import Tensor
+
+from gradwire.kernels.native import chosen
+from gradwire.kernels.tensors import CODES, goes_around, pointer
+
+
+def cast(source: Tensor, target: Tensor) -> bool:
+    source = source.contiguous()
+    n, around = source.numel(), goes_around(target)
+    from_, to = CODES[source.dtype], CODES[target.dtype]
+    return chosen.core.cast(chosen.number, from_, to, pointer(source), pointer(target), n, around)
+
+
+def add_cast(v: Tensor, source: Tensor, factor: float) -> None:
+    source = source.contiguous()
+    type_ = CODES[source.dtype]
+    chosen.core.add_cast(chosen.number, type_, pointer(source), pointer(v), v.numel(), factor)
+
+
+def is_finite(x: Tensor) -> bool:
+    x = x.contiguous()
+    return chosen.core.is_finite(chosen.number, CODES[x.dtype], pointer(x), x.numel())

@@ -1,0 +1,55 @@
+"""The one seam: which room a kernel's work is done in.
+
+A face (kernels/casts.py and the like) checks what it is given, then calls an operation of the room
+that `room_of` names. Nothing else in the package decides whether C++ or torch runs.
+
+    kernels/casts.py   checks ──► room_of(x) ─┬─► kernels/cpu/     addresses for the extension
+                                              └─► kernels/torch/   the twins: the truth in tests
+
+A room is a package whose functions are those of `table.Room`. To add one for another device, as
+kernels/cuda/ in Triton, write the folder and add its line to ROOMS; no face changes. Tensors of
+devices that have no room of their own, all tensors where the extension is missing, and all that
+`use("twin")` or GRADWIRE_KERNELS=twin asks for, go to the twins.
+"""
+
+import torch
+
+import gradwire.kernels.torch as twins
+from gradwire.errors import KernelError
+from gradwire.kernels import cpu
+from gradwire.kernels.native import TWIN, chosen
+from gradwire.kernels.table import Room
+
+ROOMS: dict[str, Room] = {
+    "cpu": cpu,
+}
+"""The room of each type of device that has one beside the twins'."""
+
+
+def room_of(*tensors: torch.Tensor | None) -> Room:
+    """Where work on these tensors, which are on one device, is done; of no tensors, on the CPU.
+
+    KernelError for tensors of the meta device, which hold nothing.
+    """
+    name, device = chosen.name or chosen.resolve(), "cpu"
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_cpu:
+            _refuse_meta(tensor)
+            device = tensor.device.type
+            break
+    return twins if name == TWIN else ROOMS.get(device, twins)
+
+
+def exact_room_of(x: torch.Tensor) -> Room:
+    """`room_of` for operations that take float64, too: that is never compressed, it is copied,
+    summed and looked at by the twins, everywhere."""
+    room = room_of(x)
+    return twins if x.dtype == torch.float64 else room
+
+
+def _refuse_meta(tensor: torch.Tensor) -> None:
+    if tensor.is_meta:
+        raise KernelError(
+            f"a kernel works on numbers, but a tensor of shape {tuple(tensor.shape)} is on the "
+            "meta device, which has none; move it to a device"
+        )

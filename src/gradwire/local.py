@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.kernels.formats import Format
-    from gradwire.kernels.noise import Noise
+    from gradwire.kernels.values import Noise
     from gradwire.moves import AllGather, AllToAll, Move
     from gradwire.streams import Streams
 

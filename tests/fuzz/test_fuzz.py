@@ -19,16 +19,18 @@ CALLS = int(os.environ.get("GRADWIRE_FUZZ_CALLS", "2000"))
 """Of the smoke: more where sanitizers watch."""
 NOT_CALLED = {
     "kernels.native": "chooses what runs, and calls nothing but its version",
+    "kernels.rooms": "chooses where",
     "kernels.memory": "allocates by torch",
     "kernels.formats": "of torch alone",
     "kernels.tensors": "the checks themselves",
 }
 """Modules of which nothing is fuzzed, and why."""
-OWN = re.compile(r"^_|_twin$|^check_|^first_violation$|^sum_checked$|^given$|^quotient$")
+OWN = re.compile(r"^_|_twin$|^check_|^quotient$")
 """Functions that are twins, checks, or parts of others."""
 PLAIN = {
     "is_rows", "no_rows", "write_rows", "fill_nan", "jobs_of", "nothing_taken", "recurrence_of",
-    "owners_of", "slots_for", "sign_bytes", "checked_places",
+    "owners_of", "drawn", "slots_for", "sign_bytes", "checked_places", "escape_of",
+    "whole_bytes", "low_width", "parts_of", "bytes_of",
 }  # fmt: skip
 """Functions of torch or arithmetic alone; checked_places: of accumulate_coded."""
 

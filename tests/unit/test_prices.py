@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradwire.collectives._prices import SAMPLE, Facts, _place_bytes, prices, sampled
-from gradwire.kernels.indices import code_bytes, smallest
+from gradwire.kernels.index_codes import code_bytes, smallest
 
 N = 2_000_000
 

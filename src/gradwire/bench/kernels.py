@@ -128,7 +128,8 @@ def _references(gradients: list[torch.Tensor], core: Core, which: int) -> list[_
 def _selections(gradients: list[torch.Tensor]) -> list[_Contestant]:
     import torch
 
-    from gradwire.kernels.selection import topk, topk_twin
+    import gradwire.kernels.torch as twins
+    from gradwire.kernels.selection import topk
 
     n = gradients[0].numel()
     k = max(1, round(n * DENSITY))
@@ -151,7 +152,7 @@ def _selections(gradients: list[torch.Tensor]) -> list[_Contestant]:
         torch.topk(magnitude, k, sorted=False)
 
     def twin(turn: int) -> None:
-        topk_twin(gradients[(turn + 5) % BUFFERS], k, indices, values)
+        twins.topk(gradients[(turn + 5) % BUFFERS], k, indices, values)
 
     rivals = ("torch.topk(abs)", "the same, unsorted, into a buffer", "topk twin")
     return [
@@ -167,9 +168,9 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
     """Each contestant has a state of its own and sees the same sequence of gradients."""
     import torch
 
+    import gradwire.kernels.torch as twins
     from gradwire.kernels.memory import zeros
     from gradwire.kernels.update import update_topk
-    from gradwire.kernels.update_twin import update_topk_twin
 
     n = gradients[0].numel()
     k = max(1, round(n * DENSITY))
@@ -197,7 +198,7 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     def twin(turn: int) -> None:
         g, (u, v) = gradients[turn % BUFFERS], states[2]
-        update_topk_twin(g, u, v, k, indices, values, velocities, momentum=MOMENTUM)
+        twins.update_topk(g, u, v, k, indices, values, velocities, momentum=MOMENTUM)
 
     rivals = ("update in torch, with torch.topk", "update_topk twin")
     return [
@@ -211,10 +212,10 @@ def _adam(gradients: list[torch.Tensor]) -> list[_Contestant]:
     """The step of one rank and its codes, beside the whole step of torch's AdamW."""
     import torch
 
-    from gradwire.kernels.adam import AdamStep, adam_codes
+    from gradwire.kernels.adam import adam_codes
     from gradwire.kernels.formats import LLOYD1, LLOYD2, Format
     from gradwire.kernels.memory import zeros
-    from gradwire.kernels.noise import Noise
+    from gradwire.kernels.values import AdamStep, Noise
 
     n, how, noise = gradients[0].numel(), AdamStep.of(10, 0.9, 0.999, 1e-8), Noise.of("adam")
     moments, v = (zeros(n), zeros(n)), zeros(n)
@@ -244,7 +245,7 @@ def _sums(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     import gradwire.kernels.torch as twins
     from gradwire.kernels.casts import cast
-    from gradwire.kernels.sparse import accumulate, accumulate_twin
+    from gradwire.kernels.sparse import accumulate
 
     n = gradients[0].numel()
     generator = torch.Generator().manual_seed(1)
@@ -262,7 +263,7 @@ def _sums(gradients: list[torch.Tensor]) -> list[_Contestant]:
             rivals[:1],
         ),
         _Contestant(
-            rivals[0], lambda turn: accumulate_twin(out, places, values, RANKS), 4 * n, "read"
+            rivals[0], lambda turn: twins.accumulate(out, places, values, RANKS), 4 * n, "read"
         ),
         _Contestant(
             "cast to bf16",

@@ -8,7 +8,7 @@ from torch import Tensor
 from gradwire.errors import StrategyError
 from gradwire.feedback._adam_encoder import step_of
 from gradwire.feedback._momentum import check_switches
-from gradwire.kernels.adam import moments_twin, moved_twin
+from gradwire.kernels.torch.adam import moments_with, moved
 from gradwire.local import NOISE, STEPS
 from gradwire.strategy import State, StepInfo
 
@@ -40,5 +40,5 @@ def direction(
     moments = {STEPS: state.get(STEPS, g.new_zeros(1)) + 1}
     counted = {**moments, NOISE: state[NOISE]} if NOISE in state else moments
     how = step_of(beta1, beta2, eps, counted, info._replace(clip_scale=1.0))
-    m, q = moments_twin(g, (state.get("exp_avg", zero), state.get("exp_avg_sq", zero)), how)
-    return moved_twin(m, q, how), {**moments, "exp_avg": m, "exp_avg_sq": q}
+    m, q = moments_with(g, (state.get("exp_avg", zero), state.get("exp_avg_sq", zero)), how)
+    return moved(m, q, how), {**moments, "exp_avg": m, "exp_avg_sq": q}

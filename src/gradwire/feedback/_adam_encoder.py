@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gradwire.feedback._measured import noise_factor
 from gradwire.feedback._step_encoder import StepEncoder
-from gradwire.kernels.adam import AdamStep, Moments, adam, adam_codes, undo_adam
+from gradwire.kernels.adam import adam, adam_codes, undo_adam
+from gradwire.kernels.values import AdamStep, Moments
 from gradwire.local import STEPS
 from gradwire.strategy import Key, Sections, State, StepInfo
 

@@ -1,7 +1,8 @@
 """Native kernels and their torch twins: one face for both.
 
-Each function runs C++ on CPU tensors when the extension is there, and its torch twin otherwise;
-the results are the same bits. Importing needs neither a compiler nor the extension.
+Each function checks what it is given, and leaves the work to the room that `rooms.room_of` names:
+C++ for CPU tensors when the extension is there, and its torch twin otherwise; the results are the
+same bits. Importing needs neither a compiler nor the extension.
 """
 
 from gradwire.kernels import formats
@@ -9,36 +10,29 @@ from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
-from gradwire.kernels.crowds import (
-    Shape,
-    decode_shaped,
-    encode_shaped,
-    shape_of,
-    shaped_bytes,
-)
+from gradwire.kernels.crowds import decode_shaped, encode_shaped, shape_of
+from gradwire.kernels.dealing import CHUNK, owners_of
+from gradwire.kernels.divisors import quotient
 from gradwire.kernels.formats import pack_bits, unpack_bits
-from gradwire.kernels.hash_memory import hash_partition, owners_of
-from gradwire.kernels.indices import (
-    INDEX_CODES,
-    code_bytes,
-    decode_indices,
-    encode_indices,
-    smallest,
-)
+from gradwire.kernels.hash_memory import hash_partition
+from gradwire.kernels.index_codes import INDEX_CODES, code_bytes, smallest
+from gradwire.kernels.indices import decode_indices, encode_indices
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.native import instruction_set, use
-from gradwire.kernels.noise import Noise, random_bits, strata
+from gradwire.kernels.noise import random_bits, strata
 from gradwire.kernels.row_sums import sum_rows
 from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
-from gradwire.kernels.selection import Reaching, Selected, fallbacks, reaching, topk
+from gradwire.kernels.selection import fallbacks, reaching, topk
+from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
-from gradwire.kernels.sparse import accumulate, accumulate_dense, add, quotient
-from gradwire.kernels.streams import CHUNK, flat_places, place_stream, split_stream
+from gradwire.kernels.sparse import accumulate, accumulate_dense, add
+from gradwire.kernels.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.tensors import check_index_range
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
+from gradwire.kernels.values import Noise, Reaching, Selected
 
 __all__ = [
     "CHUNK",

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels.core import Core
-from gradwire.kernels.indices import check_list, decode_indices
+from gradwire.kernels.index_codes import check_list
+from gradwire.kernels.indices import decode_indices
 from gradwire.kernels.memory import scratch
-from gradwire.kernels.native import core_for
-from gradwire.kernels.sparse import check_payload, check_target, sum_checked
+from gradwire.kernels.rooms import room_of
+from gradwire.kernels.sparse import check_payload, check_target
+from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_apart
 
 
@@ -25,11 +26,10 @@ def accumulate_coded(
     Memory: 4 bytes per entry and thread, kept.
     """
     by = check_target(out, divisor)
-    found = core_for(out)
-    core = None if found is None else found[0]
-    places = checked_places(out.numel(), out, codes, sections, values, core)
+    room = room_of(out)
+    places = checked_places(out.numel(), out, codes, sections, values, room)
     check_apart("out", out, *places)
-    sum_checked(out, places, values, by, found)
+    room.accumulate(out, places, values, by)
 
 
 def checked_places(
@@ -38,7 +38,7 @@ def checked_places(
     codes: Sequence[str],
     sections: list[Tensor],
     values: list[Tensor],
-    core: Core | None,
+    room: Room,
 ) -> list[Tensor]:
     """The places of each payload, decoded and checked, as long as those of decoded_places live."""
     if not len(codes) == len(sections) == len(values):
@@ -50,10 +50,10 @@ def checked_places(
     for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
         if code == "int32" and section.dtype == torch.int32:
             places.append(section)
-            check_payload(payload, n, like, section, value, core)
+            check_payload(payload, n, like, section, value, room)
         else:
             places.append(decoded_places(payload, section, n, code, value.numel()))
-            check_payload(payload, n, like, places[-1], value, None, entries=False)
+            check_payload(payload, n, like, places[-1], value, None)
     return places
 
 

@@ -10,50 +10,24 @@ another thread's read. A table that overflows is doubled and filled again, so no
 Source: Wang et al. 2025, "Zen", algorithm 1, section 3.2.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.native import core_for
+from gradwire.kernels.rooms import room_of
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
     check_places,
     check_same_device,
-    pointer,
 )
+from gradwire.kernels.values import Partition
 
 _MOST_OWNERS, _MOST_THREADS, _MOST_SLOTS = 1 << 16, 256, 1 << 31
 _LEAST_SLOTS = 64
 _SERIAL_SHARE = 10  # a serial slot for so many parallel ones
-
-
-class Partition(NamedTuple):
-    """counts: by owner. serial: entries for which every try found a taken slot. growths: how often
-    an owner's table was doubled."""
-
-    counts: list[int]
-    serial: int
-    growths: int
-
-
-def owners_of(indices: Tensor, owners: int, seed: int) -> Tensor:
-    """Who owns each index: (hash · owners) >> 32, int64, of MurmurHash3's 32-bit finalizer.
-
-    indices: any shape, integers from 0 below 2^31.
-    """
-    return _drawn(indices, seed, owners)
-
-
-def _drawn(indices: Tensor, seed: int, n: int) -> Tensor:
-    """Products wrap modulo 2^64, which leaves their lower halves right."""
-    h = indices.long() ^ seed
-    h = (h ^ h >> 16) * 0x85EBCA6B & 0xFFFFFFFF
-    h = (h ^ h >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
-    return (h ^ h >> 16) * n >> 32
 
 
 def slots_for(k: int, owners: int) -> tuple[int, int]:
@@ -78,17 +52,9 @@ def hash_partition(
     once; with more than one the order within an owner's part depends on timing.
     Raises KernelError. Memory: 4 bytes per slot, kept per thread.
     """
-    found = core_for(indices, indices_out)
-    if found is None:
-        return hash_partition_twin(indices, owners, seeds, indices_out, slots, threads)
-    parallel, serial = _check(indices, owners, seeds, indices_out, slots, threads)
-    indices, k = indices.contiguous(), indices.numel()
-    return Partition(
-        *found[0].hash_partition(
-            pointer(indices), k, owners, list(seeds), parallel, serial, threads,
-            pointer(indices_out),
-        )
-    )  # fmt: skip
+    room = room_of(indices, indices_out)
+    sizes = _check(indices, owners, seeds, indices_out, slots, threads)
+    return room.hash_partition(indices, owners, seeds, indices_out, sizes, threads)
 
 
 def _check(
@@ -126,51 +92,3 @@ def _check(
 
 def _least(indices: Tensor) -> int:
     return int(indices.min()) if indices.numel() else 0
-
-
-def hash_partition_twin(
-    indices: Tensor,
-    owners: int,
-    seeds: Sequence[int],
-    indices_out: Tensor,
-    slots: tuple[int, int] | None = None,
-    threads: int = 1,
-) -> Partition:
-    """`hash_partition` in Python, one index after the other, whatever the number of threads."""
-    sizes = _check(indices, owners, seeds, indices_out, slots, threads)
-    owner = owners_of(indices, owners, seeds[0])
-    parts, serial, growths = [], 0, 0
-    for p in range(owners):
-        for held in _filled(indices[owner == p], seeds[1:], *sizes):
-            growths += held is None
-            if held is not None:
-                parts.append([slot - 1 for slot in held[0] if slot])
-                serial += held[1]
-    whole = [index for part in parts for index in part]
-    indices_out.copy_(torch.tensor(whole, dtype=torch.int32))
-    return Partition([len(part) for part in parts], serial, growths)
-
-
-def _filled(
-    indices: Tensor, seeds: Sequence[int], parallel: int, serial: int
-) -> Iterator[tuple[list[int], int] | None]:
-    """One owner's table and how many entries are serial; None for each that was too small."""
-    while (held := _inserted(indices, seeds, parallel, serial)) is None:
-        yield None
-        parallel, serial = 2 * parallel, 2 * max(serial, 1)
-    yield held
-
-
-def _inserted(
-    indices: Tensor, seeds: Sequence[int], parallel: int, serial: int
-) -> tuple[list[int], int] | None:
-    table, taken = [0] * (parallel + serial), parallel
-    tries = zip(*(_drawn(indices, seed, parallel).tolist() for seed in seeds))
-    for index, places in zip(indices.tolist(), tries):
-        free = next((place for place in places if table[place] == 0), None)
-        if free is None:
-            if taken == len(table):
-                return None
-            free, taken = taken, taken + 1
-        table[free] = index + 1
-    return table, taken - parallel

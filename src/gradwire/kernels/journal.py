@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Protocol
+
+from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.core import Core, NativeJournal
-from gradwire.kernels.tensors import pointer
 
 FACTOR = 16.0
 """A block is kept if a scaled gradient in it reaches so many times the candidate threshold."""
+
+
+class Kept(Protocol):
+    """Old velocity and residual of one update, as a room keeps them."""
+
+    def elements(self) -> int:
+        """How many elements are kept."""
+
+    def fits(self, n: int, with_velocity: bool, /) -> bool:
+        """Whether they may be of a tensor of n elements, with a velocity or without."""
+
+    def put_back(self, velocity: Tensor | None, residual: Tensor, /) -> None:
+        """What is kept, to where it was."""
 
 
 class Journal:
@@ -21,60 +34,32 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self._native: NativeJournal | None = None
-        self._whole: tuple[torch.Tensor | None, torch.Tensor] | None = None
+        self._kept: Kept | None = None
 
     @property
     def elements(self) -> int:
         """How many elements it keeps."""
-        if self._whole is not None:
-            return self._whole[1].numel()
-        return 0 if self._native is None else self._native.elements()
+        return 0 if self._kept is None else self._kept.elements()
 
     def clear(self) -> None:
         """Forget, and free the memory."""
-        self._native = self._whole = None
+        self._kept = None
 
-    def begin(self, core: Core) -> int:
-        """The address of an empty native journal, for one update."""
-        self.clear()
-        self._native = core.Journal()
-        return self._native.address()
+    def keep(self, kept: Kept) -> None:
+        """What a room has put aside, or will in the update that now begins, instead of all that
+        was kept before."""
+        self._kept = kept
 
-    def keep_whole(
-        self,
-        scaled: torch.Tensor,
-        velocity: torch.Tensor | None,
-        residual: torch.Tensor,
-        hint: float,
-    ) -> None:
-        """The twin's way, before its update: all or nothing, by the same limit."""
-        self.clear()
-        if hint > 0.0 and bool((scaled.abs() < FACTOR * hint).all()):  # NaN is not below it
-            return
-        self._whole = (None if velocity is None else velocity.clone(), residual.clone())
-
-    def check(self, velocity: torch.Tensor | None, residual: torch.Tensor) -> None:
+    def check(self, velocity: Tensor | None, residual: Tensor) -> None:
         """KernelError unless what is kept belongs to tensors of this kind."""
-        fits = True
-        if self._whole is not None:
-            old_velocity, old_residual = self._whole
-            fits = (velocity is None) == (old_velocity is None)
-            fits &= residual.numel() == old_residual.numel()
-        elif self._native is not None:
-            fits = self._native.fits(residual.numel(), velocity is not None)
-        if not fits:
-            raise KernelError(
-                "the journal is of another update than the one to be undone; "
-                "pass the one that was given to update_topk"
-            )
+        if self._kept is None or self._kept.fits(residual.numel(), velocity is not None):
+            return
+        raise KernelError(
+            "the journal is of another update than the one to be undone; "
+            "pass the one that was given to update_topk"
+        )
 
-    def put_back(self, velocity: torch.Tensor | None, residual: torch.Tensor) -> None:
+    def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
         """What is kept, to where it was."""
-        if self._whole is not None:
-            old_velocity, old_residual = self._whole
-            residual.copy_(old_residual)
-            if velocity is not None and old_velocity is not None:
-                velocity.copy_(old_velocity)
-        elif self._native is not None:
-            self._native.put_back(pointer(velocity), pointer(residual))
+        if self._kept is not None:
+            self._kept.put_back(velocity, residual)

@@ -9,17 +9,12 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.kernels.core import Core
-from gradwire.kernels.native import core_for
-from gradwire.kernels.sparse import (
-    check_divisor,
-    check_payloads,
-    first_violation,
-    quotient,
-)
-from gradwire.kernels.streams import check_capacity, given
+from gradwire.kernels.divisors import check_divisor
+from gradwire.kernels.rooms import room_of
+from gradwire.kernels.sparse import check_payloads
+from gradwire.kernels.streams import check_capacity
+from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
-    CODES,
     INDEX_LIMIT,
     check_apart,
     check_buffer,
@@ -27,10 +22,7 @@ from gradwire.kernels.tensors import (
     check_domain,
     check_places,
     check_same_device,
-    pointer,
 )
-
-_NO_SUM = -0.0  # what adds nothing to any value, -0 included
 
 
 def merge_streams(
@@ -55,39 +47,16 @@ def merge_streams(
     by = check_divisor(divisor)
     check_domain(n)
     check_capacity(*outs, min(n, sum(v.numel() for v in values)))
-    found = core_for(places_out)
-    check_payloads(n, places_out, places, values, None if found is None else found[0])
+    room = room_of(places_out)
+    check_payloads(n, places_out, places, values, room)
     _check_outs(outs, *places, *values)
-    if found is None:
-        return _merge_twin(n, places, values, by, outs)
-    core, which = found
-    held = [(p.contiguous(), v.contiguous()) for p, v in zip(places, values)]
-    payloads = [given(p, v) for p, v in held]
-    type_ = CODES[values_out.dtype]
-    return core.merge(which, payloads, n, by, type_, pointer(places_out), pointer(values_out))
+    return room.merge_streams(n, places, values, by, *outs)
 
 
-def _check_outs(outs: tuple[Tensor, Tensor], *given_: Tensor) -> None:
+def _check_outs(outs: tuple[Tensor, Tensor], *given: Tensor) -> None:
     """KernelError if what is written is an input, or places are values."""
-    check_apart("places_out", outs[0], outs[1], *given_)
-    check_apart("values_out", outs[1], *given_)
-
-
-def _merge_twin(
-    n: int, places: list[Tensor], values: list[Tensor], by: float, outs: tuple[Tensor, Tensor]
-) -> int:
-    total = torch.zeros(n, dtype=torch.float32, device=outs[0].device)
-    for place, value in zip(places, values):
-        total[place.long()] += value.float()
-    kept = total.nonzero().flatten()
-    return _write(outs, kept, quotient(total[kept], by))
-
-
-def _write(outs: tuple[Tensor, Tensor], places: Tensor, values: Tensor) -> int:
-    count = places.numel()
-    outs[0][:count] = places
-    outs[1][:count] = values
-    return count
+    check_apart("places_out", outs[0], outs[1], *given)
+    check_apart("values_out", outs[1], *given)
 
 
 def top_of_two(
@@ -111,16 +80,9 @@ def top_of_two(
     KernelError for n, k and the outputs. Memory: 16 bytes per entry and thread, kept.
     """
     outs = places_out, values_out
-    found = core_for(places_out)
-    if found is None:
-        return top_of_two_twin(n, a_places, a_values, b_places, b_values, k, *outs)
-    core, which = found
-    places, values = [a_places, b_places], [a_values, b_values]
-    _check_top(n, places, values, k, outs, core)
-    held = [(p.contiguous(), v.contiguous()) for p, v in zip(places, values)]
-    a, b = (given(p, v) for p, v in held)
-    type_ = CODES[outs[1].dtype]
-    return core.top_of_two(which, a, b, min(k, n), pointer(outs[0]), type_, pointer(outs[1]))
+    room = room_of(places_out)
+    _check_top(n, [a_places, b_places], [a_values, b_values], k, outs, room)
+    return room.top_of_two(n, a_places, a_values, b_places, b_values, k, *outs)
 
 
 def _check_top(
@@ -129,45 +91,21 @@ def _check_top(
     values: list[Tensor],
     k: int,
     outs: tuple[Tensor, Tensor],
-    core: Core | None,
+    room: Room,
 ) -> None:
     check_domain(n)
     check_count("k", k)
     check_capacity(*outs, min(k, n, sum(v.numel() for v in values)))
-    check_payloads(n, outs[0], places, values, core)
+    check_payloads(n, outs[0], places, values, room)
     _check_outs(outs, *places, *values)
 
 
-def top_of_two_twin(
-    n: int,
-    a_places: Tensor,
-    a_values: Tensor,
-    b_places: Tensor,
-    b_values: Tensor,
-    k: int,
-    places_out: Tensor,
-    values_out: Tensor,
-) -> int:
-    """`top_of_two` in torch."""
-    outs = places_out, values_out
-    _check_top(n, [a_places, b_places], [a_values, b_values], k, outs, None)
-    both = torch.cat([a_places, b_places]).sort().values
-    union = both[both.diff(prepend=both.new_full((1,), -1)) != 0]
-    total = torch.full(union.shape, _NO_SUM, dtype=torch.float32, device=union.device)
-    total[torch.searchsorted(union, a_places)] += a_values.float()
-    total[torch.searchsorted(union, b_places)] += b_values.float()
-    total = torch.where(total.isnan(), torch.full_like(total, torch.nan), total)
-    order = total.abs().sort(descending=True, stable=True).indices
-    chosen = order[:k].sort().values
-    return _write(outs, union[chosen], total[chosen])
-
-
-def _check_contained(places: Tensor, among: Tensor, out: Tensor, core: Core | None) -> None:
+def _check_contained(places: Tensor, among: Tensor, out: Tensor, room: Room) -> None:
     check_buffer("out", out, torch.bool, places.numel())
     check_same_device(out, places=places, among=among)
     for name, given_ in (("places", places), ("among", among)):
         check_places(name, given_, "check the sender's format", PayloadError)
-        position = first_violation(given_, INDEX_LIMIT, core)
+        position = room.first_violation(given_, INDEX_LIMIT)
         if position < given_.numel():
             raise PayloadError(
                 f"{name} must ascend strictly from 0 on, but entry {position} is "
@@ -181,17 +119,6 @@ def contained(places: Tensor, among: Tensor, out: Tensor) -> None:
     places: (k,) int32, among: (m,) int32, both strictly ascending from 0 on. out: (k,) bool,
     contiguous. Raises PayloadError, with out untouched; KernelError for out.
     """
-    found = core_for(out)
-    if found is None:
-        contained_twin(places, among, out)
-        return
-    core, _ = found
-    _check_contained(places, among, out, core)
-    places, among = places.contiguous(), among.contiguous()
-    core.contained(pointer(places), places.numel(), pointer(among), among.numel(), pointer(out))
-
-
-def contained_twin(places: Tensor, among: Tensor, out: Tensor) -> None:
-    """`contained` in torch."""
-    _check_contained(places, among, out, None)
-    out.copy_(torch.isin(places, among, assume_unique=True))
+    room = room_of(out)
+    _check_contained(places, among, out, room)
+    room.contained(places, among, out)

@@ -4,37 +4,12 @@ Two rounds of a multiply-xorshift mixer with a key before each, on 32 bits. The 
 whatever the instruction set, the thread count, the grouping of parameters, or a resume.
 """
 
-import hashlib
-from typing import NamedTuple
-
 import torch
 
 from gradwire.errors import KernelError
-from gradwire.kernels.native import core_for
-from gradwire.kernels.tensors import check_buffer, check_domain, pointer
-
-_GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio
-
-
-class Noise(NamedTuple):
-    """Two keys, and what is added to every number modulo 2^32."""
-
-    first: int
-    second: int
-    shift: int = 0
-
-    @staticmethod
-    def of(name: str, rank: int = 0) -> "Noise":
-        """The numbers that belong to a name, as one rank draws them.
-
-        Ranks share them up to a rotation by the golden ratio: each rank's are uniform, and two
-        ranks that round the same value tend to round it in opposite directions, so the error of
-        the mean is smaller than that of independent numbers (Suresh et al. 2022, "Correlated
-        Quantization for Distributed Mean Estimation").
-        """
-        words = hashlib.blake2b(name.encode(), digest_size=8).digest()
-        first, second = (int.from_bytes(words[i : i + 4], "little") for i in (0, 4))
-        return Noise(first, second, rank * _GOLDEN % 2**32)
+from gradwire.kernels.rooms import room_of
+from gradwire.kernels.tensors import check_buffer, check_domain
+from gradwire.kernels.values import Noise
 
 
 def check_noise(noise: Noise) -> None:
@@ -62,23 +37,7 @@ def random_bits(noise: Noise, n: int, first: int = 0) -> torch.Tensor:
     Raises KernelError.
     """
     _check_bits(noise, n, first)
-    found = core_for()
-    if found is None:
-        return random_bits_twin(noise, n, first)
-    core, which = found
-    out = torch.empty(n, dtype=torch.int32)
-    core.noise(which, noise, first, n, pointer(out))
-    return out.long() & 0xFFFFFFFF
-
-
-def random_bits_twin(
-    noise: Noise, n: int, first: int = 0, device: torch.device | str = "cpu"
-) -> torch.Tensor:
-    """`random_bits` in torch. Products wrap modulo 2^64, which leaves their lower halves right."""
-    h = torch.arange(first, first + n, device=device) + noise.first & 0xFFFFFFFF
-    h = (h ^ (h >> 16)) * 0x7FEB352D & 0xFFFFFFFF
-    h = ((h ^ (h >> 15)) + noise.second & 0xFFFFFFFF) * 0x846CA68B & 0xFFFFFFFF
-    return (h ^ (h >> 16)) + noise.shift & 0xFFFFFFFF
+    return room_of().random_bits(noise, n, first)
 
 
 def strata(noise: Noise, n: int, places: torch.Tensor) -> None:
@@ -89,23 +48,4 @@ def strata(noise: Noise, n: int, places: torch.Tensor) -> None:
     check_noise(noise)
     check_domain(n)
     check_buffer("places", places, torch.int32, min(places.numel(), n))
-    found = core_for(places)
-    if found is None:
-        strata_twin(noise, n, places)
-        return
-    core, which = found
-    core.strata(which, noise, n, places.numel(), pointer(places))
-
-
-def strata_twin(noise: Noise, n: int, places: torch.Tensor) -> None:
-    """`strata` in torch."""
-    k = places.numel()
-    begin = torch.arange(k + 1, device=places.device) * n // max(k, 1)
-    size = begin[1:] - begin[:-1]
-    dice = random_bits_twin(noise, k, device=places.device)
-    places.copy_(begin[:-1] + (dice * size >> 32))
-
-
-def unit_twin(random: torch.Tensor) -> torch.Tensor:
-    """32-bit numbers as fp32 in [0, 1), of 24 bits."""
-    return (random >> 8).float() * 2.0**-24
+    room_of(places).strata(noise, n, places)

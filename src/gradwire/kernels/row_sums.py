@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.native import core_for
-from gradwire.kernels.sparse import check_divisor, quotient
-from gradwire.kernels.tensors import CODES, check_memory, check_same_device, pointer
+from gradwire.kernels.divisors import check_divisor
+from gradwire.kernels.rooms import room_of
+from gradwire.kernels.tensors import CODES, check_memory, check_same_device
 
 
 def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dtype) -> None:
@@ -47,33 +47,6 @@ def sum_rows(
     its order, in fp32, from zero, and rounded once to dtype, one of these. Raises KernelError.
     """
     by = check_divisor(divisor)
-    found = core_for(*rows)
-    if found is None:
-        return sum_rows_twin(ids, rows, divisor, dtype)
+    room = room_of(*rows)
     _check_lists(ids, rows, dtype)
-    core, which = found
-    rows = [x.contiguous() for x in rows]
-    width, row_bytes = rows[0].shape[1], rows[0].shape[1] * rows[0].element_size()
-    ordered, order = torch.cat(list(ids)).sort(stable=True)
-    union, counts = torch.unique_consecutive(ordered, return_counts=True)
-    lie_at = [torch.arange(len(x)) * row_bytes + pointer(x) for x in rows]
-    addresses, ends = torch.cat(lie_at)[order], counts.cumsum(0)
-    out = torch.empty(union.numel(), width, dtype=dtype)
-    core.sum_runs(
-        which, CODES[rows[0].dtype], pointer(addresses), pointer(ends), union.numel(), width, by,
-        CODES[dtype], pointer(out),
-    )  # fmt: skip
-    return union, out
-
-
-def sum_rows_twin(
-    ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """`sum_rows` in torch."""
-    by = check_divisor(divisor)
-    _check_lists(ids, rows, dtype)
-    union, place = torch.unique(torch.cat(list(ids)), return_inverse=True)
-    total = torch.zeros(union.numel(), rows[0].shape[1], device=union.device)
-    for own, x in zip(torch.split(place, [len(x) for x in rows]), rows):
-        total.index_add_(0, own, x.float())
-    return union, quotient(total, by).to(dtype)
+    return room.sum_rows(ids, rows, by, dtype)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels.core import Core
-from gradwire.kernels.native import core_for
-from gradwire.kernels.sparse import first_violation
+from gradwire.kernels.rooms import room_of
+from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     CODES,
     check_apart,
@@ -23,7 +22,6 @@ from gradwire.kernels.tensors import (
     check_memory,
     check_places,
     check_same_device,
-    pointer,
 )
 
 
@@ -38,9 +36,9 @@ def _check_matrix(name: str, x: Tensor) -> None:
     check_index_range(x.shape[0])
 
 
-def _check_ids(name: str, ids: Tensor, rows: int, core: Core | None) -> None:
+def _check_ids(name: str, ids: Tensor, rows: int, room: Room) -> None:
     check_places(name, ids, "check the sender's format", PayloadError)
-    position = first_violation(ids, rows, core)
+    position = room.first_violation(ids, rows)
     if position < ids.numel():
         raise PayloadError(
             f"{name} must ascend strictly within 0 ... {rows - 1}, but entry {position} is "
@@ -55,12 +53,9 @@ def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
     is zero to the bit. ids_out: (r,) int32,
     contiguous; what it holds beyond the result means nothing. Raises KernelError.
     """
-    found = core_for(x)
-    if found is None:
-        return nonzero_rows_twin(x, ids_out)
+    room = room_of(x)
     _check_nonzero(x, ids_out)
-    rows, columns = x.shape
-    return found[0].nonzero_rows(pointer(x), rows, columns * x.element_size(), pointer(ids_out))
+    return room.nonzero_rows(x, ids_out)
 
 
 def _check_nonzero(x: Tensor, ids_out: Tensor) -> None:
@@ -69,22 +64,13 @@ def _check_nonzero(x: Tensor, ids_out: Tensor) -> None:
     check_same_device(x, ids_out=ids_out)
 
 
-def nonzero_rows_twin(x: Tensor, ids_out: Tensor) -> int:
-    """`nonzero_rows` in torch."""
-    _check_nonzero(x, ids_out)
-    bits = torch.int32 if x.element_size() == 4 else torch.int16
-    ids = x.view(bits).ne(0).any(1).nonzero().flatten()
-    ids_out[: ids.numel()] = ids
-    return ids.numel()
-
-
 def _check_stripes(
     x: Tensor,
     ids: Tensor,
     bounds: Sequence[int],
     name: str,
     stripes: Tensor,
-    core: Core | None,
+    room: Room,
 ) -> None:
     _check_matrix("x", x)
     edges = [0, *bounds, x.shape[1]]
@@ -95,15 +81,9 @@ def _check_stripes(
         )
     check_buffer(name, stripes, x.dtype, ids.numel() * (bounds[-1] - bounds[0]))
     check_same_device(x, ids=ids, stripes=stripes)
-    _check_ids("ids", ids, x.shape[0], core)
+    _check_ids("ids", ids, x.shape[0], room)
     check_apart(name, stripes, ids, x)
     check_apart("x", x, ids)
-
-
-def _in_bytes(x: Tensor, ids: Tensor, bounds: Sequence[int]) -> tuple[int, int, int, list[int]]:
-    """The addresses and sizes of rows, as the extension takes them."""
-    size = x.element_size()
-    return pointer(ids), ids.numel(), x.shape[1] * size, [size * b for b in bounds]
 
 
 def gather_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -> None:
@@ -114,22 +94,9 @@ def gather_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -
     (k * (bounds[-1] - bounds[0]),) of x's dtype, contiguous, written, apart from x.
     Raises PayloadError, with out untouched, naming the entry; KernelError for the rest.
     """
-    found = core_for(x)
-    if found is None:
-        gather_stripes_twin(x, ids, bounds, out)
-        return
-    core, _ = found
-    _check_stripes(x, ids, bounds, "out", out, core)
-    ids = ids.contiguous()
-    core.gather_stripes(pointer(x), *_in_bytes(x, ids, bounds), pointer(out))
-
-
-def gather_stripes_twin(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -> None:
-    """`gather_stripes` in torch."""
-    _check_stripes(x, ids, bounds, "out", out, None)
-    rows = x[ids.long()]
-    pieces = [rows[:, a:b].flatten() for a, b in pairwise(bounds)]
-    out.copy_(torch.cat(pieces) if pieces else out)
+    room = room_of(x)
+    _check_stripes(x, ids, bounds, "out", out, room)
+    room.gather_stripes(x, ids, bounds, out)
 
 
 def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
@@ -137,20 +104,6 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
 
     Raises PayloadError, with x untouched, naming the entry; KernelError for the rest.
     """
-    found = core_for(x)
-    if found is None:
-        scatter_stripes_twin(x, ids, bounds, stripes)
-        return
-    core, _ = found
-    _check_stripes(x, ids, bounds, "stripes", stripes, core)
-    ids = ids.contiguous()
-    core.scatter_stripes(pointer(x), *_in_bytes(x, ids, bounds), pointer(stripes))
-
-
-def scatter_stripes_twin(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
-    """`scatter_stripes` in torch."""
-    _check_stripes(x, ids, bounds, "stripes", stripes, None)
-    widths = [b - a for a, b in pairwise(bounds)]
-    pieces = torch.split(stripes, [ids.numel() * width for width in widths]) if widths else ()
-    for begin, width, piece in zip(bounds, widths, pieces):
-        x[ids.long(), begin : begin + width] = piece.view(ids.numel(), width)
+    room = room_of(x)
+    _check_stripes(x, ids, bounds, "stripes", stripes, room)
+    room.scatter_stripes(x, ids, bounds, stripes)

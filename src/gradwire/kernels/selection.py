@@ -7,43 +7,24 @@ the candidates are the elements above a threshold carried over from the last ste
 largest of them are the k largest of all.
 """
 
-from typing import NamedTuple
-
 import torch
 
 from gradwire.errors import KernelError
-from gradwire.kernels.memory import kept, scratch
-from gradwire.kernels.native import core_for
+from gradwire.kernels.rooms import room_of
 from gradwire.kernels.tensors import (
-    CODES,
     check_apart,
     check_buffer,
     check_float,
     check_same_device,
     finite_number,
-    pointer,
     real,
 )
-
-_SLACK = 128  # the extension may write so many beyond the last: csrc/kernels.hpp
-
-
-class Selected(NamedTuple):
-    """What a selection found out.
-
-    hint: candidate threshold for the next step on similar data; 0: unknown. It changes the time,
-    never the result.
-    finite: False when inf or NaN was met.
-    """
-
-    hint: float
-    finite: bool
+from gradwire.kernels.values import Reaching, Selected
 
 
 def fallbacks() -> int:
     """Selections since the process started whose hint was too high: they read the data again."""
-    found = core_for()
-    return 0 if found is None else found[0].fallbacks()
+    return room_of().fallbacks()
 
 
 def check_selection(x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor) -> None:
@@ -72,26 +53,7 @@ def topk(
     """
     check_float("x", x)
     check_selection(x, k, indices, values)
-    found = core_for(x)
-    if found is None:
-        return topk_twin(x, k, indices, values, hint)
-    core, which = found
-    x = x.contiguous()
-    n, type_ = x.numel(), CODES[x.dtype]
-    return Selected(
-        *core.topk(which, type_, pointer(x), n, k, pointer(indices), pointer(values), real(hint))
-    )
-
-
-class Reaching(NamedTuple):
-    """places: (k,) int32, ascending; values: (k,) fp32; both valid until the thread's next call.
-
-    finite: False when inf or NaN was met; their places are not among them.
-    """
-
-    places: torch.Tensor
-    values: torch.Tensor
-    finite: bool
+    return room_of(x).topk(x, k, indices, values, real(hint))
 
 
 def reaching(x: torch.Tensor, least: float) -> Reaching:
@@ -103,41 +65,4 @@ def reaching(x: torch.Tensor, least: float) -> Reaching:
     check_float("x", x)
     if not (by := finite_number("least", least)) > 0.0:
         raise KernelError(f"least must be above 0 in float32, not {least}; pass a magnitude")
-    found = core_for(x)
-    if found is None:
-        return reaching_twin(x, by)
-    core, which = found
-    x = x.contiguous()
-    n, type_ = x.numel(), CODES[x.dtype]
-    room = max(kept("reaching", torch.int32, x.device) - _SLACK, 0)
-    while True:
-        places = scratch("reaching", room + _SLACK, torch.int32, x.device)
-        values = scratch("reaching", room + _SLACK, torch.float32, x.device)
-        k, finite = core.reaching(
-            which, type_, pointer(x), n, by, room, pointer(places), pointer(values)
-        )
-        if k <= room:
-            return Reaching(places[:k], values[:k], finite)
-        room = min(n, k + k // 4)  # the next step finds a few more or less
-
-
-def reaching_twin(x: torch.Tensor, least: float) -> Reaching:
-    """`reaching` in torch."""
-    x = x.detach().float()
-    finite = x.isfinite()
-    places = ((x.abs() >= least) & finite).nonzero().flatten()
-    return Reaching(places.int(), x[places], bool(finite.all()))
-
-
-def topk_twin(
-    x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor, hint: float = 0.0
-) -> Selected:
-    """`topk` in torch: a stable sort. The hint is of no use to it and is given back."""
-    x = x.detach().float()
-    finite = x.isfinite()
-    x = torch.where(finite, x, torch.zeros((), device=x.device))
-    order = torch.sort(x.abs(), descending=True, stable=True).indices
-    chosen = order[:k].sort().values
-    indices.copy_(chosen)
-    values.copy_(x[chosen])
-    return Selected(hint, bool(finite.all()))
+    return room_of(x).reaching(x, by)

@@ -5,9 +5,10 @@ Payloads come from other ranks, so sparse ones are checked before anything is wr
 
 import torch
 
-from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels.core import Core
-from gradwire.kernels.native import core_for
+from gradwire.errors import PayloadError
+from gradwire.kernels.divisors import check_divisor
+from gradwire.kernels.rooms import exact_room_of, room_of
+from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     CODES,
     are_doubles,
@@ -19,8 +20,6 @@ from gradwire.kernels.tensors import (
     check_places,
     check_same_device,
     finite_number,
-    goes_around,
-    pointer,
 )
 
 
@@ -32,14 +31,6 @@ def check_target(out: torch.Tensor, divisor: float, *, double: bool = False) -> 
     return check_divisor(divisor)
 
 
-def check_divisor(divisor: float) -> float:
-    """The divisor as fp32; KernelError if it is 0 or not finite."""
-    by = finite_number("divisor", divisor)
-    if by == 0.0:
-        raise KernelError("divisor must not be 0 in float32; pass the number of contributions")
-    return by
-
-
 def _check_layout(payload: int, indices: torch.Tensor, values: torch.Tensor) -> None:
     check_places(f"payload {payload}: indices", indices, "check the sender's format", PayloadError)
     if values.dtype not in CODES or values.shape != indices.shape:
@@ -49,18 +40,6 @@ def _check_layout(payload: int, indices: torch.Tensor, values: torch.Tensor) -> 
             f"{tuple(values.shape)}; check the sender's format"
         )
     check_memory(f"payload {payload}: values", values)
-
-
-def first_violation(indices: torch.Tensor, n: int, core: Core | None) -> int:
-    """Position of the first index that is out of range or not above the one before; k if none.
-
-    indices: (k,), int32 where core is not None.
-    """
-    if core is not None and indices.is_contiguous():
-        return core.first_violation(pointer(indices), indices.numel(), n)
-    before = torch.cat([indices.new_full((1,), -1), indices[:-1]])
-    bad = (indices <= before) | (indices >= n)
-    return int(bad.int().argmax()) if bool(bad.any()) else indices.numel()
 
 
 def _check_entries(payload: int, position: int, indices: torch.Tensor, n: int) -> None:
@@ -80,7 +59,7 @@ def check_payloads(
     like: torch.Tensor,
     indices: list[torch.Tensor],
     values: list[torch.Tensor],
-    core: Core | None,
+    room: Room,
 ) -> None:
     """PayloadError unless all payloads are streams of n elements, where `like` is."""
     if len(indices) != len(values):
@@ -89,7 +68,7 @@ def check_payloads(
             f"and {len(values)}; pass lists of equal length"
         )
     for number, (index, value) in enumerate(zip(indices, values)):
-        check_payload(number, n, like, index, value, core)
+        check_payload(number, n, like, index, value, room)
 
 
 def check_payload(
@@ -98,14 +77,14 @@ def check_payload(
     like: torch.Tensor,
     index: torch.Tensor,
     value: torch.Tensor,
-    core: Core | None,
-    entries: bool = True,
+    room: Room | None,
 ) -> None:
-    """PayloadError unless it is a stream of n elements; its entries are looked at, or not."""
+    """PayloadError unless it is a stream of n elements; without a room, its entries are not looked
+    at."""
     _check_layout(number, index, value)
     check_same_device(like, indices=index, values=value)
-    if entries:
-        _check_entries(number, first_violation(index, n, core), index, n)
+    if room is not None:
+        _check_entries(number, room.first_violation(index, n), index, n)
 
 
 def accumulate(
@@ -120,29 +99,10 @@ def accumulate(
     and divisor.
     """
     by = check_target(out, divisor)
-    found = core_for(out)
-    check_payloads(out.numel(), out, indices, values, None if found is None else found[0])
+    room = room_of(out)
+    check_payloads(out.numel(), out, indices, values, room)
     check_apart("out", out, *indices)
-    sum_checked(out, indices, values, by, found)
-
-
-def sum_checked(
-    out: torch.Tensor,
-    indices: list[torch.Tensor],
-    values: list[torch.Tensor],
-    by: float,
-    found: tuple[Core, int] | None,
-) -> None:
-    """`accumulate` of payloads that are known to be good. found: of `core_for`."""
-    if found is None:
-        _accumulate_twin(out, indices, values, by)
-        return
-    core, which = found
-    held = [(i.contiguous(), v.contiguous()) for i, v in zip(indices, values)]
-    payloads = [(pointer(i), pointer(v), i.numel(), CODES[v.dtype]) for i, v in held]
-    core.accumulate(
-        which, CODES[out.dtype], pointer(out), out.numel(), payloads, by, goes_around(out)
-    )
+    room.accumulate(out, indices, values, by)
 
 
 def add(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float) -> None:
@@ -154,42 +114,10 @@ def add(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: fl
     check_buffer("v", v, torch.float32, v.numel())
     check_buffer("values", values, torch.float32, indices.numel())
     by = finite_number("factor", factor)
-    found = core_for(v)
-    check_payloads(v.numel(), v, [indices], [values], None if found is None else found[0])
+    room = room_of(v)
+    check_payloads(v.numel(), v, [indices], [values], room)
     check_apart("v", v, indices)
-    if found is None:
-        _add_twin(v, indices, values, by)
-        return
-    core, _ = found
-    indices = indices.contiguous()
-    core.add(pointer(v), pointer(indices), pointer(values), indices.numel(), by)
-
-
-def _add_twin(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float) -> None:
-    v[indices.long()] += values * factor
-
-
-def accumulate_twin(
-    out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float
-) -> None:
-    """`accumulate` in torch."""
-    by = check_target(out, divisor)
-    check_payloads(out.numel(), out, indices, values, None)
-    _accumulate_twin(out, indices, values, by)
-
-
-def _accumulate_twin(
-    out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float
-) -> None:
-    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
-    for index, value in zip(indices, values):
-        total[index.long()] += value.float()
-    out.copy_(quotient(total, divisor))
-
-
-def quotient(total: torch.Tensor, divisor: float) -> torch.Tensor:
-    """True division: by a plain number, torch multiplies with the reciprocal on some devices."""
-    return total / torch.tensor(divisor, dtype=total.dtype, device=total.device)
+    room.add(v, indices, values, by)
 
 
 def _check_dense(out: torch.Tensor, payloads: list[torch.Tensor]) -> None:
@@ -214,23 +142,4 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
     """
     by = check_target(out, divisor, double=True)
     _check_dense(out, payloads)
-    found = core_for(out)
-    if found is None or are_doubles(out):
-        accumulate_dense_twin(out, payloads, by)
-        return
-    core, which = found
-    held = [p.contiguous() for p in payloads]
-    pairs = [(pointer(p), CODES[p.dtype]) for p in held]
-    around = goes_around(out)
-    core.accumulate_dense(which, CODES[out.dtype], pointer(out), out.numel(), pairs, by, around)
-
-
-def accumulate_dense_twin(out: torch.Tensor, payloads: list[torch.Tensor], divisor: float) -> None:
-    """`accumulate_dense` in torch."""
-    by = check_target(out, divisor, double=True)
-    _check_dense(out, payloads)
-    exact = torch.promote_types(out.dtype, torch.float32)
-    total = torch.zeros(out.shape, dtype=exact, device=out.device)
-    for payload in payloads:
-        total = total + payload.detach().to(exact)
-    out.copy_(quotient(total, by))
+    exact_room_of(out).accumulate_dense(out, payloads, by)

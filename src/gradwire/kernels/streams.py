@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.core import Core
-from gradwire.kernels.core_streams import Given
-from gradwire.kernels.hash_memory import owners_of
-from gradwire.kernels.native import core_for
+from gradwire.kernels.dealing import CHUNK, owners_of
+from gradwire.kernels.rooms import room_of
 from gradwire.kernels.sparse import check_payload
+from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
-    CODES,
     check_apart,
     check_buffer,
     check_contiguous,
@@ -29,18 +27,10 @@ from gradwire.kernels.tensors import (
     check_memory,
     check_places,
     check_same_device,
-    pointer,
 )
 
-CHUNK = 16
-"""Elements that are dealt together."""
 _MOST_OWNERS = 1 << 16
 _MOST_CHUNKS = (1 << 31) // CHUNK
-
-
-def given(places: Tensor, values: Tensor) -> Given:
-    """A stream for the extension; both contiguous."""
-    return pointer(places), pointer(values), places.numel(), CODES[values.dtype]
 
 
 def check_stream(name: str, places: Tensor, values: Tensor) -> None:
@@ -92,30 +82,9 @@ def split_stream(
     Returns the count of each owner. Raises KernelError, with nothing written.
     """
     outs = places_out, values_out
-    found = core_for(places)
-    if found is None:
-        return split_stream_twin(places, values, owners, seed, *outs)
+    room = room_of(places)
     _check_split(places, values, owners, seed, outs)
-    core, chosen = found
-    places, values = places.contiguous(), values.contiguous()
-    return core.split(
-        chosen, given(places, values), owners, seed, pointer(outs[0]), pointer(outs[1])
-    )
-
-
-def split_stream_twin(
-    places: Tensor, values: Tensor, owners: int, seed: int, places_out: Tensor, values_out: Tensor
-) -> list[int]:
-    """`split_stream` in torch."""
-    _check_split(places, values, owners, seed, (places_out, values_out))
-    chunks = places.long() // CHUNK
-    rounds = chunks // owners
-    owner = (chunks + owners_of(rounds, owners, seed)) % owners
-    order = owner.sort(stable=True).indices
-    places_out.copy_((rounds * CHUNK + places % CHUNK)[order])
-    values_out.copy_(values[order])
-    counts: list[int] = torch.bincount(owner, minlength=owners).tolist()
-    return counts
+    return room.split_stream(places, values, owners, seed, *outs)
 
 
 def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
@@ -124,24 +93,9 @@ def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: 
     places: (k,) int32, strictly ascending: only the first and the last are checked. places_out:
     (k,) int32, contiguous, written; may be places. Raises KernelError, with nothing written.
     """
-    found = core_for(places)
-    if found is None:
-        flat_places_twin(places, owner, owners, seed, places_out)
-        return
+    room = room_of(places)
     _check_flat(places, owner, owners, seed, places_out)
-    core, chosen = found
-    places, out = places.contiguous(), pointer(places_out)
-    core.flat_places(chosen, pointer(places), places.numel(), owner, owners, seed, out)
-
-
-def flat_places_twin(
-    places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor
-) -> None:
-    """`flat_places` in torch."""
-    _check_flat(places, owner, owners, seed, places_out)
-    rounds = places.long() // CHUNK
-    turn = (owner - owners_of(rounds, owners, seed)) % owners
-    places_out.copy_((rounds * owners + turn) * CHUNK + places % CHUNK)
+    room.flat_places(places, owner, owners, seed, places_out)
 
 
 def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
@@ -166,10 +120,10 @@ def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: 
         )
 
 
-def _check_place(out: Tensor, places: Tensor, values: Tensor, core: Core | None) -> None:
+def _check_place(out: Tensor, places: Tensor, values: Tensor, room: Room) -> None:
     check_float("out", out)
     check_contiguous("out", out)
-    check_payload(0, out.numel(), out, places, values, core)
+    check_payload(0, out.numel(), out, places, values, room)
     check_apart("out", out, places)
 
 
@@ -180,20 +134,9 @@ def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
     below n. values: (k,) fp32, bf16 or fp16, rounded to out's dtype.
     Raises PayloadError, with out untouched, naming the entry; KernelError for out.
     """
-    found = core_for(out)
-    if found is None:
-        place_stream_twin(out, places, values)
-        return
-    core, _ = found
-    _check_place(out, places, values, core)
-    places, values = places.contiguous(), values.contiguous()
-    core.put_in_place(given(places, values), CODES[out.dtype], pointer(out))
-
-
-def place_stream_twin(out: Tensor, places: Tensor, values: Tensor) -> None:
-    """`place_stream` in torch."""
-    _check_place(out, places, values, None)
-    out[places.long()] = values.to(out.dtype)
+    room = room_of(out)
+    _check_place(out, places, values, room)
+    room.place_stream(out, places, values)
 
 
 def check_capacity(places_out: Tensor, values_out: Tensor, least: int) -> None:

@@ -1,16 +1,34 @@
 """The operations that a room has. Faces check what they pass; a room checks nothing."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+from gradwire.kernels.formats import Format
+from gradwire.kernels.journal import Journal
+from gradwire.kernels.shapes import Shape
+from gradwire.kernels.values import (
+    AdamStep,
+    Moments,
+    Noise,
+    Partition,
+    Payload,
+    Reaching,
+    Selected,
+    SignSums,
+)
 
 
 class Room(Protocol):
-    """Every operation on numbers, as `room_of` chooses who does it.
+    """Every operation on numbers; `room_of` chooses who does it.
 
-    What the arguments are is said by the face of the same name; where an operation returns less
-    than its face does, it is said here.
+    What the arguments are is said by the face of the same name; what none has is said here.
+    Divisors and factors are finite in fp32, and rounded to it.
     """
+
+    # casts
 
     def cast(self, source: Tensor, target: Tensor, /) -> bool:
         """target = source, rounded; whether all of target is finite."""
@@ -20,3 +38,186 @@ class Room(Protocol):
 
     def is_finite(self, x: Tensor, /) -> bool:
         """Whether x has neither inf nor NaN."""
+
+    # random numbers
+
+    def random_bits(self, noise: Noise, n: int, first: int, /) -> Tensor:
+        """The 32-bit numbers of n elements from the first on, (n,) int64, on the CPU."""
+
+    def strata(self, noise: Noise, n: int, places: Tensor, /) -> None:
+        """One place in each of k runs of n elements."""
+
+    # sums of payloads
+
+    def first_violation(self, indices: Tensor, n: int, /) -> int:
+        """Position of the first that is out of range or not above the one before; k if none."""
+
+    def accumulate(
+        self, out: Tensor, indices: list[Tensor], values: list[Tensor], divisor: float, /
+    ) -> None:
+        """out = the sum of sparse payloads, divided."""
+
+    def accumulate_dense(self, out: Tensor, payloads: list[Tensor], divisor: float, /) -> None:
+        """out = the sum of dense payloads, divided."""
+
+    def add(self, v: Tensor, indices: Tensor, values: Tensor, factor: float, /) -> None:
+        """v[indices] += factor · values."""
+
+    # signs
+
+    def pack_signs(self, x: Tensor, bits: Tensor, noise: Noise | None, /) -> SignSums:
+        """bits = (x < 0), and the sums of both sides."""
+
+    def accumulate_signs(
+        self, out: Tensor, payloads: Sequence[Payload], divisor: float, /
+    ) -> None:
+        """out = the sum of signs with their values, divided."""
+
+    def add_signs(self, v: Tensor, bits: Tensor, values: Tensor, factor: float, /) -> None:
+        """v += factor · what the signs say."""
+
+    def largest(self, x: Tensor, squares: bool, /) -> tuple[float, float]:
+        """The largest magnitude, and the sum of squares if it is wanted."""
+
+    # codes of quantizers
+
+    def encode_codes(
+        self, form: Format, x: Tensor, codes: Tensor, scales: Tensor, noise: Noise,
+        largest: float, /,
+    ) -> bool:  # fmt: skip
+        """Codes and scales of x; whether it is finite."""
+
+    def update_codes(
+        self, form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor,
+        codes: Tensor, scales: Tensor, noise: Noise, /, *, momentum: float | None,
+        nesterov: bool, scale: float, decay: float, hint: float, journal: Journal | None,
+    ) -> bool:  # fmt: skip
+        """A recurrence, the codes of its residual, and these out of it; whether all was finite."""
+
+    def accumulate_codes(
+        self, form: Format, out: Tensor, payloads: Sequence[Payload], divisor: float, /
+    ) -> None:
+        """out = the sum of codes with their scales, divided."""
+
+    def add_codes(
+        self, form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float, /
+    ) -> None:
+        """v += what the codes say with their scales times factor."""
+
+    # selections and updates
+
+    def fallbacks(self) -> int:
+        """Selections so far whose hint was too high."""
+
+    def topk(self, x: Tensor, k: int, indices: Tensor, values: Tensor, hint: float, /) -> Selected:
+        """The k of largest magnitude, by ascending index."""
+
+    def reaching(self, x: Tensor, least: float, /) -> Reaching:
+        """All of magnitude `least` or more."""
+
+    def update_topk(
+        self, gradient: Tensor, velocity: Tensor | None, residual: Tensor, k: int,
+        indices: Tensor, values: Tensor, velocities: Tensor | None, /, *, momentum: float | None,
+        nesterov: bool, mask: bool, scale: float, decay: float, hint: float,
+        journal: Journal | None,
+    ) -> Selected:  # fmt: skip
+        """A recurrence, and the k largest of its residual taken out."""
+
+    def invert(
+        self, gradient: Tensor, velocity: Tensor | None, residual: Tensor, /, *,
+        momentum: float | None, nesterov: bool, scale: float, decay: float,
+    ) -> None:  # fmt: skip
+        """Take the recurrence of `update_topk` back, where it did not leave an element alone."""
+
+    def restore_topk(
+        self, velocity: Tensor | None, residual: Tensor, indices: Tensor, values: Tensor,
+        velocities: Tensor | None, /, *, mask: bool,
+    ) -> None:  # fmt: skip
+        """Give back what was taken; without mask, there is no velocity."""
+
+    # Adam's step
+
+    def adam(self, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, /) -> bool:
+        """Advance the moments and v; whether all was finite."""
+
+    def undo_adam(self, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, /) -> None:
+        """Take a step back."""
+
+    def adam_codes(
+        self, form: Format, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, codes: Tensor,
+        scales: Tensor, noise: Noise, /,
+    ) -> bool:  # fmt: skip
+        """A step, the codes of v, and these out of it; whether all was finite."""
+
+    # lists of places, and streams
+
+    def encode_indices(self, indices: Tensor, n: int, code: str, section: Tensor, /) -> None:
+        """The code of a list, every byte of the section."""
+
+    def decode_indices(self, section: Tensor, n: int, code: str, indices_out: Tensor, /) -> int:
+        """The list of a code; k, or a wrong entry's position, or k + 1 for what follows them."""
+
+    def count_crowds(self, places: Tensor, /) -> tuple[int, int, int]:
+        """Crowded chunks, full ones, and places outside of them."""
+
+    def encode_shaped(self, places: Tensor, n: int, shape: Shape, section: Tensor, /) -> bool:
+        """The code of a list with crowds; whether it has this shape."""
+
+    def decode_shaped(self, section: Tensor, n: int, shape: Shape, places_out: Tensor, /) -> int:
+        """The list of a code with crowds; 0, or the number of its part that cannot be: from 1 the
+        crowded, the full, the thin, all together."""
+
+    def split_stream(
+        self, places: Tensor, values: Tensor, owners: int, seed: int, places_out: Tensor,
+        values_out: Tensor, /,
+    ) -> list[int]:  # fmt: skip
+        """A stream cut among owners; the count of each."""
+
+    def flat_places(
+        self, places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor, /
+    ) -> None:
+        """An owner's places in the whole."""
+
+    def place_stream(self, out: Tensor, places: Tensor, values: Tensor, /) -> None:
+        """out[places] = values."""
+
+    def merge_streams(
+        self, n: int, places: list[Tensor], values: list[Tensor], divisor: float,
+        places_out: Tensor, values_out: Tensor, /,
+    ) -> int:  # fmt: skip
+        """The sum of streams, divided, as a stream; how many entries it has."""
+
+    def top_of_two(
+        self, n: int, a_places: Tensor, a_values: Tensor, b_places: Tensor, b_values: Tensor,
+        k: int, places_out: Tensor, values_out: Tensor, /,
+    ) -> int:  # fmt: skip
+        """The k largest of the sum of two streams; how many there are."""
+
+    def contained(self, places: Tensor, among: Tensor, out: Tensor, /) -> None:
+        """Which places are in another list."""
+
+    def hash_partition(
+        self, indices: Tensor, owners: int, seeds: Sequence[int], indices_out: Tensor,
+        slots: tuple[int, int], threads: int, /,
+    ) -> Partition:  # fmt: skip
+        """Indices split among owners by way of hash tables."""
+
+    # rows
+
+    def nonzero_rows(self, x: Tensor, ids_out: Tensor, /) -> int:
+        """Which rows hold anything; how many."""
+
+    def gather_stripes(
+        self, x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor, /
+    ) -> None:
+        """The stripes of some rows, owner after owner."""
+
+    def scatter_stripes(
+        self, x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tensor, /
+    ) -> None:
+        """Stripes back to their rows."""
+
+    def sum_rows(
+        self, ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype, /
+    ) -> tuple[Tensor, Tensor]:
+        """Which ids there are, and the sums of their rows, divided."""

@@ -14,22 +14,17 @@ import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
-from gradwire.kernels.native import core_for
-from gradwire.kernels.selection import Selected, check_selection
-from gradwire.kernels.sparse import first_violation
+from gradwire.kernels.rooms import room_of
+from gradwire.kernels.selection import check_selection
 from gradwire.kernels.tensors import (
-    CODES,
     check_apart,
     check_buffer,
     check_float,
     check_same_device,
     finite_number,
-    pointer,
     real,
 )
-from gradwire.kernels.update_twin import invert_twin, restore_topk_twin, update_topk_twin
-
-_FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
+from gradwire.kernels.values import Selected
 
 
 def check_update(
@@ -57,23 +52,13 @@ def check_update(
         check_buffer("velocities", velocities, torch.float32, k)
 
 
-def _mode(momentum: float | None, nesterov: bool) -> int:
-    if momentum is None:
-        return _FEEDBACK
-    return _NESTEROV if nesterov else _MOMENTUM
-
-
-def _numbers(momentum: float | None, scale: float, decay: float) -> tuple[float, float]:
-    """What the recurrence multiplies its state with, and the scale, as fp32."""
-    m = finite_number("decay", decay) if momentum is None else finite_number("momentum", momentum)
-    return m, 1.0 if scale == 1.0 else finite_number("scale", scale)
-
-
 def recurrence_of(
-    momentum: float | None, nesterov: bool, scale: float, decay: float
-) -> tuple[int, float, float]:
-    """Mode, multiplier of the state, and scale, as the extension wants them."""
-    return _mode(momentum, nesterov), *_numbers(momentum, scale, decay)
+    momentum: float | None, scale: float, decay: float
+) -> tuple[float | None, float, float]:
+    """Momentum, decay and scale as fp32; KernelError unless what is used of them is finite."""
+    d = finite_number("decay", decay) if momentum is None else 1.0
+    m = None if momentum is None else finite_number("momentum", momentum)
+    return m, d, 1.0 if scale == 1.0 else finite_number("scale", scale)
 
 
 def advance(
@@ -142,36 +127,11 @@ def update_topk(
     check_update(gradient, velocity, residual, velocities, k, momentum)
     check_selection(residual, k, indices, values)
     check_apart("indices", indices, velocity, velocities, gradient)
-    m, s = _numbers(momentum, scale, decay)
-    found = core_for(gradient)
-    if found is None:
-        return update_topk_twin(
-            gradient, velocity, residual, k, indices, values, velocities,
-            momentum=None if momentum is None else m, nesterov=nesterov, mask=mask, scale=s,
-            decay=real(decay), hint=real(hint), journal=journal,
-        )  # fmt: skip
-    core, which = found
-    gradient = gradient.contiguous()
-    return Selected(
-        *core.update_topk(
-            which,
-            CODES[gradient.dtype],
-            pointer(gradient),
-            pointer(velocity),
-            pointer(residual),
-            gradient.numel(),
-            _mode(momentum, nesterov),
-            m,
-            s,
-            mask,
-            k,
-            pointer(indices),
-            pointer(values),
-            pointer(velocities),
-            real(hint),
-            0 if journal is None else journal.begin(core),
-        )
-    )
+    m, d, s = recurrence_of(momentum, scale, decay)
+    return room_of(gradient).update_topk(
+        gradient, velocity, residual, k, indices, values, velocities, momentum=m,
+        nesterov=nesterov, mask=mask, scale=s, decay=d, hint=real(hint), journal=journal,
+    )  # fmt: skip
 
 
 def undo_topk(
@@ -199,28 +159,13 @@ def undo_topk(
     With momentum 0 the velocity of before cannot be known and stays as it is. Raises KernelError.
     """
     check_update(gradient, velocity, residual, velocities, values.numel(), momentum)
-    m, s = _numbers(momentum, scale, decay)
+    m, d, s = recurrence_of(momentum, scale, decay)
     if journal is not None:
         journal.check(velocity, residual)
     restore_topk(velocity, residual, indices, values, velocities, mask=mask)
-    found = core_for(gradient)
-    if found is None:
-        by = None if momentum is None else m  # as the extension has it, in fp32
-        invert_twin(gradient, velocity, residual, by, nesterov, s, real(decay))
-    else:
-        core, which = found
-        gradient = gradient.contiguous()
-        core.undo(
-            which,
-            CODES[gradient.dtype],
-            pointer(gradient),
-            pointer(velocity),
-            pointer(residual),
-            gradient.numel(),
-            _mode(momentum, nesterov),
-            m,
-            s,
-        )
+    room_of(gradient).invert(
+        gradient, velocity, residual, momentum=m, nesterov=nesterov, scale=s, decay=d
+    )
     if journal is not None:
         journal.put_back(velocity, residual)
 
@@ -252,21 +197,11 @@ def restore_topk(
         check_buffer("velocity", velocity, torch.float32, n)
         check_buffer("velocities", velocities, torch.float32, k)
     check_apart("indices", indices, residual, velocity)
-    found = core_for(residual)
-    position = first_violation(indices, n, None if found is None else found[0])
+    room = room_of(residual)
+    position = room.first_violation(indices, n)
     if position < k:
         raise KernelError(
             f"what is restored was taken at indices that ascend within 0 ... {n - 1}, but entry "
             f"{position} is {int(indices[position])}; pass those that update_topk wrote"
         )
-    if found is None:
-        restore_topk_twin(velocity, residual, indices, values, velocities, mask=mask)
-        return
-    found[0].restore(
-        pointer(velocity),
-        pointer(residual),
-        pointer(indices),
-        pointer(values),
-        pointer(velocities),
-        k,
-    )
+    room.restore_topk(velocity, residual, indices, values, velocities, mask=mask)

@@ -6,16 +6,12 @@ from coded import FORMATS, NOISE, SIZES, buffers
 from samples import DTYPES, same
 
 from gradwire.errors import KernelError
-from gradwire.kernels.adam import (
-    AdamStep,
-    adam,
-    adam_codes,
-    adam_codes_twin,
-    adam_twin,
-    undo_adam,
-    undo_adam_twin,
-)
+from gradwire.kernels.adam import adam, adam_codes, undo_adam
 from gradwire.kernels.formats import Format
+from gradwire.kernels.torch import adam as adam_twin
+from gradwire.kernels.torch import adam_codes as adam_codes_twin
+from gradwire.kernels.torch import undo_adam as undo_adam_twin
+from gradwire.kernels.values import AdamStep
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 State = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

@@ -9,13 +9,11 @@ from samples import DTYPES, same
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats, random_bits
-from gradwire.kernels.codes import (
-    add_codes_twin,
-    decode_codes_twin,
-    encode_codes_twin,
-)
 from gradwire.kernels.formats import Format
 from gradwire.kernels.native import TWIN, use
+from gradwire.kernels.torch import add_codes as add_codes_twin
+from gradwire.kernels.torch import encode_codes as encode_codes_twin
+from gradwire.kernels.torch.codes import decode_codes as decode_codes_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 EACH = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from in_torch import in_torch
 from test_indices import listed, random_list
 
 from gradwire.errors import KernelError, PayloadError
@@ -24,9 +25,9 @@ from gradwire.kernels import (
     smallest,
     use,
 )
-from gradwire.kernels.crowds import decode_shaped_twin, encode_shaped_twin
 from gradwire.kernels.tensors import INDEX_LIMIT
 
+encode_shaped_twin, decode_shaped_twin = in_torch(encode_shaped), in_torch(decode_shaped)
 Encode = Callable[[torch.Tensor, int, Shape, torch.Tensor], None]
 FACES = pytest.mark.usefixtures("instruction_set")
 CHUNK, CROWD = 16, 3

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from in_torch import in_torch
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import (
@@ -20,9 +21,9 @@ from gradwire.kernels import (
     smallest,
     use,
 )
-from gradwire.kernels.indices import decode_indices_twin, encode_indices_twin
 from gradwire.kernels.tensors import INDEX_LIMIT
 
+encode_indices_twin, decode_indices_twin = in_torch(encode_indices), in_torch(decode_indices)
 Encode = Callable[[torch.Tensor, int, str, torch.Tensor], None]
 CODES = pytest.mark.parametrize("code", INDEX_CODES)
 FACES = pytest.mark.usefixtures("instruction_set")

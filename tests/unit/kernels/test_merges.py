@@ -1,11 +1,10 @@
 """merge_streams, top_of_two and contained against their twins, and their checks."""
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from in_torch import in_torch
 from samples import DTYPES, bits, same
 from sorted_streams import (
     DAMAGE,
@@ -27,11 +26,12 @@ from gradwire.kernels import (
     merge_streams,
     top_of_two,
 )
-from gradwire.kernels.merges import contained_twin, top_of_two_twin
 from gradwire.kernels.native import TWIN, use
+from gradwire.kernels.torch import contained as contained_twin
 from suites import first
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
+top_of_two_twin = in_torch(top_of_two)
 DIVISORS = st.sampled_from([1.0, 3.0, 4.0, -7.0, 2.0**-130])
 
 
@@ -53,11 +53,6 @@ def merged(n: int, streams: list[Stream], divisor: float, out: Stream) -> Stream
 def merged_twin(n: int, streams: list[Stream], divisor: float, out: Stream) -> Stream:
     with use(TWIN):
         return merged(n, streams, divisor, out)
-
-
-def in_torch(*asked: Any) -> int:
-    with use(TWIN):
-        return merge_streams(*asked)
 
 
 def equal(one: Stream, two: Stream) -> bool:
@@ -183,7 +178,7 @@ def test_faces_take_any_bytes(data: list[bytes], n: int) -> None:
             lambda out, a=a, b=b: top_of_two(n, *a, *b, 3, *out),
         )
         twins = (
-            lambda out, a=places, b=values: in_torch(n, a, b, 2.0, *out),
+            lambda out, a=places, b=values: in_torch(merge_streams)(n, a, b, 2.0, *out),
             lambda out, a=a, b=b: top_of_two_twin(n, *a, *b, 3, *out),
         )
         for call, twin in zip(calls, twins):

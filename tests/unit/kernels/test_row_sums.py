@@ -4,14 +4,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from in_torch import in_torch
 from samples import draw, same
 from sorted_streams import DTYPE, KINDS
 
 from gradwire.errors import KernelError
 from gradwire.kernels import sum_rows
-from gradwire.kernels.row_sums import sum_rows_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
+sum_rows_twin = in_torch(sum_rows)
 COUNTS = st.lists(st.integers(0, 40), min_size=1, max_size=5)
 WIDTHS = st.one_of(st.integers(0, 40), st.sampled_from([63, 64, 65, 127, 300, 1031]))
 IDS = st.sampled_from([torch.int32, torch.int64])

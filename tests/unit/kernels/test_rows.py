@@ -4,18 +4,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from in_torch import in_torch
 from samples import DTYPES, draw
 from sorted_streams import DAMAGE, DTYPE, FILL, KINDS, stream, untouched
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import gather_stripes, nonzero_rows, scatter_stripes
-from gradwire.kernels.rows import (
-    gather_stripes_twin,
-    nonzero_rows_twin,
-    scatter_stripes_twin,
-)
+from gradwire.kernels.torch import gather_stripes as gather_stripes_twin
+from gradwire.kernels.torch import nonzero_rows as nonzero_rows_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
+scatter_stripes_twin = in_torch(scatter_stripes)
 ROWS = st.integers(0, 70)
 COLUMNS = st.one_of(st.integers(0, 40), st.sampled_from([127, 128, 255, 256, 257, 300, 1031]))
 

@@ -11,12 +11,10 @@ from samples import DTYPES, draw, same
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import accumulate_signs, add_signs, formats, largest, pack_signs, sign_bytes
 from gradwire.kernels.native import TWIN, use
-from gradwire.kernels.signs import (
-    SignSums,
-    add_signs_twin,
-    largest_twin,
-    pack_signs_twin,
-)
+from gradwire.kernels.torch import add_signs as add_signs_twin
+from gradwire.kernels.torch import largest as largest_twin
+from gradwire.kernels.torch import pack_signs as pack_signs_twin
+from gradwire.kernels.values import SignSums
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 MANY = [*SIZES, 63, 64, 65, 4095, 4096, 4097, 8256]

@@ -8,7 +8,8 @@ from samples import DISTRIBUTIONS, DTYPES, draw, same
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import accumulate, accumulate_dense, add, use
-from gradwire.kernels.sparse import accumulate_dense_twin, accumulate_twin
+from gradwire.kernels.torch import accumulate as accumulate_twin
+from gradwire.kernels.torch import accumulate_dense as accumulate_dense_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 DTYPE = st.sampled_from(DTYPES)

@@ -5,7 +5,7 @@ import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels import Noise, random_bits, strata
-from gradwire.kernels.noise import strata_twin
+from gradwire.kernels.torch import strata as strata_twin
 
 NOISE = Noise.of("0/0/weight")
 SIZES = [1, 2, 7, 8, 15, 16, 17, 31, 33, 64, 100, 255, 1000, 1023, 4097]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from in_torch import in_torch
 from samples import DTYPES, draw, same
 from sorted_streams import (
     DAMAGE,
@@ -19,9 +20,11 @@ from sorted_streams import (
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import flat_places, owners_of, place_stream, split_stream
-from gradwire.kernels.streams import flat_places_twin, place_stream_twin, split_stream_twin
+from gradwire.kernels.torch import flat_places as flat_places_twin
+from gradwire.kernels.torch import split_stream as split_stream_twin
 
 OWNERS = st.sampled_from([1, 2, 3, 5, 16, 128, 1000, 65_535, 65_536])
+place_stream_twin = in_torch(place_stream)
 SEEDS = st.sampled_from([0, 1, 0x9E3779B9, 2**32 - 1])
 
 pytestmark = pytest.mark.usefixtures("instruction_set")

@@ -11,7 +11,7 @@ from samples import DISTRIBUTIONS, DTYPES, draw, same
 from gradwire.errors import KernelError
 from gradwire.kernels import Selected, fallbacks, restore_topk, undo_topk, update_topk
 from gradwire.kernels.native import TWIN, use
-from gradwire.kernels.update_twin import update_topk_twin
+from gradwire.kernels.torch import update_topk as update_topk_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 KINDS = st.sampled_from(sorted(DISTRIBUTIONS))

@@ -3,6 +3,63 @@
 Nothing is checked here: the faces have. What the operations are is said in `table.Room`.
 """
 
+from gradwire.kernels.cpu.adam import adam, adam_codes, undo_adam
 from gradwire.kernels.cpu.casts import add_cast, cast, is_finite
+from gradwire.kernels.cpu.codes import accumulate_codes, add_codes, encode_codes, update_codes
+from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
+from gradwire.kernels.cpu.hash_memory import hash_partition
+from gradwire.kernels.cpu.indices import decode_indices, encode_indices
+from gradwire.kernels.cpu.merges import contained, merge_streams, top_of_two
+from gradwire.kernels.cpu.noise import random_bits, strata
+from gradwire.kernels.cpu.row_sums import sum_rows
+from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.cpu.selection import fallbacks, reaching, topk
+from gradwire.kernels.cpu.signs import accumulate_signs, add_signs, largest, pack_signs
+from gradwire.kernels.cpu.sparse import accumulate, accumulate_dense, add, first_violation
+from gradwire.kernels.cpu.streams import flat_places, place_stream, split_stream
+from gradwire.kernels.cpu.update import invert, restore_topk, update_topk
 
-__all__ = ["add_cast", "cast", "is_finite"]
+__all__ = [
+    "accumulate",
+    "accumulate_codes",
+    "accumulate_dense",
+    "accumulate_signs",
+    "adam",
+    "adam_codes",
+    "add",
+    "add_cast",
+    "add_codes",
+    "add_signs",
+    "cast",
+    "contained",
+    "count_crowds",
+    "decode_indices",
+    "decode_shaped",
+    "encode_codes",
+    "encode_indices",
+    "encode_shaped",
+    "fallbacks",
+    "first_violation",
+    "flat_places",
+    "gather_stripes",
+    "hash_partition",
+    "invert",
+    "is_finite",
+    "largest",
+    "merge_streams",
+    "nonzero_rows",
+    "pack_signs",
+    "place_stream",
+    "random_bits",
+    "reaching",
+    "restore_topk",
+    "scatter_stripes",
+    "split_stream",
+    "strata",
+    "sum_rows",
+    "top_of_two",
+    "topk",
+    "undo_adam",
+    "update_codes",
+    "update_topk",
+]

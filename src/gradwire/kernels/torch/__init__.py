@@ -4,6 +4,63 @@ there is no other room.
 Nothing is checked here: the faces have. What the operations are is said in `table.Room`.
 """
 
+from gradwire.kernels.torch.adam import adam, adam_codes, undo_adam
 from gradwire.kernels.torch.casts import add_cast, cast, is_finite
+from gradwire.kernels.torch.codes import accumulate_codes, add_codes, encode_codes, update_codes
+from gradwire.kernels.torch.crowds import count_crowds, decode_shaped, encode_shaped
+from gradwire.kernels.torch.hash_memory import hash_partition
+from gradwire.kernels.torch.indices import decode_indices, encode_indices
+from gradwire.kernels.torch.merges import contained, merge_streams, top_of_two
+from gradwire.kernels.torch.noise import random_bits, strata
+from gradwire.kernels.torch.row_sums import sum_rows
+from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.torch.selection import fallbacks, reaching, topk
+from gradwire.kernels.torch.signs import accumulate_signs, add_signs, largest, pack_signs
+from gradwire.kernels.torch.sparse import accumulate, accumulate_dense, add, first_violation
+from gradwire.kernels.torch.streams import flat_places, place_stream, split_stream
+from gradwire.kernels.torch.update import invert, restore_topk, update_topk
 
-__all__ = ["add_cast", "cast", "is_finite"]
+__all__ = [
+    "accumulate",
+    "accumulate_codes",
+    "accumulate_dense",
+    "accumulate_signs",
+    "adam",
+    "adam_codes",
+    "add",
+    "add_cast",
+    "add_codes",
+    "add_signs",
+    "cast",
+    "contained",
+    "count_crowds",
+    "decode_indices",
+    "decode_shaped",
+    "encode_codes",
+    "encode_indices",
+    "encode_shaped",
+    "fallbacks",
+    "first_violation",
+    "flat_places",
+    "gather_stripes",
+    "hash_partition",
+    "invert",
+    "is_finite",
+    "largest",
+    "merge_streams",
+    "nonzero_rows",
+    "pack_signs",
+    "place_stream",
+    "random_bits",
+    "reaching",
+    "restore_topk",
+    "scatter_stripes",
+    "split_stream",
+    "strata",
+    "sum_rows",
+    "top_of_two",
+    "topk",
+    "undo_adam",
+    "update_codes",
+    "update_topk",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gradwire.kernels import adam
-from gradwire.kernels.adam import AdamStep
+from gradwire.kernels.values import AdamStep
 from harness.draws import Draw
 from harness.targets._register import target
 from harness.targets.codes import FORMATS, _noise, _rooms

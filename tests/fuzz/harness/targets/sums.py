@@ -6,8 +6,19 @@ from typing import Any
 
 import torch
 
+import gradwire.kernels.torch as twins
 from gradwire import kernels
-from gradwire.kernels import INDEX_CODES, Shape, casts, coded, crowds, indices, sparse
+from gradwire.kernels import (
+    INDEX_CODES,
+    Shape,
+    casts,
+    coded,
+    crowds,
+    index_codes,
+    indices,
+    shapes,
+    sparse,
+)
 from harness.draws import FLOATS, Draw
 from harness.targets._register import target
 
@@ -85,10 +96,10 @@ def _code(draw: Draw, n: int) -> str:
 
 def _section(draw: Draw, n: int, places: torch.Tensor, code: str) -> torch.Tensor:
     """Its code; often right."""
-    size = indices.code_bytes(code, n, places.numel())
+    size = index_codes.code_bytes(code, n, places.numel())
     section = draw.bytes(size)
     if draw.chance(0.8):
-        indices.encode_indices_twin(places, n, code, section)
+        twins.encode_indices(places, n, code, section)
     if size and draw.chance(0.3):
         section[draw.whole(0, size - 1)] = draw.one((0, 1, 255, 128))
     return section
@@ -98,7 +109,7 @@ def _section(draw: Draw, n: int, places: torch.Tensor, code: str) -> torch.Tenso
 def _encode_indices(draw: Draw) -> dict[str, object]:
     n, places = _list(draw)
     code = _code(draw, n)
-    size = indices.code_bytes(code, n, places.numel())
+    size = index_codes.code_bytes(code, n, places.numel())
     return {"indices": places, "n": n, "code": code, "section": draw.bytes(size)}
 
 
@@ -110,13 +121,13 @@ def _decode_indices(draw: Draw) -> dict[str, object]:
     return {"section": section, "n": n, "code": code, "indices_out": torch.zeros_like(places)}
 
 
-@target(indices.code_bytes)
+@target(index_codes.code_bytes)
 def _code_bytes(draw: Draw) -> dict[str, object]:
     n = draw.whole(0, 5000)
     return {"code": draw.one(INDEX_CODES), "n": n, "k": draw.part(n)}
 
 
-@target(indices.smallest)
+@target(index_codes.smallest)
 def _smallest(draw: Draw) -> dict[str, object]:
     n = draw.whole(0, 5000)
     return {"n": n, "k": draw.part(n)}
@@ -207,14 +218,14 @@ def _shape_of(draw: Draw) -> dict[str, object]:
     return {"places": places, "n": n}
 
 
-@target(crowds.shaped_bytes)
+@target(shapes.shaped_bytes)
 def _shaped_bytes(draw: Draw) -> dict[str, object]:
     n, places = _crowd(draw)
     return {"n": n, "shape": _shape(draw, places, n)}
 
 
 def _room(draw: Draw, n: int, shape: Shape) -> torch.Tensor:
-    return draw.bytes(crowds.shaped_bytes(n, shape) if shape.is_possible(n) else n)
+    return draw.bytes(shapes.shaped_bytes(n, shape) if shape.is_possible(n) else n)
 
 
 @target(crowds.encode_shaped)
@@ -230,7 +241,7 @@ def _decode_shaped(draw: Draw) -> dict[str, object]:
     shape = _shape(draw, places, n)
     section = _room(draw, n, shape)
     if draw.chance(0.8) and shape == kernels.shape_of(places, n):
-        crowds.encode_shaped_twin(places, n, shape, section)
+        twins.encode_shaped(places, n, shape, section)
     if section.numel() and draw.chance(0.3):
         section[draw.whole(0, section.numel() - 1)] = draw.one((0, 1, 255, 128))
     out = torch.zeros(max(shape.entries, 0), dtype=torch.int32)

@@ -1,21 +1,24 @@
-"""`update` in torch, term by term: the truth in tests, and what runs where there is no kernel."""
+"""Updates in torch, term by term."""
 
 import torch
+from torch import Tensor
 
 from gradwire.kernels.journal import Journal
-from gradwire.kernels.selection import Selected, topk_twin
+from gradwire.kernels.torch.journal import keep_whole
+from gradwire.kernels.torch.selection import topk
+from gradwire.kernels.values import Selected
 
 _SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
 
 
-def update_topk_twin(
-    gradient: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
+def update_topk(
+    gradient: Tensor,
+    velocity: Tensor | None,
+    residual: Tensor,
     k: int,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    velocities: torch.Tensor | None,
+    indices: Tensor,
+    values: Tensor,
+    velocities: Tensor | None,
     *,
     momentum: float | None,
     nesterov: bool = False,
@@ -25,16 +28,16 @@ def update_topk_twin(
     hint: float = 0.0,
     journal: Journal | None = None,
 ) -> Selected:
-    """`update_topk` in torch, term by term. Its journal keeps all or nothing."""
+    """The journal keeps all or nothing."""
     d = gradient.detach().float() * scale
     if journal is not None:
-        journal.keep_whole(d, velocity, residual, hint)
+        keep_whole(journal, d, velocity, residual, hint)
     u, v = _forward(d, velocity, residual, momentum, nesterov, decay)
     good = v.isfinite() if u is None else v.isfinite() & u.isfinite()
     residual.copy_(torch.where(good, v, residual))
     if u is not None and velocity is not None:
         velocity.copy_(torch.where(good, u, velocity))
-    topk_twin(residual, k, indices, values)
+    topk(residual, k, indices, values)
     chosen = indices.long()
     kept = residual[chosen]
     residual[chosen] = torch.where(kept.isfinite(), torch.zeros_like(kept), kept)
@@ -46,26 +49,26 @@ def update_topk_twin(
     return Selected(least, bool(good.all()))
 
 
-def restore_topk_twin(
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
-    indices: torch.Tensor,
-    values: torch.Tensor,
-    velocities: torch.Tensor | None,
+def restore_topk(
+    velocity: Tensor | None,
+    residual: Tensor,
+    indices: Tensor,
+    values: Tensor,
+    velocities: Tensor | None,
     *,
     mask: bool = True,
 ) -> None:
-    """`restore_topk` in torch."""
     chosen = indices.long()
     residual[chosen] += values
     if mask and velocity is not None and velocities is not None:
         velocity[chosen] = velocities
 
 
-def invert_twin(
-    gradient: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
+def invert(
+    gradient: Tensor,
+    velocity: Tensor | None,
+    residual: Tensor,
+    *,
     momentum: float | None,
     nesterov: bool,
     scale: float,
@@ -88,13 +91,13 @@ def invert_twin(
 
 
 def _forward(
-    d: torch.Tensor,
-    velocity: torch.Tensor | None,
-    residual: torch.Tensor,
+    d: Tensor,
+    velocity: Tensor | None,
+    residual: Tensor,
     momentum: float | None,
     nesterov: bool,
     decay: float,
-) -> tuple[torch.Tensor | None, torch.Tensor]:
+) -> tuple[Tensor | None, Tensor]:
     """New velocity and residual; d is the scaled gradient in fp32."""
     if momentum is None or velocity is None:
         return None, residual * decay + d

@@ -1,0 +1,54 @@
+"""Quantizers by the extension."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gradwire.kernels.cpu.journal import begun
+from gradwire.kernels.cpu.update import mode_of
+from gradwire.kernels.formats import Format
+from gradwire.kernels.journal import Journal
+from gradwire.kernels.native import chosen
+from gradwire.kernels.tensors import CODES, goes_around, pointer
+from gradwire.kernels.values import Noise, Payload
+
+
+def encode_codes(
+    form: Format, x: Tensor, codes: Tensor, scales: Tensor, noise: Noise, largest: float
+) -> bool:
+    x = x.contiguous()
+    return chosen.core.encode(
+        chosen.number, form.number, CODES[x.dtype], pointer(x), x.numel(), noise, largest,
+        pointer(codes), pointer(scales), goes_around(codes),
+    )  # fmt: skip
+
+
+def update_codes(
+    form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor, codes: Tensor,
+    scales: Tensor, noise: Noise, *, momentum: float | None, nesterov: bool, scale: float,
+    decay: float, hint: float, journal: Journal | None,
+) -> bool:  # fmt: skip
+    gradient = gradient.contiguous()
+    mode, m = mode_of(momentum, nesterov, decay)
+    return chosen.core.update_codes(
+        chosen.number, form.number, CODES[gradient.dtype], pointer(gradient), pointer(velocity),
+        pointer(residual), gradient.numel(), (mode, m, scale), noise, pointer(codes),
+        pointer(scales), hint, begun(journal),
+    )  # fmt: skip
+
+
+def accumulate_codes(
+    form: Format, out: Tensor, payloads: Sequence[Payload], divisor: float
+) -> None:
+    chosen.core.accumulate_codes(
+        chosen.number, form.number, CODES[out.dtype], pointer(out), out.numel(),
+        [(pointer(codes), pointer(scales)) for codes, scales in payloads], divisor,
+        goes_around(out),
+    )  # fmt: skip
+
+
+def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float) -> None:
+    n = v.numel()
+    chosen.core.add_codes(
+        chosen.number, form.number, pointer(v), n, pointer(codes), pointer(scales), factor
+    )

@@ -1,0 +1,39 @@
+"""Exact selections by the extension."""
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.memory import kept, scratch
+from gradwire.kernels.native import chosen
+from gradwire.kernels.tensors import CODES, pointer
+from gradwire.kernels.values import Reaching, Selected
+
+_SLACK = 128  # the extension may write so many beyond the last: csrc/kernels.hpp
+
+
+def fallbacks() -> int:
+    return chosen.core.fallbacks()
+
+
+def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, hint: float) -> Selected:
+    x = x.contiguous()
+    n, type_, places = x.numel(), CODES[x.dtype], pointer(indices)
+    return Selected(
+        *chosen.core.topk(chosen.number, type_, pointer(x), n, k, places, pointer(values), hint)
+    )
+
+
+def reaching(x: Tensor, least: float) -> Reaching:
+    """Asks again where there are more than the thread's memory holds."""
+    x = x.contiguous()
+    n, type_ = x.numel(), CODES[x.dtype]
+    room = max(kept("reaching", torch.int32, x.device) - _SLACK, 0)
+    while True:
+        places = scratch("reaching", room + _SLACK, torch.int32, x.device)
+        values = scratch("reaching", room + _SLACK, torch.float32, x.device)
+        k, finite = chosen.core.reaching(
+            chosen.number, type_, pointer(x), n, least, room, pointer(places), pointer(values)
+        )
+        if k <= room:
+            return Reaching(places[:k], values[:k], finite)
+        room = min(n, k + k // 4)  # the next step finds a few more or less

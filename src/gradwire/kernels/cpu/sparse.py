@@ -1,0 +1,34 @@
+"""Sums of payloads by the extension."""
+
+from torch import Tensor
+
+from gradwire.kernels.native import chosen
+from gradwire.kernels.tensors import CODES, goes_around, pointer
+
+
+def first_violation(indices: Tensor, n: int) -> int:
+    indices = indices.contiguous()
+    return chosen.core.first_violation(pointer(indices), indices.numel(), n)
+
+
+def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor: float) -> None:
+    held = [(i.contiguous(), v.contiguous()) for i, v in zip(indices, values)]
+    payloads = [(pointer(i), pointer(v), i.numel(), CODES[v.dtype]) for i, v in held]
+    chosen.core.accumulate(
+        chosen.number, CODES[out.dtype], pointer(out), out.numel(), payloads, divisor,
+        goes_around(out),
+    )  # fmt: skip
+
+
+def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> None:
+    held = [p.contiguous() for p in payloads]
+    pairs = [(pointer(p), CODES[p.dtype]) for p in held]
+    chosen.core.accumulate_dense(
+        chosen.number, CODES[out.dtype], pointer(out), out.numel(), pairs, divisor,
+        goes_around(out),
+    )  # fmt: skip
+
+
+def add(v: Tensor, indices: Tensor, values: Tensor, factor: float) -> None:
+    indices = indices.contiguous()
+    chosen.core.add(pointer(v), pointer(indices), pointer(values), indices.numel(), factor)

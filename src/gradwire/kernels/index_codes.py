@@ -1,0 +1,90 @@
+"""Codes of sorted index lists: k indices, strictly ascending in 0 ... n-1, without loss.
+
+The bytes of each code depend on n and k alone, so the size of a message is known before the step;
+every list has one code, and a section that is not the code of a list is refused. In this order:
+
+int32       the indices, 4 bytes each.
+gap16       16-bit words: one below 65535 leaves out that many places and names the next; 65535
+            leaves out 65535 places and names none. k + (n-k) // 65535 words, the unused ones 0.
+gap8        the same in 8-bit words, with 255 for 65535.
+elias_fano  with l = floor(log2(n/k)): the low l bits of each index, one after the other; then, in
+            whole bytes again, k + ((n-1) >> l) bits with ones at (index >> l) + position in list.
+bitmap      n bits with ones at the indices. (The others take nothing for k = 0.)
+
+Words are little endian, bits fill a byte from the lowest, and the rest of a last byte is 0.
+Source of elias_fano: Elias, JACM 21(2), 1974, and Fano, MIT memo 61, 1971.
+"""
+
+from collections.abc import Callable
+
+from gradwire.errors import KernelError
+from gradwire.kernels.tensors import check_index_range
+
+GAP_BYTES = {"gap16": 2, "gap8": 1}
+
+
+def escape_of(code: str) -> int:
+    """The largest word: this many places are left out, and the gap goes on."""
+    return (1 << 8 * GAP_BYTES[code]) - 1
+
+
+def whole_bytes(bits: int) -> int:
+    """The bytes that hold so many bits."""
+    return -(-bits // 8)
+
+
+def low_width(n: int, k: int) -> int:
+    """Low bits of an index in elias_fano, floor(log2(n/k))."""
+    return (n // k).bit_length() - 1
+
+
+def _gaps(code: str, n: int, k: int) -> int:
+    """k words name an index; an escape leaves out places, of which there are n-k."""
+    return GAP_BYTES[code] * (k + (n - k) // escape_of(code)) if k else 0
+
+
+def _elias_fano(n: int, k: int) -> int:
+    if k == 0:
+        return 0
+    low = low_width(n, k)
+    return whole_bytes(k * low) + whole_bytes(k + (n - 1 >> low))
+
+
+_BYTES: dict[str, Callable[[int, int], int]] = {
+    "int32": lambda n, k: 4 * k,
+    "gap16": lambda n, k: _gaps("gap16", n, k),
+    "gap8": lambda n, k: _gaps("gap8", n, k),
+    "elias_fano": _elias_fano,
+    "bitmap": lambda n, k: whole_bytes(n),
+}
+
+INDEX_CODES = tuple(_BYTES)
+"""The names, in the order that settles ties; position = the number that the extension uses."""
+
+
+def check_list(n: int, k: int) -> None:
+    """KernelError unless n elements can have a list of k indices."""
+    check_index_range(n)
+    if not 0 <= k <= n:
+        raise KernelError(
+            f"k must be between 0 and the number of elements, {n}, not {k}; lower the density"
+        )
+
+
+def code_bytes(code: str, n: int, k: int) -> int:
+    """The bytes that k indices of n elements take. Raises KernelError."""
+    if code not in _BYTES:
+        raise KernelError(
+            f"index code must be one of {', '.join(INDEX_CODES)}, not {code!r}; choose one"
+        )
+    check_list(n, k)
+    return _BYTES[code](n, k)
+
+
+def smallest(n: int, k: int) -> str:
+    """The code with the fewest bytes for k indices of n elements, of equals the first in order.
+
+    Raises KernelError.
+    """
+    check_list(n, k)
+    return min(INDEX_CODES, key=lambda code: _BYTES[code](n, k))

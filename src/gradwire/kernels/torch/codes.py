@@ -1,0 +1,104 @@
+"""Quantizers in torch."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.divisors import quotient
+from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
+from gradwire.kernels.journal import Journal
+from gradwire.kernels.torch.formats import decode_rows, encode_rows, means_of
+from gradwire.kernels.torch.noise import random_bits
+from gradwire.kernels.torch.update import update_topk
+from gradwire.kernels.values import SILENCE, Noise, Payload
+
+
+def encode_codes(
+    form: Format, x: Tensor, codes: Tensor, scales: Tensor,
+    noise: Noise = SILENCE, largest: float = 0.0,
+) -> bool:  # fmt: skip
+    """Block by block."""
+    x = x.detach().float()
+    if not form.one_scale and not bool(x.isfinite().all()):
+        return False
+    random = random_bits(noise, x.numel(), device=x.device)
+    byte = scale = 0
+    for rows, dice in zip(_blocks(form, x), _blocks(form, random)):
+        top = means_of(rows) if form.mean else rows.abs().amax(1, keepdim=True)
+        if not form.one_scale and not bool(top.isfinite().all()):
+            return False
+        if form.one_scale:
+            given = torch.tensor(largest, dtype=torch.float64, device=x.device)
+            top = given.float().expand_as(top)
+        scaled = top >= LEAST_SCALED
+        steps = torch.full_like(top, form.steps)
+        inverse = torch.where(scaled, top if form.mean else steps * form.one / top, 0.0)
+        written = encode_rows(form, rows, inverse, dice)
+        codes[byte : byte + written.numel()] = written.flatten()
+        byte += written.numel()
+        if form.scales(1) and not form.one_scale:
+            step = top if form.mean else top / steps
+            here = torch.where(scaled, step.clamp(max=form.most_scale), 0.0)
+            scales[scale : scale + len(rows)] = here.flatten()
+            scale += len(rows)
+    return True
+
+
+def update_codes(
+    form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor, codes: Tensor,
+    scales: Tensor, noise: Noise, *, momentum: float | None, nesterov: bool, scale: float,
+    decay: float, hint: float, journal: Journal | None,
+) -> bool:  # fmt: skip
+    """One after the other."""
+    places, nothing = residual.new_empty(0, dtype=torch.int32), residual.new_empty(0)
+    finite = update_topk(
+        gradient, velocity, residual, 0, places, nothing, None if velocity is None else nothing,
+        momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay, hint=hint,
+        journal=journal,
+    ).finite  # fmt: skip
+    encode_codes(form, residual, codes, scales, noise)
+    add_codes(form, residual, codes, scales, -1.0)
+    return finite
+
+
+def decode_codes(
+    form: Format, codes: Tensor, scales: Tensor, n: int, factor: float = 1.0
+) -> Tensor:
+    """What the codes say with their scales times factor: (n,) fp32."""
+    out, byte, scale = [], 0, 0
+    for rows, m in ((n // form.block, form.block), (1, n % form.block)):
+        if rows == 0 or m == 0:
+            continue
+        size = form.block_bytes(m)
+        here = codes[byte : byte + rows * size].view(rows, size)
+        byte += rows * size
+        if form is POWERS:
+            by = torch.full((rows, 1), factor, device=codes.device)
+        else:
+            by = scales[:1] if form.one_scale else scales[scale : scale + rows]
+            by = (by * factor).view(-1, 1).expand(rows, 1)
+            scale += rows
+        out.append(decode_rows(form, here, m, by).flatten())
+    return torch.cat(out) if out else torch.zeros(0, device=codes.device)
+
+
+def accumulate_codes(
+    form: Format, out: Tensor, payloads: Sequence[Payload],
+    divisor: float,
+) -> None:  # fmt: skip
+    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+    for codes, scales in payloads:
+        total = total + decode_codes(form, codes, scales, out.numel())
+    out.copy_(quotient(total, divisor))
+
+
+def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float) -> None:
+    v += decode_codes(form, codes, scales, v.numel(), factor)
+
+
+def _blocks(form: Format, x: Tensor) -> list[Tensor]:
+    """(n,) as the whole blocks, (blocks, block), and the rest, (1, rest); without empty ones."""
+    whole = x.numel() // form.block * form.block
+    parts = [x[:whole].view(-1, form.block), x[whole:].view(1, -1)]
+    return [part for part in parts if part.numel()]

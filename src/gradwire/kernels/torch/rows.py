@@ -1,0 +1,27 @@
+"""Rows and stripes in torch."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
+    bits = torch.int32 if x.element_size() == 4 else torch.int16
+    ids = x.view(bits).ne(0).any(1).nonzero().flatten()
+    ids_out[: ids.numel()] = ids
+    return ids.numel()
+
+
+def gather_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -> None:
+    rows = x[ids.long()]
+    pieces = [rows[:, a:b].flatten() for a, b in pairwise(bounds)]
+    out.copy_(torch.cat(pieces) if pieces else out)
+
+
+def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
+    widths = [b - a for a, b in pairwise(bounds)]
+    pieces = torch.split(stripes, [ids.numel() * width for width in widths]) if widths else ()
+    for begin, width, piece in zip(bounds, widths, pieces):
+        x[ids.long(), begin : begin + width] = piece.view(ids.numel(), width)

@@ -1,0 +1,70 @@
+"""Signs in torch."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.divisors import quotient
+from gradwire.kernels.formats import pack_bits, unpack_bits
+from gradwire.kernels.torch.noise import random_bits
+from gradwire.kernels.values import Noise, Payload, SignSums
+
+_LANES = 64
+_BLOCK = 4096
+
+
+def pack_signs(x: Tensor, bits: Tensor, noise: Noise | None = None) -> SignSums:
+    x = x.detach().float()
+    negative = x < 0
+    if noise is not None:
+        coins = random_bits(noise, x.numel(), device=x.device) >= 2**31
+        negative |= (x == 0) & coins
+    zero = torch.zeros((), device=x.device)
+    below = lane_sum(torch.where(negative, x, zero))
+    above = lane_sum(torch.where(negative, zero, x))
+    bits.copy_(pack_bits(negative))
+    return SignSums(below, above, int(negative.sum()), above - below < math.inf)
+
+
+def lane_sum(x: Tensor) -> float:
+    """The sum in the order that kernels/signs.py documents. x: (n,) fp32."""
+    padded = x.new_zeros(-(-x.numel() // _BLOCK) * _BLOCK)
+    padded[: x.numel()] = x
+    rows = padded.view(-1, _BLOCK // _LANES, _LANES)
+    lanes = padded.new_zeros((rows.shape[0], _LANES))
+    for row in rows.unbind(1):
+        lanes = lanes + row
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    total = 0.0
+    for block in lanes.flatten().tolist():
+        total += block
+    return total
+
+
+def decode_signs(bits: Tensor, values: Tensor, n: int) -> Tensor:
+    """What the signs say: (n,) fp32."""
+    given = values.tolist()
+    low, high = (-1.0, 1.0) if not given else (-given[0], given[0]) if len(given) == 1 else given
+    negative = unpack_bits(bits, n)
+    return torch.where(negative, low, high).float()
+
+
+def accumulate_signs(out: Tensor, payloads: Sequence[Payload], divisor: float) -> None:
+    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+    for bits, values in payloads:
+        total = total + decode_signs(bits, values, out.numel())
+    out.copy_(quotient(total, divisor))
+
+
+def add_signs(v: Tensor, bits: Tensor, values: Tensor, factor: float) -> None:
+    v += factor * decode_signs(bits, values, v.numel())
+
+
+def largest(x: Tensor, squares: bool = False) -> tuple[float, float]:
+    x = x.detach().float()
+    top = float(x.abs().max()) if x.numel() else 0.0
+    return top, lane_sum(x * x) if squares else 0.0

@@ -1,0 +1,104 @@
+"""What faces and rooms tell each other: plain values, without the work that makes them."""
+
+import hashlib
+from typing import NamedTuple, TypeAlias
+
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio
+
+
+class Noise(NamedTuple):
+    """Two keys, and what is added to every number modulo 2^32."""
+
+    first: int
+    second: int
+    shift: int = 0
+
+    @staticmethod
+    def of(name: str, rank: int = 0) -> "Noise":
+        """The numbers that belong to a name, as one rank draws them.
+
+        Ranks share them up to a rotation by the golden ratio: each rank's are uniform, and two
+        ranks that round the same value tend to round it in opposite directions, so the error of
+        the mean is smaller than that of independent numbers (Suresh et al. 2022, "Correlated
+        Quantization for Distributed Mean Estimation").
+        """
+        words = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        first, second = (int.from_bytes(words[i : i + 4], "little") for i in (0, 4))
+        return Noise(first, second, rank * _GOLDEN % 2**32)
+
+
+SILENCE = Noise(0, 0)
+"""For what throws no dice."""
+
+
+class SignSums(NamedTuple):
+    """Of one vector. finite: False also where the sum of magnitudes leaves fp32's range."""
+
+    below: float  # sum of the negative elements
+    above: float  # sum of the others
+    count_below: int
+    finite: bool
+
+
+class Selected(NamedTuple):
+    """What a selection found out.
+
+    hint: candidate threshold for the next step on similar data; 0: unknown. It changes the time,
+    never the result.
+    finite: False when inf or NaN was met.
+    """
+
+    hint: float
+    finite: bool
+
+
+class Reaching(NamedTuple):
+    """places: (k,) int32, ascending; values: (k,) fp32; both valid until the thread's next call.
+
+    finite: False when inf or NaN was met; their places are not among them.
+    """
+
+    places: Tensor
+    values: Tensor
+    finite: bool
+
+
+class AdamStep(NamedTuple):
+    """The numbers of a step, as they are multiplied with."""
+
+    scale: float
+    beta1: float
+    rest1: float
+    beta2: float
+    rest2: float
+    root: float
+    eps: float
+    factor: float
+
+    @staticmethod
+    def of(
+        steps: int, beta1: float, beta2: float, eps: float, *, factor: float = 1.0,
+        scale: float = 1.0,
+    ) -> "AdamStep":  # fmt: skip
+        """Of the so many-th step, from 1. factor: of the noise. scale: what the gradient is
+        multiplied by first."""
+        root, by = (1 - beta2**steps) ** -0.5, factor / (1 - beta1**steps)
+        return AdamStep(scale, beta1, 1 - beta1, beta2, 1 - beta2, root, eps, by)
+
+
+Moments: TypeAlias = tuple[Tensor, Tensor]
+"""Adam's two, (n,) fp32 each."""
+
+Payload: TypeAlias = tuple[Tensor, Tensor]
+"""Codes or bits, and the scales or values that they are read with."""
+
+
+class Partition(NamedTuple):
+    """counts: by owner. serial: entries for which every try found a taken slot. growths: how often
+    an owner's table was doubled."""
+
+    counts: list[int]
+    serial: int
+    growths: int

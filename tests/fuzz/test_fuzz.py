@@ -25,8 +25,8 @@ NOT_CALLED = {
     "kernels.tensors": "the checks themselves",
 }
 """Modules of which nothing is fuzzed, and why."""
-OWN = re.compile(r"^_|_twin$|^check_|^quotient$")
-"""Functions that are twins, checks, or parts of others."""
+OWN = re.compile(r"^_|^check_|^quotient$")
+"""Functions that are checks, or parts of others."""
 PLAIN = {
     "is_rows", "no_rows", "write_rows", "fill_nan", "jobs_of", "nothing_taken", "recurrence_of",
     "owners_of", "drawn", "slots_for", "sign_bytes", "checked_places", "escape_of",
@@ -73,7 +73,7 @@ def test_every_kernel_is_called() -> None:
     missing = []
     for path in Path(gradwire.kernels.__file__).parent.glob("*.py"):
         module = f"kernels.{path.stem}"
-        if module in NOT_CALLED or path.stem.endswith("_twin") or path.stem.startswith("core"):
+        if module in NOT_CALLED or path.stem.startswith("core"):
             continue
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and not OWN.search(node.name):

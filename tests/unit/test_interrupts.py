@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from gradwire.kernels import choices, schedule
+from gradwire.kernels.jobs import Jobs, jobs_of
+from gradwire.kernels.machine import Machine
 from gradwire.network import Flows, leaf_spine, route
 from gradwire.network.colouring import Side, colour
 from gradwire.network.engines.maxmin import run
@@ -87,14 +89,14 @@ def hashing() -> Callable[[], object]:
     return lambda: samples(own, fabric, "ecmp_k(64)", 10**6)
 
 
-def jobs(many: int, options: int) -> tuple[schedule.Jobs, schedule.Machine, torch.Tensor]:
+def jobs(many: int, options: int) -> tuple[Jobs, Machine, torch.Tensor]:
     dice = np.random.default_rng(0)
     stages = [
         [[(lane, float(dice.random())) for lane in (1, 2, 3, 4)] for _ in range(options)]
         for _ in range(many)
     ]
-    made = schedule.jobs_of([0.0] * many, stages)
-    machine = schedule.Machine(4, 2.0, 0.5, 2.0, 1.0)
+    made = jobs_of([0.0] * many, stages)
+    machine = Machine(4, 2.0, 0.5, 2.0, 1.0)
     return made, machine, torch.zeros(many, dtype=torch.int32)
 
 

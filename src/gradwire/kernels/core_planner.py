@@ -10,7 +10,7 @@ MachineIs = tuple[int, float, float, float, float, float, float, float]
 
 
 class PlannerCore(Protocol):
-    """What kernels/schedule.py, queues.py and choices.py call."""
+    """What schedule.py, queues.py and choices.py in kernels/cpu call."""
 
     def simulate_step(
         self, jobs: JobsAt, machine: MachineIs, choice: int, repeats: int, /

@@ -11,7 +11,7 @@ Part = tuple[int, int, int, int]
 
 
 class StreamsCore(Protocol):
-    """What kernels/streams.py, crowds.py, merges.py, rows.py and hash_memory.py call."""
+    """What streams.py, crowds.py, merges.py, rows.py and hash_memory.py in kernels/cpu call."""
 
     def split(
         self, set: int, whole: Given, owners: int, seed: int, places: int, values: int, /

@@ -1,11 +1,8 @@
-"""What runs the jobs of a step, as the planner tells the kernels and their twins."""
+"""What runs the jobs of a step, as the planner tells the kernels."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
-
-from gradwire.kernels.core_planner import MachineIs
-from gradwire.kernels.tensors import real
 
 
 class Machine(NamedTuple):
@@ -20,11 +17,3 @@ class Machine(NamedTuple):
     start_slowdown: float = 1.0
     start_sharing: float = 0.0
     start_demand: float = 0.0
-
-    @property
-    def numbers(self) -> MachineIs:
-        """As the extension reads it."""
-        return (
-            self.lanes, real(self.cores), self.wire_demand, real(self.workers),
-            self.backward_seconds, self.start_slowdown, self.start_sharing, self.start_demand,
-        )  # fmt: skip

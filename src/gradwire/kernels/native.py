@@ -11,8 +11,6 @@ import warnings
 from collections.abc import Iterator
 from typing import cast
 
-import torch
-
 from gradwire.errors import KernelError
 from gradwire.kernels.core import Core
 
@@ -125,17 +123,3 @@ def core_in_use() -> tuple[Core, int] | None:
     """The extension and the number of its instruction set, for benchmarks of the machine; None
     where the twins run."""
     return None if chosen.resolve() == TWIN else (chosen.core, chosen.number)
-
-
-def core_for(*tensors: torch.Tensor | None) -> tuple[Core, int] | None:
-    """`core_in_use`, or None for other devices' tensors: what faces ask that have no room yet."""
-    for tensor in tensors:
-        if tensor is not None and not tensor.is_cpu:
-            if tensor.is_meta:
-                raise KernelError(
-                    "a kernel works on numbers, but a tensor of shape "
-                    f"{tuple(tensor.shape)} is on the meta device, which has none; move it to a "
-                    "device"
-                )
-            return None
-    return core_in_use()

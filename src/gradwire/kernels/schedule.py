@@ -1,169 +1,17 @@
 """A predicted step: jobs with options, options with stages, on the conductor's lanes.
 
 The rule, with a drawing, is in gradwire/planner/timeline.py. Times are seconds in float64; the
-extension and the twin (schedule_twin.py) give the same bits.
+extension and the twin (torch/schedule.py) give the same bits.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, chain
-from operator import itemgetter
-from typing import Any, NamedTuple
-
-import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.core_planner import JobsAt
+from gradwire.kernels.jobs import Jobs, Recorded, check_choice, check_machine
 from gradwire.kernels.machine import Machine
-from gradwire.kernels.native import core_for
-from gradwire.kernels.schedule_twin import Lists, Run
-from gradwire.kernels.tensors import check_buffer, pointer, real
-
-LANES = 5
-"""Lanes of stages: 0 latency, 1 compute, 2 workers, 3 node, 4 cross."""
-MOST_LANES = 16
-"""Lanes of a conductor, at most."""
-MOST = 1e15
-"""Of seconds, and of what slows them down: their sums and products stay finite."""
-
-
-@dataclass(frozen=True)
-class Jobs:
-    """Lists of lists as they begin: job i has options option[i] to option[i + 1] - 1, and so on.
-
-    ready: (jobs,) float64, seconds of backward work until a job is complete. option: (jobs + 1,),
-    stage: (options + 1,), lane: (stages,), all int32. seconds: (stages,) float64, at full speed.
-    Raises KernelError: lists that do not fit together, times that are negative, not finite, or
-    beyond 10^15.
-    """
-
-    ready: Tensor
-    option: Tensor
-    stage: Tensor
-    lane: Tensor
-    seconds: Tensor
-
-    def __post_init__(self) -> None:
-        check_buffer("ready", self.ready, torch.float64, self.ready.numel())
-        check_buffer("option", self.option, torch.int32, self.ready.numel() + 1)
-        options = _check_begins("option", self.option, least=1)
-        check_buffer("stage", self.stage, torch.int32, options + 1)
-        stages = _check_begins("stage", self.stage, least=0)
-        check_buffer("lane", self.lane, torch.int32, stages)
-        check_buffer("seconds", self.seconds, torch.float64, stages)
-        _check_seconds("ready", self.ready)
-        _check_seconds("seconds", self.seconds)
-        if stages and not 0 <= int(self.lane.min()) <= int(self.lane.max()) < LANES:
-            raise KernelError(
-                f"a stage's lane is a number from 0 to {LANES - 1}, but they go from "
-                f"{int(self.lane.min())} to {int(self.lane.max())}; correct them"
-            )
-
-    def __len__(self) -> int:
-        return self.ready.numel()
-
-    @property
-    def address(self) -> JobsAt:
-        """As the extension reads them."""
-        return (
-            len(self), pointer(self.ready), pointer(self.option), pointer(self.stage),
-            pointer(self.lane), pointer(self.seconds),
-        )  # fmt: skip
-
-    def lists(self) -> Lists:
-        """As the twin reads them."""
-        return Lists(
-            self.ready.tolist(), self.option.tolist(), self.stage.tolist(), self.lane.tolist(),
-            self.seconds.tolist(),
-        )  # fmt: skip
-
-
-def _check_begins(name: str, begins: Tensor, least: int) -> int:
-    if int(begins[0]) != 0 or (begins.numel() > 1 and int(begins.long().diff().min()) < least):
-        raise KernelError(
-            f"{name} tells where lists begin: from 0, each {least} or more after the last, "
-            f"but it is {begins.tolist()[:8]}…; correct it"
-        )
-    return int(begins[-1])
-
-
-def _check_seconds(name: str, seconds: Tensor) -> None:
-    fits = (seconds >= 0.0) & (seconds <= MOST)
-    if not bool(fits.all()):
-        raise KernelError(
-            f"{name} are finite and not negative, but one is {seconds[~fits][0]} ({MOST:g} at "
-            "most); correct it"
-        )
-
-
-def check_machine(jobs: Jobs, machine: Machine) -> None:
-    """KernelError unless the machine can run the jobs."""
-    if not isinstance(machine.lanes, int) or not 1 <= machine.lanes <= MOST_LANES:
-        raise KernelError(
-            f"a conductor has 1 to {MOST_LANES} lanes, not {machine.lanes}; choose so many"
-        )
-    if not (machine.cores >= 1.0 and machine.workers >= 1.0):
-        raise KernelError(
-            "cores and workers are 1.0 or more, as a stage takes one whole, not "
-            f"{machine.cores} and {machine.workers}; give 1.0 for a shared one"
-        )
-    for name in ("wire_demand", "start_sharing", "start_demand"):
-        if not 0.0 <= (value := real(getattr(machine, name))) <= MOST:
-            raise KernelError(
-                f"{name} is finite and not negative, not {value} ({MOST:g} at most); give 0.0"
-            )
-    if not 1.0 <= machine.start_slowdown <= MOST:
-        raise KernelError(
-            f"start_slowdown is finite, 1.0 or more, not {machine.start_slowdown} ({MOST:g} at "
-            "most); give 1.0"
-        )
-    last = float(jobs.ready.max()) if len(jobs) else 0.0
-    if not last <= machine.backward_seconds <= MOST:
-        raise KernelError(
-            f"backward lasts {machine.backward_seconds} s, but a job is ready at {last} s; "
-            f"make it as long as the last job needs, and not above {MOST:g} s"
-        )
-
-
-def check_choice(jobs: Jobs, choice: Tensor) -> None:
-    """KernelError unless each job has one of its options: (jobs,) int32, from 0."""
-    check_buffer("choice", choice, torch.int32, len(jobs))
-    if not bool(((choice >= 0) & (choice < jobs.option.diff())).all()):
-        raise KernelError(
-            f"a choice is one of the job's options, from 0, but it is {choice.tolist()[:8]}… of "
-            f"{jobs.option.diff().tolist()[:8]}…; choose one of them"
-        )
-
-
-def jobs_of(
-    ready: Sequence[float], options: Sequence[Sequence[Sequence[tuple[Any, ...]]]]
-) -> Jobs:
-    """Jobs from stages in options in jobs; a stage begins with its lane and its seconds."""
-    every = list(chain.from_iterable(options))
-    stages = list(chain.from_iterable(every))
-    try:
-        return Jobs(
-            _tensor("d", ready, torch.float64),
-            _tensor("i", accumulate(map(len, options), initial=0), torch.int32),
-            _tensor("i", accumulate(map(len, every), initial=0), torch.int32),
-            _tensor("i", map(itemgetter(0), stages), torch.int32),
-            _tensor("d", map(itemgetter(1), stages), torch.float64),
-        )
-    except OverflowError as error:
-        raise KernelError(
-            f"lanes are whole numbers below {LANES} and seconds are finite, but one is too large "
-            f"for its type ({error}); correct it"
-        ) from None
-
-
-def _tensor(code: str, numbers: Iterable[float], dtype: torch.dtype) -> Tensor:
-    """Through an array: lists of hundreds of thousands take torch ten times as long."""
-    own = array(code, numbers)
-    return torch.frombuffer(own, dtype=dtype) if own else torch.empty(0, dtype=dtype)
+from gradwire.kernels.rooms import room_of
 
 
 def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int = 1) -> float:
@@ -176,32 +24,11 @@ def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int = 1
     check_choice(jobs, choice)
     if not isinstance(repeats, int) or not 1 <= repeats < 1 << 31:
         raise KernelError(f"repeats are 1 to 2^31 - 1 times, not {repeats}; give 1")
-    found = core_for(jobs.ready)
-    if found is None:
-        return Run(jobs.lists(), machine, choice.tolist()).end
-    return found[0].simulate_step(jobs.address, machine.numbers, pointer(choice), repeats)
-
-
-class Recorded(NamedTuple):
-    """start, end: (stages,) float64, zero for stages that no choice took; then seconds."""
-
-    start: Tensor
-    end: Tensor
-    seconds: float
-    backward_end: float
+    return room_of(jobs.ready).simulate_step(jobs, machine, choice, repeats)
 
 
 def record_step(jobs: Jobs, machine: Machine, choice: Tensor) -> Recorded:
     """`simulate_step`, with the times of each stage. Raises KernelError."""
     check_machine(jobs, machine)
     check_choice(jobs, choice)
-    found = core_for(jobs.ready)
-    if found is None:
-        run = Run(jobs.lists(), machine, choice.tolist())
-        times = torch.tensor([run.start, run.stop], dtype=torch.float64).view(2, -1)
-        return Recorded(times[0], times[1], run.end, run.backward_end)
-    start, end = torch.zeros_like(jobs.seconds), torch.zeros_like(jobs.seconds)
-    seconds, backward_end = found[0].record_step(
-        jobs.address, machine.numbers, pointer(choice), pointer(start), pointer(end)
-    )
-    return Recorded(start, end, seconds, backward_end)
+    return room_of(jobs.ready).record_step(jobs, machine, choice)

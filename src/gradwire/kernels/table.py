@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.formats import Format
+from gradwire.kernels.jobs import Best, Jobs, Recorded, Served
 from gradwire.kernels.journal import Journal
+from gradwire.kernels.machine import Machine
 from gradwire.kernels.shapes import Shape
 from gradwire.kernels.values import (
     AdamStep,
@@ -221,3 +223,32 @@ class Room(Protocol):
         self, ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype, /
     ) -> tuple[Tensor, Tensor]:
         """Which ids there are, and the sums of their rows, divided."""
+
+    # predicted steps
+
+    def simulate_step(
+        self, jobs: Jobs, machine: Machine, choice: Tensor, repeats: int, /
+    ) -> float:
+        """When a step is over."""
+
+    def record_step(self, jobs: Jobs, machine: Machine, choice: Tensor, /) -> Recorded:
+        """The times of each stage of a step."""
+
+    def ordered_step(
+        self, jobs: Jobs, choice: Tensor, backward_seconds: float, by_ready: bool, /
+    ) -> Served:
+        """A step of lanes that are queues."""
+
+    def search_options(
+        self, jobs: Jobs, machine: Machine, start: Tensor, limit: float, seed: int, /
+    ) -> Best:
+        """A choice that is not slower than the start."""
+
+    def exhaust_options(self, jobs: Jobs, machine: Machine, start: Tensor, /) -> Best:
+        """The best of all choices."""
+
+    def lower_bound(self, jobs: Jobs, machine: Machine, /) -> float:
+        """Seconds before which no choice is over."""
+
+    def undominated(self, jobs: Jobs, /) -> list[int]:
+        """How many options each job has that are worth a try."""

@@ -26,7 +26,8 @@ from typing import Literal
 import torch
 
 from gradwire.errors import PlanError
-from gradwire.kernels.queues import Served, ordered_step
+from gradwire.kernels.jobs import Served
+from gradwire.kernels.queues import ordered_step
 from gradwire.planner.timeline import Executor, Job, machine, tensors
 
 Order = Literal["order", "ready"]

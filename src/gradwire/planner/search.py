@@ -31,7 +31,7 @@ import torch
 
 from gradwire.errors import KernelError, PlanError
 from gradwire.kernels import choices
-from gradwire.kernels.schedule import Jobs
+from gradwire.kernels.jobs import Best, Jobs
 from gradwire.planner.timeline import Executor, Job, Stage, machine, tensors
 
 LIMIT = 8000
@@ -126,7 +126,7 @@ def _start(jobs: Jobs, start: Sequence[int] | None) -> torch.Tensor:
     return torch.tensor(own, dtype=torch.int32)
 
 
-def _found(best: choices.Best, executor: Executor) -> Found:
+def _found(best: Best, executor: Executor) -> Found:
     around = executor.around_seconds
     return Found(
         tuple(best.choice.tolist()), around + best.seconds, around + best.bound, best.evaluations

@@ -11,7 +11,7 @@ MUTANTS = {
     "gradwire.kernels.indices.check_encode": "indices.encode_indices",
     "gradwire.kernels.rows._check_stripes": "rows.scatter_stripes",
     "gradwire.kernels.merges._check_contained": "merges.contained",
-    "gradwire.kernels.schedule.check_choice": "schedule.simulate_step",
+    "gradwire.kernels.jobs.check_choice": "schedule.simulate_step",
     "gradwire.kernels.noise.check_noise": "noise.random_bits",
     "gradwire.kernels.streams.check_capacity": "merges.top_of_two",
 }

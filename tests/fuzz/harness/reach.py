@@ -58,8 +58,6 @@ def _calls(node: ast.AST, names: set[str]) -> bool:
     of = node.func.value
     is_core = isinstance(of, ast.Name) and of.id in _NAMES
     is_core |= isinstance(of, ast.Attribute) and of.attr in (*_NAMES, "_native")
-    held = of.value if isinstance(of, ast.Subscript) else None  # what `core_for` found
-    is_core |= isinstance(held, ast.Name) and held.id == "found"
     return is_core and node.func.attr in names
 
 

@@ -5,14 +5,17 @@ Nothing is checked here: the faces have. What the operations are is said in `tab
 
 from gradwire.kernels.cpu.adam import adam, adam_codes, undo_adam
 from gradwire.kernels.cpu.casts import add_cast, cast, is_finite
+from gradwire.kernels.cpu.choices import exhaust_options, lower_bound, search_options, undominated
 from gradwire.kernels.cpu.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
 from gradwire.kernels.cpu.hash_memory import hash_partition
 from gradwire.kernels.cpu.indices import decode_indices, encode_indices
 from gradwire.kernels.cpu.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.cpu.noise import random_bits, strata
+from gradwire.kernels.cpu.queues import ordered_step
 from gradwire.kernels.cpu.row_sums import sum_rows
 from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.cpu.schedule import record_step, simulate_step
 from gradwire.kernels.cpu.selection import fallbacks, reaching, topk
 from gradwire.kernels.cpu.signs import accumulate_signs, add_signs, largest, pack_signs
 from gradwire.kernels.cpu.sparse import accumulate, accumulate_dense, add, first_violation
@@ -38,6 +41,7 @@ __all__ = [
     "encode_codes",
     "encode_indices",
     "encode_shaped",
+    "exhaust_options",
     "fallbacks",
     "first_violation",
     "flat_places",
@@ -46,20 +50,26 @@ __all__ = [
     "invert",
     "is_finite",
     "largest",
+    "lower_bound",
     "merge_streams",
     "nonzero_rows",
+    "ordered_step",
     "pack_signs",
     "place_stream",
     "random_bits",
     "reaching",
+    "record_step",
     "restore_topk",
     "scatter_stripes",
+    "search_options",
+    "simulate_step",
     "split_stream",
     "strata",
     "sum_rows",
     "top_of_two",
     "topk",
     "undo_adam",
+    "undominated",
     "update_codes",
     "update_topk",
 ]

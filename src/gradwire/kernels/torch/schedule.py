@@ -1,25 +1,18 @@
-"""`simulate_step` and `record_step` in plain Python, operation by operation as the extension."""
+"""A predicted step in plain Python, operation by operation as the extension."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from gradwire.kernels.machine import Machine
+import torch
+from torch import Tensor
+
+from gradwire.kernels.jobs import Jobs, Lists, Recorded
+from gradwire.kernels.machine import Machine
 
 LATENCY, COMPUTE, WORKERS, NODE, CROSS = range(5)
-
-
-class Lists(NamedTuple):
-    """`Jobs` in lists."""
-
-    ready: list[float]
-    option: list[int]
-    stage: list[int]
-    lane: list[int]
-    seconds: list[float]
 
 
 class Speed(NamedTuple):
@@ -33,7 +26,7 @@ FULL = Speed(1.0, 1.0)
 
 
 def shared(capacity: float, demand: float) -> Speed:
-    """How fast all go who share a capacity and ask for so much of it together."""
+    """Of one, where all ask for so much together."""
     return Speed(capacity / demand, demand / capacity) if demand > capacity else FULL
 
 
@@ -47,7 +40,6 @@ class Runner:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for its job."""
         return self.stage == self.end
 
 
@@ -140,3 +132,14 @@ class Run:
         self.running[self.jobs.lane[runner.stage]] -= 1
         runner.stage += 1
         self._enter(runner)
+
+
+def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int) -> float:
+    """Once, however often it is to be repeated."""
+    return Run(jobs.lists(), machine, choice.tolist()).end
+
+
+def record_step(jobs: Jobs, machine: Machine, choice: Tensor) -> Recorded:
+    run = Run(jobs.lists(), machine, choice.tolist())
+    times = torch.tensor([run.start, run.stop], dtype=torch.float64).view(2, -1)
+    return Recorded(times[0], times[1], run.end, run.backward_end)

@@ -1,0 +1,41 @@
+"""A predicted step by the extension."""
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.core_planner import JobsAt, MachineIs
+from gradwire.kernels.jobs import Jobs, Recorded
+from gradwire.kernels.machine import Machine
+from gradwire.kernels.native import chosen
+from gradwire.kernels.tensors import pointer, real
+
+
+def address_of(jobs: Jobs) -> JobsAt:
+    """Where the extension finds the jobs."""
+    return (
+        len(jobs), pointer(jobs.ready), pointer(jobs.option), pointer(jobs.stage),
+        pointer(jobs.lane), pointer(jobs.seconds),
+    )  # fmt: skip
+
+
+def numbers_of(machine: Machine) -> MachineIs:
+    """The machine as the extension takes it; whole numbers may be infinite."""
+    return (
+        machine.lanes, real(machine.cores), machine.wire_demand, real(machine.workers),
+        machine.backward_seconds, machine.start_slowdown, machine.start_sharing,
+        machine.start_demand,
+    )  # fmt: skip
+
+
+def simulate_step(jobs: Jobs, machine: Machine, choice: Tensor, repeats: int) -> float:
+    return chosen.core.simulate_step(
+        address_of(jobs), numbers_of(machine), pointer(choice), repeats
+    )
+
+
+def record_step(jobs: Jobs, machine: Machine, choice: Tensor) -> Recorded:
+    start, end = torch.zeros_like(jobs.seconds), torch.zeros_like(jobs.seconds)
+    seconds, backward_end = chosen.core.record_step(
+        address_of(jobs), numbers_of(machine), pointer(choice), pointer(start), pointer(end)
+    )
+    return Recorded(start, end, seconds, backward_end)

@@ -59,7 +59,10 @@ KINDS = (
     Kind("a cluster", {"hosts", "cross"}, "Run `gradwire plan --profile … --topology FILE`"),
     Kind("a topology", {"topology"}, "Run `gradwire network plan --topology FILE`"),
     Kind("a topology", {"hosts", "cables"}, "Run `gradwire network plan --topology FILE`"),
-    Kind("an InfraGraph", {"instances", "edges"}, "Run `gradwire network plan --topology FILE`"),
+    Kind(
+        "an InfraGraph", {"instances", "edges"},
+        "Run `gradwire network plan --topology 'infragraph(\"FILE\")'`",
+    ),
     Kind("a parallel job", {"dp", "pp", "tp"}, "Run `gradwire network simulate --step FILE`"),
     Kind(
         "a handle's state", {"world", "taken", "ranks"},

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -16,13 +16,15 @@ from gradwire.errors import GradwireError
 @dataclass(frozen=True)
 class Notation:
     """One kind of text, and what errors say of it: what it is called, how it reads, an example,
-    and the error that is raised. others: what members are called elsewhere."""
+    and the error that is raised. others: what members are called elsewhere. elsewhere: names of
+    members by the package that has them."""
 
     what: str
     reads: str
     example: str
     error: type[GradwireError]
     others: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def read(self, text: object) -> ast.expr:
         """The expression; the error if it is none."""
@@ -31,7 +33,7 @@ class Notation:
         try:
             return ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError):  # the last two: too deep
-            self.fail(text, f"it reads '{self.reads}'", f"'{self.example}'")
+            self.fail(text, f"it reads '{self.reads}'", self._or_installed(f"'{self.example}'"))
 
     def member(
         self, text: str, node: ast.expr, family: Mapping[str, Callable[..., Any]], kind: str
@@ -40,11 +42,11 @@ class Notation:
         name = name_of(node)
         if name is None:
             rule = f"'{ast.unparse(node)}' is no {kind}; it reads '{self.reads}'"
-            self.fail(text, rule, f"'{self.example}'")
+            self.fail(text, rule, self._or_installed(f"'{self.example}'", family))
         if name not in family:
             near = nearest(self.others.get(name.lower(), name), family)
             known = ", ".join(family)
-            hint = f"'{near}'" if near else "one of these"
+            hint = self._or_installed(f"'{near}'" if near else "one of these", family)
             self.fail(text, f"'{name}' is no {kind} (there are {known})", hint)
         positional, named = self._arguments(text, node)
         try:
@@ -57,6 +59,13 @@ class Notation:
     def fail(self, text: object, rule: str, instead: str) -> NoReturn:
         """Raise the error of this kind of text: the rule that it breaks, and what to write."""
         raise self.error(f"cannot read the {self.what} {text!r}: {rule}. Use {instead}.")
+
+    def _or_installed(self, instead: str, known: Container[str] = ()) -> str:
+        """And which package has others."""
+        for package, names in self.elsewhere.items():
+            if missing := ", ".join(name for name in names if name not in known):
+                instead += f"; {missing}: pip install {package}"
+        return instead
 
     def _arguments(self, text: str, node: ast.expr) -> tuple[list[Any], dict[str, Any]]:
         if not isinstance(node, ast.Call):

@@ -6,51 +6,22 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_profile_command import JOB, TWO
 
+from wheels import installed
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "examples" / "member_package"
-
-
-def wheel_of(package: Path, folder: Path) -> Path:
-    """What its build would make: its files and its metadata."""
-    project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    name, version = project["name"].replace("-", "_"), project["version"]
-    groups = project["entry-points"].items()
-    points = "\n".join(
-        f"[{group}]\n" + "\n".join(f"{key} = {place}" for key, place in own.items())
-        for group, own in groups
-    )
-    about = f"{name}-{version}.dist-info"
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for file in sorted((package / name).glob("*.py")):
-            archive.write(file, f"{name}/{file.name}")
-        archive.writestr(f"{about}/entry_points.txt", points)
-        archive.writestr(
-            f"{about}/METADATA",
-            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n",
-        )
-        archive.writestr(
-            f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{about}/RECORD", "")
-    return wheel
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of programs that find the package installed."""
-    folder = tmp_path_factory.mktemp("outside")
-    wheel, place = wheel_of(PACKAGE, folder), folder / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--target", str(place), str(wheel)], check=True, timeout=120)
+    place = installed(PACKAGE, tmp_path_factory.mktemp("outside"))
     paths = [str(place), *(str(ROOT / "tests" / p) for p in ("distributed", ""))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 

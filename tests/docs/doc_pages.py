@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("docs", "benchmarks", "examples", "contrib")
 PAGES = [
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "examples/**/*.md")
+    for pattern in ("*.md", *(f"{folder}/**/*.md" for folder in FOLDERS))
     for path in sorted(ROOT.glob(pattern))
 ]
 LANGUAGES = ("python", "console", "toml", "diff", "text")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 from damage import damaged
 
 from gradwire import Plan, Strategy
@@ -21,7 +20,7 @@ from gradwire.errors import GradwireError, NetworkError, PlanError
 from gradwire.network import Routes, dual_plane, fat_tree, leaf_spine, route
 from gradwire.network.exports import pins, srv6
 from gradwire.network.fabric import Fabric
-from gradwire.network.importers import infragraph, parallel, toml
+from gradwire.network.importers import parallel, toml
 from gradwire.network.saved import from_json, to_json
 from gradwire.network.simulate import simulate
 from gradwire.pins import Pins
@@ -69,21 +68,6 @@ PLAN = Plan.make(
     [Parameter("w", (4, 4)), Parameter("b", (4,)), Parameter("t", (9, 2), sparse=True)],
     Strategy.parse("topk(0.1)+ef | allgather"),
 )
-INFRAGRAPH = {
-    "devices": [
-        {"name": "server", "components": [{"name": "nic", "choice": "nic", "count": 2}]},
-        {"name": "switch", "components": [{"name": "port", "choice": "port", "count": 16}]},
-    ],
-    "instances": [
-        {"name": "host", "device": "server", "count": 2},
-        {"name": "leaf", "device": "switch", "count": 1},
-    ],
-    "links": [{"name": "l", "physical": {"bandwidth": {"gigabits_per_second": 100}}}],
-    "edges": [
-        {"ep1": {"instance": "host[0:2]", "component": "nic"},
-         "ep2": {"instance": "leaf[0]", "component": "port"}, "link": "l", "scheme": "many2many"},
-    ],
-}  # fmt: skip
 CLUSTER = {
     "format": 1, "hosts": 4, "ranks_per_host": 2, "processors_per_rank": 1.5,
     "cross": {"bits_per_second": 1e9, "latency_seconds": 1e-4},
@@ -120,10 +104,6 @@ def _inline(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return json.dumps(value)
-
-
-def in_yaml(value: Any) -> str:
-    return str(yaml.safe_dump(value))
 
 
 def plan_works(plan: Plan) -> object:
@@ -195,7 +175,6 @@ KINDS = {
     "cluster": Kind(CLUSTER, Cluster.from_toml, cluster_works, PlanError, in_toml),
     "topology": Kind(BUILT, toml.topology, fabric_works, NetworkError, in_toml),
     "cables": Kind(CABLES, toml.topology, fabric_works, NetworkError, in_toml),
-    "infragraph": Kind(INFRAGRAPH, infragraph.topology, fabric_works, NetworkError),
     "job": Kind(JOB, parallel.job, lambda job: job.ranks, NetworkError, in_toml),
 }  # fmt: skip
 
@@ -285,7 +264,7 @@ def test_what_no_schema_describes_is_not_deep() -> None:
 NAMES = {
     "plan": "a plan", "profile": "a profile", "pinned routes": "a document of routes",
     "pins": "a document of pins", "cluster": "a cluster", "topology": "a topology",
-    "cables": "a topology", "infragraph": "an InfraGraph", "job": "a parallel job",
+    "cables": "a topology", "job": "a parallel job",
 }  # fmt: skip
 
 

@@ -13,7 +13,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.network_job import read
 from gradwire.cli.output import check_output
 from gradwire.errors import NetworkError
 
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _exported(routes: Routes, arguments: argparse.Namespace) -> str:
     from gradwire.network.exports import hccl, nccl, pins, ports, srv6
-    from gradwire.network.importers import htsim
+    from gradwire.network.importers import htsim, read
 
     if arguments.format == "srv6":
         return srv6.write(routes)

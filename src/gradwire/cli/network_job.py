@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.errors import NetworkError
@@ -30,7 +29,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
     from gradwire.network.patterns import PATTERNS
 
     names = [pattern.__name__ for pattern in PATTERNS]
-    where = "leaf_spine(4, 4, 4), …, or a file: .toml, .topo, .txt, .json, .yaml"
+    where = "leaf_spine(4, 4, 4), …, or a file: .toml, .topo"
     parser.add_argument("--topology", required=True, metavar="TEXT", help=where)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--traffic", choices=names, default="ring", help="default: ring")
@@ -77,7 +76,7 @@ def topology_asked(arguments: argparse.Namespace) -> Fabric:
 
 def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
     """The flows that were asked for, between so many hosts."""
-    from gradwire.network.importers import htsim
+    from gradwire.network.importers import htsim, read
 
     if arguments.flows is not None:
         text = read(arguments.flows)
@@ -113,21 +112,10 @@ def _bytes(arguments: argparse.Namespace) -> int:
     return round(asked)
 
 
-def read(name: str | Path) -> str:
-    """A file's text. NetworkError if it has none."""
-    try:
-        with open(name, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise NetworkError(
-            f"what is read is a text file that is there; {error}. Correct the name."
-        ) from None
-
-
 def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
     from gradwire.network.demand import in_groups
     from gradwire.network.fabric import count
-    from gradwire.network.importers import tokens
+    from gradwire.network.importers import read, tokens
     from gradwire.network.patterns import PATTERNS
 
     if arguments.tokens is not None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.network_job import placement_of, read
+from gradwire.cli.network_job import placement_of
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def workload_of(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
     """And where its ranks are. NetworkError, PlanError."""
-    from gradwire.network.importers import chakra, parallel
+    from gradwire.network.importers import chakra, parallel, read
     from gradwire.network.parallelism import workload_of
 
     name = Path(arguments.step)

@@ -8,8 +8,9 @@ from gradwire.network.fabric import Fabric
 from gradwire.notation import Notation, name_of
 
 NOTATION = Notation(
-    "topology", "a builder with its numbers", "leaf_spine(4, 4, 4, host_gbps=100)", NetworkError
-)
+    "topology", "a builder with its numbers", "leaf_spine(4, 4, 4, host_gbps=100)", NetworkError,
+    elsewhere={"gradwire-formats": ("infragraph", "ns3")},
+)  # fmt: skip
 
 
 def built(text: str) -> Fabric:

@@ -11,20 +11,19 @@ from gradwire.errors import NetworkError
 from gradwire.families import TOPOLOGIES
 from gradwire.network.built import NOTATION, built
 from gradwire.network.fabric import Fabric
-from gradwire.network.importers import htsim, infragraph, ns3, toml
+from gradwire.network.importers import htsim, toml
 from gradwire.notation import name_of
 
 READERS: dict[str, Callable[[str], Fabric]] = {
-    ".toml": toml.topology, ".topo": htsim.topology, ".txt": ns3.topology,
-    ".json": infragraph.topology, ".yaml": infragraph.topology, ".yml": infragraph.topology,
+    ".toml": toml.topology, ".topo": htsim.topology,
 }  # fmt: skip
 """By the end of a file's name."""
 
 
 def topology_of(text: str) -> Fabric:
     """Of 'leaf_spine(leaves=4, hosts=4, spines=4)', 'fat_tree(…)', 'rail_optimized(…)' or
-    'dual_plane(…)'; or of a file: own TOML, htsim's .topo, ns-3's .txt, InfraGraph's .json or
-    .yaml. NetworkError if it is none."""
+    'dual_plane(…)', or another package's; or of a file: own TOML, htsim's .topo. NetworkError if
+    it is none."""
     reader = READERS.get(Path(text).suffix)
     return built(text) if reader is None or "(" in text else reader(_read(text))
 

@@ -14,10 +14,16 @@ from typing import NoReturn
 
 from gradwire.errors import NetworkError
 from gradwire.network.fabric import Fabric
+from gradwire.network.importers import read
 from gradwire.network.importers.graph import Cable, fabric_of
 
 _RATE = re.compile(r"([\d.]+)([KMGT]?)bps", re.IGNORECASE)
 _UNITS = {"": 1e-9, "k": 1e-6, "m": 1e-3, "g": 1.0, "t": 1e3}
+
+
+def ns3(file: str) -> Fabric:
+    """Of a file. NetworkError if it cannot be read, and as of `topology`."""
+    return topology(read(file))
 
 
 def topology(text: str) -> Fabric:

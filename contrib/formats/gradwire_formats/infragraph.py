@@ -13,10 +13,11 @@ Source: Keysight/infragraph, models/ and docs/.
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
+
+import yaml
 
 from gradwire.document import JSON, Document, Syntax
 from gradwire.errors import NetworkError
@@ -30,6 +31,12 @@ _NIC = "nic"
 _MOST = 1 << 20
 """Cables, and what there is of one kind."""
 Named = Mapping[str, Any]
+
+
+def infragraph(file: str) -> Fabric:
+    """Of a file. NetworkError if it cannot be read, and as of `topology`."""
+    fabric: Fabric = _DOCUMENT.load(file)
+    return fabric
 
 
 def topology(text: str) -> Fabric:
@@ -134,17 +141,7 @@ def _parse(text: str) -> Any:
     try:
         return JSON.parse(text)
     except ValueError:
-        return _yaml(text)
-
-
-def _yaml(text: str) -> Any:
-    try:
-        yaml = importlib.import_module("yaml")
-    except ImportError:
-        raise ValueError(
-            "the document is no JSON, and PyYAML is not installed: run 'pip install "
-            "gradwire[network]', or write it as JSON"
-        ) from None
+        pass
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -1,0 +1,1 @@
+"""Topologies, traffic and paths of other tools, one format a file."""

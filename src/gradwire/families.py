@@ -70,8 +70,13 @@ class Family(Mapping[str, Any]):
     # -- members from outside --------------------------------------------------------------
 
     def takes(self, member: object) -> bool:
-        """Whether it is one of this family, by its class."""
-        return isinstance(member, type) and issubclass(member, self._base)
+        """Whether it is one of this family, by its class or by what it says it returns."""
+        if isinstance(member, type):
+            return not self._is_of_functions and issubclass(member, self.base)
+        if not self._is_of_functions or not inspect.isfunction(member):
+            return False
+        returned = inspect.signature(member).return_annotation
+        return bool(getattr(returned, "__name__", returned) == self.base.__name__)
 
     def add(self, member: Any, package: str = "", name: str = "") -> None:
         """Know a member of somebody else's. package: whose, for errors; "": that of its module.
@@ -123,6 +128,17 @@ class Family(Mapping[str, Any]):
         self._tried.add(member)
         return member
 
+    @cached_property
+    def base(self) -> type:
+        """What members derive from, or return."""
+        base: type = self._package.BASE
+        return base
+
+    @cached_property
+    def own(self) -> dict[str, Any]:
+        """Gradwire's own members by their names."""
+        return {_name_of(member): member for member in self._package.MEMBERS}
+
     # -- inside ----------------------------------------------------------------------------
 
     @cached_property
@@ -130,14 +146,8 @@ class Family(Mapping[str, Any]):
         return import_module(self._home)
 
     @cached_property
-    def own(self) -> dict[str, Any]:
-        """Gradwire's own members by their names."""
-        return {_name_of(member): member for member in self._package.MEMBERS}
-
-    @cached_property
-    def _base(self) -> type:
-        base: type = self._package.BASE
-        return base
+    def _is_of_functions(self) -> bool:
+        return not isinstance(self._package.MEMBERS[0], type)
 
     @cached_property
     def _offers(self) -> dict[str, EntryPoint]:
@@ -172,11 +182,11 @@ class Family(Mapping[str, Any]):
         self.add(member, _package_of(offer), name)
 
     def _broken_rule(self, member: Any, name: str) -> str | None:
-        is_function = not isinstance(self._package.MEMBERS[0], type)
+        is_function = self._is_of_functions
         if is_function and not inspect.isfunction(member):
-            return f"it is a function that returns a {self._base.__name__}"
+            return f"it is a function that returns a {self.base.__name__}"
         if not is_function and not self.takes(member):
-            return f"it is a class that derives from {self._base.__module__}.{self._base.__name__}"
+            return f"it is a class that derives from {self.base.__module__}.{self.base.__name__}"
         if not name.isidentifier() or name != _name_of(member):
             return f"its name is a word, the same as its entry point's; it is {_name_of(member)!r}"
         if is_function:
@@ -194,7 +204,8 @@ FEEDBACK = Family("feedback", "gradwire.feedback", "feedback", StrategyError)
 COLLECTIVES = Family("collectives", "gradwire.collectives", "collective", StrategyError)
 ROUTING = Family("routing", "gradwire.network.routing", "routing scheme", NetworkError)
 TOPOLOGIES = Family("topologies", "gradwire.network.builders", "topology", NetworkError)
-ALL = ROUTING, TOPOLOGIES, COMPRESSORS, FEEDBACK, COLLECTIVES
+EXPORTS = Family("exports", "gradwire.network.written", "format", NetworkError)
+ALL = ROUTING, TOPOLOGIES, EXPORTS, COMPRESSORS, FEEDBACK, COLLECTIVES
 """Those first that do not load torch."""
 
 
@@ -211,7 +222,8 @@ def outsiders(members: Iterable[Any]) -> str:
 
 def register(member: T) -> T:
     """Know a member of one's own, in this process: a compressor, a feedback, a collective, a
-    routing scheme (a class), or a topology (a function that returns a Fabric).
+    routing scheme (a class), a topology (a function that returns a Fabric), or a format of paths
+    (a function of Routes that returns a str).
 
     Returns it, so that it stands above a class. All ranks register the same. A package that others
     install says the same by an entry point (docs/extend.md).

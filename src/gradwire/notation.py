@@ -36,9 +36,11 @@ class Notation:
             self.fail(text, f"it reads '{self.reads}'", self._or_installed(f"'{self.example}'"))
 
     def member(
-        self, text: str, node: ast.expr, family: Mapping[str, Callable[..., Any]], kind: str
-    ) -> Any:
-        """What a name with its parameters makes; the error if the family cannot."""
+        self, text: str, node: ast.expr, family: Mapping[str, Callable[..., Any]], kind: str,
+        *given: Any,
+    ) -> Any:  # fmt: skip
+        """What a name with its parameters makes, after what it is given; the error if the family
+        cannot."""
         name = name_of(node)
         if name is None:
             rule = f"'{ast.unparse(node)}' is no {kind}; it reads '{self.reads}'"
@@ -50,10 +52,10 @@ class Notation:
             self.fail(text, f"'{name}' is no {kind} (there are {known})", hint)
         positional, named = self._arguments(text, node)
         try:
-            return family[name](*positional, **named)
+            return family[name](*given, *positional, **named)
         except TypeError as error:
             reason = str(error).partition(") ")[2] or str(error)
-            instead = f"'{signature(family[name])}'"
+            instead = f"'{signature(family[name], len(given))}'"
             self.fail(text, f"the parameters of '{name}' do not fit: {reason}", instead)
 
     def fail(self, text: object, rule: str, instead: str) -> NoReturn:
@@ -92,9 +94,9 @@ def name_of(node: ast.expr) -> str | None:
     return target.id if isinstance(target, ast.Name) else None
 
 
-def signature(member: Any) -> str:
-    """A member with its parameters, as it is written."""
-    named = inspect.signature(member).parameters.values()
+def signature(member: Any, given: int = 0) -> str:
+    """A member with its parameters, as it is written: without the first, which it is given."""
+    named = list(inspect.signature(member).parameters.values())[given:]
     inside = ", ".join(
         p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in named
     )

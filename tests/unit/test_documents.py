@@ -18,7 +18,7 @@ from gradwire.cli import main as cli
 from gradwire.document import Document
 from gradwire.errors import GradwireError, NetworkError, PlanError
 from gradwire.network import Routes, dual_plane, fat_tree, leaf_spine, route
-from gradwire.network.exports import pins, srv6
+from gradwire.network.exports import pins
 from gradwire.network.fabric import Fabric
 from gradwire.network.importers import parallel, toml
 from gradwire.network.saved import from_json, to_json
@@ -128,7 +128,6 @@ def routes_work(routes: Routes) -> object:
     assert math.isfinite(simulate(routes, "flow"))
     if (routes.path >= -1).all():
         pins.write(routes)
-        srv6.write(routes)
     return routes.link_bytes(), routes.splits, routes.pieces
 
 

@@ -21,9 +21,11 @@ from gradwire.families import COMPRESSORS, FEEDBACK, ROUTING, TOPOLOGIES, Family
 from gradwire.feedback import ErrorFeedback
 from gradwire.network import Flow
 from gradwire.network.fabric import Fabric
+from gradwire.network.routes import Routes
 from gradwire.network.routing import Coloured, Scheme
 from gradwire.network.routing.route import route
 from gradwire.network.topologies import topology_of
+from gradwire.network.written import written
 from gradwire.strategy import Claims, Compressor, Key, Sections, State, StepInfo, Strategy
 
 HEAD = """
@@ -330,3 +332,21 @@ def test_topologies_are_functions(brought: None) -> None:
     assert "two" in TOPOLOGIES
     assert {"coloured", "ef"} <= {*ROUTING, *FEEDBACK}
     assert isinstance(COMPRESSORS["topk"](0.1), Compressor)
+
+
+def count_pieces(routes: Routes, word: str = "pieces") -> str:
+    """How many there are."""
+    return f"{routes.pieces} {word}"
+
+
+def test_formats_are_functions_of_what_they_are_given(brought: None) -> None:
+    assert gradwire.register(count_pieces) is count_pieces
+    routes = route([Flow(0, 2, 1000)], topology_of("leaf_spine(2, 2, 2)"))
+    assert written("count_pieces(word='of them')", routes) == "1 of them"
+    with pytest.raises(NetworkError, match=r"Use 'count_pieces\(word='pieces'\)'\.$"):
+        written("count_pieces(3, 4)", routes)
+
+
+def test_families_of_functions_have_no_classes(brought: None) -> None:
+    for member in (str, Fabric):
+        assert not any(family.takes(member) for family in families.ALL)

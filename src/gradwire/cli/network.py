@@ -9,7 +9,7 @@ ACTIONS = {
     "plan": "schemes side by side, and what to do",
     "simulate": "how long schemes take: the fullest link, fair shares, or every packet",
     "whatif": "what failures, other spines and other places of ranks cost",
-    "export": "paths as HCCL, NCCL, segment routing or htsim read them",
+    "export": "paths as a job, a simulator or another package's format has them",
     "heatmap": "loads of every leaf and uplink, hashed beside planned, as SVG",
 }
 

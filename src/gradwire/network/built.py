@@ -1,9 +1,11 @@
-"""A topology by the text of its builder."""
+"""A topology by the text of its builder; what any family of functions makes of a text."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from gradwire.errors import NetworkError
-from gradwire.families import TOPOLOGIES
+from gradwire.families import TOPOLOGIES, Family
 from gradwire.network.fabric import Fabric
 from gradwire.notation import Notation, name_of
 
@@ -15,12 +17,19 @@ NOTATION = Notation(
 
 def built(text: str) -> Fabric:
     """By a builder."""
-    node = NOTATION.read(text)
-    made = NOTATION.member(text, node, TOPOLOGIES, "builder")
-    if not isinstance(made, Fabric):
+    found: Fabric = called(NOTATION, TOPOLOGIES, text)
+    return found
+
+
+def called(notation: Notation, family: Family, text: str, *given: Any) -> Any:
+    """What a member returns for what it is given, and the parameters in the text."""
+    node = notation.read(text)
+    made = notation.member(text, node, family, family.kind, *given)
+    if not isinstance(made, family.base):
         name = name_of(node) or ""
         raise NetworkError(
-            f"a builder returns a Fabric; '{name}' of {TOPOLOGIES.whose(name)} "
-            f"returned {type(made).__name__}. Tell its authors, or use another."
+            f"{family.kind} '{name}' of {family.whose(name)} returned "
+            f"{type(made).__name__}, and no {family.base.__name__}. Tell its authors, or use "
+            "another."
         )
     return made

@@ -46,6 +46,9 @@ def folder(tmp_path: Path) -> Path:
     job = (ROOT / "examples" / "parallel.toml").read_text(encoding="utf-8")
     (tmp_path / "small.toml").write_text(job.replace("dp = 32", "dp = 4"))
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(document()))
+    ports = {f"{a},{b}": {"0": [61000], "1": [61001]} for a in range(4) for b in range(4)}
+    (tmp_path / "ports.json").write_text(json.dumps(ports))
+    (tmp_path / "hosts.txt").write_text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4")
     (tmp_path / "topology.txt").write_text(PLAIN.replace("6 3 6", "7 3 6"))
     return tmp_path
 
@@ -90,7 +93,40 @@ def test_topologies_are_read(place: Path, folder: Path) -> None:
     assert outs[0] == outs[1]
     assert outs[2] == outs[3]
     assert "none.txt" in errors[4]
-    assert "infragraph, ns3). Use 'ns3'.\n" in errors[5], "nothing else is to be installed"
+    assert "). Use 'ns3'.\n" in errors[5], "nothing else is to be installed"
+
+
+def test_paths_are_written(place: Path, folder: Path) -> None:
+    job = ["--topology", "leaf_spine(2, 2, 2)", "--traffic", "all_to_all", "--bytes", "4000"]
+    plan = ["network", "plan", *job, "--scheme", "coloured", "-o", "routes.json"]
+    export = ["network", "export", "routes.json", "--format"]
+    begins = {
+        "srv6": "# flow from to bytes segments\n1 0 2 1000 fc00:0:0::\n",
+        "nccl": "# Queue pairs", 'ports("ports.json")': "# flow from to bytes port\n",
+        'hccl("hosts.txt", "ports.json")': "10.0.0.1,10.0.0.3=6100",
+    }  # fmt: skip
+    (folder / "few.txt").write_text("10.0.0.1")
+    (folder / "bad.json").write_text("[1]")
+    wrong = {
+        "hccl": "do not fit: missing 2 required positional arguments: 'addresses' and 'ports'. "
+        "Use 'hccl(addresses, ports)'",
+        'hccl("few.txt", "ports.json")': "got 1 for 4 hosts. Add the others to few.txt",
+        'hccl("hosts.txt", "bad.json")': "bad.json) is a table of names; got [1]",
+        'hccl("hosts.txt", "no.json")': "names a readable file",
+        'hccl("no.txt", "ports.json")': "a text file that is there; no.txt",
+        "srv7": "). Use 'srv6'.\n",
+    }
+    asked = [[*export, text, *more] for text in begins for more in ([], ["--json"])]
+    asked += [[*export, text] for text in wrong]
+    found = iter(run(place, folder, plan, *asked)[1:])
+    for text, begin in begins.items():
+        code, out, _ = next(found)
+        assert code == 0
+        assert out.startswith(begin)
+        assert json.loads(next(found)[1]) == {"format": text, "text": out}
+    for said, (code, _, error) in zip(wrong.values(), found):
+        assert code == 2
+        assert said in error
 
 
 @pytest.mark.parametrize("file", sorted((PACKAGE / "gradwire_formats").glob("*.py")))

@@ -80,7 +80,7 @@ def test_a_job_goes_on_in_the_plane_that_is_left(capsys: pytest.CaptureFixture[s
         (["--ranks", "0"], "--ranks is a whole number of at least 1; got 0"),
         (["--per-machine", "65"], "got --per-machine 65 and 64 hosts"),
         (["--seed", "-1"], "seed is a whole number of at least 0; got -1"),
-        (["--topology", "torus(4)"], "'torus' is no builder"),
+        (["--topology", "torus(4)"], "'torus' is no topology"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -200,35 +200,24 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     job = ["--topology", "leaf_spine(2, 2, 2)", "--traffic", "all_to_all", "--bytes", "4000"]
     assert main(["network", "plan", *job, "--scheme", "coloured", "-o", str(routes)]) == 0
     capsys.readouterr()
-    ports = {f"{a},{b}": {"0": [61000], "1": [61001]} for a in range(4) for b in range(4)}
-    (tmp_path / "ports.json").write_text(json.dumps(ports))
-    (tmp_path / "hosts.txt").write_text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4")
-    files = ["--ports", str(tmp_path / "ports.json"), "--addresses", str(tmp_path / "hosts.txt")]
-    begins = {
-        "srv6": "# flow from to", "nccl": "# Queue pairs", "htsim": "Nodes 4\nConnections 12\n",
-        "hccl": "10.0.0.1,10.0.0.3=6100", "ports": "# flow from to bytes port\n1 0 2 1000 6100",
-    }  # fmt: skip
+    begins = {"htsim": "Nodes 4\nConnections 12\n", "pins": '{"format": 1, "hosts": 4, "pairs": '}
+    export = ["network", "export", str(routes)]
     for name, begin in begins.items():
-        more = files if name in ("hccl", "ports") else []
-        assert main(["network", "export", str(routes), "--format", name, *more]) == 0
+        assert main([*export, "--format", name]) == 0
         text = capsys.readouterr().out
         assert text.startswith(begin)
-        assert main(["network", "export", str(routes), "--format", name, *more, "--json"]) == 0
+        assert main([*export, "--format", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == {"format": name, "text": text}
-    (tmp_path / "few.txt").write_text("10.0.0.1")
-    (tmp_path / "bad.json").write_text("[1]")
+    assert main(export) == 0
+    assert capsys.readouterr().out == text, "of pins"
     wrong = {
-        "it needs --ports, and hccl --addresses too": [],
-        "got 1 for 4 hosts": [*files[:3], str(tmp_path / "few.txt")],
-        "bad.json) is a table of names; got [1]": [
-            "--ports",
-            str(tmp_path / "bad.json"),
-            *files[2:],
-        ],
-        "names a readable file": ["--ports", str(tmp_path / "no.json"), *files[2:]],
+        'hccl("a.txt", "b.json")': "(there are pins, htsim). Use one of these; hccl, nccl, ports, "
+        "srv6: pip install gradwire-formats.",
+        "pins(3)": "the parameters of 'pins' do not fit: takes 1 positional argument but 2 were",
+        "pin": "Use 'pins'; hccl",
     }
-    for said, more in wrong.items():
-        assert main(["network", "export", str(routes), "--format", "hccl", *more]) == 2
+    for text, said in wrong.items():
+        assert main([*export, "--format", text]) == 2
         assert said in capsys.readouterr().err
 
 

@@ -1,1 +1,1 @@
-"""Routes as other tools read them, one format a file."""
+"""Routes as jobs read them."""

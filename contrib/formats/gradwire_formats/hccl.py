@@ -14,10 +14,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from gradwire.errors import NetworkError
-from gradwire.network.exports.ports import Ports, taken
+from gradwire.network.importers import read
 from gradwire.network.routes import Routes
+from gradwire_formats.ports import Ports, load, taken
 
 MOST_LINES, MOST_PORTS = 131_072, 32
+
+
+def hccl(routes: Routes, addresses: str, ports: str) -> str:
+    """addresses: a file with the address of every host, a line each. ports: a file as of
+    `ports.load`. NetworkError as of `write`, and for hosts without an address."""
+    found = read(addresses).split()
+    if len(found) < routes.fabric.hosts:
+        raise NetworkError(
+            f"every host has an address; got {len(found)} for {routes.fabric.hosts} hosts. Add "
+            f"the others to {addresses}."
+        )
+    return write(routes, found, load(ports))
 
 
 def write(routes: Routes, addresses: Sequence[str], ports: Ports) -> str:

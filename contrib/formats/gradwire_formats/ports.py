@@ -10,13 +10,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from gradwire.document import Document
 from gradwire.errors import NetworkError
-from gradwire.network.exports import lines
 from gradwire.network.routes import Piece, Routes
+from gradwire.schema import List, Made, Map, Text, Whole, broken
+from gradwire_formats import lines
 
 Ports = Mapping[tuple[int, int], Mapping[int, Sequence[int]]]
 """Of pairs of hosts: source ports by the path that the network's hash gives them."""
 _WHAT = "port"
+
+
+def ports(routes: Routes, file: str) -> str:
+    """file: as of `load`. NetworkError as of `write`."""
+    return write(routes, load(file))
+
+
+def load(file: str) -> Ports:
+    """Of a JSON document, {"0,4": {"2": [61000, …], …}, …}: source ports by pair and path, as a
+    probe found them. NetworkError if it is none."""
+    found: Ports = _DOCUMENT.load(file)
+    return found
 
 
 def write(routes: Routes, ports: Ports) -> str:
@@ -45,3 +59,21 @@ def taken(ports: Ports, pair: tuple[int, int], path: int, many: int) -> list[int
             f"path {path}, and {len(known)} are known. Probe more ports."
         )
     return known[:many]
+
+
+def _pair(text: str) -> tuple[int, ...]:
+    source, _, target = text.partition(",")
+    return _number(source), _number(target)
+
+
+def _number(text: str) -> int:
+    if not text.strip().isdecimal() or len(text) > 9:
+        raise broken("is a whole number", text)
+    return int(text)
+
+
+_DOCUMENT = Document(
+    "a document of ports",
+    Map(Map(List(Whole(0, 65_535)), key=Made(Text(), _number)), key=Made(Text(), _pair)),
+    NetworkError, """Write pairs of hosts, paths and ports, {'0,4': {'2': [61000]}}""",
+)  # fmt: skip

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from demands import FABRICS, groups, permutation
-from exported import of_hccl, of_ports, of_segments
+from exported_formats import of_hccl, of_ports, of_segments
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
 from gradwire.network import Fabric, leaf_spine, route
-from gradwire.network.exports import hccl, nccl, srv6
-from gradwire.network.exports import ports as source_ports
+from gradwire_formats import hccl, nccl, srv6
+from gradwire_formats import ports as source_ports
 
 FABRIC = leaf_spine(4, 4, 3)
 ADDRESSES = [f"10.0.{host // 4}.{host % 4 + 2}" for host in range(16)]

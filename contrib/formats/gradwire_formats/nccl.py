@@ -16,6 +16,11 @@ from gradwire.network.routes import Routes
 _MOST = 128  # queue pairs of a connection
 
 
+def nccl(routes: Routes) -> str:
+    """As `write` says."""
+    return write(routes)
+
+
 def write(routes: Routes) -> str:
     """Lines for a shell, with what they are for. Collective wide: the pair of hosts with the most
     pieces decides."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gradwire.network.exports import lines
 from gradwire.network.routes import Routes
+from gradwire_formats import lines
 
 _WHAT = "segments"
 
@@ -17,6 +17,11 @@ _WHAT = "segments"
 def sid(path: int) -> str:
     """Of a path's number: 16 bits behind a block of the network's own."""
     return f"fc00:0:{path:x}::"
+
+
+def srv6(routes: Routes) -> str:
+    """Segments of `sid`. NetworkError as of `write`."""
+    return write(routes)
 
 
 def write(routes: Routes, segment: Callable[[int], str] = sid) -> str:

@@ -1,5 +1,5 @@
 // Codes of sorted index lists: k indices, strictly ascending in 0 ... n - 1, in a number of bytes
-// that depends on n and k alone. The layouts are in gradwire/kernels/indices.py.
+// that depends on n and k alone. The layouts are in gradwire/kernels/index_codes.py.
 #pragma once
 
 #include <cstddef>

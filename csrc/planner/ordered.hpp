@@ -1,5 +1,5 @@
 // The model of the published planner: every lane is a queue that serves one stage at a time. The
-// rule is in gradwire/planner/ordered.py; the twin in gradwire/kernels/queues.py.
+// rule is in gradwire/planner/ordered.py; the twin in gradwire/kernels/torch/queues.py.
 #pragma once
 
 #include "timeline.hpp"

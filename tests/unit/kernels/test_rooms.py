@@ -1,0 +1,153 @@
+"""The seam: which room works, that rooms are alike, and that nothing else chooses among them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+import pytest
+import torch
+
+import gradwire.kernels.torch as twins
+from gradwire.errors import KernelError
+from gradwire.kernels import cpu, instruction_set, is_finite, native, rooms, use
+from gradwire.kernels.rooms import exact_room_of, room_of
+from gradwire.kernels.table import Room
+
+HOME = "gradwire.kernels"
+MAY_NAME_A_ROOM = {
+    f"{HOME}.rooms",
+    "gradwire.bench.kernels",  # twins are rivals
+    "gradwire.feedback._adam",  # the slow composition is made of a twin's parts
+}
+ROOT = Path(rooms.__file__).parents[1]
+SOURCE = {
+    ".".join(("gradwire", *path.relative_to(ROOT).with_suffix("").parts)): path.read_text("utf-8")
+    for path in sorted(ROOT.rglob("*.py"))
+}
+"""Of each module."""
+FACES = {
+    module
+    for module, text in SOURCE.items()
+    if module.rpartition(".")[0] == HOME and re.search(r"rooms import .*\broom_of\b", text)
+}
+"""Modules that ask for a room."""
+SETS = pytest.mark.parametrize("name", native.available_sets())
+
+
+def elsewhere(device: str, is_meta: bool = False) -> Any:
+    """What `room_of` looks at in a tensor that is not on the CPU."""
+    of = SimpleNamespace(type=device)
+    return SimpleNamespace(is_cpu=False, is_meta=is_meta, device=of, shape=(4,))
+
+
+def test_rooms_have_the_operations_of_the_table_and_no_others() -> None:
+    operations = sorted(name for name in vars(Room) if not name.startswith("_"))
+    assert len(operations) > 40
+    assert sorted(twins.__all__) == operations
+    for room in rooms.ROOMS.values():
+        assert sorted(vars(room)["__all__"]) == operations
+
+
+@pytest.mark.parametrize("room", [cpu, twins], ids=["cpu", "torch"])
+def test_operations_take_and_give_what_the_table_says(room: Any) -> None:
+    """mypy says so, too, but not always if only a file in a room has changed."""
+    for name in room.__all__:
+        asked, own = getattr(Room, name), getattr(room, name)
+        parameters = list(inspect.signature(asked).parameters.values())[1:]
+        inspect.signature(own).bind(
+            *(p for p in parameters if p.kind is p.POSITIONAL_ONLY),
+            **{p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY},
+        )
+        wanted, found = (list(get_type_hints(f).items()) for f in (asked, own))
+        assert dict(wanted)["return"] == dict(found)["return"], name
+        by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
+        assert [dict(wanted)[p] for p in by_place] == [t for _, t in found[: len(by_place)]], name
+
+
+@SETS
+def test_the_cpu_has_its_room_unless_the_twins_are_asked_for(name: str) -> None:
+    with use(name):
+        assert room_of() is (twins if name == native.TWIN else cpu)
+        assert room_of(None, torch.ones(2)) is room_of()
+        assert exact_room_of(torch.ones(2)) is room_of()
+        assert exact_room_of(torch.ones(2).double()) is twins
+
+
+@SETS
+def test_another_device_has_a_room_by_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with use(name):
+        assert room_of(elsewhere("cuda")) is twins
+        third: Any = SimpleNamespace()
+        monkeypatch.setitem(rooms.ROOMS, "cuda", third)
+        assert room_of(elsewhere("cuda")) is (twins if name == native.TWIN else third)
+        assert room_of(None, elsewhere("cuda")) is room_of(elsewhere("cuda"))
+        assert room_of(torch.ones(2)) is room_of()
+
+
+@SETS
+def test_nothing_is_no_room(name: str) -> None:
+    with use(name), pytest.raises(KernelError, match="meta device, which has none"):
+        room_of(torch.ones(2), torch.empty(4, device="meta"))
+
+
+@pytest.mark.parametrize("operation", ["is_finite", "cast"])
+def test_a_face_leaves_the_work_to_the_room(
+    operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def noted(*given: object) -> bool:
+        asked.append(given)
+        return True
+
+    for room in (cpu, twins):
+        monkeypatch.setattr(room, operation, noted)
+    x = torch.full((3,), torch.nan)
+    assert is_finite(x) if operation == "is_finite" else rooms.room_of(x).cast(x, x)
+    assert len(asked) == 1
+    assert asked[0][0] is x
+
+
+def imported(text: str) -> set[str]:
+    """Modules, and what is taken from them, as names in them."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def in_a_room(name: str) -> bool:
+    return re.match(rf"{HOME}\.(cpu|torch)\b", name) is not None
+
+
+def test_nobody_else_names_a_room() -> None:
+    named = {m for m, text in SOURCE.items() if any(map(in_a_room, imported(text)))}
+    assert {m for m in named if not in_a_room(m)} == MAY_NAME_A_ROOM
+
+
+def test_rooms_do_not_know_the_faces() -> None:
+    assert len(FACES) > 15
+    for module in filter(in_a_room, SOURCE):
+        known = {name.rpartition(".")[0] for name in imported(SOURCE[module])}
+        assert not FACES & known, module
+
+
+def test_what_is_in_use_is_known_to_the_seam_and_the_cpus_room() -> None:
+    for module, text in SOURCE.items():
+        if f"{HOME}.native.chosen" in imported(text):
+            assert module.startswith((f"{HOME}.rooms", f"{HOME}.cpu")), module
+
+
+def test_what_is_in_use_is_told() -> None:
+    found = native.core_in_use()
+    assert (found is None) == (instruction_set() == native.TWIN)
+    if found is not None:
+        assert native.SETS[found[1]] == instruction_set()

@@ -205,7 +205,8 @@ COLLECTIVES = Family("collectives", "gradwire.collectives", "collective", Strate
 ROUTING = Family("routing", "gradwire.network.routing", "routing scheme", NetworkError)
 TOPOLOGIES = Family("topologies", "gradwire.network.builders", "topology", NetworkError)
 EXPORTS = Family("exports", "gradwire.network.written", "format", NetworkError)
-ALL = ROUTING, TOPOLOGIES, EXPORTS, COMPRESSORS, FEEDBACK, COLLECTIVES
+TRAFFIC = Family("traffic", "gradwire.network.patterns", "traffic", NetworkError)
+ALL = ROUTING, TOPOLOGIES, TRAFFIC, EXPORTS, COMPRESSORS, FEEDBACK, COLLECTIVES
 """Those first that do not load torch."""
 
 
@@ -222,8 +223,8 @@ def outsiders(members: Iterable[Any]) -> str:
 
 def register(member: T) -> T:
     """Know a member of one's own, in this process: a compressor, a feedback, a collective, a
-    routing scheme (a class), a topology (a function that returns a Fabric), or a format of paths
-    (a function of Routes that returns a str).
+    routing scheme (a class), a topology (a function that returns a Fabric), traffic (one of ranks
+    and bytes that returns Flows), or a format of paths (one of Routes that returns a str).
 
     Returns it, so that it stands above a class. All ranks register the same. A package that others
     install says the same by an entry point (docs/extend.md).

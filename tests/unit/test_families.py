@@ -19,8 +19,10 @@ from gradwire.compressors import Identity
 from gradwire.errors import NetworkError, StrategyError
 from gradwire.families import COMPRESSORS, FEEDBACK, ROUTING, TOPOLOGIES, Family
 from gradwire.feedback import ErrorFeedback
-from gradwire.network import Flow
+from gradwire.network import Flow, Flows
+from gradwire.network.demand import in_groups, pattern_of
 from gradwire.network.fabric import Fabric
+from gradwire.network.patterns import ring
 from gradwire.network.routes import Routes
 from gradwire.network.routing import Coloured, Scheme
 from gradwire.network.routing.route import route
@@ -345,6 +347,18 @@ def test_formats_are_functions_of_what_they_are_given(brought: None) -> None:
     assert written("count_pieces(word='of them')", routes) == "1 of them"
     with pytest.raises(NetworkError, match=r"Use 'count_pieces\(word='pieces'\)'\.$"):
         written("count_pieces(3, 4)", routes)
+
+
+def to_the_first(ranks: int, bytes: int, times: int = 1) -> Flows:
+    """All ranks send to rank 0."""
+    return Flows.of([(rank, 0, bytes * times, 0) for rank in range(1, ranks)])
+
+
+def test_traffic_is_of_ranks_and_bytes(brought: None) -> None:
+    gradwire.register(to_the_first)
+    assert pattern_of("to_the_first(2)")(3, 5) == Flows([1, 2], [0, 0], 10)
+    assert in_groups(pattern_of("to_the_first"), 4, 2, 5) == Flows([1, 3], [0, 2], 5)
+    assert pattern_of("ring")(4, 8) == ring(4, 8)
 
 
 def test_families_of_functions_have_no_classes(brought: None) -> None:

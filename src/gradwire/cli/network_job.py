@@ -26,26 +26,24 @@ class Job(NamedTuple):
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Declare them. Returns the group of those that exclude each other: what is sent."""
-    from gradwire.network.patterns import PATTERNS
+    from gradwire.network.patterns import MEMBERS
 
-    names = [pattern.__name__ for pattern in PATTERNS]
+    names = ", ".join(pattern.__name__ for pattern in MEMBERS)
     where = "leaf_spine(4, 4, 4), …, or a file: .toml, .topo"
     parser.add_argument("--topology", required=True, metavar="TEXT", help=where)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--traffic", choices=names, default="ring", help="default: ring")
+    known = f"{names}, or another package's; default: ring"
+    what.add_argument("--traffic", metavar="TEXT", default="ring", help=known)
     strategy = "how a gradient of --bytes in fp32 would travel, instead of traffic"
     what.add_argument("--strategy", metavar="TEXT", help=strategy)
     matrix = "flows of an htsim connection matrix (.cm), instead of traffic"
     what.add_argument("--flows", metavar="FILE", help=matrix)
-    tokens = "of each rank to each expert, a line a rank, instead of traffic"
-    what.add_argument("--tokens", metavar="FILE", help=tokens)
     size = "of the collective; default: 25e6"
     parser.add_argument("--bytes", type=float, default=25e6, help=size)
     groups = "traffic of so many ranks among themselves, all groups at once; default: of all"
     parser.add_argument("--groups-of", type=int, metavar="N", help=groups)
     density = "of a rank's gradient, for strategies that send what is not zero"
     parser.add_argument("--density", type=float, metavar="X", help=density)
-    parser.add_argument("--token-bytes", type=int, default=8192, metavar="N", help="default: 8192")
     parser.add_argument("--ranks", type=int, help="default: one on every host")
     machine = "ranks that reach each other without the network; default: 1"
     parser.add_argument("--per-machine", type=int, default=1, metavar="N", help=machine)
@@ -83,7 +81,7 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
         if htsim.starts(text):
             print(f"{arguments.flows}: all start together here, not by 'start'", file=sys.stderr)
         return htsim.flows(text)
-    if arguments.groups_of and (arguments.strategy or arguments.tokens):
+    if arguments.groups_of and arguments.strategy:
         raise NetworkError(
             f"groups are of --traffic; got --groups-of {arguments.groups_of} beside another "
             "demand. Leave one out."
@@ -113,18 +111,13 @@ def _bytes(arguments: argparse.Namespace) -> int:
 
 
 def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
-    from gradwire.network.demand import in_groups
+    from gradwire.network.demand import in_groups, pattern_of
     from gradwire.network.fabric import count
-    from gradwire.network.importers import read, tokens
-    from gradwire.network.patterns import PATTERNS
 
-    if arguments.tokens is not None:
-        return tokens.flows(read(arguments.tokens), arguments.token_bytes)
-    pattern = next(p for p in PATTERNS if p.__name__ == arguments.traffic)
     ranks = _ranks(arguments, hosts)
     each = ranks if arguments.groups_of is None else count("--groups-of", arguments.groups_of)
     equal = -(-_bytes(arguments) // each) * each
-    return in_groups(pattern, ranks, each, equal)
+    return in_groups(pattern_of(arguments.traffic), ranks, each, equal)
 
 
 def _ranks(arguments: argparse.Namespace, hosts: int) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from gradwire.errors import NetworkError
+from gradwire.families import TRAFFIC
+from gradwire.network.built import called
 from gradwire.network.fabric import count
 from gradwire.network.flows import Flows, joined
 from gradwire.network.patterns import (
@@ -19,8 +22,14 @@ from gradwire.network.patterns import (
     scatter,
 )
 from gradwire.network.placement import Placement
+from gradwire.notation import Notation
 
 Pattern = Callable[[int, int], Flows]
+
+NOTATION = Notation(
+    "traffic", "a pattern, or a reader with its file", "ring", NetworkError,
+    elsewhere={"gradwire-formats": ("tokens",)},
+)  # fmt: skip
 
 ALGORITHMS: dict[str, Pattern] = {
     "all_reduce": ring, "all_gather": ring_gather, "reduce_scatter": ring_scatter,
@@ -80,6 +89,12 @@ def flows_between(
         parts += own
         step = max((int(flows.step.max()) + 1 for flows in own if len(flows)), default=step)
     return joined(parts)
+
+
+def pattern_of(text: str) -> Pattern:
+    """A pattern, or traffic of another package with its parameters. It raises NetworkError when it
+    is called, if it is none."""
+    return partial(called, NOTATION, TRAFFIC, text)
 
 
 def in_groups(pattern: Pattern, ranks: int, each: int, bytes: int) -> Flows:

@@ -49,6 +49,8 @@ def folder(tmp_path: Path) -> Path:
     ports = {f"{a},{b}": {"0": [61000], "1": [61001]} for a in range(4) for b in range(4)}
     (tmp_path / "ports.json").write_text(json.dumps(ports))
     (tmp_path / "hosts.txt").write_text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4")
+    rows = "\n".join(" ".join(str(7 * a + b) for b in range(32)) for a in range(16))
+    (tmp_path / "tokens.txt").write_text(rows)
     (tmp_path / "topology.txt").write_text(PLAIN.replace("6 3 6", "7 3 6"))
     return tmp_path
 
@@ -94,6 +96,22 @@ def test_topologies_are_read(place: Path, folder: Path) -> None:
     assert outs[2] == outs[3]
     assert "none.txt" in errors[4]
     assert "). Use 'ns3'.\n" in errors[5], "nothing else is to be installed"
+
+
+def test_traffic_is_read(place: Path, folder: Path) -> None:
+    plan = ["network", "plan", "--json", "--topology", "leaf_spine(4, 4, 4)", "--traffic"]
+    tokens = "tokens('tokens.txt', token_bytes=4096)"
+    found = run(
+        place, folder, [*plan, tokens], [*plan, "tokens('tokens.txt', 1, 2)"],
+        [*plan, tokens, "--groups-of", "4"], [*plan, "tokens('none.txt')"],
+    )  # fmt: skip
+    told = json.loads(found[0][1])
+    assert {"wrap", "lpt"} <= {row["scheme"] for row in told["rows"]}
+    assert "min_split" in {one["scheme"] for one in told["refused"]}, "of unequal sizes"
+    assert [code for code, _, _ in found] == [0, 2, 2, 2]
+    assert "Use 'tokens(file, token_bytes=8192)'" in found[1][2]
+    assert "tokens of rank 15, and there are 4 ranks" in found[2][2]
+    assert "Correct the name" in found[3][2]
 
 
 def test_paths_are_written(place: Path, folder: Path) -> None:

@@ -80,6 +80,7 @@ def test_a_job_goes_on_in_the_plane_that_is_left(capsys: pytest.CaptureFixture[s
         (["--ranks", "0"], "--ranks is a whole number of at least 1; got 0"),
         (["--per-machine", "65"], "got --per-machine 65 and 64 hosts"),
         (["--seed", "-1"], "seed is a whole number of at least 0; got -1"),
+        (["--traffic", "rung"], "Use 'ring'; tokens: pip install gradwire-formats."),
         (["--topology", "torus(4)"], "'torus' is no topology"),
     ],
 )

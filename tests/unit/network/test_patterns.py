@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gradwire.errors import NetworkError
 from gradwire.network import Flows, leaf_spine, route
 from gradwire.network.patterns import (
-    PATTERNS,
+    MEMBERS,
     all_to_all,
     direct,
     double_tree,
@@ -38,7 +38,7 @@ def received(flows: Flows, ranks: int) -> list[int]:
     return np.bincount(flows.dst, flows.bytes, ranks).astype(int).tolist()
 
 
-@given(st.sampled_from(PATTERNS), RANKS, BYTES)
+@given(st.sampled_from(MEMBERS), RANKS, BYTES)
 def test_flows_are_between_ranks(pattern: Pattern, ranks: int, bytes: int) -> None:
     flows = pattern(ranks, bytes)
     assert len(flows) == 0 or max(flows.src.max(), flows.dst.max()) < ranks
@@ -116,7 +116,7 @@ def test_gather_and_scatter_are_each_others_reverse() -> None:
     assert received(there, 5) == [28, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("pattern", MEMBERS, ids=lambda p: p.__name__)
 def test_no_ranks_or_bytes_are_refused(pattern: Pattern) -> None:
     for ranks, bytes, name in ((0, 1, "ranks"), (2, 0, "bytes"), (2, 1.5, "bytes")):
         with pytest.raises(NetworkError, match=f"{name} is a whole number of at least 1"):

@@ -1,9 +1,10 @@
 """Who sends how much to whom in a collective, one file each.
 
 A pattern is a function of ranks and bytes that gives `Flows` between ranks 0 to ranks - 1; the
-`Placement` says on which hosts they are.
+`Placement` says on which hosts they are. One of another package may have parameters of its own.
 """
 
+from gradwire.network.flows import Flows
 from gradwire.network.patterns.all_to_all import all_to_all
 from gradwire.network.patterns.direct import direct
 from gradwire.network.patterns.double_tree import double_tree
@@ -13,12 +14,13 @@ from gradwire.network.patterns.pairwise import pairwise
 from gradwire.network.patterns.ring import ring, ring_gather, ring_scatter
 from gradwire.network.patterns.scatter import scatter
 
-PATTERNS = (
+BASE = Flows
+MEMBERS = (
     ring, ring_scatter, ring_gather, halving_doubling, double_tree, direct, all_to_all, pairwise,
     gather, scatter,
 )  # fmt: skip
 
 __all__ = [
-    "PATTERNS", "all_to_all", "direct", "double_tree", "gather", "halving_doubling", "pairwise",
-    "ring", "ring_gather", "ring_scatter", "scatter",
+    "BASE", "MEMBERS", "all_to_all", "direct", "double_tree", "gather", "halving_doubling",
+    "pairwise", "ring", "ring_gather", "ring_scatter", "scatter",
 ]  # fmt: skip

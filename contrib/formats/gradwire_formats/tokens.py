@@ -15,9 +15,23 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.network.fabric import count
 from gradwire.network.flows import Flows
+from gradwire.network.importers import read
 from gradwire.network.patterns.parts import all_pairs, steps
 
 _MOST = 1 << 40  # of a rank's tokens to an expert
+
+
+def tokens(ranks: int, bytes: int, file: str, token_bytes: int = 8192) -> Flows:
+    """Of a file, whatever `bytes` is. NetworkError if it cannot be read, as of `flows`, and for
+    tokens of more ranks than there are."""
+    found = flows(read(file), token_bytes)
+    last = int(found.dst.max(initial=-1))  # who sends is sent back to
+    if last >= ranks:
+        raise NetworkError(
+            f"every line is a rank; {file} has tokens of rank {last}, and there are {ranks} "
+            "ranks. Use more, or leave out lines."
+        )
+    return found
 
 
 def flows(text: str, token_bytes: int) -> Flows:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from gradwire.cli.main import main
 from gradwire.errors import NetworkError
 from gradwire.network import Flow
-from gradwire.network.importers.tokens import flows
+from gradwire_formats.tokens import flows, tokens
 
 TEXT = """# two ranks, two experts each
 1, 2, 3, 0
@@ -50,13 +48,13 @@ def test_tokens_have_bytes() -> None:
         flows(TEXT, 0)
 
 
-def test_the_command_plans_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_of_so_many_ranks(tmp_path: Path) -> None:
     file = tmp_path / "tokens.txt"
-    file.write_text("\n".join(" ".join(str(7 * a + b) for b in range(32)) for a in range(16)))
-    job = ["--topology", "leaf_spine(4, 4, 4)", "--tokens", str(file), "--token-bytes", "4096"]
-    assert main(["network", "plan", *job, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {"wrap", "lpt"} <= {row["scheme"] for row in told["rows"]}
-    assert "min_split" in {one["scheme"] for one in told["refused"]}, "of unequal sizes"
-    assert main(["network", "plan", *job[:2], "--tokens", str(tmp_path / "none.txt")]) == 2
-    assert "Correct the name" in capsys.readouterr().err
+    file.write_text(TEXT)
+    for ranks in (2, 3):
+        assert tokens(ranks, 5, str(file), token_bytes=100) == flows(TEXT, 100)
+    assert tokens(2, 5, str(file)) == flows(TEXT, 8192)
+    with pytest.raises(NetworkError, match="tokens of rank 1, and there are 1 ranks"):
+        tokens(1, 5, str(file))
+    with pytest.raises(NetworkError, match="Correct the name"):
+        tokens(2, 5, str(tmp_path / "none.txt"))

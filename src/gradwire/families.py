@@ -206,7 +206,8 @@ ROUTING = Family("routing", "gradwire.network.routing", "routing scheme", Networ
 TOPOLOGIES = Family("topologies", "gradwire.network.builders", "topology", NetworkError)
 EXPORTS = Family("exports", "gradwire.network.written", "format", NetworkError)
 TRAFFIC = Family("traffic", "gradwire.network.patterns", "traffic", NetworkError)
-ALL = ROUTING, TOPOLOGIES, TRAFFIC, EXPORTS, COMPRESSORS, FEEDBACK, COLLECTIVES
+STEPS = Family("steps", "gradwire.network.importers.parallel", "step", NetworkError)
+ALL = ROUTING, TOPOLOGIES, TRAFFIC, STEPS, EXPORTS, COMPRESSORS, FEEDBACK, COLLECTIVES
 """Those first that do not load torch."""
 
 
@@ -224,7 +225,8 @@ def outsiders(members: Iterable[Any]) -> str:
 def register(member: T) -> T:
     """Know a member of one's own, in this process: a compressor, a feedback, a collective, a
     routing scheme (a class), a topology (a function that returns a Fabric), traffic (one of ranks
-    and bytes that returns Flows), or a format of paths (one of Routes that returns a str).
+    and bytes that returns Flows), a step (one that returns a Workload), or a format of paths (one
+    of Routes that returns a str).
 
     Returns it, so that it stands above a class. All ranks register the same. A package that others
     install says the same by an entry point (docs/extend.md).

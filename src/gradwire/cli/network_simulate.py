@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     demand = add_job_arguments(parser)
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
     what = (
-        "a whole step instead: a plan (.json), a parallel job (.toml), a folder of Chakra traces"
+        "a whole step instead: a plan (.json), a parallel job (.toml), or another package's step"
     )
-    demand.add_argument("--step", metavar="PATH", help=what)
+    demand.add_argument("--step", metavar="TEXT", help=what)
     parser.add_argument("--profile", metavar="FILE", help="of the job whose plan --step is")
     engines = ("static", "flow", "packet")
     parser.add_argument("--engine", choices=engines, default="flow", help="default: flow")

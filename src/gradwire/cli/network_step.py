@@ -1,4 +1,4 @@
-"""What `gradwire network simulate --step` names: a plan, a parallel job, or traces."""
+"""What `gradwire network simulate --step` names: a plan, a parallel job, or another step."""
 
 from __future__ import annotations
 
@@ -17,21 +17,12 @@ if TYPE_CHECKING:
 
 def workload_of(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
     """And where its ranks are. NetworkError, PlanError."""
-    from gradwire.network.importers import chakra, parallel, read
-    from gradwire.network.parallelism import workload_of
+    from gradwire.network.importers.parallel import step_of
 
-    name = Path(arguments.step)
-    if name.suffix == ".json":
+    text, end = arguments.step, Path(arguments.step).suffix
+    if end == ".json":
         return _of_plan(arguments, topology)
-    if name.suffix == ".toml":
-        made = workload_of(parallel.job(read(arguments.step)))
-    elif name.is_dir():
-        made = chakra.workload(name)
-    else:
-        raise NetworkError(
-            "a step is a plan (.json), a parallel job (.toml) or a folder of Chakra traces (.et); "
-            f"got {arguments.step}. Correct the name."
-        )
+    made = step_of(f"parallel({text!r})" if end == ".toml" else text)
     return made, _placed(arguments, topology, made.ranks)
 
 

@@ -13,6 +13,7 @@ import yaml
 from doc_pages import blocks, commands
 from doc_run import SMALLER
 from test_docstrings import undocumented
+from test_formats_chakra import collective, compute, trace
 from test_formats_topologies import PLAIN, document
 
 from wheels import installed
@@ -51,6 +52,10 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "hosts.txt").write_text("10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4")
     rows = "\n".join(" ".join(str(7 * a + b) for b in range(32)) for a in range(16))
     (tmp_path / "tokens.txt").write_text(rows)
+    (tmp_path / "traces").mkdir()
+    for rank in range(4):
+        own = trace(compute(1), collective(2, 1), compute(3, 2))
+        (tmp_path / "traces" / f"job.{rank}.et").write_bytes(own)
     (tmp_path / "topology.txt").write_text(PLAIN.replace("6 3 6", "7 3 6"))
     return tmp_path
 
@@ -112,6 +117,21 @@ def test_traffic_is_read(place: Path, folder: Path) -> None:
     assert "Use 'tokens(file, token_bytes=8192)'" in found[1][2]
     assert "tokens of rank 15, and there are 4 ranks" in found[2][2]
     assert "Correct the name" in found[3][2]
+
+
+def test_steps_are_read(place: Path, folder: Path) -> None:
+    """Of 4 MB that each of four ranks brings, at a byte each nanosecond, amid two milliseconds."""
+    network = ["--topology", "leaf_spine(2, 2, 2, host_gbps=8)", "--scheme", "coloured"]
+    simulate = ["network", "simulate", "--json", "--tolerance", "0", *network, "--step"]
+    texts = ('chakra("traces")', 'chakra("none")', "chakra(4)", "parallel('small.toml')")
+    found = run(place, folder, *([*simulate, text] for text in texts))
+    told = json.loads(found[0][1])
+    assert told["least"] == pytest.approx(0.002)
+    assert told["rows"][0]["seconds"] == pytest.approx(0.008)
+    assert [code for code, _, _ in found] == [0, 2, 2, 2]
+    assert "none has none. Name the folder" in found[1][2]
+    assert "Use 'chakra(folder)'" in found[2][2]
+    assert "every rank has a host; got 128 ranks for 4" in found[3][2]
 
 
 def test_paths_are_written(place: Path, folder: Path) -> None:

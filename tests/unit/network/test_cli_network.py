@@ -276,7 +276,8 @@ def test_a_step_of_a_parallel_job(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--step", "nothing"], "a step is a plan (.json), a parallel job (.toml) or a folder"),
+        (["--step", "nothing"], "Use one of these; chakra: pip install gradwire-formats."),
+        (["--step", "my/traces/"], "'a plan (.json), a parallel job (.toml), or a reader with"),
         (["--step", "job.toml"], "a text file that is there"),
         (["--step", "plan.json"], "--profile is missing"),
         (["--step", "x.toml", "--engine", "packet"], "by fair shares; got --engine packet"),

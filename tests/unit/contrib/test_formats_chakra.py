@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
 from gradwire.network import leaf_spine
-from gradwire.network.importers import chakra
-from gradwire.network.importers.chakra import COLLECTIVE, COMPUTE, RECEIVE, SEND
+from gradwire_formats import chakra
+from gradwire_formats.chakra import COLLECTIVE, COMPUTE, RECEIVE, SEND
 
 FOUR = leaf_spine(2, 2, 2, host_gbps=8)  # 1 byte each nanosecond
 WRITTEN = bytes.fromhex(
@@ -54,7 +54,7 @@ def trace(*nodes: bytes) -> bytes:
 def seconds(folder: Path, *ranks: bytes) -> float:
     for rank, data in enumerate(ranks):
         (folder / f"job.{rank}.et").write_bytes(data)
-    return chakra.workload(folder).seconds(FOUR, tolerance=0.0)
+    return chakra.chakra(str(folder)).seconds(FOUR, tolerance=0.0)
 
 
 def compute(id: int, *after: int, micros: int = 1000, cpu: int = 0) -> bytes:

@@ -22,9 +22,9 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.network.demand import Pattern
 from gradwire.network.flows import Flows
-from gradwire.network.importers.protobuf import fields, messages, numbers, signed
 from gradwire.network.patterns import gather, pairwise, ring, ring_gather, ring_scatter, scatter
 from gradwire.network.workload import Workload
+from gradwire_formats.protobuf import fields, messages, numbers, signed
 
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 BARRIER = 9
@@ -60,6 +60,11 @@ class _Call(NamedTuple):
     bytes: int
     begin: int
     end: int
+
+
+def chakra(folder: str) -> Workload:
+    """As `workload`."""
+    return workload(folder)
 
 
 def workload(folder: str | Path) -> Workload:

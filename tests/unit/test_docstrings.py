@@ -13,11 +13,14 @@ from source import FILES
 
 CPP = ("core", "core_streams", "core_planner")
 """What the extension offers, declared function by function; the C++ says what each does."""
+ROOMS = ("gradwire.kernels.cpu", "gradwire.kernels.torch")
+"""Their operations are those of `kernels.table.Room`, which says what each does."""
 MODULES = [
     module
     for module in FILES
     if not any(part.startswith("_") for part in module.split("."))
     and module.split(".")[-1] not in CPP
+    and not module.startswith(ROOMS)
     and not module.endswith("integrations.ray")  # which is large, and not installed
 ]
 

@@ -70,6 +70,7 @@ class Jobs:
         return self.ready.numel()
 
     def lists(self) -> Lists:
+        """As the twin reads them."""
         return Lists(
             self.ready.tolist(), self.option.tolist(), self.stage.tolist(), self.lane.tolist(),
             self.seconds.tolist(),

@@ -11,12 +11,8 @@ from gradwire.kernels.tensors import pointer
 class NativeKept:
     """Blocks of old velocity and residual, in the extension's memory."""
 
-    def __init__(self) -> None:
-        self._native: NativeJournal = chosen.core.Journal()
-
-    def address(self) -> int:
-        """Where the extension finds it."""
-        return self._native.address()
+    def __init__(self, native: NativeJournal) -> None:
+        self._native = native
 
     def elements(self) -> int:
         return self._native.elements()
@@ -33,6 +29,6 @@ def begun(journal: Journal | None) -> int:
     if journal is None:
         return 0
     journal.clear()
-    kept = NativeKept()
-    journal.keep(kept)
-    return kept.address()
+    native = chosen.core.Journal()
+    journal.keep(NativeKept(native))
+    return native.address()

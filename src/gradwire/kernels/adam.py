@@ -30,13 +30,13 @@ def adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> b
     g: (n,) fp32, bf16 or fp16. moments, v: (n,) fp32, updated. An element of which something would
     not be finite keeps all three. Raises KernelError.
     """
-    _check(g, moments, v, how)
+    how = _checked(g, moments, v, how)
     return room_of(g).adam(g, moments, v, how)
 
 
 def undo_adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> None:
     """Take a step back, to rounding. Raises KernelError."""
-    _check(g, moments, v, how)
+    how = _checked(g, moments, v, how)
     room_of(g).undo_adam(g, moments, v, how)
 
 
@@ -49,7 +49,7 @@ def adam_codes(
     Formats with one scale in all take the three one after the other. Returns whether all was
     finite. Raises KernelError.
     """
-    _check(g, moments, v, how)
+    how = _checked(g, moments, v, how)
     check_noise(noise)
     check_codes(form, g.numel(), codes, scales)
     if form.one_scale:
@@ -60,10 +60,12 @@ def adam_codes(
     return room_of(g).adam_codes(form, g, moments, v, how, codes, scales, noise)
 
 
-def _check(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> None:
+def _checked(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> AdamStep:
+    """The numbers as fp64: a whole one may be larger than a torch scalar."""
     check_float("gradient", g)
     for name, x in (("first moment", moments[0]), ("second moment", moments[1]), ("v", v)):
         check_buffer(name, x, torch.float32, g.numel())
         check_same_device(g, **{name: x})
     for name, number in zip(AdamStep._fields, how):
         finite_number(name, number)
+    return AdamStep._make(map(float, how))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from coded import FORMATS, NOISE, SIZES, buffers
+from in_torch import in_torch
 from samples import DTYPES, same
 
 from gradwire.errors import KernelError
@@ -47,6 +48,15 @@ def test_a_step_as_twin(dtype: torch.dtype, how: AdamStep) -> None:
         undo_adam(g, (m, q), v, how)
         undo_adam_twin(g, wanted[:2], wanted[2], how)
         assert all(map(same, (m, q, v), wanted)), n
+
+
+def test_large_whole_numbers_count_as_real_ones() -> None:
+    how = HOWS[0]._replace(rest2=2**70)
+    g, (m, q, v) = drawn(100)
+    wanted = copies((m, q, v))
+    assert adam(g, (m, q), v, how)
+    assert in_torch(adam)(g, wanted[:2], wanted[2], how)
+    assert all(map(same, (m, q, v), wanted))
 
 
 @pytest.mark.parametrize("how", HOWS[:2], ids=range(2))

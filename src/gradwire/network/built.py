@@ -11,7 +11,7 @@ from gradwire.notation import Notation, name_of
 
 NOTATION = Notation(
     "topology", "a builder with its numbers", "leaf_spine(4, 4, 4, host_gbps=100)", NetworkError,
-    elsewhere={"gradwire-formats": ("infragraph", "ns3")},
+    elsewhere={"./contrib/formats": ("infragraph", "ns3")},
 )  # fmt: skip
 
 

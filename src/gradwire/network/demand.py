@@ -28,7 +28,7 @@ Pattern = Callable[[int, int], Flows]
 
 NOTATION = Notation(
     "traffic", "a pattern, or a reader with its file", "ring", NetworkError,
-    elsewhere={"gradwire-formats": ("tokens",)},
+    elsewhere={"./contrib/formats": ("tokens",)},
 )  # fmt: skip
 
 ALGORITHMS: dict[str, Pattern] = {

@@ -12,7 +12,7 @@ from gradwire.notation import Notation
 
 NOTATION = Notation(
     "format", "a format with its parameters", "pins", NetworkError,
-    elsewhere={"gradwire-formats": ("hccl", "nccl", "ports", "srv6")},
+    elsewhere={"./contrib/formats": ("hccl", "nccl", "ports", "srv6")},
 )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def test_a_job_goes_on_in_the_plane_that_is_left(capsys: pytest.CaptureFixture[s
         (["--ranks", "0"], "--ranks is a whole number of at least 1; got 0"),
         (["--per-machine", "65"], "got --per-machine 65 and 64 hosts"),
         (["--seed", "-1"], "seed is a whole number of at least 0; got -1"),
-        (["--traffic", "rung"], "Use 'ring'; tokens: pip install gradwire-formats."),
+        (["--traffic", "rung"], "Use 'ring'; tokens: pip install ./contrib/formats."),
         (["--topology", "torus(4)"], "'torus' is no topology"),
     ],
 )
@@ -213,7 +213,7 @@ def test_paths_are_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == text, "of pins"
     wrong = {
         'hccl("a.txt", "b.json")': "(there are pins, htsim). Use one of these; hccl, nccl, ports, "
-        "srv6: pip install gradwire-formats.",
+        "srv6: pip install ./contrib/formats.",
         "pins(3)": "the parameters of 'pins' do not fit: takes 1 positional argument but 2 were",
         "pin": "Use 'pins'; hccl",
     }
@@ -276,7 +276,7 @@ def test_a_step_of_a_parallel_job(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--step", "nothing"], "Use one of these; chakra: pip install gradwire-formats."),
+        (["--step", "nothing"], "Use one of these; chakra: pip install ./contrib/formats."),
         (["--step", "my/traces/"], "'a plan (.json), a parallel job (.toml), or a reader with"),
         (["--step", "job.toml"], "a text file that is there"),
         (["--step", "plan.json"], "--profile is missing"),

@@ -23,7 +23,7 @@ from gradwire.notation import Notation
 
 NOTATION = Notation(
     "step", "a plan (.json), a parallel job (.toml), or a reader with its file",
-    "parallel('job.toml')", NetworkError, elsewhere={"gradwire-formats": ("chakra",)},
+    "parallel('job.toml')", NetworkError, elsewhere={"./contrib/formats": ("chakra",)},
 )  # fmt: skip
 
 

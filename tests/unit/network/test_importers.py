@@ -279,5 +279,7 @@ def test_files_are_known_by_their_end(tmp_path: Path) -> None:
     "text", ["cluster.yaml", "/tmp/cluster.yaml", "here/cluster.json", "infragraph('x.yaml')"]
 )
 def test_who_reads_other_formats_is_said(text: str) -> None:
-    with pytest.raises(NetworkError, match=r"; infragraph, ns3: pip install \./contrib/formats\.$"):
+    with pytest.raises(
+        NetworkError, match=r"; infragraph, ns3: pip install \./contrib/formats\.$"
+    ):
         topology_of(text)

@@ -38,7 +38,8 @@ SECOND = {
 
 
 class Task(NamedTuple):
-    """at: of "compress" and "decompress" a device; of moves the group, "" for all."""
+    """One task of a path. at: of "compress" and "decompress" a device; of moves the group, "" for
+    all."""
 
     name: str
     at: str = ""

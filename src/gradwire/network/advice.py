@@ -37,9 +37,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Advice:
-    """For one demand on one topology. recommended: a scheme, or None: leave paths to hashes.
-    refused: schemes that are not for these flows, and why. test: how to see on the cluster whether
-    the verdict is right."""
+    """Advice for one demand on one topology. recommended: a scheme, or None: leave paths to
+    hashes. refused: schemes that are not for these flows, and why. test: how to see on the cluster
+    whether the verdict is right."""
 
     bounds: Bounds
     rows: tuple[Row, ...]

@@ -16,7 +16,7 @@ _FITS = 1 << 62
 
 
 def numbers(values: Sequence[int]) -> Amounts:
-    """Of these."""
+    """The amounts of these numbers."""
     fits = all(-_FITS < value < _FITS for value in values)
     return np.array(values, np.int64 if fits else object)
 
@@ -46,7 +46,7 @@ def reduced(amount: Amounts, unit: int) -> tuple[Amounts, int]:
 
 
 def as_bytes(amount: Amounts, unit: int) -> Reals:
-    """As near as floating-point numbers are."""
+    """The amounts in bytes, as near as floating-point numbers are."""
     if amount.dtype != object and unit < _FITS:
         return amount / unit
     return np.array([int(value) / unit for value in amount], np.float64)

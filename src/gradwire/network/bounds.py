@@ -33,7 +33,8 @@ class Bounds:
 
 
 def bounds(flows: Flows, topology: Fabric) -> Bounds:
-    """Of all flows. Spraying reaches it where links are equal and none failed."""
+    """Bounds on the time of all flows. Spraying reaches it where links are equal and none
+    failed."""
     topology.refuse_others(flows)
     steps, step = np.unique(flows.step, return_inverse=True)
     hosts = _longest(len(steps), [
@@ -51,7 +52,7 @@ def bounds(flows: Flows, topology: Fabric) -> Bounds:
 
 
 def _crossing(flows: Flows, step: Ints, part_of: Ints, up: Ints, down: Ints) -> list[Reals]:
-    """Of flows between parts: out of one, and into the other."""
+    """Amounts of flows between parts: out of one, and into the other."""
     far = part_of[flows.src] != part_of[flows.dst]
     size, when = flows.bytes[far], step[far]
     return [
@@ -71,7 +72,7 @@ def _seconds(step: Ints, place: Ints, bytes: Ints, rates: Ints) -> Reals:
 
 
 def _longest(steps: int, parts: list[Reals]) -> Reals:
-    """Of each step, over all places of all parts."""
+    """The longest time of each step, over all places of all parts."""
     found = np.zeros(steps)
     for own in parts:
         if own.size:

@@ -16,7 +16,7 @@ NOTATION = Notation(
 
 
 def built(text: str) -> Fabric:
-    """By a builder."""
+    """Build a topology by its builder."""
     found: Fabric = called(NOTATION, TOPOLOGIES, text)
     return found
 

@@ -29,7 +29,8 @@ _MOST_PLACES = 1 << 28  # of 40 bytes
 
 
 class Side(NamedTuple):
-    """Of a bipartite graph: the vertex of each edge, from 0, and the group of each vertex."""
+    """One side of a bipartite graph: the vertex of each edge, from 0, and the group of each
+    vertex."""
 
     vertex: Numbers
     group: Numbers
@@ -38,7 +39,8 @@ class Side(NamedTuple):
     def of(
         vertex: Sequence[int] | NDArray[np.integer], group: Sequence[int] | NDArray[np.integer]
     ) -> Side:
-        """Of any whole numbers; NetworkError for a vertex that is in no group."""
+        """Number vertices that are any whole numbers; NetworkError for a vertex that is in no
+        group."""
         groups = whole("groups of vertices", group, _MOST_GROUPS)
         own = whole("vertices", vertex, len(groups))
         return Side(own.astype(np.int32), groups.astype(np.int32))
@@ -50,7 +52,7 @@ class Side(NamedTuple):
         return Side.of(own, np.zeros(int(own.max(initial=-1)) + 1, np.int64))
 
     def some(self, edges: NDArray[np.integer]) -> Side:
-        """Of these edges."""
+        """The side of these edges alone."""
         return Side(self.vertex[edges], self.group)
 
 

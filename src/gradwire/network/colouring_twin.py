@@ -52,7 +52,7 @@ def _give(
 
 
 def _chunks(vertex: NDArray[np.int32], size: int) -> list[int]:
-    """Of each edge, the chunk of its vertex: numbered as they are begun."""
+    """The chunk of each edge at its vertex: numbered as they are begun."""
     current: dict[int, tuple[int, int]] = {}  # of each vertex: its chunk, and how full it is
     begun, found = 0, list[int]()
     for v in vertex.tolist():

@@ -43,11 +43,11 @@ class MoveLike(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the kind of move."""
+        """The name of the kind of move."""
 
     @property
     def bytes(self) -> int:
-        """Of the data that the rank brings."""
+        """Bytes of the data that the rank brings."""
 
     @property
     def group(self) -> str:
@@ -55,14 +55,14 @@ class MoveLike(Protocol):
 
     @property
     def to(self) -> Sequence[tuple[int, int]]:
-        """Of an exchange: which ranks get how many bytes."""
+        """Which ranks get how many bytes, of an exchange."""
 
 
 def flows_of(
     moves: Sequence[Sequence[MoveLike]], placement: Placement,
     algorithms: Mapping[str, Pattern] | None = None,
 ) -> Flows:  # fmt: skip
-    """Of every rank's moves, between hosts; one move after the other, each in its steps.
+    """The flows of every rank's moves, between hosts; one move after the other, each in its steps.
 
     NetworkError as of `flows_between`.
     """
@@ -73,7 +73,7 @@ def flows_between(
     moves: Sequence[Sequence[MoveLike]], placement: Placement,
     algorithms: Mapping[str, Pattern] | None = None,
 ) -> Flows:  # fmt: skip
-    """As `flows_of`, between ranks.
+    """The same as `flows_of`, between ranks.
 
     moves: of each rank, or one row if all do the same. algorithms: patterns by names of moves,
     instead of `ALGORITHMS`, for example {"all_reduce": halving_doubling}. "node" is the ranks of a
@@ -131,7 +131,7 @@ def _fitting(
 def _of_move(
     turn: Sequence[MoveLike], placement: Placement, known: Mapping[str, Pattern]
 ) -> Iterator[Flows]:
-    """Between ranks of the world."""
+    """The flows of one move, between ranks of the world."""
     first = turn[0]
     for ranks in _groups(first.group, placement):
         if first.name == "exchange":

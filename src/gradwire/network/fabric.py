@@ -316,8 +316,8 @@ def evenly(
     pods: int, leaves: int, hosts: int, uplinks: int, named: Callable[[int], tuple[str, int]],
     host_rate: int, rate: int, *, cores: int = 0, core_rate: int = 0, planes: int = 1,
 ) -> Fabric:  # fmt: skip
-    """As many leaves in every pod, hosts and uplinks at every leaf, uplinks in every plane, and
-    one rate for all links of a tier. named: the switch and the cable of each uplink."""
+    """A fabric with as many leaves in every pod, hosts and uplinks at every leaf, uplinks in every
+    plane, and one rate for all links of a tier. named: the switch and the cable of each uplink."""
     low, high = pods * leaves * uplinks, pods * uplinks * cores
     count("uplinks of a leaf", uplinks, 1, _MOST_UPLINKS)
     count("links of a fabric", 2 * (pods * leaves * hosts * planes + low + high), 0, _MOST_LINKS)

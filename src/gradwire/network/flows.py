@@ -49,7 +49,7 @@ class Flows:
 
     @staticmethod
     def of(flows: Flows | Iterable[Flow | tuple[int, ...]]) -> Flows:
-        """Of single flows, or of tuples of a flow's first three or all four fields."""
+        """Gather single flows, or tuples of a flow's first three or all four fields."""
         if isinstance(flows, Flows):
             return flows
         try:

@@ -21,7 +21,7 @@ _CELL, _GAP, _TEXT, _MOST = 9, 28, 13, 64  # pixels; leaves that are drawn at mo
 
 
 def heatmap(routes: Mapping[str, Routes]) -> str:
-    """Of routes on one fabric, by name, side by side. Where there are more than 64 leaves, those
+    """Draw routes on one fabric, by name, side by side. Where there are more than 64 leaves, those
     with the fullest links are drawn."""
     loads = {name: _loads(own) for name, own in routes.items()}
     fullest = max((float(load.max(initial=0)) for load in loads.values()), default=0.0)

@@ -21,7 +21,7 @@ _AT_ONCE = 1 << 22  # paths
 
 
 class Loads(NamedTuple):
-    """On every link, in the order of `fabric.links`: amount, in 1/unit bytes."""
+    """The load of every link, in the order of `fabric.links`: amount, in 1/unit bytes."""
 
     amount: Ints
     unit: int
@@ -40,7 +40,8 @@ def loads(
     fabric: Fabric, source: Ints, target: Ints, path: Ints, amount: Ints, unit: int,
     spread: NDArray[np.bool_],
 ) -> Loads:  # fmt: skip
-    """Of pieces between leaves, by a path each, or spread; amounts in 1/unit bytes."""
+    """Add up the loads of pieces between leaves, by a path each, or spread; amounts in 1/unit
+    bytes."""
     shared = list(_spreads(fabric, source[spread], target[spread], amount[spread]))
     finer = math.lcm(1, *{int(w) for s in shared for w in np.unique(s.weights.sum(1))})
     kind = np.int64 if int(amount.sum(dtype=np.float64)) * finer < EXACT else object

@@ -81,7 +81,7 @@ def core() -> NetworkCore | None:
 
 
 def columns(*given: Ints) -> list[Ints]:
-    """As the extension reads them: keep them until it is done."""
+    """Columns as the extension reads them: keep them until it is done."""
     return [np.ascontiguousarray(column, np.int64) for column in given]
 
 

@@ -20,8 +20,8 @@ from gradwire.network.flows import Flows
 
 
 class Shares(NamedTuple):
-    """Of pairs of leaves, the part of their bytes by each path, [pairs, paths]; seconds: of the
-    link between switches that is done last."""
+    """Says of pairs of leaves the part of their bytes by each path, [pairs, paths]; seconds: of
+    the link between switches that is done last."""
 
     source: Ints
     target: Ints
@@ -30,7 +30,7 @@ class Shares(NamedTuple):
 
 
 def best_shares(flows: Flows, topology: Fabric) -> Shares:
-    """Of flows that start together, and leave their leaf."""
+    """The best shares of flows that start together, and leave their leaf."""
     leaf = topology.leaf_of
     ends, which = topology.pairs(leaf[flows.src], leaf[flows.dst])
     sums = np.zeros(len(ends[0]))

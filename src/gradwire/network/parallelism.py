@@ -89,7 +89,8 @@ def workload_of(job: Parallelism) -> Workload:
 
 
 def connections(job: Parallelism) -> Flows:
-    """Between ranks, one flow each; its step says what it is: FORWARD, BACKWARD, RING."""
+    """The connections between ranks, one flow each; its step says what it is: FORWARD, BACKWARD,
+    RING."""
     replica, stage, t = _grid(job, job.pp - 1)
     here, there = job.rank(replica, stage, t), job.rank(replica, stage + 1, t)
     replica, stage, t = _grid(job, job.pp if job.dp > 1 else 0)

@@ -44,7 +44,8 @@ class Placement:
 
     @staticmethod
     def shuffled(ranks: int, seed: int, per_machine: int = 1) -> Placement:
-        """As a scheduler may hand out machines: in any order, ranks of a machine together."""
+        """Place ranks as a scheduler may hand out machines: in any order, ranks of a machine
+        together."""
         count("seed", seed, 0)
         machines = -(-ranks // per_machine)
         order = np.random.default_rng(seed).permutation(machines).tolist()
@@ -57,7 +58,8 @@ class Placement:
         return len(self.host)
 
     def of(self, ranks: Sequence[int]) -> Placement:
-        """Of some ranks, which are then 0, 1, …; NetworkError for one that is not there."""
+        """The placement of some ranks, which are then 0, 1, …; NetworkError for one that is not
+        there."""
         unknown = [r for r in ranks if not 0 <= r < self.ranks]
         if unknown:
             raise NetworkError(

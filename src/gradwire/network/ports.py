@@ -21,8 +21,8 @@ def all_rates(fabric: Fabric) -> Ints:
 def ports(
     fabric: Fabric, flows: Flows, flow: Ints, path: Ints, amount: Reals
 ) -> tuple[Reals, Reals]:
-    """Of pieces of flows: bytes that hosts send and receive, [hosts, ports] each. What stays
-    below a leaf is shared by ports as fast as they are."""
+    """Add up, of pieces of flows, the bytes that hosts send and receive, [hosts, ports] each. What
+    stays below a leaf is shared by ports as fast as they are."""
     found = np.zeros((2, *fabric.host_up.shape))
     source, target = flows.src[flow], flows.dst[flow]
     share = port_shares(fabric, source, target, path) * amount[:, None]
@@ -32,7 +32,7 @@ def ports(
 
 
 def port_shares(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> Reals:
-    """Of each piece, the part by each port."""
+    """The part of each piece by each port."""
     if fabric.planes == 1:
         return np.ones((len(path), 1))
     leaf = fabric.leaf_of

@@ -66,7 +66,7 @@ class Routes:
     # -- loads -----------------------------------------------------------------------------
 
     def link_bytes(self) -> dict[Link, Amount]:
-        """Of every directed link between switches, in the order of `fabric.links`: exact."""
+        """Bytes of every directed link between switches, in the order of `fabric.links`: exact."""
         loaded = (amount(int(n), self.loads.unit) for n in self.loads.amount)
         return dict(zip(self.fabric.links, loaded))
 
@@ -77,8 +77,8 @@ class Routes:
 
     @cached_property
     def fabric_seconds(self) -> float:
-        """Until the last link between switches is done, if all are busy from the start, of each
-        step, added up."""
+        """Seconds until the last link between switches is done, if all are busy from the start, of
+        each step, added up."""
         fabric = self.fabric
         return sum(_longest(as_bytes(*own.loads), fabric.rates) for own in self._steps)
 
@@ -98,7 +98,7 @@ class Routes:
 
     @cached_property
     def loads(self) -> Loads:
-        """Of every link, as columns."""
+        """The loads of every link, as columns."""
         between = self.path != BELOW
         source, target = self._leaves
         return loads(
@@ -123,7 +123,7 @@ class Routes:
 
     @property
     def _leaves(self) -> tuple[Ints, Ints]:
-        """Of each piece."""
+        """The two leaves of each piece."""
         leaf_of = self.fabric.leaf_of
         return leaf_of[self.flows.src[self.flow]], leaf_of[self.flows.dst[self.flow]]
 

@@ -48,8 +48,8 @@ def workload_of(
     buckets: Iterable[BucketLike], placement: Placement, backward_seconds: float = 0.0,
     algorithms: Mapping[str, Pattern] | None = None,
 ) -> Workload:  # fmt: skip
-    """From the start of backward until all buckets are in place and backward, which lasts as long
-    at least, is over. A lane takes its buckets in their order. algorithms: as of
+    """The workload from the start of backward until all buckets are in place and backward, which
+    lasts as long at least, is over. A lane takes its buckets in their order. algorithms: as of
     `demand.flows_of`. NetworkError as of `demand.flows_of`."""
     ranks = placement.ranks
     workload, lanes = Workload(ranks), dict[int, Ints]()

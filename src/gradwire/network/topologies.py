@@ -21,15 +21,15 @@ READERS: dict[str, Callable[[str], Fabric]] = {
 
 
 def topology_of(text: str) -> Fabric:
-    """Of 'leaf_spine(leaves=4, hosts=4, spines=4)', 'fat_tree(…)', 'rail_optimized(…)' or
-    'dual_plane(…)', or another package's; or of a file: own TOML, htsim's .topo. NetworkError if
-    it is none."""
+    """Read a topology: 'leaf_spine(leaves=4, hosts=4, spines=4)', 'fat_tree(…)',
+    'rail_optimized(…)' or 'dual_plane(…)', or another package's; or of a file: own TOML, htsim's
+    .topo. NetworkError if it is none."""
     reader = READERS.get(Path(text).suffix)
     return built(text) if reader is None or "(" in text else reader(_read(text))
 
 
 def latency_ns_of(text: str) -> float | None:
-    """Of every link, where a file says it; NetworkError if it says several."""
+    """The latency of every link, where a file says it; NetworkError if it says several."""
     is_topo = Path(text).suffix == ".topo" and "(" not in text
     return htsim.latency_ns(_read(text)) if is_topo else None
 

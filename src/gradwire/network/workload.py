@@ -33,8 +33,8 @@ _MOST = 1 << 24  # ranks, and rows that are added at once
 
 
 class Workload:
-    """Of ranks 0 to ranks - 1. Rows are numbered as they are added. NetworkError for ranks, rows
-    and connections that are not there, and for seconds and bytes that are none."""
+    """A workload of ranks 0 to ranks - 1. Rows are numbered as they are added. NetworkError for
+    ranks, rows and connections that are not there, and for seconds and bytes that are none."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.rows = count("ranks", ranks, most=_MOST), 0
@@ -128,7 +128,7 @@ class Workload:
         self, topology: Fabric, placement: Placement | None = None,
         scheme: str | Scheme = "coloured", *, tolerance: float = 0.01, seed: int = 0,
     ) -> float:  # fmt: skip
-        """Until all is done. placement: by default rank r on host r. tolerance: as of
+        """Seconds until all is done. placement: by default rank r on host r. tolerance: as of
         `engines.maxmin.run`. NetworkError as of `route`, and for tasks that wait for each
         other."""
         where = placement or Placement.in_order(self.ranks)
@@ -136,8 +136,8 @@ class Workload:
         return float(times.end.max(initial=0.0))
 
     def work_seconds(self) -> float:
-        """Of the longest chain of work, with messages that take no time. NetworkError for what
-        waits for each other."""
+        """Seconds of the longest chain of work, with messages that take no time. NetworkError for
+        what waits for each other."""
         rows, none = self.rows, np.zeros(0, np.int64)
         before, after = np.concatenate(self._before), np.concatenate(self._after)
         order = np.argsort(before, kind="stable")
@@ -148,7 +148,7 @@ class Workload:
         return float(run(alone).end.max(initial=0.0))
 
     def connections(self) -> Flows:
-        """Between ranks. Steps: of those that are routed together."""
+        """The connections between ranks. Steps: of those that are routed together."""
         return joined(self._connections)
 
     def transfers(
@@ -201,7 +201,8 @@ class Workload:
 
 
 class _Pieces(NamedTuple):
-    """Of connections, in their order: [start[i] : start[i + 1]] are those of connection i.
+    """The pieces of connections, in their order: [start[i] : start[i + 1]] are those of connection
+    i.
 
     part: of its bytes. What stays on its machine is one piece of none.
     """

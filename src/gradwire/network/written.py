@@ -17,7 +17,7 @@ NOTATION = Notation(
 
 
 def pins(routes: Routes) -> str:
-    """For gradwire.attach(…, planes=…): a rule for each pair of hosts."""
+    """Write rules for gradwire.attach(…, planes=…): a rule for each pair of hosts."""
     return write(routes).to_json()
 
 
@@ -30,6 +30,6 @@ BASE, MEMBERS = str, (pins, htsim)
 
 
 def written(text: str, routes: Routes) -> str:
-    """Of a format. NetworkError if it is none, or cannot say these paths."""
+    """Write routes in a format. NetworkError if it is none, or cannot say these paths."""
     found: str = called(NOTATION, EXPORTS, text, routes)
     return found

@@ -172,7 +172,8 @@ class InPlaceEncoder(Encoder):
             journal.clear()
 
     def _clipped(self, x: Tensor, info: StepInfo) -> tuple[Tensor, StepInfo]:
-        """Where there is a gain too, clipping is a rounding of its own, as in the composition."""
+        """Clip first where there is a gain, too: clipping is a rounding of its own, as in the
+        composition."""
         if self.recurrence.gain == 1.0 or info.clip_scale == 1.0:
             return x, info
         return x.float() * info.clip_scale, info._replace(clip_scale=1.0)

@@ -91,7 +91,8 @@ class HierarchicalContext(BucketContext):
         super().end(skipped)
 
     def _leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """Of the machine's mean, the part that this rank owns; and what other members keep."""
+        """What waits of the part of the machine's mean that this rank owns; and what other members
+        keep."""
         per_node = self._machines.per_node
         if per_node == 1:
             return super()._leftover(i, n, state)
@@ -173,7 +174,7 @@ class BucketMachineSums(MachineSums):
             self._damaged_across(error)
 
     def _damaged_across(self, error: PayloadError) -> None:
-        """To be told inside the machine before this rank stops."""
+        """Remember damage, to be told inside the machine before this rank stops."""
         self._well = False
         if self._shards.damage is None:
             ranks = ", ".join(map(str, self._cross.ranks))
@@ -195,7 +196,7 @@ class BucketMachineSums(MachineSums):
             context.commit(finite=False)
 
     def leftover(self, i: int, state: State) -> Tensor | None:
-        """Of the mean of this rank's part of parameter i."""
+        """What waits of the mean of this rank's part of parameter i."""
         return self._crossing._leftover(i, self._crossing.bucket.sizes[i], state)
 
     def end(self, skipped: bool) -> None:

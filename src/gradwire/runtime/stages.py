@@ -68,7 +68,7 @@ class StagedContext(BucketContext):
         super()._spoil()
 
     def _leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """At every site, of a mean; ranks that know the same all add their share."""
+        """What waits at every site, of a mean; ranks that know the same all add their share."""
         total = None
         sites = (k for k, task in enumerate(self._plan.path.tasks) if task.name == "compress")
         for number, key in zip(sites, ("residual", *LATER_RESIDUALS)):

@@ -15,7 +15,7 @@ from gradwire.network.routes import Routes
 
 
 def flow_seconds(routes: Routes, tolerance: float) -> float:
-    """Until the last flow has arrived, if links are shared fairly."""
+    """Seconds until the last flow has arrived, if links are shared fairly."""
     if not len(routes.flow):
         return 0.0
     return float(run(transfers_of(routes), tolerance).end.max())
@@ -78,8 +78,8 @@ def uses_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Int
 
 
 def _barriers(step: Ints) -> tuple[int, Rows]:
-    """Between steps, which do not fall: how many barriers come after the transfers, and which
-    transfers and barriers follow which."""
+    """Barriers between steps, which do not fall: how many barriers come after the transfers, and
+    which transfers and barriers follow which."""
     n = len(step)
     number = np.unique(step, return_inverse=True)[1]
     barriers = int(number.max(initial=0))

@@ -187,7 +187,7 @@ def _by_port(routes: Routes) -> tuple[Ints, Ints, Ints]:
 
 
 def _whole_bytes(routes: Routes) -> Ints:
-    """Of pieces: together a flow's bytes, each within one of its part."""
+    """Whole bytes of pieces: together a flow's bytes, each within one of its part."""
     order = np.argsort(routes.flow, kind="stable")
     is_large = max(routes.unit, routes.amount.astype(np.float64).sum()) >= 1 << 62
     kind = object if is_large else routes.amount.dtype

@@ -134,7 +134,8 @@ class _Engine:
         self.events = self.dropped = self.marked = self.pushed = self.emitted = 0
 
     def push(self, time: int, queue: int, item: _Packet | _Notice) -> None:
-        """Of equal times the queue with the smaller number, and in it what came first."""
+        """Add an event; of equal times the queue with the smaller number, and in it what came
+        first."""
         self.pushed += 1
         heapq.heappush(self.heap, (time, queue, self.pushed, item))
 
@@ -263,7 +264,7 @@ class _Engine:
         return self.how.repath and is_pinned and int(self.all.counts[one]) > 1
 
     def way(self, one: int, path: int) -> tuple[int, int, int]:
-        """Of a host to a leaf."""
+        """The way of a host to a leaf."""
         leaf = int(self.fabric.leaf_of[self.all.target[one]])
         return int(self.all.source[one]), leaf, path
 
@@ -293,7 +294,7 @@ class _Engine:
     # -- links -----------------------------------------------------------------------------
 
     def links(self, one: int, path: int) -> tuple[int, ...]:
-        """From host to host."""
+        """The links from host to host."""
         fabric, ports = self.fabric, self.fabric.host_up.shape[1]
         source, target = int(self.all.source[one]), int(self.all.target[one])
         a, b = int(fabric.leaf_of[source]), int(fabric.leaf_of[target])

@@ -22,7 +22,7 @@ class Rows(NamedTuple):
 
     @staticmethod
     def of(row: Ints, value: Ints, rows: int) -> Rows:
-        """Of values and the row of each, which does not fall."""
+        """Make rows of values and of the row of each, which does not fall."""
         start = np.zeros(rows + 1, np.int64)
         np.cumsum(np.bincount(row, minlength=rows), out=start[1:])
         return Rows(start, np.ascontiguousarray(value, np.int64))

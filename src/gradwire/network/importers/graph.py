@@ -17,7 +17,7 @@ from gradwire.network.fabric import Fabric, rate
 
 
 class Cable(NamedTuple):
-    """Between two nodes, of gbps each way."""
+    """A cable between two nodes, of gbps each way."""
 
     one: str
     other: str

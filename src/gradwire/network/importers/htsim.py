@@ -31,7 +31,7 @@ _CONNECTION = re.compile(r"([0-9]+)->([0-9]+)((?:\s+\w+\s+\S+)*)")
 
 
 def topology(text: str) -> Fabric:
-    """Of a `.topo` file, two or three tiers. Latencies (see `latency_ns`) and queues are not a
+    """Read a `.topo` file of two or three tiers. Latencies (see `latency_ns`) and queues are not a
     fabric's: what the packet engine is told. NetworkError with the line for what cannot be
     read."""
     shape, tiers = _keys(text)
@@ -63,8 +63,9 @@ def topology(text: str) -> Fabric:
 
 
 def latency_ns(text: str) -> float | None:
-    """Of every link of a `.topo` file, None: it says none. NetworkError if it is not the same for
-    all, or switches have one of their own, which packets of `engines.packet` do not meet."""
+    """The latency of every link of a `.topo` file, None: it says none. NetworkError if it is not
+    the same for all, or switches have one of their own, which packets of `engines.packet` do not
+    meet."""
     tiers = _keys(text)[1].values()
     found = {tier["downlink_latency_ns"] for tier in tiers if "downlink_latency_ns" in tier}
     switches = max((tier.get("switch_latency_ns", 0.0) for tier in tiers), default=0.0)
@@ -83,7 +84,7 @@ def starts(text: str) -> bool:
 
 
 def flows(text: str) -> Flows:
-    """Of a `.cm` file: connections in its order. What begins by a trigger is in the step after
+    """Read a `.cm` file: connections in its order. What begins by a trigger is in the step after
     the connection that pulls it; all others start together, whatever their `start` says.
     NetworkError with the line for what cannot be read."""
     rows, pulled_in = list[tuple[int, int, int, int]](), dict[str, int]()
@@ -134,7 +135,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
-    """Of the whole, and of each tier."""
+    """The settings of the whole, and of each tier."""
     shape: dict[str, float] = {}
     tiers: dict[int, dict[str, float]] = {}
     own = shape

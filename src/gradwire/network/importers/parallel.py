@@ -41,6 +41,6 @@ BASE, MEMBERS = Workload, (parallel,)
 
 
 def step_of(text: str) -> Workload:
-    """By a reader: `parallel`, or another package's. NetworkError if it is none."""
+    """Read a step by a reader: `parallel`, or another package's. NetworkError if it is none."""
     found: Workload = called(NOTATION, STEPS, text)
     return found

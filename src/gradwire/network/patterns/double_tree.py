@@ -26,7 +26,7 @@ def double_tree(ranks: int, bytes: int) -> Flows:
 
 
 def _parent(rank: int, ranks: int) -> int:
-    """In a tree in which odd ranks are leaves, and rank 0 the root; -1 of it."""
+    """The parent in a tree in which odd ranks are leaves, and rank 0 the root; -1 of it."""
     if rank == 0:
         return -1
     low = rank & -rank

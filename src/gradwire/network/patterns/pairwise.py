@@ -9,7 +9,7 @@ from gradwire.network.patterns.parts import checked, parts, steps
 
 
 def pairwise(ranks: int, bytes: int) -> Flows:
-    """In step k everyone sends to the rank k + 1 after it; bytes: what each rank has."""
+    """Everyone sends, in step k, to the rank k + 1 after it; bytes: what each rank has."""
     checked(ranks, bytes)
     rank, sizes = np.arange(ranks), parts(bytes, ranks)
     return steps(

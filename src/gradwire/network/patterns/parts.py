@@ -18,7 +18,7 @@ def checked(ranks: int, bytes: int) -> None:
 
 
 def parts(bytes: int, ranks: int) -> Ints:
-    """As even as whole bytes can be: the first ones have one more."""
+    """Cut bytes as evenly as whole bytes can be: the first ones have one more."""
     least, more = divmod(bytes, ranks)
     return least + (np.arange(ranks) < more)
 
@@ -31,7 +31,8 @@ def all_pairs(ranks: int) -> tuple[Ints, Ints]:
 
 
 def steps(rows: Iterable[tuple[Ints, Ints, Ints]]) -> Flows:
-    """Of source, target and bytes of each step; without those of no bytes, or to oneself."""
+    """Make flows of source, target and bytes of each step; without those of no bytes, or to
+    oneself."""
     made = list(rows)
     if not made:
         return Flows.of([])

@@ -58,7 +58,7 @@ class Ethereal(Scheme):
 
 
 def _turns(crossing: Crossing, dice: np.random.Generator) -> tuple[Ints, Ints]:
-    """Of each flow its place among those from the same host to the same leaf, in any order, and
+    """Number each flow among those from the same host to the same leaf, in any order, and
     how many those are. NetworkError if their sizes differ by more than a hundredth."""
     sizes, source = (c[crossing.which] for c in (crossing.flows.bytes, crossing.flows.src))
     found = np.unique(source * crossing.fabric.leaves + crossing.target, return_inverse=True)

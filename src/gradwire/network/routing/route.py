@@ -52,7 +52,7 @@ def route(
 
 
 def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes:
-    """By the scheme; one of another package is not taken at its word."""
+    """Route by the scheme; one of another package is not taken at its word."""
     whose = ROUTING.whose(scheme.name)
     if whose is None:
         return scheme.route(topology, flows, seed)
@@ -83,7 +83,8 @@ def _wrong_routes(routes: Any, flows: Flows) -> str | None:
 
 
 def scheme_of(scheme: str | Scheme) -> Scheme:
-    """Of its text: 'ecmp_k(8)', 'spray(order="rotating")'. NetworkError if it is none."""
+    """Read a scheme from its text: 'ecmp_k(8)', 'spray(order="rotating")'. NetworkError if it is
+    none."""
     if isinstance(scheme, Scheme):
         return scheme
     made: Scheme = NOTATION.member(scheme, NOTATION.read(scheme), ROUTING, "scheme")

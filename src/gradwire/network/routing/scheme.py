@@ -34,7 +34,7 @@ class Usable(NamedTuple):
     pair: Ints | None = None
 
     def path(self, flow: Ints, number: Ints) -> Ints:
-        """Of flows, the usable path with a number from 0."""
+        """The usable path of flows with a number from 0."""
         if self.table is None or self.pair is None:
             return number
         return self.table[self.pair[flow], number]
@@ -70,13 +70,13 @@ class Crossing:
 
     @property
     def sides(self) -> tuple[Side, Side]:
-        """As edges between leaves, grouped by pods."""
+        """Both sides, as edges between leaves, grouped by pods."""
         pods = self.fabric.pod_of
         return Side.of(self.source, pods), Side.of(self.target, pods)
 
     @property
     def sizes(self) -> Ints:
-        """In bytes."""
+        """The size of each, in bytes."""
         return self.flows.bytes[self.which]
 
     @cached_property
@@ -100,7 +100,7 @@ class Crossing:
         return self.cut(np.arange(len(self.which)), path, self.sizes, 1)
 
     def hashed(self, parts: int, seed: int) -> Routes:
-        """In so many equal parts each, every one by a random usable path."""
+        """Route in so many equal parts each, every one by a random usable path."""
         one = np.repeat(np.arange(len(self.which)), parts)
         counts = self.usable.counts[one]
         path = self.usable.path(one, pick(draws(seed, len(one)), counts))
@@ -143,7 +143,7 @@ class Crossing:
 
 
 def refuse_unequal(crossing: Crossing, one: int, other: int) -> NoReturn:
-    """Of the flows that leave their leaf, two that should have the same size."""
+    """Refuse two of the flows that leave their leaf, which should have the same size."""
     first, second = crossing.flows[crossing.which[sorted((one, other))]]
     raise NetworkError(
         f"flows that share paths equally are of one size; got {first.bytes} bytes from "

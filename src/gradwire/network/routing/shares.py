@@ -65,7 +65,7 @@ def _needed(
     chosen: NDArray[np.bool_], left: NDArray[np.int32], right: NDArray[np.int32],
     degrees: list[Ints], most: int,
 ) -> NDArray[np.bool_]:  # fmt: skip
-    """Of chosen edges those without which a vertex would have more than `most` others."""
+    """The chosen edges without which a vertex would have more than `most` others."""
     needed = chosen.copy()
     others = [
         (degree - np.bincount(vertex[chosen], minlength=len(degree))).tolist()

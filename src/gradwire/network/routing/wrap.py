@@ -122,7 +122,7 @@ def wrapped(line: Ints, sizes: Ints, shares: Ints, first: Ints, least: int = 0) 
 
 
 def _snapped(bounds: Any, starts: Any, size: Any, least: Any) -> Any:
-    """Where things may be cut: at their ends, or at whole multiples of the least, so that no
+    """Find where things may be cut: at their ends, or at whole multiples of the least, so that no
     part is smaller."""
     thing = np.searchsorted(starts, bounds, "right") - 1
     at, whole, step = bounds - starts[thing], size[thing], np.maximum(least, 1)[:, None]

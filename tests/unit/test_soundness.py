@@ -15,7 +15,7 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.soundness import SoundnessWarning, update_rule
 from gradwire.strategy import Strategy
 from gradwire.training.advice import advise, instead
-from gradwire.training.recommend import _share, frontier, with_moments_of
+from gradwire.training.recommend import frontier, with_moments_of
 from gradwire.warmup import Warmup
 
 WEIGHTS = [torch.nn.Parameter(torch.zeros(3, 3))]
@@ -65,15 +65,15 @@ def test_what_is_as_good_as_exact_is_sound_with_all(text: str, optimizer: str) -
         ('lloyd(1)+adam | alltoall(means="qsgd(4)")', ("unsound", "sound", "unsound")),
         (
             'lloyd(2)+muon(turns=4, rest="qsgd(4) | alltoall") | alltoall',
-            ("unsound", "unsound", "unsound"),
+            ("unsound", "unsound", "sound"),
         ),
         (
             'lloyd(2)+muon(turns=2, rest="qsgd(4) | alltoall") | allgather',
-            ("unsound", "unsound", "unknown"),
+            ("unsound", "unsound", "sound"),
         ),
         (
             'lloyd(2)+muon(turns=8, rest="qsgd(4) | alltoall") | alltoall',
-            ("unsound", "unsound", "unsound"),
+            ("unsound", "unsound", "unknown"),
         ),
         ("lloyd(2)+muon(turns=4) | alltoall", ("unsound", "unsound", "unknown")),
         ("lloyd(2)+muon | alltoall", ("unsound", "unsound", "sound")),
@@ -193,7 +193,8 @@ def test_moments_are_kept_by_the_optimizer_s_numbers() -> None:
 
 def test_what_is_named_instead_works_beside_the_optimizer_as_it_is() -> None:
     p = [torch.nn.Parameter(torch.zeros(9, 9))]
-    assert instead(gradwire.optim.Muon(p), 4).startswith("'lloyd(2)+muon | alltoall', ")
+    turns = 'lloyd(2)+muon(rest="qsgd | alltoall", turns=4) | alltoall'
+    assert instead(gradwire.optim.Muon(p), 4).startswith(f"'{turns}', ")
     for other in (torch.optim.AdamW(p), torch.optim.Muon(p), "muon"):
         said = Strategy.parse(instead(other, 4).split("'")[1])
         assert said.feedback is None
@@ -207,9 +208,12 @@ def test_a_warm_up_counts() -> None:
 
 
 def test_turns_and_a_finer_beginning_count() -> None:
-    assert _share("lloyd(2)+muon(turns=4) | alltoall", 4) == pytest.approx(
-        _share("lloyd(2)+muon | alltoall", 4) / 4
+    known = {str(strategy): times for strategy, times in frontier("muon")}
+    every, fourth = (
+        known["lloyd(2)+muon(beta2=0.99) | alltoall"],
+        known['lloyd(2)+muon(beta2=0.99, rest="qsgd | alltoall", turns=4) | alltoall'],
     )
+    assert fourth == pytest.approx(4 * every)
     known = {str(strategy): times for strategy, times in frontier("adamw")}
     found = known["lloyd(1)+adam(beta2=0.99) | allgather"]  # 3 of 4 payloads, 48 bits in fp32
     assert found == pytest.approx(48 / (3 * (0.9 * 1.0625 + 0.1 * 2.0625)), rel=0.01)

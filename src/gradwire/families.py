@@ -89,12 +89,12 @@ class Family(Mapping[str, Any]):
         name = name or _name_of(member)
         rule = self._broken_rule(member, name)
         if rule is None and name in self.own:
-            rule = f"its name is its own, and gradwire has {_article(self.kind)} '{name}'"
+            rule = f"its name is its own, and gradwire has a {self.kind} '{name}'"
         if rule is None and self._packages.get(name, package) != package:
             rule = f"its name is its own, and {_said(self._packages[name])} has '{name}', too"
         if rule is not None:
             raise self._error(
-                f"{_said(package)} offers '{name}' as {_article(self.kind)}: {rule}. Correct it, "
+                f"{_said(package)} offers '{name}' as a {self.kind}: {rule}. Correct it, "
                 "tell its authors, or uninstall it."
             )
         self._others[name], self._packages[name] = member, package
@@ -122,7 +122,7 @@ class Family(Mapping[str, Any]):
             wrong = f"it raised {type(error).__name__}: {error}"
         if wrong is not None:
             raise self._error(
-                f"'{member}', {_article(self.kind)} of {_said(package)}, breaks the contract of "
+                f"'{member}', a {self.kind} of {_said(package)}, breaks the contract of "
                 f"its family: {wrong}. Correct it, tell its authors, or use another."
             )
         self._tried.add(member)
@@ -160,7 +160,7 @@ class Family(Mapping[str, Any]):
                 whose = "gradwire" if offer.name in self.own else _package_of(found[offer.name])
                 warnings.warn(
                     f"package {_package_of(offer)} offers '{offer.name}' as "
-                    f"{_article(self.kind)}, which {whose} has; it is left out. Tell its authors.",
+                    f"a {self.kind}, which {whose} has; it is left out. Tell its authors.",
                     UserWarning,
                     stacklevel=3,
                 )
@@ -175,7 +175,7 @@ class Family(Mapping[str, Any]):
             member = offer.load()
         except Exception as error:
             raise self._error(
-                f"package {_package_of(offer)} offers '{name}' as {_article(self.kind)}, and "
+                f"package {_package_of(offer)} offers '{name}' as a {self.kind}, and "
                 f"cannot be loaded: {type(error).__name__}: {error}. Tell its authors, or "
                 "uninstall it."
             ) from error
@@ -264,7 +264,3 @@ def _package_of(offer: EntryPoint) -> str:
 
 def _said(package: str) -> str:
     return package if package == _PROGRAM else f"package {package}"
-
-
-def _article(kind: str) -> str:
-    return f"a {kind}"

@@ -46,6 +46,13 @@ def test_a_ring_at_random_places_is_pinned_whole() -> None:
     assert rows["ethereal"].seconds == pytest.approx(rows["coloured"].seconds)
 
 
+def test_what_is_left_to_chance_is_a_distribution() -> None:
+    advice = advise(permutation(FABRIC, 3), FABRIC, ["ecmp", "ecmp_k(2)", "adaptive", "coloured"])
+    spread = {row.scheme: row.p95 / row.seconds for row in advice.rows}
+    assert spread["coloured"] == 1.0
+    assert max(spread["ecmp"], spread["ecmp_k(2)"], spread["adaptive"]) > 1.0
+
+
 def test_where_remainders_count_they_are_cut() -> None:
     fabric = leaf_spine(4, 4, 3, fabric_gbps=60)
     advice = advise(permutation(fabric, 3), fabric)

@@ -18,6 +18,8 @@ TASKS: dict[str, Task] = {
         speech.TASK,
         llama.TASK,
         llama.MUON,
+        llama.LARGE,
+        llama.LARGE_MUON,
         digits.TASK,
         lora.TASK,
         words.TASK,

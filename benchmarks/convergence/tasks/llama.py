@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from task import Batch, Length, dice
@@ -17,27 +18,28 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 from tasks import gpt
 from tasks.text import SYMBOLS, text, windows
 
-WIDTH, HEADS, LAYERS, INNER = 128, 4, 5, 344
+HEAD = 32
 
 
 class Block(nn.Module):
     """Attention to what came before, then a gated layer for each place."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm, self.second_norm = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.project = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.gate, self.widen = (nn.Linear(WIDTH, INNER, bias=False) for _ in range(2))
-        self.narrow = nn.Linear(INNER, WIDTH, bias=False)
+        inner = -(-8 * width // 3 // 8) * 8  # two thirds of four widths, in whole eights
+        self.norm, self.second_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width, bias=False)
+        self.project = nn.Linear(width, width, bias=False)
+        self.gate, self.widen = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.narrow = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor, turn: Tensor) -> Tensor:
-        batch, time, _ = x.shape
-        shape = batch, time, 3, HEADS, WIDTH // HEADS
+        batch, time, width = x.shape
+        shape = batch, time, 3, width // HEAD, HEAD
         query, key, value = self.query_key_value(self.norm(x)).view(shape).permute(2, 0, 3, 1, 4)
         query, key = rotated(query, turn), rotated(key, turn)
         seen = scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(seen.transpose(1, 2).reshape(batch, time, WIDTH))
+        x = x + self.project(seen.transpose(1, 2).reshape(batch, time, width))
         inner = self.second_norm(x)
         return x + self.narrow(silu(self.gate(inner)) * self.widen(inner))
 
@@ -50,15 +52,15 @@ def rotated(x: Tensor, turn: Tensor) -> Tensor:
 
 
 class Llama(nn.Module):
-    """1,013,000 parameters."""
+    """1,013,000 parameters, or 3,214,000 (width 256, 4 layers)."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 128, layers: int = 5) -> None:
         super().__init__()
-        self.symbols = nn.Embedding(SYMBOLS, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.RMSNorm(WIDTH)
-        self.scores = nn.Linear(WIDTH, SYMBOLS, bias=False)
-        half = WIDTH // HEADS // 2
+        self.symbols = nn.Embedding(SYMBOLS, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.scores = nn.Linear(width, SYMBOLS, bias=False)
+        half = HEAD // 2
         angles = torch.arange(gpt.CONTEXT)[:, None] * 1e4 ** (-torch.arange(half) / half)
         self.register_buffer("turn", torch.stack([angles.cos(), angles.sin()]), persistent=False)
         for parameter in self.parameters():
@@ -87,4 +89,14 @@ TASK = replace(
 MUON = replace(
     TASK, name="llama-muon", mirrors="the same with Muon for its hidden matrices",
     settings=replace(TASK.settings, rate=8e-3, optimizer="muon"),
+)  # fmt: skip
+
+LARGE = replace(
+    TASK, name="llama-3m", mirrors="the same, three times as large",
+    model=partial(Llama, 256, 4), full=Length(2000, 0.01),
+)  # fmt: skip
+
+LARGE_MUON = replace(
+    LARGE, name="llama-3m-muon", mirrors="the same with Muon for its hidden matrices",
+    settings=MUON.settings,
 )  # fmt: skip

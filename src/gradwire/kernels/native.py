@@ -1,22 +1,19 @@
-"""Finds gradwire._native and chooses the instruction set.
+"""Chooses what runs on CPU tensors: an instruction set of gradwire._native, or the twins.
 
 The extension checks nothing: `tensors` and the face of each kernel do, and nothing but the cpu
 room, behind these, may call it.
 """
 
 import contextlib
-import importlib
 import os
 import warnings
 from collections.abc import Iterator
-from typing import cast
 
 from gradwire.errors import KernelError
+from gradwire.extension import TWIN, VARIABLE, extension
 from gradwire.kernels.core import Core
 
-VARIABLE = "GRADWIRE_KERNELS"
 SETS = ("plain", "avx2", "avx512")  # position = the number that the extension uses
-TWIN = "twin"
 
 
 class Choice:
@@ -37,7 +34,7 @@ class Choice:
         """The name, found out if nothing has asked for it yet; warns where there is no extension
         and nobody has accepted that."""
         if self.name is None:
-            self.found = _load()
+            self.found = extension()
             wanted = os.environ.get(VARIABLE)
             if wanted is not None:
                 return self.take(_checked(wanted, self.found, VARIABLE))
@@ -57,13 +54,6 @@ class Choice:
 
 
 chosen = Choice()
-
-
-def _load() -> Core | None:
-    try:
-        return cast(Core, importlib.import_module("gradwire._native"))
-    except ImportError:
-        return None
 
 
 def _warn_once() -> None:
@@ -91,7 +81,7 @@ def _checked(name: str, core: Core | None, source: str) -> str:
 
 def available_sets(core: Core | None = None) -> list[str]:
     """The names that `use` accepts here, slowest first."""
-    core = core or chosen.found or _load()
+    core = core or chosen.found or extension()
     return [TWIN] if core is None else [TWIN, *SETS[: core.best_instruction_set() + 1]]
 
 
@@ -107,7 +97,7 @@ def use(name: str) -> Iterator[None]:
     Raises KernelError when this machine does not have it.
     """
     if chosen.found is None:
-        chosen.found = _load()
+        chosen.found = extension()
     before = chosen.name
     chosen.take(_checked(name, chosen.found, "use()"))
     try:

@@ -16,8 +16,9 @@ import torch
 
 import gradwire.kernels.torch as twins
 from gradwire.errors import KernelError
+from gradwire.extension import TWIN
 from gradwire.kernels import cpu
-from gradwire.kernels.native import TWIN, chosen
+from gradwire.kernels.native import chosen
 from gradwire.kernels.table import Room
 
 ROOMS: dict[str, Room] = {

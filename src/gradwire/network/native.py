@@ -1,19 +1,18 @@
-"""Finds gradwire._native without torch. The extension checks nothing: its callers do."""
+"""What gradwire._native has for the network, and how it is given arrays."""
 
 from __future__ import annotations
 
-import functools
-import importlib
 import os
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gradwire.network.arrays import Ints
+from gradwire.extension import TWIN, VARIABLE, extension
 from gradwire.network.fabric import Fabric
 
-VARIABLE, TWIN = "GRADWIRE_KERNELS", "twin"  # as of gradwire.kernels
+if TYPE_CHECKING:
+    from gradwire.network.arrays import Ints
+
 TOO_MANY, TOO_LATE = 1, 2  # why send_packets stopped, else 0
 
 
@@ -77,7 +76,10 @@ class NetworkCore(Protocol):
 
 def core() -> NetworkCore | None:
     """None where the twins have to run: they give as good results, 100 times slower."""
-    return None if os.environ.get(VARIABLE) == TWIN else _loaded()
+    if os.environ.get(VARIABLE) == TWIN:
+        return None
+    found: NetworkCore | None = extension()
+    return found
 
 
 def columns(*given: Ints) -> list[Ints]:
@@ -91,11 +93,3 @@ def tiers(fabric: Fabric) -> Tiers:
         fabric.leaves, len(fabric.uplinks), fabric.cores, fabric.pods,
         fabric.pod_of.ctypes.data, fabric.rates.ctypes.data,
     )  # fmt: skip
-
-
-@functools.cache
-def _loaded() -> NetworkCore | None:
-    try:
-        return cast(NetworkCore, importlib.import_module("gradwire._native"))
-    except ImportError:
-        return None

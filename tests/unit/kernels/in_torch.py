@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from gradwire.kernels.native import TWIN, use
+from gradwire.extension import TWIN
+from gradwire.kernels.native import use
 
 Given, Found = ParamSpec("Given"), TypeVar("Found")
 

@@ -8,9 +8,10 @@ from coded import FORMATS, LARGEST, NOISE, SIZES, Pair, buffers, damaged, inputs
 from samples import DTYPES, same
 
 from gradwire.errors import KernelError, PayloadError
+from gradwire.extension import TWIN
 from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats, random_bits
 from gradwire.kernels.formats import Format
-from gradwire.kernels.native import TWIN, use
+from gradwire.kernels.native import use
 from gradwire.kernels.torch import add_codes as add_codes_twin
 from gradwire.kernels.torch import encode_codes as encode_codes_twin
 from gradwire.kernels.torch.codes import decode_codes as decode_codes_twin

@@ -20,13 +20,14 @@ from sorted_streams import (
 )
 
 from gradwire.errors import KernelError, PayloadError
+from gradwire.extension import TWIN
 from gradwire.kernels import (
     accumulate,
     contained,
     merge_streams,
     top_of_two,
 )
-from gradwire.kernels.native import TWIN, use
+from gradwire.kernels.native import use
 from gradwire.kernels.torch import contained as contained_twin
 from suites import first
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from gradwire.errors import KernelError
+from gradwire.extension import TWIN, VARIABLE
 from gradwire.kernels import instruction_set, topk, use
-from gradwire.kernels.native import TWIN, VARIABLE, available_sets
+from gradwire.kernels.native import available_sets
 from suites import first
 
 ABSENT = "import sys; sys.modules['gradwire._native'] = None\n"

@@ -9,8 +9,9 @@ from coded import LARGEST, SIZES, inputs
 from samples import DTYPES, draw, same
 
 from gradwire.errors import KernelError, PayloadError
+from gradwire.extension import TWIN
 from gradwire.kernels import accumulate_signs, add_signs, formats, largest, pack_signs, sign_bytes
-from gradwire.kernels.native import TWIN, use
+from gradwire.kernels.native import use
 from gradwire.kernels.torch import add_signs as add_signs_twin
 from gradwire.kernels.torch import largest as largest_twin
 from gradwire.kernels.torch import pack_signs as pack_signs_twin

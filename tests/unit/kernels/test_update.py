@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, draw, same
 
 from gradwire.errors import KernelError
+from gradwire.extension import TWIN
 from gradwire.kernels import Selected, fallbacks, restore_topk, undo_topk, update_topk
-from gradwire.kernels.native import TWIN, use
+from gradwire.kernels.native import use
 from gradwire.kernels.torch import update_topk as update_topk_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
+from gradwire.extension import VARIABLE
 from gradwire.network.colouring import Side, colour
 from gradwire.network.colouring_twin import colour_twin
-from gradwire.network.native import VARIABLE, core
+from gradwire.network.native import core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 

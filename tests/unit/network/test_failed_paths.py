@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gradwire.errors import NetworkError
+from gradwire.extension import VARIABLE
 from gradwire.families import ROUTING
 from gradwire.network import (
     Fabric,
@@ -22,7 +23,7 @@ from gradwire.network import (
     route,
 )
 from gradwire.network.fabric import BELOW, NO_LINK
-from gradwire.network.native import VARIABLE, core
+from gradwire.network.native import core
 
 TINY = {
     "leaves": leaf_spine(2, 2, 2), "cables": leaf_spine(2, 1, 1, parallel=2),

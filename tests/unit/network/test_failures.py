@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
+from gradwire.extension import VARIABLE
 from gradwire.network import Fabric, Flows, Link, bounds, fat_tree, leaf_spine, route
 from gradwire.network.failures import cables, sweep, switches
-from gradwire.network.native import VARIABLE, core
+from gradwire.network.native import core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError
+from gradwire.extension import VARIABLE
 from gradwire.network import (
     Fabric,
     Flows,
@@ -24,7 +25,7 @@ from gradwire.network import (
 )
 from gradwire.network.engines.packet import Sent, send
 from gradwire.network.engines.transport import Transport
-from gradwire.network.native import VARIABLE, core
+from gradwire.network.native import core
 from gradwire.network.patterns import direct
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")

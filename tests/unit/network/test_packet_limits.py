@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from gradwire.errors import NetworkError
+from gradwire.extension import VARIABLE
 from gradwire.network import Flows, Link, leaf_spine, native, route, simulate
 from gradwire.network.engines import packet, transport
 from gradwire.network.engines.packet import send
 from gradwire.network.engines.transport import Transport
-from gradwire.network.native import VARIABLE, core
+from gradwire.network.native import core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 BOTH = pytest.mark.parametrize("engine", ["", "twin"])

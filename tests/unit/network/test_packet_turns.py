@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from demands import permutation
 
+from gradwire.extension import VARIABLE
 from gradwire.network import Fabric, Flows, Routes, bounds, fat_tree, leaf_spine, route
 from gradwire.network.engines.packet import send
 from gradwire.network.engines.transport import Transport
-from gradwire.network.native import VARIABLE, core
+from gradwire.network.native import core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")
 FAST = Transport(packet_bytes=1000, latency_ns=1.0)

@@ -1,0 +1,19 @@
+"""Finds gradwire._native, without torch. It checks nothing: those who call it do."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+VARIABLE = "GRADWIRE_KERNELS"
+TWIN = "twin"  # a value of it: run without the extension, with as good results, but slower
+
+
+@functools.cache
+def extension() -> Any:
+    """The module; None where it was not built."""
+    try:
+        return importlib.import_module("gradwire._native")
+    except ImportError:
+        return None

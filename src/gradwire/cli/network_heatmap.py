@@ -9,13 +9,13 @@ import argparse
 import json
 from pathlib import Path
 
-from gradwire.cli.network_job import add_job_arguments, job_of
+from gradwire.cli.network_traffic import add_traffic_arguments, traffic_of
 from gradwire.cli.output import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_job_arguments(parser)
+    add_traffic_arguments(parser)
     default = "side by side; default: ecmp, coloured; repeatable"
     parser.add_argument("--scheme", action="append", metavar="TEXT", help=default)
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="an .svg")
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gradwire.network.routing.route import route
 
     check_output("a heat map", arguments.output)
-    topology, flows = job_of(arguments)
+    topology, flows = traffic_of(arguments)
     routes = {
         scheme: route(flows, topology, scheme, arguments.seed)
         for scheme in arguments.scheme or ("ecmp", "coloured")

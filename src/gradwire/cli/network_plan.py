@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.network_job import Job, add_job_arguments, job_of
+from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, traffic_of
 from gradwire.cli.output import check_output
 from gradwire.errors import NetworkError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_job_arguments(parser)
+    add_traffic_arguments(parser)
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
     file = "write the paths: those recommended, or of the first --scheme"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=file)
@@ -33,24 +33,24 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output:
         check_output("a file of paths", arguments.output)
-    job = job_of(arguments)
-    advice = advise(job.flows, job.topology, arguments.scheme, arguments.seed)
+    traffic = traffic_of(arguments)
+    advice = advise(traffic.flows, traffic.topology, arguments.scheme, arguments.seed)
     if arguments.output:
-        _save(arguments, job, (arguments.scheme or [advice.recommended])[0])
+        _save(arguments, traffic, (arguments.scheme or [advice.recommended])[0])
     print(json.dumps(advice.to_json(), indent=2) if arguments.json else _as_text(advice))
     return 0
 
 
-def _save(arguments: argparse.Namespace, job: Job, scheme: str | None) -> None:
+def _save(arguments: argparse.Namespace, traffic: Traffic, scheme: str | None) -> None:
     from gradwire.network.routing.route import route
     from gradwire.network.saved import to_json
 
     if scheme is None:
         raise NetworkError(
-            "paths that are written are pinned; for this job none is worth pinning. Leave out -o, "
-            "or name a --scheme."
+            "paths that are written are pinned; for this traffic none is worth pinning. Leave out "
+            "-o, or name a --scheme."
         )
-    routes = route(job.flows, job.topology, scheme, arguments.seed)
+    routes = route(traffic.flows, traffic.topology, scheme, arguments.seed)
     arguments.output.write_text(to_json(routes), encoding="utf-8")
 
 

@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from gradwire.cli.network_job import add_job_arguments, job_of, topology_asked
 from gradwire.cli.network_step import workload_of
+from gradwire.cli.network_traffic import add_traffic_arguments, topology_asked, traffic_of
 from gradwire.errors import NetworkError
 
 _SCHEMES = ("ecmp", "ecmp_k(4)", "ethereal", "spray", "adaptive", "coloured", "min_split")
@@ -21,7 +21,7 @@ _SCHEMES = ("ecmp", "ecmp_k(4)", "ethereal", "spray", "adaptive", "coloured", "m
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    demand = add_job_arguments(parser)
+    demand = add_traffic_arguments(parser)
     parser.add_argument("--scheme", action="append", metavar="TEXT", help="only these; repeatable")
     what = (
         "a whole step instead: a plan (.json), a parallel job (.toml), or another package's step"
@@ -72,7 +72,7 @@ def _collective(arguments: argparse.Namespace) -> tuple[Callable[[str], float], 
     from gradwire.network.simulate import simulate
     from gradwire.network.topologies import latency_ns_of
 
-    topology, flows = job_of(arguments)
+    topology, flows = traffic_of(arguments)
     how = Transport(window=arguments.window, spraying=arguments.spraying)
     latency = arguments.latency_ns
     if latency is None and arguments.engine == "packet":

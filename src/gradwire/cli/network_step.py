@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.network_job import placement_of
+from gradwire.cli.network_traffic import placement_of
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1e15
 
 
-class Job(NamedTuple):
+class Traffic(NamedTuple):
     """The traffic that was asked for, on its topology."""
 
     topology: Fabric
     flows: Flows
 
 
-def add_job_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_traffic_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Declare them. Returns the group of those that exclude each other: what is sent."""
     from gradwire.network.patterns import MEMBERS
 
@@ -56,11 +56,11 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGrou
     return what
 
 
-def job_of(arguments: argparse.Namespace, seed: int | None = None) -> Job:
+def traffic_of(arguments: argparse.Namespace, seed: int | None = None) -> Traffic:
     """NetworkError for what cannot be. seed: of the placement, instead of the one asked for."""
     topology = topology_asked(arguments)
     own = arguments.seed if seed is None else seed
-    return Job(topology, flows_on(arguments, topology.hosts, own))
+    return Traffic(topology, flows_on(arguments, topology.hosts, own))
 
 
 def topology_asked(arguments: argparse.Namespace) -> Fabric:

@@ -10,14 +10,14 @@ import argparse
 import json
 from typing import Any
 
-from gradwire.cli.network_job import Job, add_job_arguments, flows_on, job_of
+from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, flows_on, traffic_of
 from gradwire.cli.numbers import whole
 from gradwire.errors import NetworkError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    add_job_arguments(parser)
+    add_traffic_arguments(parser)
     parser.add_argument("--scheme", default="coloured", metavar="TEXT", help="default: coloured")
     numbers = "a number of the topology, and its values: spines=4,8; repeatable"
     parser.add_argument("--vary", action="append", default=[], metavar="NAME=V,…", help=numbers)
@@ -27,11 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Tell; the exit code. Raises NetworkError."""
-    job = job_of(arguments)
+    traffic = traffic_of(arguments)
     told = {
-        "scheme": arguments.scheme, "seconds": _seconds(job, arguments),
-        "cables": _failures(job, arguments, "cables"),
-        "switches": _failures(job, arguments, "switches"),
+        "scheme": arguments.scheme, "seconds": _seconds(traffic, arguments),
+        "cables": _failures(traffic, arguments, "cables"),
+        "switches": _failures(traffic, arguments, "switches"),
         "vary": [row for text in arguments.vary for row in _varied(text, arguments)],
         "places": _places(arguments),
     }  # fmt: skip
@@ -39,24 +39,28 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _seconds(job: Job, arguments: argparse.Namespace) -> float:
+def _seconds(traffic: Traffic, arguments: argparse.Namespace) -> float:
     from gradwire.network.routing.route import route
 
-    return route(job.flows, job.topology, arguments.scheme, arguments.seed).seconds
+    return route(traffic.flows, traffic.topology, arguments.scheme, arguments.seed).seconds
 
 
-def _failures(job: Job, arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
+def _failures(traffic: Traffic, arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
     """What failures cost all steps together."""
     import numpy as np
 
     from gradwire.network import failures
     from gradwire.network.routing.route import route
 
-    what = failures.cables(job.topology) if kind == "cables" else failures.switches(job.topology)
+    what = (
+        failures.cables(traffic.topology)
+        if kind == "cables"
+        else failures.switches(traffic.topology)
+    )
     total = np.zeros(len(what))
-    for steps in job.flows.steps():
-        flows = job.flows[steps[0]]
-        routes = route(flows, job.topology, arguments.scheme, arguments.seed)
+    for steps in traffic.flows.steps():
+        flows = traffic.flows[steps[0]]
+        routes = route(flows, traffic.topology, arguments.scheme, arguments.seed)
         total += len(steps) * failures.sweep(routes, what, arguments.seed).seconds
     worst = int(total.argmax())
     return {
@@ -80,8 +84,8 @@ def _varied(text: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for value in values.split(",") if equals and values else ():
         topology = varied(arguments.topology, name, value)
-        job = Job(topology, flows_on(arguments, topology.hosts, arguments.seed))
-        rows.append({"name": name, "value": value, "seconds": _seconds(job, arguments)})
+        traffic = Traffic(topology, flows_on(arguments, topology.hosts, arguments.seed))
+        rows.append({"name": name, "value": value, "seconds": _seconds(traffic, arguments)})
     if not rows:
         raise NetworkError(f"--vary is a name and its values; got {text!r}. Write spines=4,8.")
     return rows
@@ -93,10 +97,10 @@ def _places(arguments: argparse.Namespace) -> dict[str, float] | None:
     if arguments.places < 1 or arguments.flows is not None:
         return None
     shuffled = argparse.Namespace(**{**vars(arguments), "placement": "shuffled"})
-    found = [_seconds(job_of(shuffled, seed), arguments) for seed in range(arguments.places)]
+    found = [_seconds(traffic_of(shuffled, seed), arguments) for seed in range(arguments.places)]
     ordered = argparse.Namespace(**{**vars(arguments), "placement": "in-order"})
     return {
-        "in_order": _seconds(job_of(ordered), arguments), "median": float(np.median(found)),
+        "in_order": _seconds(traffic_of(ordered), arguments), "median": float(np.median(found)),
         "least": min(found), "most": max(found),
     }  # fmt: skip
 

@@ -35,7 +35,7 @@ from gradwire.strategy import StepInfo
 from gradwire.trace import Span, Trace
 
 
-class Job:
+class QueuedBucket:
     """One bucket of the plan, step after step."""
 
     def __init__(self, index: int, context: BucketContext) -> None:
@@ -64,7 +64,7 @@ class Conductor:
         on_end: Callable[[BaseException | None], None], device: torch.device,
         timeout_seconds: float = 300.0,
     ) -> None:  # fmt: skip
-        self.jobs = [Job(i, context) for i, context in enumerate(contexts)]
+        self.buckets = [QueuedBucket(i, context) for i, context in enumerate(contexts)]
         self.trace = Trace(performers[0].world)
         self.error: BaseException | None = None
         self.step, self.is_orphan, self._timeout_seconds = -1, False, timeout_seconds
@@ -75,7 +75,7 @@ class Conductor:
         self._done.set()
         count = len(performers)
         self._lanes = [
-            _Lane(self, i, performer, self.jobs[i::count])
+            _Lane(self, i, performer, self.buckets[i::count])
             for i, performer in enumerate(performers)
         ]
         _AT_WORK.add(self)
@@ -115,13 +115,13 @@ class Conductor:
     # -- the training side -----------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        """Start a step; every job will be handed over exactly once before it ends.
+        """Start a step; every bucket will be handed over exactly once before it ends.
 
         Raises:
             UsageError: an earlier step failed; the groups cannot be trusted any more.
         """
         self.refuse_failed()
-        self.step, self._left = step, len(self.jobs)
+        self.step, self._left = step, len(self.buckets)
         self._done.clear()
         self.trace.spans.clear()
 
@@ -129,13 +129,13 @@ class Conductor:
         self, index: int, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
         """Hand over one bucket. Returns at once."""
-        job = self.jobs[index]
-        job.context.begin(gradients, results, info)
+        queued = self.buckets[index]
+        queued.context.begin(gradients, results, info)
         event = None
         if self._device.type == "cuda":
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
-        job.ready.put(event)
+        queued.ready.put(event)
 
     def wait(self) -> None:
         """Block until the step is over, and raise what went wrong in it.
@@ -149,8 +149,8 @@ class Conductor:
                 raise PeerError(
                     f"an exchange goes on within {self._timeout_seconds} s, attach's "
                     f"timeout_seconds; in step {self.step} nothing moved for longer, and "
-                    f"{self._left} of {len(self.jobs)} buckets are not done: a lane of this rank "
-                    "is stuck or gone. Look at its threads, for example with `py-spy dump`."
+                    f"{self._left} of {len(self.buckets)} buckets are not done: a lane of this "
+                    "rank is stuck or gone. Look at its threads, for example with `py-spy dump`."
                 )
             moved = len(self.trace.spans)
         self.join_streams()
@@ -179,8 +179,8 @@ class Conductor:
                     "backward(), not in a hook"
                 )
             )
-        for job in self.jobs:
-            job.ready.put(None)
+        for queued in self.buckets:
+            queued.ready.put(None)
         for lane in self._lanes:
             if lane is not threading.current_thread():
                 lane.join(timeout=patience_seconds)
@@ -193,7 +193,7 @@ class Conductor:
     # -- the lanes' side -------------------------------------------------------------------
 
     def finished(self) -> None:
-        """One job is done; the last one ends the step for all."""
+        """One bucket is done; the last one ends the step for all."""
         with self._lock:
             self._left -= 1
             if self._left:  # below 0 once the step was given up
@@ -201,9 +201,9 @@ class Conductor:
         try:
             self.join_streams()
             if self.error is None:
-                skipped = not all(job.context.finite for job in self.jobs)
-                for job in self.jobs:
-                    job.context.end(skipped)
+                skipped = not all(queued.context.finite for queued in self.buckets)
+                for queued in self.buckets:
+                    queued.context.end(skipped)
         except Exception as error:
             self.fail(error)
         self._end()
@@ -260,36 +260,40 @@ if hasattr(os, "register_at_fork"):  # where processes fork
 
 
 class _Lane(threading.Thread):
-    """Takes its jobs in order, again and again."""
+    """Takes its buckets in order, again and again."""
 
     def __init__(
-        self, conductor: Conductor, index: int, performer: Performer, jobs: Sequence[Job]
+        self,
+        conductor: Conductor,
+        index: int,
+        performer: Performer,
+        buckets: Sequence[QueuedBucket],
     ) -> None:
         super().__init__(name=f"gradwire-lane-{index}", daemon=True)
-        self._conductor, self._index, self._jobs = conductor, index, jobs
+        self._conductor, self._index, self._buckets = conductor, index, buckets
         self.performer = performer
         cuda = conductor._device.type == "cuda"
         self.stream = torch.cuda.Stream(conductor._device) if cuda else None  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def run(self) -> None:
-        while self._jobs:
-            for job in self._jobs:
-                event = job.ready.get()
+        while self._buckets:
+            for queued in self._buckets:
+                event = queued.ready.get()
                 if self._conductor.closing:
                     return
                 with self._on_stream(event):
-                    self._run(job)
+                    self._run(queued)
                     self._conductor.finished()
 
-    def _run(self, job: Job) -> None:
+    def _run(self, queued: QueuedBucket) -> None:
         if self._conductor.error is not None:
             return
         try:
-            self._drive(job)
+            self._drive(queued)
         except BaseException as error:  # a lane that ended would be waited for
             if not isinstance(error, GradwireError):
-                error.add_note(_told(job))
+                error.add_note(_told(queued))
             self._conductor.fail(error)
 
     def _on_stream(self, event: torch.cuda.Event | None) -> AbstractContextManager[Any]:
@@ -299,25 +303,25 @@ class _Lane(threading.Thread):
             self.stream.wait_event(event)
         return torch.cuda.stream(self.stream)
 
-    def _drive(self, job: Job) -> None:
+    def _drive(self, queued: QueuedBucket) -> None:
         """Run the collective's generator: local work up to a move, the move, and on."""
-        rounds = job.context.rounds()
-        where = f"{job.label} in step {self._conductor.step}"
+        rounds = queued.context.rounds()
+        where = f"{queued.label} in step {self._conductor.step}"
         kind, began = "encode", perf_counter()
         move = next(rounds, None)
         if move is None:  # a step in which it has nothing to say
-            self._span(kind, job.label, began)
+            self._span(kind, queued.label, began)
             return
         while True:
-            began = self._span(kind, job.label, began)
+            began = self._span(kind, queued.label, began)
             sent = self.performer.bytes_sent(move)
             arrived = self.performer.perform(move, where)
-            began = self._span("wire", job.label, began, sent, move.where)
+            began = self._span("wire", queued.label, began, sent, move.where)
             kind = "decode"
             try:
                 move = rounds.send(arrived)
             except StopIteration:
-                self._span(kind, job.label, began)
+                self._span(kind, queued.label, began)
                 return
 
     def _span(
@@ -329,8 +333,8 @@ class _Lane(threading.Thread):
         return now
 
 
-def _told(job: Job) -> str:
+def _told(queued: QueuedBucket) -> str:
     """Say where an error came from that is none of ours."""
-    strategy = job.context.strategy
+    strategy = queued.context.strategy
     whose = outsiders((strategy.compressor, strategy.feedback, strategy.collective))
-    return f"raised in {job.label}{whose and f'; {whose}'}"
+    return f"raised in {queued.label}{whose and f'; {whose}'}"

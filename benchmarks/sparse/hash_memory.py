@@ -18,8 +18,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.bench.machine import native, set_allocator
-from gradwire.runtime.domains import Chunks, HashedElements
-from gradwire.streams import Stream
+from gradwire.streams import Chunks, HashedElements, Stream
 
 ELEMENTS, OWNERS = 1 << 24, 16
 DENSITIES = (0.01, 0.05, 0.2)
@@ -67,9 +66,9 @@ def measured(density: float, repeats: int) -> dict[str, list[float]]:
 
 def contestants_on(dense: Tensor, places: Tensor, values: Tensor) -> dict[str, Callable[[], None]]:
     device = torch.device("cpu")
-    chunks = Chunks(ELEMENTS, OWNERS, 0, device)
+    chunks = Chunks(ELEMENTS, OWNERS, 0)
     elements = HashedElements(ELEMENTS, OWNERS, 0, device)
-    stream, hashed, gathered = Stream(places, values), places.clone(), values.clone()
+    stream, hashed, gathered = Stream(places, values, ELEMENTS), places.clone(), values.clone()
 
     def hash_memory() -> None:
         kernels.hash_partition(places, OWNERS, SEEDS, hashed)

@@ -190,7 +190,7 @@ class Ours(Run):
 
     @property
     def chosen(self) -> str | None:
-        chooser = self._context.memory().get("chooser")
+        chooser = self._context.memory.get("chooser")
         return str(chooser.member) if chooser else None
 
     def prepare(self) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, MutableMapping, Sequence
+from collections.abc import Generator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gradwire.member import Key, StepInfo
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from gradwire.errors import PayloadError
     from gradwire.kernels.formats import Format
     from gradwire.kernels.values import Noise
-    from gradwire.moves import AllGather, AllToAll, Move
-    from gradwire.streams import Streams
+    from gradwire.moves import AllToAll, Move
+    from gradwire.streams import Domains, Stream
 
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
@@ -102,79 +104,79 @@ class Local:
     state: State
 
 
-class MachineSums(ABC):
-    """Local work where every rank owns a part of its machine's mean. In order of use."""
+class Streams(ABC):
+    """What one rank has and hears of a bucket whose payloads are places and values.
+
+    size: elements of the flat vector, parameter after parameter; parameters: where each lies.
+    mean_dtype: of averages. counts: how many entries `entries` has of each parameter.
+    remembered: numbers of each parameter for later steps, from its state, 0 where there are none;
+    in fp32, and not if this step is skipped. Names: OF_OTHER_SHAPE.
+    damage: of what arrived; the next `tell` says so, so that no rank waits for one that stopped.
+    """
+
+    size: int
+    parameters: Domains
+    mean_dtype: torch.dtype
+    counts: Sequence[int]
+    remembered: MutableMapping[str, Sequence[float]]
+    damage: PayloadError | None
 
     @abstractmethod
-    def scatter(self) -> AllToAll:
-        """The move inside the machine that brings gradients, as they are, to the owners of their
-        parts."""
+    def entries(self) -> Stream:
+        """Compress. Nothing, if this rank's gradients are not finite."""
 
     @abstractmethod
-    def average(self, arrived: Tensor) -> AllGather:
-        """The owner's mean, in fp32; then, across machines, whether all was well here."""
+    def tell(
+        self, *numbers: int, most: int | None = None, finite: bool = True
+    ) -> Generator[Move, Any, list[list[int]] | None]:
+        """Tell all ranks these numbers, as many of them everywhere, in one move; what each told.
+
+        finite: whether all gradients are, beside those that `entries` looked at. None: some
+        rank's are not, and the step is over: results are NaN, states as they were. PayloadError
+        where a rank found damage, or told a number that is not within 0 and `most` (None: size).
+        """
 
     @abstractmethod
-    def all_well(self, told: Tensor) -> bool:
-        """Whether it was everywhere. If not, nothing crosses: the step is spoiled, or ends in
-        PayloadError where `collect` is."""
+    def write(self, means: Sequence[Stream] | Tensor) -> None:
+        """The result: averages by place in the flat vector, zeros elsewhere; or all, (size,)."""
 
     @abstractmethod
-    def rounds(self) -> Generator[Move, Any, None]:
-        """Across machines: the mean of this part, compressed, by the other member's rounds."""
-
-    @abstractmethod
-    def gather(self) -> AllGather:
-        """The move inside the machine that brings every owner's result to all."""
-
-    @abstractmethod
-    def collect(self, messages: Tensor) -> None:
-        """The result. PayloadError where a rank found damage."""
-
-
-class Stages(ABC):
-    """Local work along a path of tasks (`gradwire.tasks`)."""
-
-    @abstractmethod
-    def moves(self) -> Iterator[Move]:
-        """The moves this rank makes, in order; after each, `take` gets what arrived."""
-
-    @abstractmethod
-    def take(self, arrived: Tensor) -> None:
-        """What the last move brought."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """The result. PayloadError where this rank found damage."""
+    def give_back(self, lost: Stream) -> None:
+        """Entries of this rank's that no result contains go back to where they came from."""
 
 
 class Context(ABC):
-    """All local work a collective may ask for, on one bucket's gradients."""
+    """All local work a collective may ask for, on one bucket's gradients.
+
+    ragged: the size of a message depends on the data. length: bytes of this step's, (1,) int64;
+    of a ragged one once `message` was asked. is_exact: gradients themselves are sent, as they
+    are: nothing is remembered or left out. finite: False from where a rank's gradients turn out
+    not to be, on all ranks alike. memory: what a collective keeps about this bucket from step to
+    step; not saved, and empty after a restart or a regrouping, on all ranks alike.
+    """
 
     rank: int
     world: int
+    seed: int
+    step: int
     ragged: bool
-    """Whether the size of a message depends on the data."""
     is_exact: bool
-    """Whether gradients themselves are sent, as they are: nothing is remembered or left out."""
     finite: bool
-    """False from where a rank's gradients turn out not to be, on all ranks alike."""
+    length: Tensor
+    memory: dict[str, Any]
+    streams: Streams
 
     @abstractmethod
     def message(self) -> Tensor:
         """Compress into one checked message: header and sections, 1-D uint8."""
 
     @abstractmethod
-    def length(self) -> Tensor:
-        """Bytes of this step's message, (1,) int64; for ragged ones, after `message`."""
+    def accumulate(self, messages: Tensor) -> None:
+        """The result: the messages, (world, bytes), summed in rank order, divided once."""
 
     @abstractmethod
     def numbers(self) -> Tensor:
         """Compress into bare numbers whose sum means the sum of the tensors, 1-D."""
-
-    @abstractmethod
-    def accumulate(self, messages: Tensor) -> None:
-        """The result: the messages, (world, bytes), summed in rank order, divided once."""
 
     @abstractmethod
     def divide(self, total: Tensor) -> None:
@@ -199,29 +201,6 @@ class Context(ABC):
         """The result: every owner's message, (world, bytes)."""
 
     @abstractmethod
-    def streams(self) -> Streams:
-        """The same for payloads that are places and values."""
-
-    def machines(self, outer: Any) -> MachineSums | None:
-        """The same where ranks of a machine sum first, and another `Collective` carries them on.
-
-        None: no rank shares its machine.
-        """
-        raise NotImplementedError("only a context that knows of machines")
-
-    def stages(self) -> Stages:
-        """The same along the path that the collective is."""
-        raise NotImplementedError("only a context that knows a path")
-
-    @abstractmethod
-    def memory(self) -> dict[str, Any]:
-        """What a collective keeps about this bucket from step to step; not saved."""
-
-    @abstractmethod
-    def room(self, name: str, n: int) -> Tensor:
-        """(n,) fp32 of any content, this bucket's until the end of its exchange."""
-
-    @abstractmethod
     def locals(self) -> Sequence[Local]:
         """The parameters themselves, clipped, for methods that compress and sum in one."""
 
@@ -231,3 +210,16 @@ class Context(ABC):
 
         A state's "residual" lacks what the result holds; if the step is skipped, that goes back.
         """
+
+    @abstractmethod
+    def room(self, name: str, n: int) -> Tensor:
+        """(n,) fp32 of any content, this bucket's until the end of its exchange."""
+
+    def through_machines(self, outer: Any) -> Generator[Move, Any, None]:
+        """Ranks of a machine sum first, and another `Collective` carries their means on. Here
+        every rank is a machine of its own."""
+        yield from outer.rounds(self)
+
+    def along_path(self) -> Generator[Move, Any, None]:
+        """The tasks of the collective's path, one after the other."""
+        raise NotImplementedError("only a context that knows a path")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,29 +13,12 @@ from hypothesis import strategies as st
 from inputs import FLOATS
 from torch import Tensor
 
-from gradwire import Strategy
-from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.kernels import shape_of, shaped_bytes
-from gradwire.runtime.context import BucketContext
-from gradwire.runtime.streams import BucketStreams
-from gradwire.strategy import StepInfo
 from gradwire.streams import Form, Stream
 
 FORMS: tuple[Form, ...] = ("smallest", "coo", "bitmap")
 SHAPE_BYTES = 16
-
-
-def make() -> BucketStreams:
-    bucket = Bucket((Parameter("w", (1,)),))
-    context = BucketContext(Strategy.parse("nonzero | zen"), bucket, 0, 1, {})
-    context.begin([torch.zeros(1)], [torch.zeros(1)], StepInfo())
-    work = context.streams()
-    assert isinstance(work, BucketStreams)
-    return work
-
-
-WORK = make()
 
 
 def stream(
@@ -48,7 +32,7 @@ def stream(
     values = torch.randn((count,) if width is None else (count, width), generator=dice)
     odd = torch.tensor([math.nan, math.inf, -0.0])[: values.numel()]
     values.view(-1)[: odd.numel()] = odd
-    return Stream(places, values.to(dtype))
+    return Stream(places, values.to(dtype), n)
 
 
 def check_same(one: Stream, other: Stream) -> None:
@@ -75,29 +59,29 @@ def test_a_packed_stream_comes_back(
 ) -> None:
     n = 4000
     given = stream(k, n, width, dtype, run)
-    message = WORK.packed(n, given, form)
-    assert message.numel() <= WORK.most_packed_bytes(n, given)
-    check_same(WORK.unpacked(n, given, message, form), given)
-    check_same(WORK.unpacked(n, given, astride(message), form), given)
+    message = given.packed(form)
+    assert message.numel() <= given.most_packed_bytes()
+    check_same(given.unpacked(message, form), given)
+    check_same(given.unpacked(astride(message), form), given)
 
 
 @pytest.mark.parametrize(("k", "width", "run"), CASES)
 def test_a_coded_stream_comes_back(k: int, width: int | None, run: int) -> None:
     n = 4000
     given = stream(k, n, width, run=run)
-    message = WORK.coded(n, given)
-    assert message.numel() == WORK.coded_bytes(n, given.count, given)
-    check_same(WORK.read(n, given.count, given, astride(message)), given)
-    places = WORK.coded_places(n, given.places)
-    assert places.numel() == WORK.coded_places_bytes(n, given.count)
-    assert torch.equal(WORK.read_places(n, given.count, places), given.places)
+    message = given.coded()
+    assert message.numel() == given.coded_bytes()
+    check_same(given.read(astride(message)), given)
+    alone = Stream(given.places, given.places.new_empty(given.count, 0), n)
+    assert torch.equal(alone.read(alone.coded()).places, given.places)
+    assert alone.coded_bytes(7) == stream(7, n, 0).coded().numel(), "of another number"
 
 
 @pytest.mark.parametrize("n", [1, 2, 16, 300])
 def test_no_stream_is_longer_than_the_longest(n: int) -> None:
     for k, form in itertools.product(range(n + 1), FORMS):
         given = stream(k, n)
-        assert WORK.packed(n, given, form).numel() <= WORK.most_packed_bytes(n, given)
+        assert given.packed(form).numel() <= given.most_packed_bytes()
 
 
 def test_sizes_by_hand() -> None:
@@ -108,32 +92,32 @@ def test_sizes_by_hand() -> None:
         shape = shape_of(given.places, n)
         assert (shape.crowded > 0) == (run > 1)
         size = SHAPE_BYTES + 4 * k + shaped_bytes(n, shape)
-        message = WORK.packed(n, given)
+        message = given.packed()
         assert message.numel() == size
         assert message[:SHAPE_BYTES].view(torch.int32).tolist() == list(shape)
         assert message[SHAPE_BYTES : SHAPE_BYTES + 4 * k].equal(given.values.view(torch.uint8))
-    assert WORK.packed(n, stream(0, n)).numel() == 0
-    assert WORK.packed(n, stream(0, n), "bitmap").numel() == n // 8, "as published"
+    assert stream(0, n).packed().numel() == 0
+    assert stream(0, n).packed("bitmap").numel() == n // 8, "as published"
 
 
-def check_whatever_it_is(n: int, like: Stream, message: Tensor) -> None:
+def check_whatever_it_is(like: Stream, message: Tensor) -> None:
     """PayloadError, or the one stream that has these bytes."""
     try:
-        found = WORK.unpacked(n, like, message)
+        found = like.unpacked(message)
     except PayloadError:
         return
-    assert WORK.packed(n, found).equal(message)
+    assert found.packed().equal(message)
 
 
 @pytest.mark.parametrize("width", [None, 0, 2])
 @pytest.mark.parametrize("run", [1, 16])
 def test_every_flipped_bit_is_refused_or_gives_a_stream(width: int | None, run: int) -> None:
     given = stream(16, 200, width, run=run)
-    message = WORK.packed(200, given)
+    message = given.packed()
     for bit in range(8 * message.numel()):
         flipped = message.clone()
         flipped[bit // 8] ^= 1 << bit % 8
-        check_whatever_it_is(200, given, flipped)
+        check_whatever_it_is(given, flipped)
 
 
 @given(
@@ -143,11 +127,11 @@ def test_every_flipped_bit_is_refused_or_gives_a_stream(width: int | None, run: 
 def test_garbage_is_refused_or_gives_a_stream(
     content: bytes, told: list[int] | None, width: int | None, n: int
 ) -> None:
-    like = stream(1, 1, width)
+    like = replace(stream(1, 1, width), n=n)
     message = torch.tensor(list(content), dtype=torch.uint8)
     if told is not None:
         message = torch.cat([torch.tensor(told).int().view(torch.uint8), message])
-    check_whatever_it_is(n, like, message)
+    check_whatever_it_is(like, message)
 
 
 @pytest.mark.parametrize("told", [(2**31 - 1,) * 4, (-1, -1, -1, -1), (0, 0, 0, 0)])
@@ -155,14 +139,14 @@ def test_a_shape_is_not_believed(told: tuple[int, ...]) -> None:
     """Nor is memory taken for it."""
     message = torch.cat([torch.tensor(told).int().view(torch.uint8), torch.zeros(9).byte()])
     with pytest.raises(PayloadError, match=r"no list of places below 50 has|has no bytes; 25"):
-        WORK.unpacked(50, stream(1, 50), message)
+        stream(1, 50).unpacked(message)
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 19, 20, 22])
 def test_short_and_long_messages_are_refused(size: int) -> None:
     """A stream of one entry has 21 bytes."""
     given = stream(1, 16)
-    message = torch.cat([WORK.packed(16, given), torch.zeros(9).byte()])
-    check_same(WORK.unpacked(16, given, message[:21]), given)
+    message = torch.cat([given.packed(), torch.zeros(9).byte()])
+    check_same(given.unpacked(message[:21]), given)
     with pytest.raises(PayloadError, match=f"{size} arrived"):
-        WORK.unpacked(16, given, message[:size])
+        given.unpacked(message[:size])

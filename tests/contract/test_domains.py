@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradwire.runtime.domains import CHUNK, Chunks, Ranges, chunks_or_ranges
-from gradwire.streams import Domains, Stream
+from gradwire.streams import Chunks, Domains, Ranges, Stream, chunks_or_ranges
+from gradwire.streams.domains import CHUNK
 
-CPU = torch.device("cpu")
 SIZES = (1, 2, 15, 16, 17, 31, 100, 1000, 1024, 1025, 5003)
 WORLDS = (1, 2, 3, 4, 5, 7, 8, 16, 17)
 
 
 def chunks(n: int, world: int, seed: int = 0) -> Chunks:
-    return Chunks(n, world, seed, CPU)
+    return Chunks(n, world, seed)
 
 
 def ranges(n: int, world: int, seed: int = 0) -> Ranges:
@@ -38,7 +37,7 @@ def owned(domains: Domains) -> list[Tensor]:
 
 
 def stream(places: Tensor) -> Stream:
-    return Stream(places.int(), places.float() + 0.5)
+    return Stream(places.int(), places.float() + 0.5, 1 << 30)
 
 
 # -- the laws of a partition ---------------------------------------------------------------------
@@ -105,8 +104,8 @@ def test_all_ranks_draw_alike_and_seeds_do_not(world: int) -> None:
 
 
 def test_few_chunks_are_ranges() -> None:
-    assert isinstance(chunks_or_ranges(3 * 1024 - 1, 3, 0, CPU), Ranges)
-    assert isinstance(chunks_or_ranges(3 * 1024, 3, 0, CPU), Chunks)
+    assert isinstance(chunks_or_ranges(3 * 1024 - 1, 3, 0), Ranges)
+    assert isinstance(chunks_or_ranges(3 * 1024, 3, 0), Chunks)
 
 
 # -- balance -------------------------------------------------------------------------------------

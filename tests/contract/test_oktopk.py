@@ -111,9 +111,7 @@ def test_grouping_changes_nothing(world: int) -> None:
 
 
 def regions_of(run: Several, rank: int) -> tuple[int, ...]:
-    work = run.contexts[0][rank]._streams
-    assert work is not None
-    return tuple(work.kept["regions"])
+    return tuple(run.contexts[0][rank].memory["regions"])
 
 
 def test_regions_follow_the_entries() -> None:

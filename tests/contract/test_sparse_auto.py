@@ -33,7 +33,7 @@ def mean(given: list[Named]) -> Named:
 
 
 def choosers(job: Several) -> list[Chooser]:
-    return [context.memory()["chooser"] for context in job.contexts[0]]
+    return [context.memory["chooser"] for context in job.contexts[0]]
 
 
 def members(job: Several) -> list[str]:

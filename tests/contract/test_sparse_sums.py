@@ -18,6 +18,7 @@ from gradwire.moves import AllGather, Exchange, Move
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.lockstep import _agreed, _next, _perform
 from gradwire.strategy import StepInfo
+from gradwire.streams import Chunks
 from suites import first
 
 OF_AN_EARLIER_SUM = "topk(1.0) | oktopk"
@@ -275,11 +276,7 @@ def test_bytes_of_zen_by_hand(width: int) -> None:
     few = example(EXAMPLE)
     assert lockstep(chunks, few)[1].bytes_sent == lockstep(ranges, few)[1].bytes_sent
     xs = [x.repeat_interleave(width)[: 4096 + 3] for x in sparse(2, (4096 + 3,), 0.1)]
-    context = BucketContext(
-        Strategy.parse(chunks), Bucket((Parameter("x", (len(xs[0]),)),)), 0, 2, {}
-    )
-    context.begin([xs[0]], [torch.empty(len(xs[0]))], StepInfo())
-    domains = context.streams().chunks()
+    domains = Chunks(len(xs[0]), 2, seed=0)
     owned = [
         domains.flat(r, torch.arange(n, dtype=torch.int32)).long()
         for r, n in enumerate(domains.sizes)

@@ -10,14 +10,10 @@ from inputs import FLOATS, integers, ranks
 from torch import Tensor
 
 from gradwire import Strategy, lockstep
-from gradwire.buckets import Bucket, Parameter, digest
+from gradwire.buckets import digest
 from gradwire.collectives import Zen
 from gradwire.errors import PayloadError, StrategyError
-from gradwire.runtime.context import BucketContext
-from gradwire.runtime.domains import HashedElements, Ranges
-from gradwire.runtime.streams import BucketStreams
-from gradwire.strategy import StepInfo
-from gradwire.streams import Form, Stream
+from gradwire.streams import Form, HashedElements, Ranges, Stream
 
 PAPER = 'nonzero | zen(variant="paper")'
 CPU = torch.device("cpu")
@@ -124,7 +120,7 @@ def test_the_split_does_not_depend_on_what_else_is_there(world: int) -> None:
         dice = torch.Generator().manual_seed(seed)
         places = (torch.rand(n, generator=dice) < seed / 19).nonzero().flatten().int()
         values = torch.randn(places.numel(), generator=dice)
-        parts = domains.split(Stream(places, values))
+        parts = domains.split(Stream(places, values, n))
         for r, part in enumerate(parts):
             mine = owner[places.long()] == r
             assert torch.equal(domains.flat(r, part.places), places[mine])
@@ -156,7 +152,7 @@ def imbalance(counts: list[int]) -> float:
 def test_owners_are_balanced_whatever_the_support(kind: str, world: int) -> None:
     """Bernstein's bound with delta = 1e-9; even ranges break it on a contiguous block."""
     n, places = 320_000, SUPPORTS[kind].sort().values.int()
-    stream = Stream(places, places.float())
+    stream = Stream(places, places.float(), n)
     mu, level = places.numel() / world, math.log(world / 1e-9)
     bound = 1 + (level / 3 + math.sqrt(level**2 / 9 + 2 * mu * level)) / mu
     for seed in range(10):
@@ -170,15 +166,6 @@ def test_owners_are_balanced_whatever_the_support(kind: str, world: int) -> None
 # -- the forms of a coded stream -----------------------------------------------------------------
 
 
-def streams_of(n: int) -> BucketStreams:
-    bucket = Bucket((Parameter("w", (n,)),))
-    context = BucketContext(Strategy.parse(PAPER), bucket, 0, 1, {})
-    context.begin([torch.zeros(n)], [torch.zeros(n)], StepInfo())
-    work = context.streams()
-    assert isinstance(work, BucketStreams)
-    return work
-
-
 FORMS: tuple[tuple[Form, str], ...] = (("coo", "4 * k"), ("bitmap", "-(-n // 8)"))
 
 
@@ -186,40 +173,37 @@ FORMS: tuple[tuple[Form, str], ...] = (("coo", "4 * k"), ("bitmap", "-(-n // 8)"
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("n", "k"), [(1, 0), (1, 1), (9, 4), (77, 77), (1000, 13), (1000, 0)])
 def test_a_form_is_read_back(form: Form, size: str, dtype: torch.dtype, n: int, k: int) -> None:
-    work = streams_of(n)
     places = torch.randperm(n, generator=torch.Generator().manual_seed(k))[:k].sort().values.int()
     values = torch.randn(k).to(dtype)
     values[: min(k, 3)] = torch.tensor([math.nan, math.inf, -0.0], dtype=dtype)[: min(k, 3)]
-    stream = Stream(places, values)
-    message = work.packed(n, stream, form)
+    stream = Stream(places, values, n)
+    message = stream.packed(form)
     assert message.numel() == eval(size, {"n": n, "k": k}) + k * dtype.itemsize
-    assert message.numel() <= work.most_packed_bytes(n, stream)
-    back = work.unpacked(n, stream, message, form)
+    assert message.numel() <= stream.most_packed_bytes()
+    back = stream.unpacked(message, form)
     assert torch.equal(back.places, places)
     assert torch.equal(back.values.view(torch.uint8), values.view(torch.uint8))
 
 
 def test_bits_lie_in_the_order_of_elements_behind_the_values() -> None:
-    work = streams_of(20)
-    stream = Stream(torch.tensor([0, 9, 19], dtype=torch.int32), torch.tensor([1.0, 2.0, 3.0]))
-    message = work.packed(20, stream, "bitmap")
+    stream = Stream(torch.tensor([0, 9, 19], dtype=torch.int32), torch.tensor([1.0, 2.0, 3.0]), 20)
+    message = stream.packed("bitmap")
     assert message[:12].view(torch.float32).tolist() == [1.0, 2.0, 3.0]
     assert message[12:].tolist() == [1, 2, 8]
-    pairs = work.packed(20, stream, "coo")
+    pairs = stream.packed("coo")
     assert pairs[12:].view(torch.int32).tolist() == [0, 9, 19]
 
 
 def test_a_damaged_form_is_refused() -> None:
-    work = streams_of(20)
-    stream = Stream(torch.tensor([0, 9, 19], dtype=torch.int32), torch.ones(3))
+    stream = Stream(torch.tensor([0, 9, 19], dtype=torch.int32), torch.ones(3), 20)
     for form in ("coo", "bitmap"):
-        message = work.packed(20, stream, form)
+        message = stream.packed(form)
         with pytest.raises(PayloadError, match="entries of 20 take"):
-            work.unpacked(20, stream, message[1:], form)
+            stream.unpacked(message[1:], form)
         with pytest.raises(PayloadError, match="20 entries of 20 take"):
-            work.unpacked(20, stream, message.repeat(20), form)
+            stream.unpacked(message.repeat(20), form)
         message[12] = 255
         with pytest.raises(PayloadError, match=r"strictly within 0 \.\.\. 19"):
-            work.unpacked(20, stream, message, form)
+            stream.unpacked(message, form)
     with pytest.raises(PayloadError, match="0 entries of 20 take 3 bytes; 2 arrived"):
-        work.unpacked(20, stream, message[:2], "bitmap")
+        stream.unpacked(message[:2], "bitmap")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from source import FILES, ROOT
 
+from gradwire.local import Context, Streams
+
 FILE_LINES = 500
 FUNCTION_LINES = 60
 HEART_LINES = 200
@@ -36,6 +38,12 @@ def lines(path: Path) -> list[str]:
 
 def test_the_heart_is_short_enough_to_read_first() -> None:
     assert len(lines(ROOT / "strategy.py")) < HEART_LINES
+
+
+def test_a_collective_meets_few_methods() -> None:
+    """What whoever writes one has to know of the local work."""
+    methods = {name for kind in (Context, Streams) for name in kind.__abstractmethods__}
+    assert len(methods) <= 14, sorted(methods)
 
 
 def test_no_file_is_long() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from gradwire.errors import PayloadError
 from gradwire.moves import AllGather, Exchange, Move
 from gradwire.strategy import Compressor, Context
-from gradwire.streams import Domains, Form, Stream, Streams
+from gradwire.streams import Domains, Form, Stream
 
 
 def through_owners(ctx: Context, means: Compressor | None = None) -> Generator[Move, Any, None]:
@@ -22,7 +22,7 @@ def through_owners(ctx: Context, means: Compressor | None = None) -> Generator[M
 
 
 def push_and_pull(
-    ctx: Context, work: Streams, mine: Stream, domains: Domains, finite: bool = True,
+    ctx: Context, mine: Stream, domains: Domains, finite: bool = True,
     forms: tuple[Form, Form] = ("smallest", "smallest"),
 ) -> Generator[Move, Any, list[Stream] | None]:  # fmt: skip
     """Entries to their owners, merged and averaged there, the averages to all.
@@ -31,54 +31,60 @@ def push_and_pull(
 
     Four moves, two of them a few bytes. An owner that received damage says so in the third.
     forms: of what goes to owners, and of what comes from them.
-    Returns the averages by place in the flat vector, owner by owner; None if the step is spoiled.
+    Returns the averages by place in the whole, owner by owner; None if the step is spoiled.
     """
-    mean = yield from push(ctx, work, mine, domains, finite, forms[0])
+    mean = yield from push(ctx, mine, domains, finite, forms[0])
     if mean is None:
         return None
-    return (yield from pull(ctx, work, mean, domains, forms[1]))
+    return (yield from pull(ctx, mean, domains, forms[1]))
 
 
 def push(
-    ctx: Context, work: Streams, mine: Stream, domains: Domains, finite: bool = True,
-    form: Form = "smallest",
-) -> Generator[Move, Any, Stream | None]:  # fmt: skip
+    ctx: Context, mine: Stream, domains: Domains, finite: bool = True, form: Form = "smallest"
+) -> Generator[Move, Any, Stream | None]:
     """Two moves. The average of what this rank owns, by place in its domain; None if spoiled."""
-    me, sizes = ctx.rank, domains.sizes
+    me, parts = ctx.rank, mine.split(domains)
+    own = parts.pop(me)
     others = [r for r in range(ctx.world) if r != me]
-    parts = domains.split(mine)
-    messages = {r: work.packed(sizes[r], parts[r], form) for r in others}
+    messages = {r: part.packed(form) for r, part in zip(others, parts)}
     sent = (messages[r].numel() if r != me else 0 for r in range(ctx.world))
-    told = work.heard((yield work.announce(*sent, finite=finite)), most_bytes(work, mine, domains))
+    most = most_bytes(ctx, mine, domains)
+    told = yield from ctx.streams.tell(*sent, most=most, finite=finite)
     if told is None:
         return None
     arrived = yield Exchange(messages, {r: told[r][me] for r in others})
-    return work.average(sizes[me], parts[me], arrived, form)
+    try:
+        given = {me: own} | {r: own.unpacked(arrived[r], form) for r in others}
+    except PayloadError as error:
+        ctx.streams.damage = error
+        return own[:0]
+    in_order = [given[r] for r in range(ctx.world)]
+    return in_order[0].mean_with(in_order[1:], ctx.streams.mean_dtype)
 
 
-def most_bytes(work: Streams, like: Stream, domains: Domains) -> int:
+def most_bytes(ctx: Context, like: Stream, domains: Domains) -> int:
     """Bytes that no message to or from an owner exceeds."""
-    return work.most_packed_bytes(max(domains.sizes), like)
+    return max(like.over(domains, r).most_packed_bytes() for r in range(ctx.world))
 
 
 def pull(
-    ctx: Context, work: Streams, mean: Stream, domains: Domains, form: Form = "smallest"
+    ctx: Context, mean: Stream, domains: Domains, form: Form = "smallest"
 ) -> Generator[Move, Any, list[Stream] | None]:
-    """Two moves. What every rank owns, by place in the flat vector."""
-    message = work.packed(domains.sizes[ctx.rank], mean, form)
-    told = work.heard((yield work.announce(message.numel())), most_bytes(work, mean, domains))
+    """Two moves. What every rank owns, by place in the whole."""
+    message = mean.packed(form)
+    told = yield from ctx.streams.tell(message.numel(), most=most_bytes(ctx, mean, domains))
     if told is None:
         return None
-    return (yield from to_all(ctx, work, mean, message, [row[0] for row in told], domains, form))
+    return (yield from to_all(ctx, mean, message, [row[0] for row in told], domains, form))
 
 
 def to_all(
-    ctx: Context, work: Streams, mean: Stream, message: Tensor, told: Sequence[int],
-    domains: Domains, form: Form = "smallest",
+    ctx: Context, mean: Stream, message: Tensor, told: Sequence[int], domains: Domains,
+    form: Form = "smallest",
 ) -> Generator[Move, Any, list[Stream]]:  # fmt: skip
     """One move. The same, once all know how many bytes each rank's message has."""
     others = [r for r in range(ctx.world) if r != ctx.rank]
     arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r] for r in others})
-    means = {r: work.unpacked(domains.sizes[r], mean, arrived[r], form) for r in others}
+    means = {r: mean.over(domains, r).unpacked(arrived[r], form) for r in others}
     means[ctx.rank] = mean
-    return [replace(means[r], places=domains.flat(r, means[r].places)) for r in range(ctx.world)]
+    return [means[r].flat(domains, r) for r in range(ctx.world)]

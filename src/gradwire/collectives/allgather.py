@@ -24,7 +24,7 @@ class AllGatherSum(Collective):
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         message = ctx.message()
         if ctx.ragged:
-            lengths = yield AllGather(ctx.length())
+            lengths = yield AllGather(ctx.length)
             message = message[: int(lengths.max())]
         messages = yield AllGather(message)
         ctx.accumulate(messages)

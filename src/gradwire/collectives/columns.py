@@ -17,7 +17,7 @@ from gradwire.errors import UsageError
 from gradwire.local import Local
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
-from gradwire.streams import Streams
+from gradwire.streams import Stream, sealed, sealed_bytes, unsealed, whole
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,9 @@ class Columns(Collective):
     partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work, others = ctx.streams(), [r for r in range(ctx.world) if r != ctx.rank]
-        job = _Stripes(work, ctx.locals(), ctx.rank, ctx.world)
-        told = yield work.announce(*job.counts, *job.layouts, finite=job.finite)
-        heard = work.heard(told, job.most)
+        others = [r for r in range(ctx.world) if r != ctx.rank]
+        job, tell = _Stripes(ctx.locals(), ctx.rank, ctx.world), ctx.streams.tell
+        heard = yield from tell(*job.counts, *job.layouts, most=job.most, finite=job.finite)
         if heard is None:
             return
         counts = job.agree(heard)
@@ -77,13 +76,15 @@ def _table(local: Local) -> Rows | CooRows:
 class _Stripes:
     """What goes to an owner and to all, what an owner makes of it, and where it belongs."""
 
-    def __init__(self, work: Streams, locals_: Sequence[Local], me: int, world: int) -> None:
-        self._work, self._me, self._world = work, me, world
+    def __init__(self, locals_: Sequence[Local], me: int, world: int) -> None:
+        self._me, self._world = me, world
         self._names = [local.name for local in locals_]
         self._tables = tables = [_table(local) for local in locals_]
         self._bounds = [[r * t.width // world for r in range(world + 1)] for t in tables]
         self._ids = [table.nonzero() for table in tables]
         self._rows = [table.take(ids) for table, ids in zip(tables, self._ids)]
+        own = zip(self._ids, tables)
+        self._lists = [Stream(ids, ids.new_empty(ids.numel(), 0), t.count) for ids, t in own]
         self._dtype, self._item_bytes = tables[0].dtype, tables[0].dtype.itemsize
         self.holders: list[Holders] = []
 
@@ -127,16 +128,14 @@ class _Stripes:
 
     def ids(self) -> Tensor:
         """Which rows of each table, coded, one after the other, sealed: sizes depend on them."""
-        coded = (self._work.coded_places(t.count, i) for t, i in zip(self._tables, self._ids))
-        return self._work.sealed(torch.cat(list(coded)))
+        return sealed(torch.cat([ids.coded() for ids in self._lists]))
 
     def ids_bytes(self, counts: Sequence[int]) -> int:
         """How many bytes a rank with so many rows of each table sends."""
-        return self._work.sealed_bytes(sum(self._sizes_of_ids(counts)))
+        return sealed_bytes(sum(self._sizes_of_ids(counts)))
 
     def _sizes_of_ids(self, counts: Sequence[int]) -> list[int]:
-        coded = self._work.coded_places_bytes
-        return [coded(table.count, k) for table, k in zip(self._tables, counts)]
+        return [ids.coded_bytes(k) for ids, k in zip(self._lists, counts)]
 
     def learn(self, counts: Sequence[Sequence[int]], arrived: Mapping[int, Tensor]) -> None:
         """Who holds what; PayloadError if ids are not what was sent."""
@@ -147,9 +146,9 @@ class _Stripes:
 
     def _read_ids(self, counts: Sequence[int], message: Tensor) -> list[Tensor]:
         sizes = self._sizes_of_ids(counts)
-        parts = torch.split(self._work.unsealed(message, sum(sizes)), sizes)
-        read = self._work.read_places
-        return [read(t.count, k, part) for t, k, part in zip(self._tables, counts, parts)]
+        parts = torch.split(unsealed(message, sum(sizes)), sizes)
+        work = zip(self._lists, parts, counts)
+        return [own.read(part, k).places for own, part, k in work]
 
     # -- rows --------------------------------------------------------------------------------
 
@@ -190,7 +189,7 @@ class _Stripes:
         return out
 
     def _read_push(self, rank: int, message: Tensor) -> list[Tensor]:
-        self._work.whole(message, self.push_bytes(rank))
+        whole(message, self.push_bytes(rank))
         return list(torch.split(message.view(self._dtype), self._sizes_of_push(rank)))
 
     def _average(self, t: int, given: Mapping[int, list[Tensor]]) -> Tensor:
@@ -231,7 +230,7 @@ class _Stripes:
             table.finish()
 
     def _read_pull(self, rank: int, message: Tensor) -> list[Tensor]:
-        self._work.whole(message, self.pull_bytes(rank))
+        whole(message, self.pull_bytes(rank))
         return list(torch.split(message.view(self._dtype), self._sizes_of_pull(rank)))
 
 

@@ -11,6 +11,7 @@ import torch
 from gradwire.collectives._owners import push
 from gradwire.moves import AllGather, Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Ranges
 
 
 @dataclass(frozen=True)
@@ -25,16 +26,15 @@ class DSAR(Collective):
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.streams()
-        domains = work.ranges(work.size)
-        mean = yield from push(ctx, work, work.entries(), domains)
-        if mean is None:
-            return
-        if work.heard((yield work.announce())) is None:
+        work = ctx.streams
+        mine = work.entries()
+        domains = Ranges.even(mine.n, ctx.world)
+        mean = yield from push(ctx, mine, domains)
+        if mean is None or (yield from work.tell()) is None:
             return
         most = max(domains.sizes)
         piece = torch.zeros(most, dtype=mean.values.dtype, device=mean.values.device)
         piece[mean.places.long()] = mean.values
         pieces = yield AllGather(piece)
         whole = torch.cat([row[:n] for row, n in zip(pieces, domains.sizes)])
-        work.write_dense(whole, 1.0)
+        work.write(whole)

@@ -14,7 +14,7 @@ from gradwire.collectives._butterfly import Butterfly
 from gradwire.errors import PayloadError, StrategyError
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context, Evidence
-from gradwire.streams import Stream, Streams
+from gradwire.streams import Stream, whole
 
 _VARIANTS = ("butterfly", "tree")
 
@@ -52,63 +52,62 @@ class GTopK(Collective):
             )
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.streams()
+        work = ctx.streams
         entries = work.entries()
         mine = replace(entries, values=entries.values.float())
-        if work.heard((yield work.announce(mine.count))) is None:
+        if (yield from work.tell(mine.count)) is None:
             return
         merge = _tree if self.variant == "tree" else _butterfly
-        result, kept = yield from merge(ctx, work, mine)
-        lost = ~kept
-        work.give_back(Stream(mine.places[lost], mine.values[lost]))
+        result, kept = yield from merge(ctx, mine)
+        work.give_back(mine[~kept])
         means = kernels.quotient(result.values.float(), float(ctx.world))
-        work.write([Stream(result.places, means.to(work.mean_dtype))])
+        work.write([replace(result, values=means.to(work.mean_dtype))])
 
 
 Merged = Generator[Move, Any, tuple[Stream, Tensor]]
 """The result, and which of this rank's own entries are in it."""
 
 
-def _butterfly(ctx: Context, work: Streams, mine: Stream) -> Merged:
+def _butterfly(ctx: Context, mine: Stream) -> Merged:
     place = Butterfly(ctx.rank, ctx.world)
     if place.is_folded:
-        return (yield from _folded(work, mine, place))
+        return (yield from _folded(ctx, mine, place))
     group, mine_kept = mine, torch.ones(mine.count, dtype=torch.bool, device=mine.places.device)
     guest = theirs_kept = None
     if place.guest is not None:
-        arrived = yield _from(work, mine, place.guest)
-        guest = _read(work, mine, arrived[place.guest])
+        arrived = yield _from(place.guest, mine)
+        guest = mine.read(arrived[place.guest])
         theirs_kept = torch.ones_like(mine_kept)
-        group = work.top(mine, guest)
-        mine_kept &= work.survivors(mine, group)
-        theirs_kept &= work.survivors(guest, group)
+        group = _top(ctx, mine, guest)
+        mine_kept &= mine.among(group)
+        theirs_kept &= guest.among(group)
     else:
         yield Exchange({}, {})
     for partner in place.partners:
-        arrived = yield _both(work, group, partner)
-        group = work.top(group, _read(work, group, arrived[partner]))
-        mine_kept &= work.survivors(mine, group)
+        arrived = yield Exchange({partner: group.coded()}, {partner: group.coded_bytes()})
+        group = _top(ctx, group, group.read(arrived[partner]))
+        mine_kept &= mine.among(group)
         if guest is not None and theirs_kept is not None:
-            theirs_kept &= work.survivors(guest, group)
+            theirs_kept &= guest.among(group)
     if place.guest is None or theirs_kept is None:
         yield Exchange({}, {})
     else:
-        news = torch.cat([work.coded(work.size, group), kernels.pack_bits(theirs_kept)])
+        news = torch.cat([group.coded(), kernels.pack_bits(theirs_kept)])
         yield Exchange({place.guest: news}, {})
     return group, mine_kept
 
 
-def _folded(work: Streams, mine: Stream, place: Butterfly) -> Merged:
-    yield Exchange({place.host: work.coded(work.size, mine)}, {})
+def _folded(ctx: Context, mine: Stream, place: Butterfly) -> Merged:
+    yield Exchange({place.host: mine.coded()}, {})
     for _ in place.partners:
         yield Exchange({}, {})
-    size = work.coded_bytes(work.size, mine.count, mine)
+    size = mine.coded_bytes()
     arrived = yield Exchange({}, {place.host: size + -(-mine.count // 8)})
-    news = work.whole(arrived[place.host], size + -(-mine.count // 8))
-    result = _read(work, mine, news[:size])
-    work.check_shares(result)
+    news = whole(arrived[place.host], size + -(-mine.count // 8))
+    result = mine.read(news[:size])
+    result.check_counts(ctx.streams.parameters, ctx.streams.counts)
     kept = kernels.unpack_bits(news[size:], mine.count)
-    if not bool(work.survivors(mine, result)[kept].all()):
+    if not bool(mine.among(result)[kept].all()):
         raise PayloadError(
             "what was kept of a rank's entries is in the result; what arrived says otherwise. "
             "The message is damaged: run `gradwire doctor`."
@@ -116,40 +115,33 @@ def _folded(work: Streams, mine: Stream, place: Butterfly) -> Merged:
     return result, kept
 
 
-def _tree(ctx: Context, work: Streams, mine: Stream) -> Merged:
+def _tree(ctx: Context, mine: Stream) -> Merged:
     rank, world, group = ctx.rank, ctx.world, mine
     steps = [1 << j for j in range((world - 1).bit_length())]
     for step in steps:
         if rank % (2 * step) == step:
-            yield Exchange({rank - step: work.coded(work.size, group)}, {})
+            yield Exchange({rank - step: group.coded()}, {})
         elif rank % (2 * step) == 0 and rank + step < world:
-            arrived = yield _from(work, mine, rank + step)
-            group = work.top(group, _read(work, mine, arrived[rank + step]))
+            arrived = yield _from(rank + step, mine)
+            group = _top(ctx, group, mine.read(arrived[rank + step]))
         else:
             yield Exchange({}, {})
     for step in reversed(steps):
         if rank % (2 * step) == step:
-            arrived = yield _from(work, mine, rank - step)
-            group = _read(work, mine, arrived[rank - step])
-            work.check_shares(group)
+            arrived = yield _from(rank - step, mine)
+            group = mine.read(arrived[rank - step])
+            group.check_counts(ctx.streams.parameters, ctx.streams.counts)
         elif rank % (2 * step) == 0 and rank + step < world:
-            yield Exchange({rank + step: work.coded(work.size, group)}, {})
+            yield Exchange({rank + step: group.coded()}, {})
         else:
             yield Exchange({}, {})
-    return group, work.survivors(mine, group)
+    return group, mine.among(group)
 
 
-def _both(work: Streams, group: Stream, partner: int) -> Exchange:
-    return Exchange({partner: work.coded(work.size, group)}, _sizes(work, group, partner))
+def _from(rank: int, like: Stream) -> Exchange:
+    return Exchange({}, {rank: like.coded_bytes()})
 
 
-def _from(work: Streams, like: Stream, rank: int) -> Exchange:
-    return Exchange({}, _sizes(work, like, rank))
-
-
-def _sizes(work: Streams, like: Stream, rank: int) -> dict[int, int]:
-    return {rank: work.coded_bytes(work.size, like.count, like)}
-
-
-def _read(work: Streams, like: Stream, message: Tensor) -> Stream:
-    return work.read(work.size, like.count, like, message)
+def _top(ctx: Context, one: Stream, other: Stream) -> Stream:
+    """The largest of the sum, of each parameter as many as this rank sends."""
+    return one.top(other, ctx.streams.parameters, ctx.streams.counts)

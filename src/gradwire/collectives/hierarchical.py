@@ -79,11 +79,4 @@ class Hierarchical(Collective):
             )
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.machines(self.across)
-        if work is None:
-            yield from self.across.rounds(ctx)
-            return
-        told = yield work.average((yield work.scatter()))
-        if work.all_well(told):
-            yield from work.rounds()
-        work.collect((yield work.gather()))
+        yield from ctx.through_machines(self.across)

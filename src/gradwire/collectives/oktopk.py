@@ -13,7 +13,7 @@ from gradwire.collectives._owners import most_bytes, pull, push, to_all
 from gradwire.local import THRESHOLD
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
-from gradwire.streams import Domains, Stream, Streams
+from gradwire.streams import Domains, Ranges, Stream, whole
 
 _BALANCED_FOR = 64  # steps
 _THRESHOLD_FOR = 32
@@ -46,70 +46,71 @@ class OkTopk(Collective):
     selects: ClassVar[bool] = True
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.streams()
+        work = ctx.streams
         mine = work.entries()
-        regions = yield from _regions(ctx, work, mine)
+        regions = yield from _regions(ctx, mine)
         if regions is None:
             return
-        mean = yield from push(ctx, work, mine, regions)
+        mean = yield from push(ctx, mine, regions)
         if mean is None:
             return
-        means = yield from _large(ctx, work, mean, regions)
+        means = yield from _large(ctx, mean, regions)
         if means is None:
             return
-        result = Stream(
-            torch.cat([part.places for part in means]), torch.cat([part.values for part in means])
-        )
-        lost = ~work.survivors(mine, result)
-        work.give_back(Stream(mine.places[lost], mine.values[lost]))
+        result = replace(
+            mine, places=torch.cat([part.places for part in means]),
+            values=torch.cat([part.values for part in means]),
+        )  # fmt: skip
+        work.give_back(mine[~mine.among(result)])
         work.write([result])
 
 
-def _regions(ctx: Context, work: Streams, mine: Stream) -> Generator[Move, Any, Domains | None]:
+def _regions(ctx: Context, mine: Stream) -> Generator[Move, Any, Domains | None]:
     """Every 64 steps one move: where each rank would end the regions; then the averages."""
-    bounds = work.kept.get("regions")
-    if bounds is None or work.step % _BALANCED_FOR == 0:
+    work = ctx.streams
+    bounds: Sequence[int] | None = ctx.memory.get("regions")
+    if bounds is None or ctx.step % _BALANCED_FOR == 0:
         shares = (mine.count * r // ctx.world for r in range(1, ctx.world))
         ends = [int(mine.places[share]) if mine.count else 0 for share in shares]
-        told = work.heard((yield work.announce(*ends)))
+        told = yield from work.tell(*ends)
         if told is None:
             return None
         bounds = [0, *sorted(sum(row) // ctx.world for row in zip(*told)), work.size]
-        work.kept["regions"] = bounds
-    return work.regions(bounds)
+        ctx.memory["regions"] = bounds
+    return Ranges(bounds)
 
 
 def _large(
-    ctx: Context, work: Streams, mean: Stream, regions: Domains
+    ctx: Context, mean: Stream, regions: Domains
 ) -> Generator[Move, Any, list[Stream] | None]:
     """What reaches the thresholds, owner by owner; new thresholds where they are due."""
-    flat = replace(mean, places=regions.flat(ctx.rank, mean.places))
-    owned = [part.values.float().abs() for part in work.by_parameter(flat)]
-    known = work.recall(THRESHOLD)
+    work = ctx.streams
+    flat = mean.flat(regions, ctx.rank)
+    owned = [part.values.float().abs() for part in flat.split(work.parameters)]
+    known = work.remembered[THRESHOLD]
     reached = [_reach(own, least) for own, least in zip(owned, known)]
     due = [k > 0 for k in work.counts]
-    if work.step % _THRESHOLD_FOR != 0:
+    if ctx.step % _THRESHOLD_FOR != 0:
         found = [int(mask.sum()) for mask in reached]
         asks = [int(d and least == 0) for d, least in zip(due, known)]
         kept = _kept(mean, reached)
-        message = work.packed(regions.sizes[ctx.rank], kept)
-        announced = yield work.announce(message.numel(), *found, *asks)
-        told = work.heard(announced, most_bytes(work, kept, regions))
+        message, most = kept.packed(), most_bytes(ctx, kept, regions)
+        told = yield from work.tell(message.numel(), *found, *asks, most=most)
         if told is None:
             return None
         due = _drifted([row[1:] for row in told], work.counts)
         if not any(due):
             sizes = [row[0] for row in told]
-            return (yield from to_all(ctx, work, kept, message, sizes, regions))
+            return (yield from to_all(ctx, kept, message, sizes, regions))
     if not any(due):  # no parameter has elements
-        return (yield from pull(ctx, work, mean, regions))
-    fresh = yield from _thresholds(ctx, work, {i: owned[i] for i, d in enumerate(due) if d})
+        return (yield from pull(ctx, mean, regions))
+    fresh = yield from _thresholds(ctx, {i: owned[i] for i, d in enumerate(due) if d})
     if fresh is None:
         return None
     known = [fresh.get(i, least) for i, least in enumerate(known)]
     reached = [_reach(own, least) for own, least in zip(owned, known)]
-    work.remember(THRESHOLD, known)
-    return (yield from pull(ctx, work, _kept(mean, reached), regions))
+    work.remembered[THRESHOLD] = known
+    return (yield from pull(ctx, _kept(mean, reached), regions))
 
 
 def _reach(magnitudes: Tensor, least: float) -> Tensor:
@@ -118,8 +119,7 @@ def _reach(magnitudes: Tensor, least: float) -> Tensor:
 
 
 def _kept(mean: Stream, reached: Masks) -> Stream:
-    kept = torch.cat(reached)
-    return Stream(mean.places[kept], mean.values[kept])
+    return mean[torch.cat(reached)]
 
 
 def _drifted(told: Sequence[Sequence[int]], counts: Sequence[int]) -> list[bool]:
@@ -134,7 +134,7 @@ def _drifted(told: Sequence[Sequence[int]], counts: Sequence[int]) -> list[bool]
 
 
 def _thresholds(
-    ctx: Context, work: Streams, owned: Mapping[int, Tensor]
+    ctx: Context, owned: Mapping[int, Tensor]
 ) -> Generator[Move, Any, dict[int, float] | None]:
     """The k-th largest magnitude of these parameters; if there are fewer the smallest, if none 0.
 
@@ -143,17 +143,17 @@ def _thresholds(
     its k largest. Three moves.
     """
     others = [r for r in range(ctx.world) if r != ctx.rank]
-    ks = [work.counts[i] for i in owned]
+    ks = [ctx.streams.counts[i] for i in owned]
     mine = torch.stack([_at(m, -(-k // ctx.world)) for m, k in zip(owned.values(), ks)])
     arrived = yield _to_all_alike(mine, dict.fromkeys(others, len(ks)))
-    theirs = [_read(work, arrived[r], len(ks)) for r in others]
+    theirs = [_read(arrived[r], len(ks)) for r in others]
     least = torch.stack([mine, *theirs]).amin(0).tolist()
     best = [_largest(m[_reach(m, at)], k) for m, k, at in zip(owned.values(), ks, least)]
-    told = work.heard((yield work.announce(*(part.numel() for part in best))))
+    told = yield from ctx.streams.tell(*(part.numel() for part in best))
     if told is None:
         return None
     arrived = yield _to_all_alike(torch.cat(best), {r: sum(told[r]) for r in others})
-    by_rank = [torch.split(_read(work, arrived[r], sum(told[r])), told[r]) for r in others]
+    by_rank = [torch.split(_read(arrived[r], sum(told[r])), told[r]) for r in others]
     together = [torch.cat(parts) for parts in zip(best, *by_rank)]
     return {i: float(_at(m, min(k, m.numel()))) for i, m, k in zip(owned, together, ks)}
 
@@ -164,8 +164,8 @@ def _to_all_alike(numbers: Tensor, counts: Mapping[int, int]) -> Exchange:
     return Exchange(dict.fromkeys(counts, message), {r: 4 * n for r, n in counts.items()})
 
 
-def _read(work: Streams, message: Tensor, count: int) -> Tensor:
-    return work.whole(message, 4 * count).view(torch.float32)
+def _read(message: Tensor, count: int) -> Tensor:
+    return whole(message, 4 * count).view(torch.float32)
 
 
 def _largest(magnitudes: Tensor, k: int) -> Tensor:

@@ -14,7 +14,7 @@ from gradwire.collectives._owners import push_and_pull
 from gradwire.collectives._rows import BLOCK, Rows
 from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
-from gradwire.streams import Stream
+from gradwire.streams import Ranges, Stream
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class OmniReduce(Collective):
     partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.streams()
         tables = [Rows(local, BLOCK) for local in ctx.locals()]
         first = (0, *accumulate(table.count for table in tables))
         ids = [table.nonzero() for table in tables]
         mine = Stream(
             torch.cat([own + at for own, at in zip(ids, first)]),
-            torch.cat([table.take(own) for table, own in zip(tables, ids)]),
-        )
+            torch.cat([table.take(own) for table, own in zip(tables, ids)]), first[-1],
+        )  # fmt: skip
         finite = kernels.is_finite(mine.values.view(-1))
-        means = yield from push_and_pull(ctx, work, mine, work.ranges(first[-1]), finite)
+        owners = Ranges.even(first[-1], ctx.world)
+        means = yield from push_and_pull(ctx, mine, owners, finite)
         if means is None:
             return
         blocks = torch.cat([mean.places for mean in means])  # of ranges, so they ascend

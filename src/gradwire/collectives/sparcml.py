@@ -11,9 +11,10 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.collectives._butterfly import Butterfly
+from gradwire.local import Streams
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
-from gradwire.streams import Stream, Streams
+from gradwire.streams import Stream, told_size, whole
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,12 @@ class SparCML(Collective):
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.streams()
+        work = ctx.streams
         mine, place = work.entries(), Butterfly(ctx.rank, ctx.world)
         passes = _passes(place)
-        held = _Held(work, replace(mine, values=mine.values.float()))
+        held = _Held(replace(mine, values=mine.values.float()))
         first = held.message().numel() if any(to for to, _ in passes[:1]) else 0
-        sizes = work.heard((yield work.announce(first)), 4 * work.size)
+        sizes = yield from work.tell(first, most=4 * mine.n)
         if sizes is None:
             return
         for number, (to, by) in enumerate(passes):
@@ -48,8 +49,8 @@ class SparCML(Collective):
             if number == 0 and place.is_folded:
                 held.forget()
             for r in by:
-                held.merge(work.whole(arrived[r], told[r]))
-        held.write(float(ctx.world))
+                held.merge(whole(arrived[r], told[r]))
+        held.write(work, float(ctx.world))
 
 
 def _passes(place: Butterfly) -> list[tuple[list[int], list[int]]]:
@@ -63,55 +64,53 @@ def _passes(place: Butterfly) -> list[tuple[list[int], list[int]]]:
 
 def _lengths(held: _Held, to: list[int], by: list[int]) -> Generator[Move, Any, dict[int, int]]:
     """How many bytes each of them will send."""
-    work = held.work
-    mine = work.coded_count(held.message().numel() if to else 0)
+    mine = told_size(held.message().numel() if to else 0, held.stream.places.device)
     arrived = yield Exchange(dict.fromkeys(to, mine), dict.fromkeys(by, mine.numel()))
-    return {r: work.read_count(arrived[r], 4 * work.size) for r in by}
+    return {r: held.stream.read_size(arrived[r], held.dense_bytes) for r in by}
 
 
 class _Held:
     """A sum on its way: a stream, or all elements once that is no more bytes."""
 
-    def __init__(self, work: Streams, stream: Stream) -> None:
-        self.work, self._stream = work, stream
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.dense_bytes = stream, 4 * stream.n
         self._dense: Tensor | None = None
         self._packed: Tensor | None = None
 
     def message(self) -> Tensor:
         if self._dense is None:
             if self._packed is None:
-                self._packed = self.work.packed(self.work.size, self._stream)
-            if self._packed.numel() < 4 * self.work.size:
+                self._packed = self.stream.packed()
+            if self._packed.numel() < self.dense_bytes:
                 return self._packed
-            room = torch.zeros(self.work.size, device=self._packed.device)
-            self._dense = _added(room, self._stream)
+            room = torch.zeros(self.stream.n, device=self._packed.device)
+            self._dense = _added(room, self.stream)
         return self._dense.view(torch.uint8)
 
     def merge(self, message: Tensor) -> None:
         self._packed = None
-        if message.numel() == 4 * self.work.size:
+        if message.numel() == self.dense_bytes:
             theirs = message.clone().view(torch.float32)
             if self._dense is None:
-                self._dense = _added(theirs, self._stream)
+                self._dense = _added(theirs, self.stream)
             else:
                 self._dense = self._dense + theirs
             return
-        stream = self.work.unpacked(self.work.size, self._stream, message)
+        stream = self.stream.unpacked(message)
         if self._dense is not None:
             self._dense = _added(self._dense, stream)
         else:
-            self._stream = self.work.merge(self.work.size, self._stream, stream)
+            self.stream = self.stream.plus(stream)
 
     def forget(self) -> None:
         """It was handed over."""
-        none = self._stream.places[:0]
-        self._stream, self._dense, self._packed = Stream(none, none.float()), None, None
+        self.stream, self._dense, self._packed = self.stream[:0], None, None
 
-    def write(self, divisor: float) -> None:
+    def write(self, work: Streams, divisor: float) -> None:
         if self._dense is not None:
-            return self.work.write_dense(self._dense, divisor)
-        means = kernels.quotient(self._stream.values, divisor).to(self.work.mean_dtype)
-        return self.work.write([Stream(self._stream.places, means)])
+            return work.write(kernels.quotient(self._dense, divisor))
+        means = kernels.quotient(self.stream.values, divisor).to(work.mean_dtype)
+        return work.write([replace(self.stream, values=means)])
 
 
 def _added(dense: Tensor, stream: Stream) -> Tensor:

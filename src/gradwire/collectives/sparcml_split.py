@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from gradwire.collectives._owners import most_bytes, push
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Ranges, whole
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,14 @@ class SparCMLSplit(Collective):
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work, me, world = ctx.streams(), ctx.rank, ctx.world
-        domains = work.ranges(work.size)
-        mean = yield from push(ctx, work, work.entries(), domains)
+        work, me, world = ctx.streams, ctx.rank, ctx.world
+        mine = work.entries()
+        domains = Ranges.even(mine.n, world)
+        mean = yield from push(ctx, mine, domains)
         if mean is None:
             return
-        packed = work.packed(domains.sizes[me], mean)
-        announced = yield work.announce(packed.numel())
-        told = work.heard(announced, most_bytes(work, mean, domains))
+        packed = mean.packed()
+        told = yield from work.tell(packed.numel(), most=most_bytes(ctx, mean, domains))
         if told is None:
             return
         sizes, known = [size for (size,) in told], [packed]  # known: of me, me + 1, …
@@ -48,11 +49,10 @@ class SparCMLSplit(Collective):
                 {(me + step) % world: sum(sizes[r] for r in fresh)},
             )
             expected = [sizes[r] for r in fresh]
-            bundle = work.whole(arrived[(me + step) % world], sum(expected)).clone()
+            bundle = whole(arrived[(me + step) % world], sum(expected)).clone()
             known += torch.split(bundle, expected)
         parts = {}
         for i, message in enumerate(known):
             r = (me + i) % world
-            read = work.unpacked(domains.sizes[r], mean, message)
-            parts[r] = replace(read, places=domains.flat(r, read.places))
+            parts[r] = mean.over(domains, r).unpacked(message).flat(domains, r)
         work.write([parts[r] for r in range(world)])

@@ -58,7 +58,7 @@ class SparseAuto(Collective):
             )
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        memory: dict[str, Any] = ctx.memory()
+        memory = ctx.memory
         number: int = memory.get("number", 0)
         chooser: Chooser = memory.setdefault("chooser", Chooser())
         if number % self.every == 0 or number == _EARLY:
@@ -66,8 +66,8 @@ class SparseAuto(Collective):
                 return  # the step does not count
             chooser.price(prices(facts), network_is_known=number >= min(_EARLY, self.every))
         if chooser.race_is_over:
-            work = ctx.streams()
-            if (times := work.heard((yield work.announce(*chooser.times())), _MOST)) is None:
+            times = yield from ctx.streams.tell(*chooser.times(), most=_MOST)
+            if times is None:
                 return
             chooser.learn(times)
         memory["number"] = number + 1
@@ -80,25 +80,24 @@ class SparseAuto(Collective):
 
 def _facts(ctx: Context) -> Generator[Move, Any, Facts | None]:
     """What all ranks know afterwards; None if the step is spoiled."""
-    work, memory = ctx.streams(), ctx.memory()
-    mine = work.entries()
+    mine = ctx.streams.entries()
     tables = [Rows(local) for local in ctx.locals()] if ctx.is_exact else []
     ids, first = [], 0
     for table in tables:
         ids.append(table.nonzero().long() + first)
         first += table.count
     rows = torch.cat(ids) if ids else torch.empty(0, dtype=torch.int64)
-    width = work.size // first if first else 0
-    nanoseconds, speed = _network(memory)
+    width = mine.n // first if first else 0
+    nanoseconds, speed = _network(ctx.memory)
     numbers = [mine.count, rows.numel(), nanoseconds, speed]
-    numbers += [*sampled(mine.places.long(), work.size), *sampled(rows, first)]
-    heard = work.heard((yield work.announce(*numbers)), _MOST)
+    numbers += [*sampled(mine.places.long(), mine.n), *sampled(rows, first)]
+    heard = yield from ctx.streams.tell(*numbers, most=_MOST)
     if heard is None:
         return None
     return Facts(
-        world=ctx.world, size=work.size, rows=first, width=width,
+        world=ctx.world, size=mine.n, rows=first, width=width,
         item_bytes=mine.values.element_size(),
-        mean_bytes=work.mean_dtype.itemsize,
+        mean_bytes=ctx.streams.mean_dtype.itemsize,
         entries=[row[0] for row in heard], full_rows=[row[1] for row in heard],
         latency_seconds=1e-9 * max(1, *(row[2] for row in heard)),
         bytes_per_second=float(min(row[3] for row in heard)),
@@ -109,13 +108,12 @@ def _facts(ctx: Context) -> Generator[Move, Any, Facts | None]:
 
 def _dense(ctx: Context) -> Generator[Move, Any, None]:
     """Every element, by all-reduce."""
-    work = ctx.streams()
-    mine = work.entries()
-    if work.heard((yield work.announce())) is None:
+    mine = ctx.streams.entries()
+    if (yield from ctx.streams.tell()) is None:
         return
-    total = ctx.room("sparse_auto", work.size).zero_()
+    total = ctx.room("sparse_auto", mine.n).zero_()
     kernels.place_stream(total, mine.places, mine.values)
-    work.write_dense((yield AllReduce(total)), float(ctx.world))
+    ctx.streams.write(kernels.quotient((yield AllReduce(total)), float(ctx.world)))
 
 
 def _timed(

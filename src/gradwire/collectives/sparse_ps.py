@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from gradwire.collectives._owners import push_and_pull
 from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
+from gradwire.streams import Ranges
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class SparsePS(Collective):
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.streams()
-        means = yield from push_and_pull(ctx, work, work.entries(), work.ranges(work.size))
+        mine = ctx.streams.entries()
+        means = yield from push_and_pull(ctx, mine, Ranges.even(mine.n, ctx.world))
         if means is not None:
-            work.write(means)
+            ctx.streams.write(means)

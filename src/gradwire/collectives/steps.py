@@ -77,7 +77,4 @@ class Steps(Collective):
             )
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.stages()
-        for move in work.moves():
-            work.take((yield move))
-        work.finish()
+        yield from ctx.along_path()

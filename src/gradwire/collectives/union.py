@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from gradwire.collectives._owners import push_and_pull
 from gradwire.errors import PayloadError
 from gradwire.moves import AllReduce, Move
 from gradwire.strategy import Collective, Context
-from gradwire.streams import Stream
+from gradwire.streams import Ranges, Stream, whole
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,20 @@ class Union(Collective):
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.streams()
-        mine = work.entries()
-        alone = Stream(mine.places, mine.values.new_empty(mine.count, 0))
-        owned = yield from push_and_pull(ctx, work, alone, work.ranges(work.size))
+        mine = ctx.streams.entries()
+        alone = replace(mine, values=mine.values.new_empty(mine.count, 0))
+        owned = yield from push_and_pull(ctx, alone, Ranges.even(mine.n, ctx.world))
         if owned is None:
             return
         places = torch.cat([part.places for part in owned])  # of ranges, so they ascend
-        if not bool(work.survivors(mine, Stream(places, places)).all()):
+        if not bool(mine.among(replace(mine, places=places)).all()):
             raise PayloadError(
                 "the union has every place that a rank has; one of this rank's is not in what "
                 "arrived. The message is damaged: run `gradwire doctor`."
             )
-        total = work.whole((yield AllReduce(_spread(mine, places))), places.numel())
-        means = kernels.quotient(total, float(ctx.world)).to(work.mean_dtype)
-        work.write([Stream(places, means)])
+        total = whole((yield AllReduce(_spread(mine, places))), places.numel())
+        means = kernels.quotient(total, float(ctx.world)).to(ctx.streams.mean_dtype)
+        ctx.streams.write([replace(mine, places=places, values=means)])
 
 
 def _spread(mine: Stream, places: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from gradwire.collectives._owners import push_and_pull
 from gradwire.errors import StrategyError
 from gradwire.moves import Move
 from gradwire.strategy import Collective, Context
-from gradwire.streams import Form
+from gradwire.streams import Chunks, Form, HashedElements, Ranges, Stream, chunks_or_ranges
 
 _VARIANTS = ("chunks", "paper")
 _SMALLEST: tuple[Form, Form] = ("smallest", "smallest")
@@ -46,10 +46,19 @@ class Zen(Collective):
             )
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
-        work = ctx.streams()
-        published = self.variant == "paper"
-        domains = work.hashed() if published else work.chunks()
-        forms = _PUBLISHED if published else _SMALLEST
-        means = yield from push_and_pull(ctx, work, work.entries(), domains, forms=forms)
+        mine = ctx.streams.entries()
+        forms = _PUBLISHED if self.variant == "paper" else _SMALLEST
+        means = yield from push_and_pull(ctx, mine, self._domains(ctx, mine), forms=forms)
         if means is not None:
-            work.write(means)
+            ctx.streams.write(means)
+
+    def _domains(self, ctx: Context, mine: Stream) -> Chunks | HashedElements | Ranges:
+        """Made once for a bucket."""
+        made: dict[str, Chunks | HashedElements | Ranges] = ctx.memory
+        if "domains" not in made:
+            if self.variant == "paper":
+                device = mine.places.device
+                made["domains"] = HashedElements(mine.n, ctx.world, ctx.seed, device)
+            else:
+                made["domains"] = chunks_or_ranges(mine.n, ctx.world, ctx.seed)
+        return made["domains"]

@@ -23,6 +23,11 @@ _LINE = 64
 _LONG_CODE = 4096
 
 
+def told_bytes(numbers: int) -> int:
+    """Bytes of the message that tells all ranks so many numbers: header, numbers, check."""
+    return HEADER_BYTES + 8 * (numbers + 1)
+
+
 @dataclass(frozen=True)
 class Layout:
     """Says where each section lies in a message, and how long it is."""

@@ -7,19 +7,19 @@ What a task does with data is the heir's business, which may have none.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire.layout.stage_moves import Messages, Site, StageMoves, Tensors, alone
 from gradwire.layout.stages import StageLayout
-from gradwire.local import Stages
 from gradwire.moves import Move
 
 
-class Walk(Stages):
+class Walk(ABC):
     """One rank's way along a path; begin each step with `_numbers`, the gradients."""
 
     def __init__(
@@ -27,7 +27,6 @@ class Walk(Stages):
     ) -> None:
         self._plan, self._rank, self._tasks = plan, rank, plan.path.tasks
         self._moves = StageMoves(plan, dtype, device)
-        self._take: Callable[[Tensor], None] | None = None
         self._numbers: Tensors = []
         self._messages: Messages = []
 
@@ -39,7 +38,12 @@ class Walk(Stages):
     def _decompress(self, number: int) -> None:
         """Messages to numbers: their mean."""
 
-    def moves(self) -> Iterator[Move]:
+    @abstractmethod
+    def _finish(self) -> None:
+        """The result. PayloadError where this rank found damage."""
+
+    def rounds(self) -> Generator[Move, Any, None]:
+        """The moves this rank makes, in order."""
         for number, task in enumerate(self._tasks):
             before, after = (self._plan.before(self._rank, number + i) for i in (0, 1))
             if not (before.is_active or after.is_active):
@@ -49,23 +53,17 @@ class Walk(Stages):
             elif task.name == "decompress":
                 self._decompress(number)
             else:
-                move = self._move(number)
-                if self._plan.circle(self._rank, task).size > 1:
-                    yield move
-                else:
-                    self.take(alone(move))
+                move, take = self._move(number)
+                several = self._plan.circle(self._rank, task).size > 1
+                take((yield move) if several else alone(move))
+        self._finish()
 
-    def take(self, arrived: Tensor) -> None:
-        assert self._take is not None, "take follows a move"
-        self._take(arrived)
-
-    def _move(self, number: int) -> Move:
+    def _move(self, number: int) -> tuple[Move, Callable[[Tensor], None]]:
+        """A task's move, and what is to be done with what it brings."""
         rank, task = self._rank, self._tasks[number]
         at = Site(number, rank, self._plan.circle(rank, task), self._plan.root(rank, task))
         if self._plan.before(rank, number).leaves:
             move, read = self._moves.of_messages(at, self._messages)
-            self._take = lambda arrived: setattr(self, "_messages", read(arrived))
-        else:
-            move, of_numbers = self._moves.of_numbers(at, self._numbers)
-            self._take = lambda arrived: setattr(self, "_numbers", of_numbers(arrived))
-        return move
+            return move, lambda arrived: setattr(self, "_messages", read(arrived))
+        move, of_numbers = self._moves.of_numbers(at, self._numbers)
+        return move, lambda arrived: setattr(self, "_numbers", of_numbers(arrived))

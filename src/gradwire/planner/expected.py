@@ -8,11 +8,10 @@ members look at them; nothing depends on what is in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
 from math import comb
-from typing import Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,11 +20,13 @@ from gradwire import kernels
 from gradwire.buckets import Bucket
 from gradwire.errors import PlanError
 from gradwire.kernels import CHUNK, Shape
-from gradwire.layout.streams import SizedStreams, announced_bytes
-from gradwire.moves import AllGather
+from gradwire.layout.message import told_bytes
+from gradwire.local import Streams
+from gradwire.moves import AllGather, Move
 from gradwire.planner.priced import Step, Work
 from gradwire.strategy import Strategy
-from gradwire.streams import Domains, Form, Stream
+from gradwire.streams import Domains, Form, Ranges, Stream
+from gradwire.streams.coding import packed_bytes
 
 Together: TypeAlias = Callable[[float, int], float]
 """The density of one rank and a number of ranks to the density of their sum."""
@@ -82,188 +83,140 @@ class SizedBucket(Protocol):
         """Note that n elements are encoded."""
 
 
-@dataclass(frozen=True, eq=False)
-class Expected(Stream):
-    """ranks: whose sum it is."""
-
-    ranks: int = 1
-
-
-class ExpectedStreams(SizedStreams):
-    """The sizes of `runtime.streams` of one bucket on one rank."""
+class ExpectedStreams(Streams):
+    """What one rank has and hears of a bucket, as far as it can be expected."""
 
     def __init__(self, context: SizedBucket, values: torch.dtype, is_listed: bool) -> None:
-        self._context, self._values, self.is_listed = context, values, is_listed
-        self.size, self.mean_dtype = context.bucket.elements, torch.float32
+        self._context, self._values, self._is_listed = context, values, is_listed
+        self.size = context.bucket.elements
+        self.parameters = Ranges([*context.bucket.offsets, self.size])
         dtype: torch.dtype = getattr(torch, context.bucket.dtype)
         self.mean_dtype = dtype if dtype.itemsize <= 4 else torch.float32
-        self.step, self.kept = 0, {}
-        self.counts = [context.entries_of(n) for n in context.bucket.sizes]
-        self._density = sum(self.counts) / max(1, self.size)
-        self._told: list[int] = []
-        self._counted = 0
-
-    def _stream(self, count: int, dtype: torch.dtype, ranks: int = 1) -> Expected:
-        places = torch.arange(count, dtype=torch.int32)  # a list, as some members check
-        return Expected(places, torch.zeros(count, dtype=dtype), ranks)
-
-    def _together(self, n: int, ranks: int) -> int:
-        """How many of n elements the sum of so many ranks has."""
-        crowd = self._context.crowd
-        if self._context.ragged and crowd.fraction is not None:
-            return round(n * crowd.together(crowd.fraction, crowd.ranks * ranks))
-        return round(n * crowd.together(self._density, ranks))
+        self.damage, self.remembered = None, {}
+        self.counts: Sequence[int] = []
 
     def entries(self) -> Stream:
-        for n in self._context.bucket.sizes:
-            self._context.encodes(n)
-        return self._stream(sum(self.counts), self._values)
+        context = self._context
+        for n in context.bucket.sizes:
+            context.encodes(n)
+        self.counts = [context.entries_of(n) for n in context.bucket.sizes]
+        return self._own(self._values)
 
-    def announce(self, *numbers: int, finite: bool = True) -> AllGather:
-        self._told = list(numbers)
-        message = torch.zeros(announced_bytes(len(numbers)), dtype=torch.uint8)
-        return AllGather(message)
+    def _own(self, values: torch.dtype) -> Expected:
+        count = sum(self.counts)
+        return Expected(
+            _places(count), torch.zeros(count, dtype=values), self.size, self._is_listed,
+            sums=_Sums(self._context, sum(self.counts) / max(1, self.size)),
+        )  # fmt: skip
 
-    def heard(self, messages: Tensor, most: int | None = None) -> list[list[int]] | None:
-        """Every rank announces as much as this one; what goes to itself, as what to others."""
+    def tell(
+        self, *numbers: int, most: int | None = None, finite: bool = True
+    ) -> Generator[Move, Any, list[list[int]] | None]:
+        """Every rank tells as much as this one; what goes to itself, as what to others."""
+        yield AllGather(torch.zeros(told_bytes(len(numbers)), dtype=torch.uint8))
         world = self._context.world
-        most_told = max(self._told, default=0)
+        most_told = max(numbers, default=0)
         if most_told == 0 and self.counts:  # others hand over to this rank
-            like = self._stream(sum(self.counts), torch.float32)
-            most_told = self.packed_bytes(self.size, self._shape(self.size, like.count), like)
-        told = [most_told] * len(self._told) if len(self._told) in (1, world) else self._told
-        return [told] * world
+            most_told = self._own(torch.float32).packed().numel()
+        alike = len(numbers) in (1, world)
+        return [[most_told] * len(numbers) if alike else list(numbers)] * world
 
-    # -- domains --------------------------------------------------------------------------
-
-    def ranges(self, n: int) -> Domains:
-        return EvenDomains(n, self._context.world)
-
-    def chunks(self) -> Domains:
-        return self.ranges(self.size)
-
-    def hashed(self) -> Domains:
-        return self.ranges(self.size)
-
-    def regions(self, bounds: Sequence[int]) -> Domains:
-        raise self._measured_only()
-
-    # -- bytes ----------------------------------------------------------------------------
-
-    def coded(self, n: int, stream: Stream) -> Tensor:
-        return _message(self.coded_bytes(n, stream.count, stream))
-
-    def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
-        return self._stream(count, like.values.dtype, _ranks(like))
-
-    def packed(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
-        return _message(self.packed_bytes(n, self._shape(n, stream.count), stream, form))
-
-    def unpacked(self, n: int, like: Stream, message: Tensor, form: Form = "smallest") -> Stream:
-        """A stream of as many entries as this rank has of its own: all are alike."""
-        return self._stream(like.count, like.values.dtype, _ranks(like))
-
-    @staticmethod
-    def _shape(n: int, count: int) -> Shape:
-        """The shape of random places: the crowds to be expected, where they pay."""
-        plain = Shape(count, 0, 0, count)
-        shapes = [plain, _crowds(n, count)] if count else [plain]
-        possible = [shape for shape in shapes if shape.is_possible(n)]
-        return min(possible, key=lambda shape: kernels.shaped_bytes(n, shape))
-
-    def coded_places(self, n: int, places: Tensor) -> Tensor:
-        return _message(self.coded_places_bytes(n, places.numel()))
-
-    def read_places(self, n: int, count: int, message: Tensor) -> Tensor:
-        return torch.zeros(count, dtype=torch.int32)
-
-    def whole(self, message: Tensor, size: int) -> Tensor:
-        return message
-
-    def sealed(self, content: Tensor) -> Tensor:
-        return _message(self.sealed_bytes(content.numel()))
-
-    def unsealed(self, message: Tensor, size: int) -> Tensor:
-        return _message(size)
-
-    def coded_count(self, count: int) -> Tensor:
-        self._counted = count or self._counted
-        return _message(16)
-
-    def read_count(self, message: Tensor, most: int) -> int:
-        return self._counted
-
-    def damage_is_told(self) -> AbstractContextManager[None, bool]:
-        return cast(AbstractContextManager[None, bool], nullcontext())
-
-    # -- sums -----------------------------------------------------------------------------
-
-    def average(
-        self, n: int, own: Stream, arrived: Mapping[int, Tensor], form: Form = "smallest"
-    ) -> Stream:
-        world = self._context.world
-        self._works(n, world, own.count)
-        return self._stream(self._together(n, world), self.mean_dtype, world)
-
-    def merge(self, n: int, one: Stream, other: Stream) -> Stream:
-        ranks = min(_ranks(one) + _ranks(other), self._context.world)
-        self._works(one.count + other.count, 2, max(one.count, other.count))
-        return self._stream(self._together(n, ranks), torch.float32, ranks)
-
-    def top(self, one: Stream, other: Stream) -> Stream:
-        self._works(sum(self.counts), 2, one.count)
-        return self._stream(sum(self.counts), torch.float32, _ranks(one) + _ranks(other))
-
-    def _works(self, elements: int, contributions: int, entries: int) -> None:
-        self._context.steps.append(Work("accumulate", elements, contributions, entries))
-
-    def check_shares(self, chosen: Stream) -> None:
-        """They are as they must be."""
-
-    def survivors(self, entries: Stream, among: Stream) -> Tensor:
-        return torch.ones(entries.count, dtype=torch.bool)
+    def write(self, means: Sequence[Stream] | Tensor) -> None:
+        dense = isinstance(means, Tensor)
+        entries = self.size if dense else sum(part.count for part in means)
+        self._context.steps.append(Work("decode", self.size, 1, entries))
 
     def give_back(self, lost: Stream) -> None:
         """Nothing is remembered."""
 
-    def by_parameter(self, stream: Stream) -> list[Stream]:
-        raise self._measured_only()
 
-    def recall(self, name: str) -> list[float]:
-        raise self._measured_only()
+@dataclass(frozen=True)
+class _Sums:
+    """What sums of streams have. density: of one rank's."""
 
-    def remember(self, name: str, numbers: Sequence[float]) -> None:
-        raise self._measured_only()
+    context: SizedBucket
+    density: float
 
-    def write(self, parts: Sequence[Stream]) -> None:
-        entries = sum(part.count for part in parts)
-        self._context.steps.append(Work("decode", self.size, 1, entries))
+    def count(self, n: int, ranks: int) -> int:
+        """How many of n elements the sum of so many ranks has."""
+        crowd = self.context.crowd
+        if self.context.ragged and crowd.fraction is not None:
+            return round(n * crowd.together(crowd.fraction, crowd.ranks * ranks))
+        return round(n * crowd.together(self.density, ranks))
 
-    def write_dense(self, total: Tensor, divisor: float) -> None:
-        self._context.steps.append(Work("decode", self.size, 1, self.size))
-
-    def _measured_only(self) -> PlanError:
-        collective = self._context.strategy.collective
-        return PlanError(
-            f"what '{collective}' moves depends on the data, step by step: its cost is measured "
-            "only. Profile with it, and plan for the profiled cluster."
-        )
+    def works(self, elements: int, contributions: int, entries: int) -> None:
+        """Note that streams are added up."""
+        work = Work("accumulate", elements, contributions, entries)
+        self.context.steps.append(work)
 
 
-class EvenDomains(Domains):
-    """Deals out elements as if every owner had as many elements, and entries, as the next."""
+@dataclass(frozen=True, eq=False)
+class Expected(Stream):
+    """A stream of which only the number of entries is known. ranks: whose sum it is."""
 
-    def __init__(self, n: int, world: int) -> None:
-        self._n, self.sizes = n, _shares(n, world)
+    sums: _Sums = field(kw_only=True)
+    ranks: int = 1
 
-    def split(self, stream: Stream) -> list[Stream]:
-        ranks = _ranks(stream)
-        counts = _shares(stream.count, len(self.sizes))
-        places, values = torch.split(stream.places, counts), torch.split(stream.values, counts)
-        return [Expected(p, v, ranks) for p, v in zip(places, values)]
+    def _of(self, count: int, n: int, dtype: torch.dtype, ranks: int) -> Expected:
+        values = torch.zeros(count, dtype=dtype)
+        return replace(self, places=_places(count), values=values, n=n, ranks=ranks)
 
-    def flat(self, owner: int, places: Tensor) -> Tensor:
-        return places
+    def split(self, domains: Domains) -> list[Stream]:
+        """Every owner has as many elements, and entries, as the next."""
+        world = self.sums.context.world
+        counts = _shares(self.count, world)
+        places, values = torch.split(self.places, counts), torch.split(self.values, counts)
+        owned = zip(places, values, _shares(self.n, world))
+        return [replace(self, places=p, values=v, n=n) for p, v, n in owned]
+
+    def over(self, domains: Domains, owner: int) -> Stream:
+        return self
+
+    def flat(self, domains: Domains, owner: int) -> Stream:
+        return self
+
+    def check_counts(self, domains: Domains, counts: Sequence[int]) -> None:
+        """They are as they must be."""
+
+    def coded(self) -> Tensor:
+        return _message(self.coded_bytes())
+
+    def read(self, message: Tensor, count: int | None = None) -> Stream:
+        count = self.count if count is None else count
+        return self._of(count, self.n, self.values.dtype, self.ranks)
+
+    def packed(self, form: Form = "smallest") -> Tensor:
+        shape, form = _shape(self.n, self.count), self._form(form)
+        return _message(packed_bytes(self.n, shape, self.values, form))
+
+    def unpacked(self, message: Tensor, form: Form = "smallest") -> Stream:
+        """A stream of as many entries as this rank has of its own: all are alike."""
+        return self.read(message)
+
+    def read_size(self, message: Tensor, most: int) -> int:
+        return min(most, self.packed().numel())
+
+    def mean_with(self, others: Sequence[Stream], dtype: torch.dtype) -> Stream:
+        ranks = 1 + len(others)
+        self.sums.works(self.n, ranks, self.count)
+        return self._of(self.sums.count(self.n, ranks), self.n, dtype, ranks)
+
+    def plus(self, other: Stream) -> Stream:
+        ranks = min(self.ranks + _ranks(other), self.sums.context.world)
+        self.sums.works(self.count + other.count, 2, max(self.count, other.count))
+        return self._of(self.sums.count(self.n, ranks), self.n, torch.float32, ranks)
+
+    def top(self, other: Stream, domains: Domains, counts: Sequence[int]) -> Stream:
+        self.sums.works(sum(counts), 2, self.count)
+        return self._of(sum(counts), self.n, torch.float32, self.ranks + _ranks(other))
+
+    def among(self, other: Stream) -> Tensor:
+        return torch.ones(self.count, dtype=torch.bool)
+
+
+def _places(count: int) -> Tensor:
+    """A list, as some members check."""
+    return torch.arange(count, dtype=torch.int32)
 
 
 def _shares(n: int, world: int) -> list[int]:
@@ -276,6 +229,14 @@ def _ranks(stream: Stream) -> int:
 
 def _message(size: int) -> Tensor:
     return torch.zeros(size, dtype=torch.uint8)
+
+
+def _shape(n: int, count: int) -> Shape:
+    """The shape of random places: the crowds to be expected, where they pay."""
+    plain = Shape(count, 0, 0, count)
+    shapes = [plain, _crowds(n, count)] if count else [plain]
+    possible = [shape for shape in shapes if shape.is_possible(n)]
+    return min(possible, key=lambda shape: kernels.shaped_bytes(n, shape))
 
 
 def _crowds(n: int, count: int) -> Shape:

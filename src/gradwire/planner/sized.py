@@ -17,19 +17,19 @@ from gradwire import kernels
 from gradwire.buckets import Bucket
 from gradwire.errors import PlanError
 from gradwire.groups import Machines
+from gradwire.layout.machine_sums import MachineSums
 from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.layout.parts import cut, part_of
 from gradwire.layout.shards import ShardLayout
 from gradwire.layout.stage_moves import elements
 from gradwire.layout.stages import StageLayout
 from gradwire.layout.walk import Walk
-from gradwire.local import Local, MachineSums, Stages
+from gradwire.local import Local
 from gradwire.member import padded
 from gradwire.moves import AllGather, AllToAll, Move, over
 from gradwire.planner.expected import Crowd, ExpectedStreams
 from gradwire.planner.priced import Step, Work, WorkKind
 from gradwire.strategy import Collective, Compressor, Context, Strategy
-from gradwire.streams import Streams
 
 _META = torch.device("meta")
 _RAGGED_HEAD = 16
@@ -41,7 +41,7 @@ class SizedContext(Context):
     crowd: what is known of the gradients' zeros. machines: where ranks are, for who asks.
     """
 
-    finite = True
+    finite, seed, step = True, 0, 0
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, steps: list[Step],
@@ -55,6 +55,10 @@ class SizedContext(Context):
         self.layout = Layout.of(claims)
         self._claims = claims
         self._shards: ShardLayout | None = None
+        values = [claim.sections[-1][0] for claim in claims]
+        value = getattr(torch, values[0]) if not self.ragged and values else torch.float32
+        self.streams = ExpectedStreams(self, value, any(claim.listed for claim in claims))
+        self.memory: dict[str, Any] = {}
 
     # -- what is written down -------------------------------------------------------------
 
@@ -83,7 +87,9 @@ class SizedContext(Context):
 
     def message(self) -> Tensor:
         self._encodes_all()
-        return _bytes(self._message_bytes())
+        size = self._message_bytes()
+        self.length = torch.tensor([size])  # real: it is looked at
+        return _bytes(size)
 
     def _message_bytes(self) -> int:
         if not self.ragged:
@@ -99,9 +105,6 @@ class SizedContext(Context):
     @property
     def _value_bytes(self) -> int:
         return 4 if not self.is_exact else int(getattr(torch, self.bucket.dtype).itemsize)
-
-    def length(self) -> Tensor:
-        return torch.tensor([self._message_bytes()])  # real: it is looked at
 
     def numbers(self) -> Tensor:
         self._encodes_all()
@@ -133,28 +136,18 @@ class SizedContext(Context):
     def collect(self, messages: Tensor) -> None:
         self.divide(messages)
 
-    def streams(self) -> Streams:
-        values = [claim.sections[-1][0] for claim in self._claims]
-        value = getattr(torch, values[0]) if not self.ragged and values else torch.float32
-        listed = any(claim.listed for claim in self._claims)
-        return ExpectedStreams(self, value, listed)
-
-    def machines(self, outer: Collective) -> MachineSums | None:
+    def through_machines(self, outer: Collective) -> Generator[Move, Any, None]:
         assert self._machines is not None, "asked where machines are known"
         if self._machines.per_node == 1:
-            return None
-        return SizedMachineSums(self, self._machines, outer)
+            return super().through_machines(outer)
+        return SizedMachineSums(self, self._machines, outer).rounds()
 
-    def stages(self) -> Stages:
+    def along_path(self) -> Generator[Move, Any, None]:
         path = self.strategy.collective.tasks
         assert path is not None, "asked of paths only"
         compressor = self.strategy.compressor
-        return SizedStages(
-            self, StageLayout(path, self.bucket, self.world, compressor, self._machines)
-        )
-
-    def memory(self) -> dict[str, Any]:
-        measured_only(self.strategy)
+        plan = StageLayout(path, self.bucket, self.world, compressor, self._machines)
+        return SizedStages(self, plan).rounds()
 
     def room(self, name: str, n: int) -> Tensor:
         return torch.empty(n, device=_META)
@@ -185,30 +178,30 @@ class SizedMachineSums(MachineSums):
             context.crowd.summed(machines.per_node),
         )  # fmt: skip
 
-    def scatter(self) -> AllToAll:
+    def _scatter(self) -> AllToAll:
         for n in self._context.bucket.sizes:
             self._context.steps.append(Work("encode", n, 1, n))
         sent = _bytes(sum(self._shards.sizes))
         return replace(self._shards.outgoing(sent, self._local), group=self._node)
 
-    def average(self, arrived: Tensor) -> AllGather:
+    def _average(self, arrived: Tensor) -> AllGather:
         for n in self._crossing.bucket.sizes:
             self._context.steps.append(Work("accumulate", n, len(self._node.ranks), n))
         return AllGather(_bytes(HEADER_BYTES), group=self._cross)
 
-    def all_well(self, told: Tensor) -> bool:
+    def _all_well(self, told: Tensor) -> bool:
         return True
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def _cross_over(self) -> Generator[Move, Any, None]:
         rounds = self._crossing.strategy.collective.rounds(self._crossing)
         yield from over(self._cross, rounds)
 
-    def gather(self) -> AllGather:
+    def _gather(self) -> AllGather:
         for n in self._crossing.bucket.sizes:
             self._context.steps.append(Work("encode", n, 1, n))
         return AllGather(_bytes(self._shards.answer_bytes), group=self._node)
 
-    def collect(self, messages: Tensor) -> None:
+    def _collect(self, messages: Tensor) -> None:
         for n in self._context.bucket.sizes:
             self._context.steps.append(Work("decode", n, 1, n))
 
@@ -222,7 +215,7 @@ class SizedStages(Walk):
         self._context, self._dtype = context, dtype
         self._numbers = [torch.empty(n, dtype=dtype, device=_META) for n in context.bucket.sizes]
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """All is there."""
 
     def _compress(self, number: int) -> None:

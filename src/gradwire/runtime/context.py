@@ -40,7 +40,7 @@ from gradwire.strategy import (
     StepInfo,
     Strategy,
 )
-from gradwire.streams import Stream, Streams
+from gradwire.streams import Stream
 
 Memory: TypeAlias = "dict[str, State]"
 """State by parameter name, then by the feedback's names; survives regrouping and resume."""
@@ -76,9 +76,13 @@ class BucketContext(Context):
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         self._as_it_is = strategy.feedback is None and len(claims) == 1 and claims[0].lossless
         self._shards: Shards | None = None
-        self._streams: BucketStreams | None = None
+        self.streams: BucketStreams = BucketStreams(
+            bucket, world, digest(self.digest, seed), self._device,
+            any(claim.listed for claim in claims), self._states, self._compress,
+            self._own_entries, lambda: self._means, self._spoil, self._give_back_entries,
+        )  # fmt: skip
         self._compressed: bool | None = None
-        self._memory: dict[str, Any] = {}
+        self.memory: dict[str, Any] = {}
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
@@ -116,7 +120,8 @@ class BucketContext(Context):
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
         self.finite, self._committed, self._own = True, False, ()
-        self._given_back, self._compressed = [], None
+        self._given_back, self._compressed, self.step = [], None, info.step
+        self.streams.begin(info.step)
 
     def rounds(self) -> Generator[Move, Any, None]:
         """The step's moves: the feedback's, and the collective's."""
@@ -159,12 +164,9 @@ class BucketContext(Context):
             finite &= good
             # A spoiled step sends no payloads, but undoing it reads them.
             at += padded(used(section) if good else capacity[2] - capacity[1])
-        self._own, self._length = own, at if finite else HEADER_BYTES
+        self._own = own
+        self.length = torch.tensor([at if finite else HEADER_BYTES], device=self._device)
         return finite
-
-    def length(self) -> Tensor:
-        bytes_ = self._length if self.ragged else self.layout.bytes
-        return torch.tensor([bytes_], device=self._device)
 
     def numbers(self) -> Tensor:
         if self._as_it_is and self.gradients is self.results and self.info.clip_scale == 1.0:
@@ -203,20 +205,6 @@ class BucketContext(Context):
         if not self._shards.collect(messages, self._means, self.digest, self.info, self.seed):
             return self._spoil()
         return None
-
-    def streams(self) -> Streams:
-        if self._streams is None:
-            self._streams = BucketStreams(
-                self.bucket, self.rank, self.world, self.seed, self._device,
-                any(claim.listed for claim in self._claims), self._states,
-                self._compress, self._own_entries, lambda: self._means, self._spoil,
-                self._give_back_entries,
-            )  # fmt: skip
-        self._streams.begin(self.digest, self.info.step)
-        return self._streams
-
-    def memory(self) -> dict[str, Any]:
-        return self._memory
 
     def _own_entries(self, i: int) -> tuple[Tensor, Tensor]:
         return self.strategy.compressor.read(self._own[i], self.bucket.sizes[i])
@@ -257,8 +245,7 @@ class BucketContext(Context):
         """After all buckets of the step. skipped: another bucket was not finite."""
         if not skipped and self.finite:  # what a skipped step brought is not remembered
             self._remember_results()
-            if self._streams is not None:
-                self._streams.commit()
+            self.streams.remembered.commit()
         if skipped and self.finite and self.strategy.feedback is not None:
             for v, places, values in self._given_back:  # it is in what is given back next
                 kernels.add(v, places, values, 1.0)

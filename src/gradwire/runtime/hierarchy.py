@@ -21,9 +21,9 @@ from gradwire import kernels
 from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
 from gradwire.groups import Machines
+from gradwire.layout.machine_sums import MachineSums
 from gradwire.layout.message import HEADER_BYTES
 from gradwire.layout.parts import cut, part_of
-from gradwire.local import MachineSums
 from gradwire.moves import AllGather, AllToAll, Move, over
 from gradwire.runtime.context import BucketContext, Memory
 from gradwire.runtime.encoder import make_encoder
@@ -69,12 +69,17 @@ class HierarchicalContext(BucketContext):
             parts = zip(bucket.parameters, self.pieces)
             self.kept = Bucket(tuple(part_of(p, own, local) for p, own in parts))
 
-    def machines(self, outer: Collective) -> MachineSums | None:
+    def through_machines(self, outer: Collective) -> Generator[Move, Any, None]:
         if self._machines.per_node == 1:
-            return None
+            yield from super().through_machines(outer)
+            return
+        sums = self._made(outer)
+        sums.begin()
+        yield from sums.rounds()
+
+    def _made(self, outer: Collective) -> BucketMachineSums:
         if self._sums is None:
             self._sums = BucketMachineSums(self, self._machines, self._crossing(outer))
-        self._sums.begin()
         return self._sums
 
     def _crossing(self, outer: Collective) -> BucketContext:
@@ -96,10 +101,9 @@ class HierarchicalContext(BucketContext):
         per_node = self._machines.per_node
         if per_node == 1:
             return super()._leftover(i, n, state)
-        if self._sums is None:  # loaded, and not a step taken
-            self.machines(Collective.parse(self.strategy.collective.outer))  # type: ignore[attr-defined]
-        assert self._sums is not None
-        own = self._sums.leftover(i, state)
+        # Not made yet where states were loaded, and not a step taken.
+        sums = self._made(Collective.parse(self.strategy.collective.outer))  # type: ignore[attr-defined]
+        own = sums.leftover(i, state)
         if own is None:
             return None
         local = self._machines.node(self.rank).ranks.index(self.rank)
@@ -134,7 +138,7 @@ class BucketMachineSums(MachineSums):
         self._well = self._crossed = False
         self._shards.damage = None
 
-    def scatter(self) -> AllToAll:
+    def _scatter(self) -> AllToAll:
         context, finite = self._context, True
         work = zip(context.bucket.names, context.gradients, self._encoders, self._shards.sections)
         for name, x, encoder, sections in work:
@@ -143,7 +147,7 @@ class BucketMachineSums(MachineSums):
         move = self._shards.outgoing(context.digest, context.info.step, finite)
         return replace(move, group=self._node)
 
-    def average(self, arrived: Tensor) -> AllGather:
+    def _average(self, arrived: Tensor) -> AllGather:
         digest, info = self._context.digest, self._context.info
         try:
             self._well = self._shards.average(arrived, digest, info, self._context.seed)
@@ -153,7 +157,7 @@ class BucketMachineSums(MachineSums):
         self._header.write(digest, info.step, self._well, damaged)
         return AllGather(self._status, group=self._cross)
 
-    def all_well(self, told: Tensor) -> bool:
+    def _all_well(self, told: Tensor) -> bool:
         context = self._context
         try:
             check_size(told, len(self._cross.ranks), HEADER_BYTES)
@@ -162,7 +166,7 @@ class BucketMachineSums(MachineSums):
             self._damaged_across(error)
         return self._well
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def _cross_over(self) -> Generator[Move, Any, None]:
         crossing, self._crossed = self._crossing, True
         means = self._shards.means
         info = self._context.info
@@ -182,14 +186,14 @@ class BucketMachineSums(MachineSums):
                 f"across machines, where ranks {ranks} are counted from 0: {error}"
             )
 
-    def gather(self) -> AllGather:
+    def _gather(self) -> AllGather:
         context = self._context
         none: list[State] = [{} for _ in context.bucket.names]
         digest, info, seed = context.digest, context.info, context.seed
         message = self._shards.answer(self._well, none, digest, info, seed)
         return AllGather(message, group=self._node)
 
-    def collect(self, messages: Tensor) -> None:
+    def _collect(self, messages: Tensor) -> None:
         context = self._context
         digest, info, seed = context.digest, context.info, context.seed
         if not self._shards.collect(messages, context.results, digest, info, seed):

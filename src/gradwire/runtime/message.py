@@ -43,33 +43,6 @@ def header_of(messages: Tensor) -> Tensor:
     return messages[..., :HEADER_BYTES].view(torch.int64)
 
 
-def seal(message: Tensor) -> None:
-    """Write the check of a message of words of 8 bytes into its last word."""
-    words = message.view(torch.int64)
-    words[-1] = _check_of(words[:-1])
-
-
-def check_seals(messages: Tensor) -> None:
-    """PayloadError unless each of (n, bytes) messages ends with its check.
-
-    For what moves depend on: backends abort, or leave bytes unwritten, where ranks believe in
-    different sizes. Finds every single bit.
-    """
-    words = messages.view(torch.int64)
-    broken = (_check_of(words[:, :-1]) != words[:, -1]).nonzero().flatten()
-    if broken.numel():
-        raise PayloadError(
-            "what sizes depend on ends with its check; that of message "
-            f"{int(broken[0])} is wrong. It is damaged: run `gradwire doctor`."
-        )
-
-
-def _check_of(words: Tensor) -> Tensor:
-    """Odd weights, so that a bit more or less always counts; overflow wraps around."""
-    weights = 2 * torch.arange(words.shape[-1], device=words.device) + 1
-    return (words * weights).sum(-1)
-
-
 def used(section: Tensor) -> int:
     """How many bytes of a ragged payload are used, its own 8 bytes of length included."""
     return int(section[:8].view(torch.int64))

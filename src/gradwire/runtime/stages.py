@@ -13,7 +13,7 @@ finds NaN in its result.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +26,8 @@ from gradwire.groups import Machines
 from gradwire.layout.stage_moves import Tensors, cuts
 from gradwire.layout.stages import Leaf, Region, StageLayout, in_order
 from gradwire.layout.walk import Walk
-from gradwire.local import LATER_RESIDUALS, Stages
+from gradwire.local import LATER_RESIDUALS
+from gradwire.moves import Move
 from gradwire.runtime.context import BucketContext, Memory
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_headers, header_of, of_parameter
@@ -51,11 +52,11 @@ class StagedContext(BucketContext):
         region, names = self._plan.before(rank, first).region, self._plan.names(rank, first)
         self.kept = Bucket(tuple(map(_part, bucket.parameters, region, names)))
 
-    def stages(self) -> Stages:
+    def along_path(self) -> Generator[Move, Any, None]:
         if self._work is None:
             self._work = BucketStages(self, self._plan)
         self._work.begin()
-        return self._work
+        yield from self._work.rounds()
 
     def end(self, skipped: bool) -> None:
         if self._work is not None:
@@ -117,7 +118,7 @@ class BucketStages(Walk):
         self._numbers = [x.float() * scale for x in given] if clip else given
         context._snapshot()
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         context = self._context
         if self._damage is not None:
             raise self._damage

@@ -1,4 +1,4 @@
-"""A bucket's sparse payloads as one stream: compressed, cut, coded, merged and written.
+"""A bucket's sparse payloads as one stream, and what ranks tell each other of theirs.
 
 parameter 0      parameter 1       …
 places, values   places, values         of each, as its compressor says them
@@ -7,277 +7,145 @@ places, values   places, values         of each, as its compressor says them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from functools import cached_property
-from itertools import accumulate
+from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.buckets import Bucket, digest
+from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
-from gradwire.layout.message import HEADER_BYTES
-from gradwire.layout.streams import WORD, announced_bytes
-from gradwire.local import State
-from gradwire.moves import AllGather
-from gradwire.runtime.coded_streams import CodedStreams
-from gradwire.runtime.domains import HashedElements, Ranges, chunks_or_ranges
-from gradwire.runtime.message import (
-    Header,
-    check_headers,
-    check_seals,
-    check_size,
-    header_of,
-    seal,
-)
-from gradwire.streams import Domains, Form, Stream
+from gradwire.layout.message import HEADER_BYTES, told_bytes
+from gradwire.local import State, Streams
+from gradwire.moves import AllGather, Move
+from gradwire.runtime.message import Header, check_headers, check_size, header_of
+from gradwire.streams import Ranges, Stream, whole
+from gradwire.streams.told import WORD, check_seals, check_within, seal
 
 
-class BucketStreams(CodedStreams):
+class BucketStreams(Streams):
     """The local work on one bucket of one rank, step after step.
 
-    is_listed: places travel as int32. states: of each parameter.
+    plan: a number that all ranks must agree on. is_listed: places travel as int32. states: of
+    each parameter.
     compress: writes the sections and says whether all was finite; own: a parameter's stream.
     means: where averages are written. spoil: what happens if some rank was not finite.
     give_back: entries of one parameter, to its memory.
     """
 
     def __init__(
-        self, bucket: Bucket, rank: int, world: int, seed: int, device: torch.device,
+        self, bucket: Bucket, world: int, plan: int, device: torch.device,
         is_listed: bool, states: Sequence[State], compress: Callable[[], bool],
         own: Callable[[int], tuple[Tensor, Tensor]],
         means: Callable[[], Sequence[Tensor]], spoil: Callable[[], None],
         give_back: Callable[[int, Stream], None],
     ) -> None:  # fmt: skip
-        self._bucket, self._rank, self._world, self._seed = bucket, rank, world, seed
-        self._device, self.is_listed, self._states = device, is_listed, states
+        self._bucket, self._world, self._digest = bucket, world, plan
+        self._device, self._is_listed = device, is_listed
         self._compress, self._own, self._means = compress, own, means
         self._spoil, self._lost = spoil, give_back
-        self.kept: dict[str, Sequence[int]] = {}
-        self._to_remember: dict[str, Sequence[float]] = {}
-        self.damage: PayloadError | None = None
-        self._finite = True
-        self.size = bucket.elements
-        self.mean_dtype = torch.float32
+        self.remembered: Remembered = Remembered(states, device)
+        self.size, self.parameters = bucket.elements, Ranges([*bucket.offsets, bucket.elements])
 
-    def begin(self, plan: int, step: int) -> None:
+    def begin(self, step: int) -> None:
         """A new step."""
-        self._digest, self.step = digest(plan, self._seed), step
-        self.damage, self._finite, self._to_remember = None, True, {}
-        self.mean_dtype = self._means()[0].dtype
-
-    def commit(self) -> None:
-        """The step was not skipped."""
-        for name, numbers in self._to_remember.items():
-            for state, number in zip(self._states, numbers):
-                state[name] = torch.tensor([number], device=self._device)
-        self._to_remember = {}
-
-    def recall(self, name: str) -> list[float]:
-        return [float(state[name]) if name in state else 0.0 for state in self._states]
-
-    def remember(self, name: str, numbers: Sequence[float]) -> None:
-        self._to_remember[name] = numbers
+        self.damage: PayloadError | None = None
+        self._step, self._finite = step, True
+        self.remembered.forget()
+        self.mean_dtype = next((mean.dtype for mean in self._means()), torch.float32)
 
     def entries(self) -> Stream:
         kernels.check_index_range(self.size)
         self._finite = self._compress()
-        if not self._finite:
-            return self._nothing()
-        parts = [self._own_part(i) for i in range(len(self._bucket.sizes))]
+        parts = [self._part(i) for i in range(len(self._bucket.sizes))] if self._finite else []
         self.counts = [part.count for part in parts]
         if len(parts) == 1:
             return parts[0]
-        return Stream(
-            torch.cat([part.places + at for part, at in zip(parts, self._bucket.offsets)]),
-            torch.cat([part.values for part in parts]),
-        )
+        none = torch.empty(0, device=self._device)
+        offsets = zip(parts, self._bucket.offsets)
+        places = [part.places + at for part, at in offsets] or [none.int()]
+        values = [part.values for part in parts] or [none]
+        return self._stream(torch.cat(places), torch.cat(values))
 
-    def _own_part(self, i: int) -> Stream:
+    def _part(self, i: int) -> Stream:
         """A copy: the compressor's own is overwritten by its next."""
         places, values = self._own(i)
-        return Stream(places.clone(), values.clone())
+        return self._stream(places.clone(), values.clone())
 
-    def _nothing(self) -> Stream:
-        none = torch.empty(0, device=self._device)
-        return Stream(none.int(), none)
+    def _stream(self, places: Tensor, values: Tensor) -> Stream:
+        return Stream(places, values, self.size, self._is_listed)
 
-    # -- what all ranks hear ----------------------------------------------------------------
-
-    def announce(self, *numbers: int, finite: bool = True) -> AllGather:
-        self._announced = announced_bytes(len(numbers))
-        message = torch.zeros(self._announced, dtype=torch.uint8, device=self._device)
+    def tell(
+        self, *numbers: int, most: int | None = None, finite: bool = True
+    ) -> Generator[Move, Any, list[list[int]] | None]:
+        size = told_bytes(len(numbers))
+        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
         damaged = self.damage is not None
-        Header(message).write(self._digest, self.step, self._finite and finite, damaged)
+        Header(message).write(self._digest, self._step, self._finite and finite, damaged)
         message[HEADER_BYTES:-WORD].view(torch.int64).copy_(torch.tensor(numbers))
         seal(message)
-        return AllGather(message)
-
-    def heard(self, messages: Tensor, most: int | None = None) -> list[list[int]] | None:
+        messages = yield AllGather(message)
         if self.damage is not None:
             raise self.damage
-        check_size(messages, self._world, self._announced)
-        finite = check_headers(header_of(messages), self._digest, self.step)
+        check_size(messages, self._world, size)
+        all_finite = check_headers(header_of(messages), self._digest, self._step)
         check_seals(messages)
-        if not finite:
+        if not all_finite:
             self._spoil()
             return None
-        numbers: list[list[int]] = messages[:, HEADER_BYTES:-WORD].view(torch.int64).tolist()
-        for row in numbers:
-            for number in row:
-                self._check_count(number, most)
-        return numbers
-
-    def coded_count(self, count: int) -> Tensor:
-        return torch.tensor([count, ~count], device=self._device).view(torch.uint8)
-
-    def read_count(self, message: Tensor, most: int) -> int:
-        count, inverse = self.whole(message, 2 * WORD).view(torch.int64).tolist()
-        self._check_count(count if inverse == ~count else -1, most)
-        return int(count)
-
-    def _check_count(self, count: int, most: int | None = None) -> None:
-        most = self.size if most is None else most
-        if not 0 <= count <= most:
-            raise PayloadError(
-                f"what is announced is within 0 and {most}; got {count}. The message is damaged: "
-                "run `gradwire doctor`."
-            )
-
-    # -- cutting ---------------------------------------------------------------------------
-
-    def ranges(self, n: int) -> Domains:
-        return Ranges.even(n, self._world)
-
-    def regions(self, bounds: Sequence[int]) -> Domains:
-        return Ranges(bounds)
-
-    def chunks(self) -> Domains:
-        return self._chunks
-
-    @cached_property
-    def _chunks(self) -> Domains:
-        return chunks_or_ranges(self.size, self._world, self._seed, self._device)
-
-    def hashed(self) -> Domains:
-        return self._hashed
-
-    @cached_property
-    def _hashed(self) -> Domains:
-        return HashedElements(self.size, self._world, self._seed, self._device)
-
-    def whole(self, message: Tensor, size: int) -> Tensor:
-        if message.numel() != size:
-            raise PayloadError(
-                f"{size} elements were to arrive; {message.numel()} did. The network or another "
-                "collective corrupted the message: run `gradwire doctor`."
-            )
-        return message
-
-    def sealed(self, content: Tensor) -> Tensor:
-        size = self.sealed_bytes(content.numel())
-        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
-        message[: content.numel()] = content
-        seal(message)
-        return message
-
-    def unsealed(self, message: Tensor, size: int) -> Tensor:
-        check_seals(self.whole(message, self.sealed_bytes(size)).view(1, -1))
-        return message[:size]
-
-    def damage_is_told(self) -> AbstractContextManager[None, bool]:
-        return _Told(self)
-
-    # -- sums -------------------------------------------------------------------------------
-
-    def average(
-        self, n: int, own: Stream, arrived: Mapping[int, Tensor], form: Form = "smallest"
-    ) -> Stream:
-        with self.damage_is_told():
-            parts = {r: self.unpacked(n, own, message, form) for r, message in arrived.items()}
-            parts[self._rank] = own
-            in_order = [parts[r] for r in range(self._world)]
-            return self._sum(n, in_order, float(self._world), self.mean_dtype)
-        return self._nothing()
-
-    def merge(self, n: int, one: Stream, other: Stream) -> Stream:
-        return self._sum(n, [one, other], 1.0, torch.float32)
-
-    def _sum(self, n: int, parts: Sequence[Stream], divisor: float, dtype: torch.dtype) -> Stream:
-        if parts[0].values.dim() > 1:
-            ids, rows = [p.places for p in parts], [p.values for p in parts]
-            return Stream(*kernels.sum_rows(ids, rows, divisor, dtype))
-        most = min(n, sum(part.count for part in parts))
-        places = torch.empty(most, dtype=torch.int32, device=self._device)
-        values = torch.empty(most, dtype=dtype, device=self._device)
-        count = kernels.merge_streams(
-            n, [p.places for p in parts], [p.values for p in parts], divisor, places, values
-        )
-        return Stream(places[:count], values[:count])
-
-    def top(self, one: Stream, other: Stream) -> Stream:
-        first = (0, *accumulate(self.counts))
-        places = torch.empty(first[-1], dtype=torch.int32, device=self._device)
-        values = torch.empty(first[-1], dtype=torch.float32, device=self._device)
-        for i, n in enumerate(self._bucket.sizes):
-            part, at = slice(first[i], first[i + 1]), self._bucket.offsets[i]
-            kernels.top_of_two(
-                n, one.places[part] - at, one.values[part], other.places[part] - at,
-                other.values[part], self.counts[i], places[part], values[part],
-            )  # fmt: skip
-            places[part] += at
-        return Stream(places, values)
-
-    def check_shares(self, chosen: Stream) -> None:
-        counts = [part.count for part in self.by_parameter(chosen)]
-        if counts != self.counts:
-            raise PayloadError(
-                f"of each parameter as many entries are chosen as are sent, {self.counts}; "
-                f"{counts} arrived. The message is damaged: run `gradwire doctor`."
-            )
-
-    def survivors(self, entries: Stream, among: Stream) -> Tensor:
-        kept = torch.empty(entries.count, dtype=torch.bool, device=self._device)
-        kernels.contained(entries.places, among.places, kept)
-        return kept
+        told: list[list[int]] = messages[:, HEADER_BYTES:-WORD].view(torch.int64).tolist()
+        for number in (number for row in told for number in row):
+            check_within(number, self.size if most is None else most)
+        return told
 
     def give_back(self, lost: Stream) -> None:
-        for i, part in enumerate(self.by_parameter(lost)):
+        for i, part in enumerate(lost.split(self.parameters)):
             if part.count:
                 self._lost(i, part)
 
-    # -- results ----------------------------------------------------------------------------
-
-    def write(self, parts: Sequence[Stream]) -> None:
-        cut = [self.by_parameter(part) for part in parts]
+    def write(self, means: Sequence[Stream] | Tensor) -> None:
+        if isinstance(means, Tensor):
+            parts = torch.split(whole(means, self.size), list(self._bucket.sizes))
+            for mean, part in zip(self._means(), parts):
+                kernels.accumulate_dense(mean, [part], 1.0)
+            return
+        cut = [stream.split(self.parameters) for stream in means]
         for i, mean in enumerate(self._means()):  # a sum of lists that share no place, in one pass
             own = [by_parameter[i] for by_parameter in cut]
             kernels.accumulate(mean, [s.places for s in own], [s.values for s in own], 1.0)
 
-    def write_dense(self, total: Tensor, divisor: float) -> None:
-        parts = torch.split(self.whole(total, self.size), list(self._bucket.sizes))
-        for mean, part in zip(self._means(), parts):
-            kernels.accumulate_dense(mean, [part], divisor)
 
-    def by_parameter(self, stream: Stream) -> list[Stream]:
-        if len(self._bucket.sizes) == 1:
-            return [stream]
-        offsets = torch.tensor(self._bucket.offsets, dtype=torch.int32, device=self._device)
-        cuts = [*torch.searchsorted(stream.places, offsets).tolist(), stream.count]
-        return [
-            Stream(stream.places[begin:end] - at, stream.values[begin:end])
-            for at, begin, end in zip(self._bucket.offsets, cuts, cuts[1:])
-        ]
+class Remembered(MutableMapping[str, Sequence[float]]):
+    """Numbers of each parameter in its state, by name; what is set counts from `commit` on."""
 
+    def __init__(self, states: Sequence[State], device: torch.device) -> None:
+        self._states, self._device = states, device
+        self._set: dict[str, Sequence[float]] = {}
 
-class _Told(AbstractContextManager[None, bool]):
-    def __init__(self, streams: BucketStreams) -> None:
-        self._streams = streams
+    def commit(self) -> None:
+        """What was set goes into the states."""
+        for name, numbers in self._set.items():
+            for state, number in zip(self._states, numbers):
+                state[name] = torch.tensor([number], device=self._device)
+        self._set = {}
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, PayloadError):
-            return False
-        self._streams.damage = error
-        return True
+    def forget(self) -> None:
+        """What was set is gone."""
+        self._set = {}
+
+    def __getitem__(self, name: str) -> Sequence[float]:
+        return [float(state[name]) if name in state else 0.0 for state in self._states]
+
+    def __setitem__(self, name: str, numbers: Sequence[float]) -> None:
+        self._set[name] = numbers
+
+    def __delitem__(self, name: str) -> None:
+        for state in self._states:
+            state.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({name for state in self._states for name in state})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import digest
-from gradwire.streams import Domains, Stream
+from gradwire.streams.stream import Domains, Stream
 
 CHUNK = kernels.CHUNK
 _TRIES = 3  # of Zen's hash memory
@@ -28,7 +28,10 @@ class Ranges(Domains):
 
     def __init__(self, bounds: Sequence[int]) -> None:
         self._bounds = list(bounds)
-        self.sizes = [end - begin for begin, end in zip(self._bounds, self._bounds[1:])]
+
+    @cached_property
+    def sizes(self) -> Sequence[int]:
+        return [end - begin for begin, end in zip(self._bounds, self._bounds[1:])]
 
     @classmethod
     def even(cls, n: int, world: int) -> Ranges:
@@ -36,11 +39,13 @@ class Ranges(Domains):
         return cls([r * n // world for r in range(world + 1)])
 
     def split(self, stream: Stream) -> list[Stream]:
+        if self._bounds == [0, stream.n]:
+            return [stream]
         bounds = torch.tensor(self._bounds, dtype=torch.int32, device=stream.places.device)
         cuts = torch.searchsorted(stream.places, bounds).tolist()
         return [
-            Stream(stream.places[begin:end] - first, stream.values[begin:end])
-            for first, begin, end in zip(self._bounds, cuts, cuts[1:])
+            Stream(stream.places[begin:end] - first, stream.values[begin:end], n, stream.listed)
+            for first, n, begin, end in zip(self._bounds, self.sizes, cuts, cuts[1:])
         ]
 
     def flat(self, owner: int, places: Tensor) -> Tensor:
@@ -54,14 +59,18 @@ class Chunks(Domains):
     No tables. Few chunks are dealt out as ranges.
     """
 
-    def __init__(self, n: int, world: int, seed: int, device: torch.device) -> None:
-        self._world, self._device = world, device
+    def __init__(self, n: int, world: int, seed: int) -> None:
+        self._n, self._world = n, world
         self._seed = digest("chunks", n, world, seed) & 0xFFFFFFFF
-        count = -(-n // CHUNK)
-        self.sizes = [CHUNK * (count // world)] * world
-        for chunk in range(count - count % world, count):
-            self.sizes[self._owner(chunk)] += CHUNK
-        self.sizes[self._owner(count - 1)] -= -n % CHUNK  # the last chunk, which may be cut
+
+    @cached_property
+    def sizes(self) -> Sequence[int]:
+        count = -(-self._n // CHUNK)
+        sizes = [CHUNK * (count // self._world)] * self._world
+        for chunk in range(count - count % self._world, count):
+            sizes[self._owner(chunk)] += CHUNK
+        sizes[self._owner(count - 1)] -= -self._n % CHUNK  # the last chunk, which may be cut
+        return sizes
 
     def _owner(self, chunk: int) -> int:
         turn = kernels.owners_of(torch.tensor(chunk // self._world), self._world, self._seed)
@@ -72,12 +81,14 @@ class Chunks(Domains):
         return kernels.Scratch()
 
     def split(self, stream: Stream) -> list[Stream]:
-        places = self._room.room("places", stream.count, torch.int32, self._device)
-        values = self._room.room("values", stream.count, stream.values.dtype, self._device)
+        device = stream.places.device
+        places = self._room.room("places", stream.count, torch.int32, device)
+        values = self._room.room("values", stream.count, stream.values.dtype, device)
         counts = kernels.split_stream(
             stream.places, stream.values, self._world, self._seed, places, values
         )
-        return list(map(Stream, torch.split(places, counts), torch.split(values, counts)))
+        parts = zip(torch.split(places, counts), torch.split(values, counts), self.sizes)
+        return [Stream(own, of_own, n, stream.listed) for own, of_own, n in parts]
 
     def flat(self, owner: int, places: Tensor) -> Tensor:
         out = torch.empty_like(places)
@@ -93,17 +104,21 @@ class HashedElements(Domains):
     """
 
     def __init__(self, n: int, world: int, seed: int, device: torch.device) -> None:
-        self._world, self._device = world, device
+        self._n, self._world, self._device = n, world, device
         seeds = (digest("hashed elements", n, world, seed, i) for i in range(1 + _TRIES))
         self._seeds = [s & 0xFFFFFFFF for s in seeds]
-        self._owned = self._lists(n)
-        self.sizes = [owned.numel() for owned in self._owned]
 
-    def _lists(self, n: int) -> list[Tensor]:
+    @property
+    def sizes(self) -> Sequence[int]:
+        return [owned.numel() for owned in self._owned]
+
+    @cached_property
+    def _owned(self) -> list[Tensor]:
         """A block after the other: hashing takes much more memory than its result."""
         found: list[list[Tensor]] = [[torch.empty(0).int()] for _ in range(self._world)]
-        for begin in range(0, n, _HASHED_AT_ONCE):
-            elements = torch.arange(begin, min(begin + _HASHED_AT_ONCE, n), dtype=torch.int32)
+        for begin in range(0, self._n, _HASHED_AT_ONCE):
+            end = min(begin + _HASHED_AT_ONCE, self._n)
+            elements = torch.arange(begin, end, dtype=torch.int32)
             owner = kernels.owners_of(elements, self._world, self._seeds[0])
             order = owner.sort(stable=True).indices
             counts = torch.bincount(owner, minlength=self._world).tolist()
@@ -121,14 +136,14 @@ class HashedElements(Domains):
 
     def _local(self, stream: Stream, places: Tensor, owned: Tensor) -> Stream:
         values = stream.values[torch.searchsorted(stream.places, places)]
-        return Stream(torch.searchsorted(owned, places).int(), values)
+        own = torch.searchsorted(owned, places).int()
+        return Stream(own, values, owned.numel(), stream.listed)
 
     def flat(self, owner: int, places: Tensor) -> Tensor:
         return self._owned[owner][places.long()]
 
 
-def chunks_or_ranges(n: int, world: int, seed: int, device: torch.device) -> Domains:
+def chunks_or_ranges(n: int, world: int, seed: int) -> Chunks | Ranges:
     """Chunks, where there are enough of them to be balanced by chance."""
-    if n < world * _LEAST_CHUNKS * CHUNK:
-        return Ranges.even(n, world)
-    return Chunks(n, world, seed, device)
+    enough = n >= world * _LEAST_CHUNKS * CHUNK
+    return Chunks(n, world, seed) if enough else Ranges.even(n, world)

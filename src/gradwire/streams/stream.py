@@ -1,217 +1,179 @@
-"""Sparse payloads as members see them: streams of places and values, and who owns which places."""
+"""Sparse vectors as values: cut among owners, written as bytes and read, added up, compared.
+
+Nothing here knows of buckets, steps or ranks. `planner.expected` has streams of which only the
+numbers are known, so that prices come from the very rounds that run.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Protocol
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+import torch
+from torch import Tensor
 
-    from gradwire.moves import AllGather
+from gradwire import kernels
+from gradwire.errors import PayloadError
+from gradwire.streams import coding
+from gradwire.streams.coding import Form
+from gradwire.streams.told import read_size
+
+
+class Domains(Protocol):
+    """Who owns which of a vector's elements, or a table's rows."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """How many each rank owns: places in its domain are 0 to one less."""
+
+    def split(self, stream: Stream) -> list[Stream]:
+        """What falls into each domain, by place in it. Valid until the next split."""
+
+    def flat(self, owner: int, places: Tensor) -> Tensor:
+        """Places in an owner's domain as places in the whole, ascending, int32."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """A sparse vector: places, (k,) int32, strictly ascending, and values, (k,).
+    """A sparse vector of n elements: places, (k,) int32, strictly ascending, and values, (k,).
 
-    Or of rows: then places are rows, and values (k, width).
+    Or a table of n rows: then places are rows, and values (k, width).
+    listed: places travel as int32 wherever the smallest code is asked for.
     """
 
     places: Tensor
     values: Tensor
+    n: int
+    listed: bool = False
 
     @property
     def count(self) -> int:
         """The number of entries."""
         return self.places.numel()
 
+    def __getitem__(self, chosen: Tensor | slice) -> Stream:
+        """Some of the entries: a mask, (k,) bool, or a slice."""
+        return replace(self, places=self.places[chosen], values=self.values[chosen])
 
-Form: TypeAlias = Literal["smallest", "coo", "bitmap"]
-"""How places are packed: as small as can be; int32; a bit per element."""
+    # -- who owns what ---------------------------------------------------------------------
 
+    def split(self, domains: Domains) -> list[Stream]:
+        """What each owner has, by place in its domain. Valid until these are used again."""
+        return domains.split(self)
 
-class Domains(ABC):
-    """Which rank owns which elements of a bucket's flat vector: its parameters, end to end."""
+    def over(self, domains: Domains, owner: int) -> Stream:
+        """The same entries, taken to be an owner's."""
+        return replace(self, n=domains.sizes[owner])
 
-    sizes: Sequence[int]
-    """How many elements each rank owns: places in its domain are 0 to one less."""
+    def flat(self, domains: Domains, owner: int) -> Stream:
+        """An owner's entries, by place in the whole."""
+        whole = sum(domains.sizes)
+        return replace(self, places=domains.flat(owner, self.places), n=whole)
 
-    @abstractmethod
-    def split(self, stream: Stream) -> list[Stream]:
-        """What falls into each domain, with places in it. Valid until the next split."""
+    def check_counts(self, domains: Domains, counts: Sequence[int]) -> None:
+        """PayloadError unless each domain has so many of the entries."""
+        found = [part.count for part in self.split(domains)]
+        if found != list(counts):
+            raise PayloadError(
+                f"of each parameter as many entries are chosen as are sent, {list(counts)}; "
+                f"{found} arrived. The message is damaged: run `gradwire doctor`."
+            )
 
-    @abstractmethod
-    def flat(self, owner: int, places: Tensor) -> Tensor:
-        """Places in an owner's domain as places in the flat vector, ascending, int32."""
+    # -- bytes, where the reader knows how many entries there are ----------------------------
 
+    def coded(self) -> Tensor:
+        """Values and places, these in the smallest code for their number: (coded_bytes(),) uint8.
 
-class Streams(ABC):
-    """Local work on sparse payloads: what is sent, as one stream over the bucket's flat vector.
-
-    A coded stream is bytes: values and places, these in the smallest code for their number, so
-    that who knows the number knows the size. A packed one needs no such number, and its code is
-    smaller where places come in crowds.
-    """
-
-    size: int
-    mean_dtype: torch.dtype
-    """Elements of the flat vector; the dtype of averages."""
-    step: int
-    counts: Sequence[int]
-    """The step's number; how many entries `entries` has of each parameter."""
-    kept: MutableMapping[str, Sequence[int]]
-    """From this bucket's last step. After a restart or a regrouping empty, on all ranks alike."""
-
-    @abstractmethod
-    def entries(self) -> Stream:
-        """Compress. Nothing, if this rank's gradients are not finite."""
-
-    @abstractmethod
-    def announce(self, *numbers: int, finite: bool = True) -> AllGather:
-        """The move that tells all ranks these numbers, as many of them everywhere.
-
-        finite: whether all gradients are, beside those that `entries` looked at.
+        Who knows the number knows the size.
         """
+        return coding.coded(self.n, self.places, self.values, self._code(self.count))
 
-    @abstractmethod
-    def heard(self, messages: Tensor, most: int | None = None) -> list[list[int]] | None:
-        """What each rank announced. None: some rank's gradients are not finite, and the step is
-        over: results are NaN, states as they were. PayloadError where a rank found damage, or
-        announced a number that is not within 0 and `most` (None: the size)."""
+    def coded_bytes(self, count: int | None = None) -> int:
+        """How many bytes so many entries take, with values like these; None: as many as here."""
+        count = self.count if count is None else count
+        places = kernels.code_bytes(self._code(count), self.n, count)
+        return count * coding.row_bytes(self.values) + places
 
-    @abstractmethod
-    def ranges(self, n: int) -> Domains:
-        """Even, contiguous domains of n elements, or rows."""
+    def read(self, message: Tensor, count: int | None = None) -> Stream:
+        """A coded stream like this one, of so many entries; PayloadError unless it is one."""
+        count = self.count if count is None else count
+        code = self._code(count)
+        return self._like(*coding.read(self.n, count, self.values, message, code))
 
-    @abstractmethod
-    def regions(self, bounds: Sequence[int]) -> Domains:
-        """Contiguous domains of the flat vector: from bounds[r] to below bounds[r + 1]."""
+    def _code(self, count: int) -> str:
+        return "int32" if self.listed else kernels.smallest(self.n, count)
 
-    @abstractmethod
-    def chunks(self) -> Domains:
-        """Chunks of 16 elements, dealt out at random: balanced whatever the tensor."""
+    # -- bytes that say themselves how many entries there are --------------------------------
 
-    @abstractmethod
-    def hashed(self) -> Domains:
-        """Elements, each dealt out by its hash: balanced too, 4 bytes of memory per element."""
+    def packed(self, form: Form = "smallest") -> Tensor:
+        """Values and places, in a code that is smaller where places come in crowds. uint8."""
+        return coding.packed(self.n, self.places, self.values, self._form(form))
 
-    @abstractmethod
-    def coded(self, n: int, stream: Stream) -> Tensor:
-        """The bytes of a stream over n elements, (coded_bytes(n, count, stream),) uint8."""
+    def most_packed_bytes(self) -> int:
+        """No stream over n elements with values like these takes more."""
+        return coding.SHAPE_BYTES + self.n * (4 + coding.row_bytes(self.values))
 
-    @abstractmethod
-    def coded_bytes(self, n: int, count: int, like: Stream) -> int:
-        """How many bytes a stream of so many entries takes, with values like those of another."""
+    def unpacked(self, message: Tensor, form: Form = "smallest") -> Stream:
+        """A packed stream over as many elements, with values like these; PayloadError unless it
+        is one."""
+        form = self._form(form)
+        return self._like(*coding.unpacked(self.n, self.values, message, form))
 
-    @abstractmethod
-    def read(self, n: int, count: int, like: Stream, message: Tensor) -> Stream:
-        """A coded stream, with values like those of another; PayloadError unless it is one."""
+    def read_size(self, message: Tensor, most: int) -> int:
+        """How many bytes a rank says that it will send, which has what this one has."""
+        return read_size(message, most)
 
-    @abstractmethod
-    def packed(self, n: int, stream: Stream, form: Form = "smallest") -> Tensor:
-        """A stream over n elements as bytes that say themselves how many entries there are."""
+    def _form(self, form: Form) -> Form:
+        return "coo" if self.listed and form == "smallest" else form
 
-    @abstractmethod
-    def most_packed_bytes(self, n: int, like: Stream) -> int:
-        """No stream over n elements takes more, with values like those of another."""
+    def _like(self, places: Tensor, values: Tensor) -> Stream:
+        return Stream(places, values, self.n, self.listed)
 
-    @abstractmethod
-    def unpacked(self, n: int, like: Stream, message: Tensor, form: Form = "smallest") -> Stream:
-        """A packed stream, with values like those of another; PayloadError unless it is one."""
+    # -- arithmetic --------------------------------------------------------------------------
 
-    @abstractmethod
-    def coded_places(self, n: int, places: Tensor) -> Tensor:
-        """Places alone, coded: (coded_places_bytes(n, k),) uint8."""
+    def mean_with(self, others: Sequence[Stream], dtype: torch.dtype) -> Stream:
+        """This one and others, added up in that order in fp32, divided once by their number.
 
-    @abstractmethod
-    def coded_places_bytes(self, n: int, count: int) -> int:
-        """How many bytes they take."""
-
-    @abstractmethod
-    def read_places(self, n: int, count: int, message: Tensor) -> Tensor:
-        """(count,) int32; PayloadError unless they are coded so."""
-
-    @abstractmethod
-    def whole(self, message: Tensor, size: int) -> Tensor:
-        """The message; PayloadError unless it has so many elements."""
-
-    @abstractmethod
-    def sealed(self, content: Tensor) -> Tensor:
-        """Few bytes that later sizes depend on, (m,) uint8, with their check."""
-
-    @abstractmethod
-    def sealed_bytes(self, size: int) -> int:
-        """How many bytes such a message has."""
-
-    @abstractmethod
-    def unsealed(self, message: Tensor, size: int) -> Tensor:
-        """The bytes, (size,); PayloadError unless they are what was sent."""
-
-    @abstractmethod
-    def damage_is_told(self) -> AbstractContextManager[None, bool]:
-        """Around work on what arrived: PayloadError is remembered, and told by the next
-        `announce`, so that no rank waits for one that has stopped."""
-
-    @abstractmethod
-    def average(
-        self, n: int, own: Stream, arrived: Mapping[int, Tensor], form: Form = "smallest"
-    ) -> Stream:
-        """The owner's work: own entries and those of each other rank, packed, summed in rank
-        order in fp32, divided once by the number of ranks. Zeros are left out.
-
-        `damage_is_told` is around it.
+        Zeros are left out.
         """
+        return self._sum([self, *others], float(1 + len(others)), dtype)
 
-    @abstractmethod
-    def merge(self, n: int, one: Stream, other: Stream) -> Stream:
-        """The sum of two, fp32, the same to the bit whichever comes first. Zeros are left out."""
+    def plus(self, other: Stream) -> Stream:
+        """The sum, fp32, the same to the bit whichever comes first. Zeros are left out."""
+        return self._sum([self, other], 1.0, torch.float32)
 
-    @abstractmethod
-    def top(self, one: Stream, other: Stream) -> Stream:
-        """The largest entries of the sum of two: of each parameter as many as `entries` has of
-        it."""
+    def _sum(self, parts: Sequence[Stream], divisor: float, dtype: torch.dtype) -> Stream:
+        ids, values = [p.places for p in parts], [p.values for p in parts]
+        if self.values.dim() > 1:
+            return self._like(*kernels.sum_rows(ids, values, divisor, dtype))
+        most = min(self.n, sum(part.count for part in parts))
+        places = torch.empty(most, dtype=torch.int32, device=self.places.device)
+        sums = torch.empty(most, dtype=dtype, device=self.places.device)
+        count = kernels.merge_streams(self.n, ids, values, divisor, places, sums)
+        return self._like(places[:count], sums[:count])
 
-    @abstractmethod
-    def check_shares(self, chosen: Stream) -> None:
-        """PayloadError unless it has of each parameter as many entries as `entries` has."""
+    def top(self, other: Stream, domains: Domains, counts: Sequence[int]) -> Stream:
+        """The largest entries of the sum, so many of each domain, which are ranges.
 
-    @abstractmethod
-    def survivors(self, entries: Stream, among: Stream) -> Tensor:
-        """(k,) bool: which entries' places are also among the others'."""
+        Both have so many of each already.
+        """
+        first = (0, *accumulate(counts))
+        places = torch.empty(first[-1], dtype=torch.int32, device=self.places.device)
+        values = torch.empty(first[-1], dtype=torch.float32, device=self.places.device)
+        begins = accumulate(domains.sizes, initial=0)
+        for i, (n, at) in enumerate(zip(domains.sizes, begins)):
+            part = slice(first[i], first[i + 1])
+            kernels.top_of_two(
+                n, self.places[part] - at, self.values[part], other.places[part] - at,
+                other.values[part], counts[i], places[part], values[part],
+            )  # fmt: skip
+            places[part] += at
+        return self._like(places, values)
 
-    @abstractmethod
-    def give_back(self, lost: Stream) -> None:
-        """Entries of this rank's that no result contains go back to where they came from."""
-
-    @abstractmethod
-    def coded_count(self, count: int) -> Tensor:
-        """A number for one rank alone, (16,) uint8."""
-
-    @abstractmethod
-    def read_count(self, message: Tensor, most: int) -> int:
-        """The number; PayloadError unless it is undamaged, and within 0 and `most`."""
-
-    @abstractmethod
-    def by_parameter(self, stream: Stream) -> list[Stream]:
-        """A stream over the flat vector as one of each parameter, by place in it."""
-
-    @abstractmethod
-    def recall(self, name: str) -> list[float]:
-        """A number of each parameter, from its state; 0 where there is none."""
-
-    @abstractmethod
-    def remember(self, name: str, numbers: Sequence[float]) -> None:
-        """The same for later steps, in fp32, unless this one is skipped. Names: OF_OTHER_SHAPE."""
-
-    @abstractmethod
-    def write(self, parts: Sequence[Stream]) -> None:
-        """The result: these averages by place in the flat vector, and zeros elsewhere."""
-
-    @abstractmethod
-    def write_dense(self, total: Tensor, divisor: float) -> None:
-        """The result: all of the flat vector, (size,) fp32, divided."""
+    def among(self, other: Stream) -> Tensor:
+        """Which entries' places are also among the other's, (k,) bool."""
+        found = torch.empty(self.count, dtype=torch.bool, device=self.places.device)
+        kernels.contained(self.places, other.places, found)
+        return found

@@ -1,0 +1,11 @@
+"""Sparse vectors as values, for collectives that move places and values."""
+
+from gradwire.streams.coding import Form
+from gradwire.streams.domains import Chunks, HashedElements, Ranges, chunks_or_ranges
+from gradwire.streams.stream import Domains, Stream
+from gradwire.streams.told import sealed, sealed_bytes, told_size, unsealed, whole
+
+__all__ = [
+    "Chunks", "Domains", "Form", "HashedElements", "Ranges", "Stream", "chunks_or_ranges",
+    "sealed", "sealed_bytes", "told_size", "unsealed", "whole",
+]  # fmt: skip

@@ -73,18 +73,18 @@ class Plan:
 
     @staticmethod
     def make(
-        parameters: Sequence[Parameter], strategy: Strategy, *, bucket_bytes: int = BUCKET_BYTES,
-        buckets: Iterable[Sequence[str]] | None = None, lanes: int = 1,
-        dense: Iterable[str] = (), others: Iterable[str] = (),
+        parameters: Sequence[Parameter], strategy: Strategy | str, *,
+        bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
+        lanes: int = 1, dense: Iterable[str] = (), others: Iterable[str] = (),
     ) -> Plan:  # fmt: skip
         """One strategy for a whole model.
 
         Args:
             parameters: in the order of registration; gradients become ready in reverse.
-            strategy: how matrices travel. If it cannot simply be added up on the wire,
-                parameters of at most one dimension travel dense, in one bucket; unless it sends
-                directions, or looks after them itself. Sparse gradients travel as rows, those
-                of neighbours together.
+            strategy: how matrices travel; or its text. If it cannot simply be added up on the
+                wire, parameters of at most one dimension travel dense, in one bucket; unless it
+                sends directions, or looks after them itself. Sparse gradients travel as rows,
+                those of neighbours together.
             bucket_bytes: the cap of a bucket. A larger parameter has a bucket of its own.
             buckets: explicit lists of names; what they leave out is grouped by size.
             lanes: how many buckets may be under way at once.
@@ -94,6 +94,7 @@ class Plan:
                 as Muon does embeddings, if it has one: they travel by that rule's strategy; so
                 do vectors, where it sends gradients.
         """
+        strategy = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
         kept = set(dense)
         chosen = _explicit(parameters, buckets or (), kept)
         taken = {name for bucket in chosen for name in bucket.names}

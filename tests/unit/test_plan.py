@@ -42,6 +42,7 @@ def test_matrices_travel_compressed_and_vectors_dense_in_ready_order() -> None:
     ]
     assert plan.strategies == (DENSE, SPARSE)
     assert plan.lanes == 1
+    assert Plan.make(MODEL, str(SPARSE)) == plan, "by its text"
 
 
 def test_what_adds_up_on_the_wire_takes_vectors_along() -> None:

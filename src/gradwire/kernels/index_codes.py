@@ -16,6 +16,7 @@ Source of elias_fano: Elias, JACM 21(2), 1974, and Fano, MIT memo 61, 1971.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from gradwire.errors import KernelError
 from gradwire.kernels.tensors import check_index_range
@@ -71,6 +72,7 @@ def check_list(n: int, k: int) -> None:
         )
 
 
+@lru_cache(1 << 14)  # asked for each payload, of numbers that stay as they are
 def code_bytes(code: str, n: int, k: int) -> int:
     """The bytes that k indices of n elements take. Raises KernelError."""
     if code not in _BYTES:
@@ -81,6 +83,7 @@ def code_bytes(code: str, n: int, k: int) -> int:
     return _BYTES[code](n, k)
 
 
+@lru_cache(1 << 14)
 def smallest(n: int, k: int) -> str:
     """The code with the fewest bytes for k indices of n elements, of equals the first in order.
 

@@ -30,12 +30,12 @@ def count(x: Tensor, threshold: float) -> int:
 
 def exact() -> Callable[[Tensor, int], int]:
     """One read and a selection among 2k candidates; the threshold of the last step as a hint."""
-    hint = 0.0
+    hint, status = 0.0, kernels.new_status()
 
     def select(x: Tensor, k: int) -> int:
         nonlocal hint
         places, values = torch.empty(k, dtype=torch.int32), torch.empty(k)
-        hint = kernels.topk(x, k, places, values, hint).hint
+        hint = kernels.topk(x, k, places, values, status, hint)
         return k
 
     return select
@@ -51,21 +51,22 @@ def gaussian(x: Tensor, k: int) -> int:
         if 2 * k / 3 <= found <= 4 * k / 3:
             break
         threshold *= 0.5 if found < k else 1.5
-    return len(kernels.reaching(x, threshold).places)
+    return len(kernels.reaching(x, threshold, kernels.new_status()).places)
 
 
 def sidco(x: Tensor, k: int) -> int:
     """SIDCo-E (Abdelmoniem et al. 2021): exponential fits, each to what exceeds the last."""
     bits = kernels.scratch("sidco", kernels.sign_bytes(x.numel()), torch.uint8, x.device)
-    sums = kernels.pack_signs(x, bits)
-    threshold = -(sums.above - sums.below) / x.numel() * math.log(0.25)
+    mean, status = torch.empty(1), kernels.new_status()
+    kernels.pack_signs(x, bits, mean, status)
+    threshold = -float(mean) * math.log(0.25)
     stages = 3
     ratio = (DENSITY / 0.25) ** (1 / (stages - 1))
-    tail = kernels.reaching(x, threshold).values.abs()
+    tail = kernels.reaching(x, threshold, status).values.abs()
     for _ in range(stages - 1):
         threshold += -float(tail.mean() - threshold) * math.log(ratio)
         tail = tail[tail >= threshold]
-    return len(kernels.reaching(x, threshold).places)
+    return len(kernels.reaching(x, threshold, status).places)
 
 
 def mstopk(x: Tensor, k: int) -> int:
@@ -78,7 +79,7 @@ def mstopk(x: Tensor, k: int) -> int:
         low, high = (middle, high) if found > k else (low, middle)
         if found == k:
             break
-    return len(kernels.reaching(x, low).places)
+    return len(kernels.reaching(x, low, kernels.new_status()).places)
 
 
 def residual(n: int) -> Tensor:
@@ -87,10 +88,12 @@ def residual(n: int) -> Tensor:
     encoder_k = math.ceil(DENSITY * n)
     places, values = torch.empty(encoder_k, dtype=torch.int32), torch.empty(encoder_k)
     dice = torch.Generator().manual_seed(0)
-    scales = torch.rand(n, generator=dice) ** 2
+    scales, status = torch.rand(n, generator=dice) ** 2, kernels.new_status()
     for _ in range(200):
         gradient = torch.randn(n, generator=dice) * scales
-        kernels.update_topk(gradient, None, v, encoder_k, places, values, None, momentum=None)
+        kernels.update_topk(
+            gradient, None, v, encoder_k, places, values, None, status, momentum=None
+        )
     return v
 
 

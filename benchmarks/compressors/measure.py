@@ -20,6 +20,7 @@ import torch
 from models import Gradients
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.bench.traffic import payload_bytes
 from gradwire.feedback import ErrorFeedback
 from gradwire.layout.message import Layout
@@ -72,7 +73,9 @@ class Rank:
         layout = Layout.of([self._compressor.claims(x.numel())])
         (sections,) = layout.views(torch.zeros(layout.bytes, dtype=torch.uint8))
         encoder, key = self._encoders[name], Key(0, step, name, self._rank)
-        if not encoder.encode(x, self._states[name], sections, StepInfo(step), key):
+        status = kernels.new_status()
+        encoder.encode(x, self._states[name], sections, StepInfo(step), key, status)
+        if kernels.is_raised(status):
             raise ArithmeticError(f"{self._compressor} found {name} not finite at step {step}")
         encoder.release()
         return sections

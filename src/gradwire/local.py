@@ -47,9 +47,10 @@ class Encoder(ABC):
 
     @abstractmethod
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
-        """Update state, write the sections; True if all was finite. x is not changed."""
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
+        """Update state, write the sections; raise the status, (1,) int64, if something is not
+        finite: then `undo` follows. x is not changed."""
 
     @abstractmethod
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:

@@ -36,8 +36,9 @@ class Compressor(Member):
         """The promise for a parameter of n elements of that dtype."""
 
     @abstractmethod
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        """Write x into the sections; False if x, or what they say, is not finite."""
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        """Write x into the sections; raise the status, (1,) int64 beside x, if x, or what they
+        say, is not finite. Of finite x they can be decoded even then."""
 
     @abstractmethod
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:

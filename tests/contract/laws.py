@@ -61,7 +61,8 @@ def sending_zeros(compressor: Compressor, feedback: MomentumCorrection, n: int) 
     first = 6.0 * torch.arange(1, n + 1)
     state: dict[str, Tensor] = {}
     sections = sections_for(compressor, n, "float32")
-    ComposedEncoder(compressor, feedback).encode(first, state, sections, StepInfo(), KEY)
+    encoder, status = ComposedEncoder(compressor, feedback), kernels.new_status()
+    encoder.encode(first, state, sections, StepInfo(), KEY, status)
     back = state["residual"] + state["velocity"] * feedback.momentum
     return [first, -back / (1 + feedback.momentum if feedback.nesterov else 1)]
 
@@ -74,7 +75,7 @@ def law_masked_by_place(
     for step, x in enumerate(sending_zeros(compressor, feedback, n)):
         u = feedback.before(x, state, StepInfo(step))[1]["velocity"]
         sections, key = sections_for(compressor, n, "float32"), KEY._replace(step=step)
-        encoder.encode(x, state, sections, StepInfo(step), key)
+        encoder.encode(x, state, sections, StepInfo(step), key, kernels.new_status())
         encoder.release()
         sent = decoded(compressor, sections, n, key)
         at = compressor.places(sections, n, key)

@@ -12,6 +12,7 @@ from instances import COMPRESSORS, OWN_CLASS, PAYLOAD_BYTES
 from torch import Tensor
 
 from gradwire.compressors import BFloat16, Float16, TopK
+from gradwire.kernels import is_raised, new_status
 from gradwire.strategy import Compressor
 
 every = pytest.mark.parametrize("compressor", COMPRESSORS, ids=instances.ids)
@@ -104,6 +105,13 @@ def test_sums_if_claimed(compressor: Compressor, x: Tensor) -> None:
 
 
 @every
+@pytest.mark.parametrize("n", [1, 50, 1300])
+def test_what_is_not_finite_is_told(compressor: Compressor, n: int) -> None:
+    laws.law_tells_what_is_not_finite(compressor, normal(n))
+    laws.law_finite_elements_can_be_decoded(compressor, n)
+
+
+@every
 def test_a_gradient_in_pieces_of_memory(compressor: Compressor) -> None:
     """Sections of one message lie at odd places; neighbours must not be touched."""
     x = normal(50)
@@ -111,7 +119,7 @@ def test_a_gradient_in_pieces_of_memory(compressor: Compressor) -> None:
     for shift in (8, 40):
         room = [torch.full((s.nbytes + 2 * shift,), 0x5A, dtype=torch.uint8) for s in whole]
         inside = [r[shift:-shift].view(s.dtype) for r, s in zip(room, whole)]
-        compressor.encode(x, inside, laws.KEY)
+        compressor.encode(x, inside, laws.KEY, new_status())
         for r, a, b in zip(room, inside, whole):
             used = laws.used(compressor, b)
             laws.same(a[used], b[used], f"shifted by {shift}")
@@ -182,10 +190,16 @@ def test_casts_round_to_nearest_even(compressor: Compressor) -> None:
     assert torch.equal(laws.through(compressor, x), wanted)
 
 
-def test_fp16_beyond_its_range_is_infinite() -> None:
-    x = torch.tensor([65504.0, 65520.0, -1e9, 1e-9])
-    inf = float("inf")
-    assert laws.through(Float16(), x).tolist() == [65504.0, inf, -inf, 0.0]
+def test_fp16_beyond_its_range_is_told_and_nothing_is_sent() -> None:
+    x, status = torch.tensor([65504.0, 65519.0, -65504.0, 1e-9]), new_status()
+    sections = laws.sections_for(Float16(), 4, "float32")
+    Float16().encode(x, sections, laws.KEY, status)
+    assert sections[0].tolist() == [65504.0, 65504.0, -65504.0, 0.0]
+    assert not is_raised(status)
+    x[1] = 65520.0
+    Float16().encode(x, sections, laws.KEY, status)
+    assert sections[0].tolist() == [0.0] * 4
+    assert is_raised(status)
 
 
 def test_bf16_has_the_range_of_fp32() -> None:

@@ -19,11 +19,13 @@ from gradwire.feedback import (
     SharedMomentum,
 )
 from gradwire.feedback._measured import Measured
+from gradwire.kernels import new_status
 from gradwire.layout.pieces import Pieces
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
 from gradwire.runtime.pieces import PieceByPiece
 from gradwire.strategy import Compressor, Encoder, Feedback, StepInfo
 
+WELL = new_status()
 every = pytest.mark.parametrize("feedback", FEEDBACK, ids=instances.ids)
 # Those that can run in place, or in a compressor's own kernel.
 RECURRENT = [f for f in FEEDBACK if f.recurrence() is not None]
@@ -180,7 +182,7 @@ def test_give_back_restores_the_masked_velocity(momentum: float, nesterov: bool)
     unmasked = MomentumCorrection(momentum, nesterov, mask=False)
     for encoder, _ in encoders(compressor, feedback).values():
         state, sections = {}, laws.sections_for(compressor, N, "float32")
-        encoder.encode(STEPS[0], state, sections, StepInfo(), laws.KEY)
+        encoder.encode(STEPS[0], state, sections, StepInfo(), laws.KEY, WELL)
         assert not state["velocity"][sections[0].long()].any(), "masked where it was sent"
         encoder.give_back(state, sections)
         wanted = unmasked.before(STEPS[0], {}, StepInfo())[1]["velocity"]
@@ -190,7 +192,7 @@ def test_give_back_restores_the_masked_velocity(momentum: float, nesterov: bool)
 def test_after_release_undo_and_give_back_do_nothing() -> None:
     encoder = ComposedEncoder(TopK(0.1), ErrorFeedback())
     state, sections = {}, laws.sections_for(TopK(0.1), N, "float32")
-    encoder.encode(STEPS[0], state, sections, StepInfo(), laws.KEY)
+    encoder.encode(STEPS[0], state, sections, StepInfo(), laws.KEY, WELL)
     encoder.release()
     kept = state["residual"].clone()
     encoder.undo(STEPS[0], state, sections, StepInfo())
@@ -206,10 +208,12 @@ def test_error_feedback_by_hand() -> None:
     compressor = TopK(0.5, index="int32")
     encoder = make_encoder(compressor, ErrorFeedback())
     sections = laws.sections_for(compressor, 4, "float32")
-    encoder.encode(torch.tensor([1.0, -3.0, 2.0, 0.5]), state, sections, StepInfo(), laws.KEY)
+    encoder.encode(
+        torch.tensor([1.0, -3.0, 2.0, 0.5]), state, sections, StepInfo(), laws.KEY, WELL
+    )
     assert sections[1].tolist() == [-3.0, 2.0]
     assert state["residual"].tolist() == [1.0, 0.0, 0.0, 0.5]
-    encoder.encode(torch.tensor([2.0, 0.0, 0.0, 1.0]), state, sections, StepInfo(), laws.KEY)
+    encoder.encode(torch.tensor([2.0, 0.0, 0.0, 1.0]), state, sections, StepInfo(), laws.KEY, WELL)
     assert sections[0].tolist() == [0, 3]
     assert sections[1].tolist() == [3.0, 1.5]
     assert state["residual"].tolist() == [0.0, 0.0, 0.0, 0.0]
@@ -244,7 +248,7 @@ def test_momentum_correction_by_hand(nesterov: bool, mask: bool) -> None:
     encoder = make_encoder(compressor, feedback)
     gradients = torch.tensor([8.0, 1.0, -2.0, 0.5]), torch.tensor([0.0, 1.5, 6.0, 0.75])
     for gradient, (sent, residual, velocity) in zip(gradients, BY_HAND[nesterov, mask]):
-        encoder.encode(gradient, state, sections, StepInfo(), laws.KEY)
+        encoder.encode(gradient, state, sections, StepInfo(), laws.KEY, WELL)
         assert sections[1].tolist() == sent
         assert state["residual"].tolist() == residual
         assert state["velocity"].tolist() == velocity
@@ -256,7 +260,7 @@ def test_a_zero_that_is_sent_clears_the_velocity() -> None:
     for encoder, _ in encoders(compressor, feedback).values():
         state, sections = {}, laws.sections_for(compressor, 4, "float32")
         for gradient in ([1.0, 2.0, 0.0, 0.0], [-1.5, 0.0, 0.0, 0.0]):
-            encoder.encode(torch.tensor(gradient), state, sections, StepInfo(), laws.KEY)
+            encoder.encode(torch.tensor(gradient), state, sections, StepInfo(), laws.KEY, WELL)
         assert state["residual"].tolist() == state["velocity"].tolist() == [0.0] * 4
 
 

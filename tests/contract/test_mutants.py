@@ -50,20 +50,18 @@ class OneTooFew(TopK):
 
 
 class TiesToTheHigherIndex(TopK):
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        finite = super().encode(x.flip(0), sections, key)
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x.flip(0), sections, key, status)
         indices, values = sections
         indices.copy_((len(x) - 1 - indices).flip(0))
         values.copy_(values.flip(0).clone())
-        return finite
 
 
 class LargestNotLargestMagnitude(TopK):
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         chosen = x.float().topk(sections[0].numel()).indices.sort().values
         sections[0].copy_(chosen)
         sections[1].copy_(x.float()[chosen])
-        return True
 
 
 class SumInReverseOrder(Identity):
@@ -90,13 +88,13 @@ class DividedBeforeTheSum(Identity):
 
 
 class SignFlipped(TopK):
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return super().encode(-x, sections, key)
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(-x, sections, key, status)
 
 
 class LastElementForgotten(Identity):
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return super().encode(x[:-1], [sections[0][:-1]], key)
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x[:-1], [sections[0][:-1]], key, status)
 
 
 class ClaimsTooMuch(TopK):
@@ -118,27 +116,50 @@ class ClaimsToAdd(TopK):
 class DiceOfItsOwn(Identity):
     """Stochastic, but not from the key."""
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return super().encode(x * (1 + torch.rand(len(x)) * 1e-6), sections, key)
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x * (1 + torch.rand(len(x)) * 1e-6), sections, key, status)
 
 
 class InPlace(Identity):
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return super().encode(x.mul_(1.5), sections, key)
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x.mul_(1.5), sections, key, status)
 
 
 class Shrinking(Float16):
     """Comes back a little smaller, every time."""
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return super().encode(x.float() * 0.99, sections, key)
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x.float() * 0.99, sections, key, status)
 
 
 class RoundsToNearest(QSGD):
     """Claims to be unbiased, and throws no dice."""
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return super().encode(x, sections, Key(0, 0, "always the same"))
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x, sections, Key(0, 0, "always the same"), status)
+
+
+class SaysNothing(Identity):
+    """Leaves it to others to find inf."""
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x, sections, key, torch.zeros_like(status))
+
+
+class SaysAllIsWell(Identity):
+    """Overwrites what others found."""
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        status.zero_()
+        super().encode(x, sections, key, status)
+
+
+class Overflowing(Float16):
+    """Leaves inf where half a range is not enough."""
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        sections[0].copy_(x)
+        status |= ~sections[0].isfinite().all()
 
 
 # -- feedback ----------------------------------------------------------------------------------
@@ -265,20 +286,19 @@ class NanIsWelcome(TopK):
 
 class _NanIsWelcome(ComposedEncoder):
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
         state["residual"] = state.get("residual", torch.zeros_like(x)) + x
-        self.compressor.encode(state["residual"], sections, key)
-        return True
+        self.compressor.encode(state["residual"], sections, key, torch.zeros_like(status))
 
 
 class OffByOneBit(ComposedEncoder):
     """Another order of operations: equal but for rounding."""
 
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
-        return super().encode(x * 3 / 3, state, sections, info, key)
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
+        super().encode(x * 3 / 3, state, sections, info, key, status)
 
 
 # -- collectives -------------------------------------------------------------------------------
@@ -424,6 +444,12 @@ MUTANTS = [
            alone(HUGE_AND_TINY)),  # type: ignore[arg-type]
     Mutant(laws.law_accumulate_sums_in_rank_order, DividedBeforeTheSum(), Identity(),
            lambda c: (c, ranks(3, N))),
+    *(
+        Mutant(laws.law_tells_what_is_not_finite, wrong, Identity(), alone(normal(N)))
+        for wrong in (SaysNothing(), SaysAllIsWell())
+    ),
+    Mutant(laws.law_finite_elements_can_be_decoded, Overflowing(), Float16(),
+           lambda c: (c, N)),
     Mutant(laws.law_sums_if_claimed, listed(ClaimsToAdd, 0.5), HALF,
            lambda c: (c, integers(3, N))),
     Mutant(laws.law_topk_selects_the_largest, listed(OneTooFew, 0.1), TENTH, alone(normal(N))),

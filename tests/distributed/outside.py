@@ -111,8 +111,9 @@ class Breaking(Levels):
 
     name: ClassVar[str] = "breaking"
 
-    def encode(self, x: torch.Tensor, sections: Any, key: Key) -> bool:
-        return super().encode(x, sections, key) and 1 // (1 - key.step) > 0
+    def encode(self, x: torch.Tensor, sections: Any, key: Key, status: torch.Tensor) -> None:
+        super().encode(x, sections, key, status)
+        assert 1 // (1 - key.step) > 0
 
 
 def told_of_an_error() -> tuple[str, list[str]]:

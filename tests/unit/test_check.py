@@ -50,8 +50,8 @@ class Rounded(Identity):
 
     name: ClassVar[str] = "rounded"
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return super().encode(x.bfloat16().float(), sections, key)
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x.bfloat16().float(), sections, key, status)
 
 
 @dataclass(frozen=True)

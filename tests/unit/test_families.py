@@ -194,13 +194,14 @@ class Wrong(Identity):
         return Claims((("float32", n),), lossless=self.how == "lossless",
                       contraction=0.9 if self.how == "contraction" else None)  # fmt: skip
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         if self.how == "raises":
             raise ValueError("no such thing")
         if self.how == "input":
             x.zero_()
         sections[0].copy_(x * (0.5 if self.how in ("lossless", "contraction") else 1.0))
-        return True if self.how != "returns" else None  # type: ignore[return-value]
+        if (self.how != "quiet" and not x.isfinite().all()) or self.how == "loud":
+            status.fill_(1)
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         if self.how == "part":
@@ -228,7 +229,8 @@ WRONG = {
     "sections": "the name of a dtype and a count; it claims",
     "raises": "it raised ValueError: no such thing",
     "input": "encode does not change its input",
-    "returns": "encode returns True of finite elements",
+    "quiet": "encode raises the status of inf and NaN, and of nothing else",
+    "loud": "encode raises the status of inf and NaN, and of nothing else",
     "part": "decode overwrites all elements",
     "shape": "it raised RuntimeError",
     "sum": "accumulate of two equal payloads",
@@ -244,6 +246,23 @@ def test_a_compressor_that_breaks_a_law_is_refused_when_it_is_made(
     gradwire.register(Wrong)
     with pytest.raises(StrategyError, match=WRONG[how]) as raised:
         Strategy.parse(f"wrong(how='{how}') | allgather")
+    assert "a compressor of package test_families" in str(raised.value)
+
+
+@dataclass(frozen=True)
+class OfOld(Wrong):
+    """As compressors were: it returns whether all was finite."""
+
+    name: ClassVar[str] = "of_old"
+
+    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:  # type: ignore[override]
+        return True
+
+
+def test_one_of_an_earlier_version_is_told_the_rule(brought: None) -> None:
+    gradwire.register(OfOld)
+    with pytest.raises(StrategyError, match="it raises the status, on the device") as raised:
+        Strategy.parse("of_old | allgather")
     assert "a compressor of package test_families" in str(raised.value)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gradwire import Strategy
+from gradwire.kernels import is_raised, new_status
 from gradwire.layout.message import Layout
 from gradwire.layout.pieces import Pieces
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
@@ -49,7 +50,9 @@ def test_same_bits_as_the_composition(text: str, n: int) -> None:
         for encoder, state in zip(both, states):
             written.append(sections_of(pieces, n))
             info, key = StepInfo(step, 0.5 if step else 1.0), Key(7, step, "w", 1)
-            assert encoder.encode(gradient(n, step), state, written[-1], info, key)
+            status = new_status()
+            encoder.encode(gradient(n, step), state, written[-1], info, key, status)
+            assert not is_raised(status)
             encoder.release()
         assert all(same(a, b) for a, b in zip(*written))
         assert states[0].keys() == states[1].keys()
@@ -60,7 +63,9 @@ def test_same_bits_as_the_composition(text: str, n: int) -> None:
 def test_the_places_are_those_of_what_arrives(n: int) -> None:
     _, pieces = pieces_of("randk(0.3)", n)
     sections, key, arrived = sections_of(pieces, n), Key(7, 0, "w", 1), torch.zeros(n)
-    assert pieces.encode(torch.ones(n), sections, key)
+    status = new_status()
+    pieces.encode(torch.ones(n), sections, key, status)
+    assert not is_raised(status)
     places = pieces.places(sections, n, key)
     assert places is not None
     pieces.decode(sections, arrived, key)
@@ -90,12 +95,16 @@ def test_every_piece_is_undone(text: str, spoiled: bool) -> None:
     strategy, pieces = pieces_of(text, n)
     encoder, state = make_encoder(pieces, strategy.feedback), dict[str, Tensor]()
     sections = sections_of(pieces, n)
-    assert encoder.encode(gradient(n, 0), state, sections, StepInfo(0), Key(7, 0, "w"))
+    status = new_status()
+    encoder.encode(gradient(n, 0), state, sections, StepInfo(0), Key(7, 0, "w"), status)
+    assert not is_raised(status)
     encoder.release()
     before = {name: value.clone() for name, value in state.items()}
     x = gradient(n, 1) * 1e8
     x[n // 2] = torch.inf if spoiled else 0.0
-    assert encoder.encode(x, state, sections, StepInfo(1), Key(7, 1, "w")) != spoiled
+    status = new_status()
+    encoder.encode(x, state, sections, StepInfo(1), Key(7, 1, "w"), status)
+    assert is_raised(status) == spoiled
     encoder.undo(x, state, sections, StepInfo(1))
     for name, value in before.items():
         assert same(state[name], value), "all of it was put aside"

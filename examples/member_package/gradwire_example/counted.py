@@ -29,14 +29,14 @@ class Counted(Compressor):
         most = HEAD + 8 * n
         return Claims((("uint8", most),), fixed=False, entries=True, contraction=1.0, listed=True)
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         (room,) = sections
         places = x.nonzero().view(-1)
         k = len(places)
         room[:HEAD].view(torch.int64).copy_(torch.tensor([HEAD + 8 * k, k]))
         room[HEAD : HEAD + 4 * k].view(torch.int32).copy_(places)
         room[HEAD + 4 * k : HEAD + 8 * k].view(torch.float32).copy_(x[places])
-        return bool(x.isfinite().all())
+        status |= ~x.isfinite().all()
 
     def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
         (room,) = sections

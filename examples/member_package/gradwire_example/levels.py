@@ -34,13 +34,12 @@ class Levels(Compressor):
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         return Claims((("float32", int(n > 0)), ("int8", n)), wants_feedback=True)
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         most, codes = sections
-        if not x.numel():
-            return True
-        torch.amax(x.float().abs(), 0, keepdim=True, out=most)
-        codes.copy_((x.float() * (self.count / most.clamp(min=2.0**-96))).round())
-        return bool(most.isfinite())
+        if x.numel():
+            torch.amax(x.float().abs(), 0, keepdim=True, out=most)
+            codes.copy_((x.float() * (self.count / most.clamp(min=2.0**-96))).round())
+            status |= ~most.isfinite()
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         most, codes = sections

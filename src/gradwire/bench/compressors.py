@@ -162,9 +162,11 @@ class _Bench:
         _time(turn, lambda: kernels.cast(x, self.out), self.copies)
 
     def encoding(self, strategy: Strategy) -> _Job:
+        from gradwire.kernels import new_status
         from gradwire.runtime.encoder import make_encoder
         from gradwire.strategy import Key, StepInfo
 
+        status = new_status()
         compressor = strategy.compressor
         encoder = make_encoder(compressor, strategy.feedback)
         sections, state = self.sections(compressor)[0], dict[str, "Tensor"]()
@@ -172,7 +174,7 @@ class _Bench:
         def encode(turn: int) -> None:
             encoder.encode(
                 self.gradient(turn, compressor), state, sections, StepInfo(turn),
-                Key(0, turn, "weight"),
+                Key(0, turn, "weight"), status,
             )  # fmt: skip
 
         def moved() -> list[int]:
@@ -189,14 +191,16 @@ class _Bench:
         )  # fmt: skip
 
     def decoding(self, compressor: Compressor) -> _Job:
+        from gradwire.kernels import new_status
         from gradwire.strategy import Key
 
+        status = new_status()
         payloads = self.sections(compressor)
 
         def fill(turn: int) -> None:
             for rank, sections in enumerate(payloads):
                 key = Key(0, turn, "weight", rank)
-                compressor.encode(self.gradient(turn + rank, compressor), sections, key)
+                compressor.encode(self.gradient(turn + rank, compressor), sections, key, status)
 
         return _Job(
             str(compressor),

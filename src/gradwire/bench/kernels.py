@@ -130,19 +130,20 @@ def _selections(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     import gradwire.kernels.torch as twins
     from gradwire.kernels.selection import topk
+    from gradwire.kernels.status import new_status
 
     n = gradients[0].numel()
     k = max(1, round(n * DENSITY))
-    indices, values = torch.empty(k, dtype=torch.int32), torch.empty(k)
+    indices, values, status = torch.empty(k, dtype=torch.int32), torch.empty(k), new_status()
     magnitude = torch.empty(n)
     hint = 0.0
 
     def native(turn: int) -> None:
         nonlocal hint
-        hint = topk(gradients[(turn + 2) % BUFFERS], k, indices, values, hint).hint
+        hint = topk(gradients[(turn + 2) % BUFFERS], k, indices, values, status, hint)
 
     def cold(turn: int) -> None:
-        topk(gradients[(turn + 3) % BUFFERS], k, indices, values)
+        topk(gradients[(turn + 3) % BUFFERS], k, indices, values, status)
 
     def torch_topk(turn: int) -> None:
         torch.topk(gradients[(turn + 4) % BUFFERS].abs(), k)
@@ -152,7 +153,7 @@ def _selections(gradients: list[torch.Tensor]) -> list[_Contestant]:
         torch.topk(magnitude, k, sorted=False)
 
     def twin(turn: int) -> None:
-        twins.topk(gradients[(turn + 5) % BUFFERS], k, indices, values)
+        twins.topk(gradients[(turn + 5) % BUFFERS], k, indices, values, status)
 
     rivals = ("torch.topk(abs)", "the same, unsorted, into a buffer", "topk twin")
     return [
@@ -170,21 +171,22 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     import gradwire.kernels.torch as twins
     from gradwire.kernels.memory import zeros
+    from gradwire.kernels.status import new_status
     from gradwire.kernels.update import update_topk
 
     n = gradients[0].numel()
     k = max(1, round(n * DENSITY))
     states = [(zeros(n), zeros(n)) for _ in range(3)]
     indices, values, velocities = torch.empty(k, dtype=torch.int32), torch.empty(k), torch.empty(k)
-    magnitude = torch.empty(n)
+    magnitude, status = torch.empty(n), new_status()
     hint = 0.0
 
     def native(turn: int) -> None:
         nonlocal hint
         g, (u, v) = gradients[turn % BUFFERS], states[0]
         hint = update_topk(
-            g, u, v, k, indices, values, velocities, momentum=MOMENTUM, hint=hint
-        ).hint
+            g, u, v, k, indices, values, velocities, status, momentum=MOMENTUM, hint=hint
+        )
 
     def best_torch(turn: int) -> None:
         g, (u, v) = gradients[turn % BUFFERS], states[1]
@@ -198,7 +200,7 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     def twin(turn: int) -> None:
         g, (u, v) = gradients[turn % BUFFERS], states[2]
-        twins.update_topk(g, u, v, k, indices, values, velocities, momentum=MOMENTUM)
+        twins.update_topk(g, u, v, k, indices, values, velocities, status, momentum=MOMENTUM)
 
     rivals = ("update in torch, with torch.topk", "update_topk twin")
     return [
@@ -215,17 +217,18 @@ def _adam(gradients: list[torch.Tensor]) -> list[_Contestant]:
     from gradwire.kernels.adam import adam_codes
     from gradwire.kernels.formats import LLOYD1, LLOYD2, Format
     from gradwire.kernels.memory import zeros
+    from gradwire.kernels.status import new_status
     from gradwire.kernels.values import AdamStep, Noise
 
     n, how, noise = gradients[0].numel(), AdamStep.of(10, 0.9, 0.999, 1e-8), Noise.of("adam")
-    moments, v = (zeros(n), zeros(n)), zeros(n)
+    moments, v, status = (zeros(n), zeros(n)), zeros(n), new_status()
     weights = torch.nn.Parameter(zeros(n))
     optimizer = torch.optim.AdamW([weights], fused=True)
 
     def step(form: Format) -> Callable[[int], object]:
         codes, scales = torch.empty(form.code_bytes(n), dtype=torch.uint8), zeros(form.scales(n))
         return lambda turn: adam_codes(
-            form, gradients[turn % BUFFERS], moments, v, how, codes, scales, noise
+            form, gradients[turn % BUFFERS], moments, v, how, codes, scales, noise, status
         )
 
     def whole(turn: int) -> None:

@@ -102,7 +102,8 @@ def _plain_loop(session: Any, gradients: dict[str, Any]) -> None:
     for context in session.ledger.contexts:
         (encoder,), (state,), (sections,) = context._encoders, context._states, context._sections
         (name,) = context._names
-        encoder.encode(gradients[name], state, sections, info, Key(0, 0, name))
+        key, status = Key(0, 0, name), context._header.status
+        encoder.encode(gradients[name], state, sections, info, key, status)
         performer.perform(AllGather(context._buffer), "bench")
         context.strategy.compressor.accumulate([sections], gradients[name], 1.0)
 

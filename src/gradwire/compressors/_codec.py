@@ -32,9 +32,9 @@ class Codec(Compressor):
         form = self.format()
         return ("float32", form.scales(n)), ("uint8", form.code_bytes(n))
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         scales, codes = sections
-        return kernels.encode_codes(self.format(), x, codes, scales, noise_of(key))
+        kernels.encode_codes(self.format(), x, codes, scales, status, noise_of(key))
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         scales, codes = sections

@@ -53,13 +53,15 @@ class Entries:
         return ("uint8", kernels.code_bytes(self.code, self.n, self.k)), values
 
     def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
-        """places: (k,) int32, ascending. values: (k,) fp32, cut to the range of their format."""
+        """places: (k,) int32, ascending. values: (k,) fp32, finite, cut to the range of their
+        format."""
         if self.code == "int32":
             sections[0].copy_(places)
         else:
             kernels.encode_indices(places, self.n, self.code, sections[0])
-        if not kernels.cast(values, sections[1]):  # overflow, or a step that is spoiled anyway
-            kernels.cast(values.clamp(-_LARGEST[self.values], _LARGEST[self.values]), sections[1])
+        kernels.cast(values, sections[1])
+        if self.values != "fp32":
+            sections[1].clamp_(-_LARGEST[self.values], _LARGEST[self.values])
 
     def read(self, sections: Sections) -> tuple[Tensor, Tensor]:
         """Places, (k,) int32, and values, (k,) fp32; valid until the thread's next read."""

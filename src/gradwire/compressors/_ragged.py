@@ -45,9 +45,9 @@ class Ragged(Compressor):
         longest = "bitmap" if self.index == "auto" else self.index
         return _HEAD + padded(kernels.code_bytes(longest, n, n)) + 4 * n
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         (section,) = sections
-        found = kernels.reaching(x, self.least())
+        found = kernels.reaching(x, self.least(), status)
         k = found.places.numel()
         entries = Entries(x.numel(), k, self.values(x.dtype), self.index)
         parts, used = _parts(section, entries)
@@ -55,7 +55,6 @@ class Ragged(Compressor):
         section[:_HEAD].view(torch.int64).copy_(torch.tensor(facts))
         entries.write(parts, found.places, found.values)
         section[_HEAD + parts[0].nbytes : used - parts[1].nbytes].zero_()
-        return found.finite
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradwire.kernels import is_raised, new_status
 from gradwire.strategy import Claims, Compressor, Key
 
 _N = 96
@@ -23,11 +25,8 @@ def trial(compressor: Compressor) -> str | None:
     sections = _sections(claims)
     if isinstance(sections, str):
         return sections
-    given = x.clone()
-    if compressor.encode(x, sections, _KEY) is not True:
-        return "encode returns True of finite elements; it did not"
-    if not torch.equal(x, given):
-        return "encode does not change its input; it did"
+    if wrong := _encoding(compressor, x, sections):
+        return wrong
     y, mean = torch.full((_N,), torch.nan), torch.full((_N,), torch.nan)
     compressor.decode(sections, y, _KEY)
     if not bool(y.isfinite().all()):
@@ -43,6 +42,27 @@ def trial(compressor: Compressor) -> str | None:
             f"it claims a contraction of {claims.contraction:.3g}, so to lose at most "
             f"{(1 - claims.contraction) * whole:.3g} of |x|²; it lost {lost:.3g}"
         )
+    return None
+
+
+def _encoding(compressor: Compressor, x: Tensor, sections: list[Tensor]) -> str | None:
+    """What is wrong with the payload's making; else the sections are that of x."""
+    try:
+        inspect.signature(compressor.encode).bind(x, sections, _KEY, new_status())
+    except TypeError:
+        return (
+            "encode takes x, sections, key and status: it raises the status, on the device, where "
+            "encode of earlier versions returned whether all was finite (`status |= "
+            "~x.isfinite().all()`, see docs/extend.md)"
+        )
+    bad, given, raised, quiet = x.clone(), x.clone(), new_status(), new_status()
+    bad[1] = torch.nan
+    compressor.encode(bad, sections, _KEY, raised)
+    compressor.encode(x, sections, _KEY, quiet)
+    if not torch.equal(x, given):
+        return "encode does not change its input; it did"
+    if is_raised(quiet) or not is_raised(raised):
+        return "encode raises the status of inf and NaN, and of nothing else; it did not"
     return None
 
 

@@ -23,8 +23,8 @@ class Cast(Compressor):
     @abstractmethod
     def claims(self, n: int, dtype: str = "float32") -> Claims: ...
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        return kernels.cast(x, sections[0])
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        kernels.cast(x, sections[0], status)
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         kernels.cast(sections[0], x)

@@ -65,10 +65,11 @@ class Lloyd(Codec):
             wants_feedback=True,
         )  # fmt: skip
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         part = x[self._part(x.numel(), key)]
-        finite = super().encode(part, self._written(sections, part.numel()), key)
-        return finite and (self.turns == 1 or kernels.is_finite(x))
+        super().encode(part, self._written(sections, part.numel()), key, status)
+        if self.turns > 1:  # what others' turns send must not wait beside inf
+            kernels.flag_non_finite(x, status)
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         return super().blocks(sections, key) if self.turns == 1 else ()

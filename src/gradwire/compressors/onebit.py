@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from gradwire import kernels
@@ -29,11 +28,6 @@ class OneBit(Signs):
             sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True, read_again=(0, 8)
         )
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         means, bits = sections
-        sums = kernels.pack_signs(x, bits)
-        if sums.finite and x.numel():
-            low = sums.below / max(sums.count_below, 1)
-            high = sums.above / max(x.numel() - sums.count_below, 1)
-            means.copy_(torch.tensor([low, high]))
-        return sums.finite
+        kernels.pack_signs(x, bits, means, status)

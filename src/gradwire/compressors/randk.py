@@ -53,7 +53,7 @@ class RandK(Compressor):
             contraction=None if self.scale else 0.0, wants_feedback=not self.scale,
         )  # fmt: skip
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         (values,) = sections
         n, places = x.numel(), self._places(x.numel(), values, key)
         k, whole = values.numel(), x.dtype == values.dtype
@@ -66,7 +66,8 @@ class RandK(Compressor):
             size = kernels.scratch("randk size", k, torch.int64, x.device)
             torch.arange(k + 1, out=begin).mul_(n).floor_divide_(k)
             values.mul_(torch.sub(begin[1:], begin[:-1], out=size))
-        return kernels.is_finite(x)
+            kernels.cast(values, values, status)  # which may have left the range
+        kernels.flag_non_finite(x, status)
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0, key)

@@ -42,9 +42,6 @@ class Sign(Signs):
             sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True, read_again=(0, 8)
         )
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         scale, bits = sections
-        sums = kernels.pack_signs(x, bits, noise_of(key))
-        if self.scaled and x.numel():
-            scale.fill_((sums.above - sums.below) / x.numel())
-        return sums.finite
+        kernels.pack_signs(x, bits, scale, status, noise_of(key))

@@ -47,12 +47,6 @@ class TernGrad(Codec):
         """One scale in all: no block can be coded before all is known."""
         return ()
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         scales, codes = sections
-        most, squares = kernels.largest(x, squares=self.clip is not None)
-        if not math.isfinite(most):
-            return False
-        if self.clip is not None and 0.0 < squares < math.inf:  # else they left fp32's range
-            most = min(most, self.clip * math.sqrt(squares / x.numel()))
-        scales.fill_(most)
-        return kernels.encode_codes(TERNARY, x, codes, scales, noise_of(key), most)
+        kernels.encode_codes(TERNARY, x, codes, scales, status, noise_of(key), self.clip)

@@ -78,13 +78,12 @@ class TopK(Compressor):
             listed=self.index == "int32",
         )  # fmt: skip
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         entries = self.entries(x.numel())
         places = kernels.scratch("topk", entries.k, torch.int32, x.device)
         values = kernels.scratch("topk", entries.k, torch.float32, x.device)
-        selected = kernels.topk(x, entries.k, places, values)
+        kernels.topk(x, entries.k, places, values, status)
         entries.write(sections, places, values)
-        return selected.finite
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)
@@ -119,17 +118,16 @@ class _Select(Encoder):
     taken: _Taken | None = field(default=None, repr=False)
 
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
         if self.taken is None:
             self.taken = _Taken(self.compressor.entries(x.numel()), x.device)
         places, values = self.taken.places, self.taken.values
-        selected = kernels.topk(x, places.numel(), places, values, hint=self.hint)
+        self.hint = kernels.topk(x, places.numel(), places, values, status, self.hint)
         if info.clip_scale != 1.0:
             values.mul_(info.clip_scale)
-        self.hint = selected.hint
+            kernels.flag_non_finite(values, status)
         self.taken.write(sections)
-        return selected.finite
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         pass
@@ -153,23 +151,21 @@ class _UpdateAndSelect(Encoder):
     sent_velocity: Tensor | None = field(default=None, repr=False)
 
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
         self.fresh = "residual" not in state and "velocity" not in state
         taken = self._prepare(x, state)
         if state["residual"] is not self.hint_of:  # new, or of another run
             self.hint, self.hint_of = 0.0, state["residual"]
         self.earlier_hint = self.hint
         rule, k = self.recurrence, taken.places.numel()
-        selected = kernels.update_topk(
+        self.hint = kernels.update_topk(
             x, state.get("velocity"), state["residual"], k, taken.places, taken.values,
-            self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
-            scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self.hint,
+            self.sent_velocity, status, momentum=rule.momentum, nesterov=rule.nesterov,
+            mask=rule.mask, scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self.hint,
             journal=None if self.fresh else self.journal,
         )  # fmt: skip
-        self.hint = selected.hint
         taken.write(sections, state["residual"])
-        return selected.finite
 
     def _prepare(self, x: Tensor, state: State) -> _Taken:
         if "residual" not in state:

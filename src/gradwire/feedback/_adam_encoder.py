@@ -27,25 +27,25 @@ class AdamEncoder(StepEncoder):
     _how: AdamStep | None = field(default=None, repr=False)
 
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
         self.begin(x, state, key)
         if self._fresh:
             state[STEPS] = torch.zeros(1, device=x.device)
         state[STEPS] += 1
         self._how = step_of(self.beta1, self.beta2, self.eps, state, info)
         moments, v = _moments(state), state["residual"]
-        blocks, finite = self.compressor.blocks(sections, key), True
+        blocks = self.compressor.blocks(sections, key)
         for block in blocks:
             at = block.place or slice(None)
             own = (moments[0][at], moments[1][at])
-            finite &= adam_codes(
-                block.form, x[at], own, v[at], self._how, block.codes, block.scales, block.noise
-            )
-        if blocks:
-            self._encoded = True
-            return finite
-        return adam(x, moments, v, self._how) and self.send(state, sections, key)
+            adam_codes(
+                block.form, x[at], own, v[at], self._how, block.codes, block.scales, block.noise,
+                status,
+            )  # fmt: skip
+        if not blocks:
+            adam(x, moments, v, self._how, status)
+            self.send(state, sections, key, status)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         if self._how is None:
@@ -60,7 +60,6 @@ class AdamEncoder(StepEncoder):
         self.release()
 
     def release(self) -> None:
-        super().release()
         self._how = None
 
 

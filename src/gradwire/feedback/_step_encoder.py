@@ -19,23 +19,20 @@ class StepEncoder(Encoder):
     compressor: Compressor
     states: ClassVar[tuple[str, ...]]
     _fresh: bool = field(default=False, kw_only=True)  # this step made the state
-    _encoded: bool = field(default=False, kw_only=True)
     _key: Key | None = field(default=None, kw_only=True)
 
     def begin(self, x: Tensor, state: State, key: Key) -> None:
         """The state is there."""
-        self._encoded, self._key, self._fresh = False, key, "residual" not in state
+        self._key, self._fresh = key, "residual" not in state
         if self._fresh:
             for name in self.states:
                 state[name] = kernels.zeros(x.numel(), x.device)
 
-    def send(self, state: State, sections: Sections, key: Key) -> bool:
+    def send(self, state: State, sections: Sections, key: Key, status: Tensor) -> None:
         """What waits, and keep the rest."""
         v = state["residual"]
-        self._encoded = self.compressor.encode(v, sections, key)
-        if self._encoded:
-            self.compressor.add(sections, v, -1.0, key)
-        return self._encoded
+        self.compressor.encode(v, sections, key, status)
+        self.compressor.add(sections, v, -1.0, key)
 
     def forget(self, state: State) -> None:
         """The state that this step made."""
@@ -43,8 +40,4 @@ class StepEncoder(Encoder):
             state.pop(name, None)
 
     def give_back(self, state: State, sections: Sections) -> None:
-        if self._encoded:
-            self.compressor.add(sections, state["residual"], 1.0, self._key)
-
-    def release(self) -> None:
-        self._encoded = False
+        self.compressor.add(sections, state["residual"], 1.0, self._key)

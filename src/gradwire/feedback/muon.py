@@ -137,18 +137,15 @@ class MuonEncoder(StepEncoder):
     _step: Tensor | None = field(default=None, repr=False)
 
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
-        self.release()
-        if not kernels.is_finite(x):
-            return False
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
         self.begin(x, state, key)
-        g, m = x.float() * info.clip_scale, state["exp_avg"]
+        g, m = kernels.finite_part(x.float() * info.clip_scale, status), state["exp_avg"]
         m.lerp_(g, 1 - self.feedback.momentum)
         self._step = self.feedback.step(g, m, info)
         self._step.mul_(noise_factor(state) * self.feedback.turns)
         state["residual"].add_(self._step)
-        return self.send(state, sections, key)
+        self.send(state, sections, key, status)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         if self._step is None:
@@ -160,11 +157,11 @@ class MuonEncoder(StepEncoder):
             state["residual"].sub_(self._step)
             kept = self.feedback.momentum
             if kept > 0:
-                state["exp_avg"].sub_(x.float(), alpha=info.clip_scale * (1 - kept)).div_(kept)
+                g = kernels.finite_part(x.float() * info.clip_scale)
+                state["exp_avg"].sub_(g, alpha=1 - kept).div_(kept)
         self.release()
 
     def release(self) -> None:
-        super().release()
         self._step = None
 
 

@@ -29,20 +29,27 @@ from gradwire.kernels.selection import fallbacks, reaching, topk
 from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
+from gradwire.kernels.status import (
+    finite_part,
+    flag_non_finite,
+    is_raised,
+    new_status,
+    spoil_if,
+)
 from gradwire.kernels.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.tensors import check_index_range
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
-from gradwire.kernels.values import Noise, Reaching, Selected
+from gradwire.kernels.values import NON_FINITE, Noise, Reaching
 
 __all__ = [
     "CHUNK",
     "INDEX_CODES",
     "JOURNAL_FACTOR",
+    "NON_FINITE",
     "Journal",
     "Noise",
     "Reaching",
     "Scratch",
-    "Selected",
     "Shape",
     "accumulate",
     "accumulate_coded",
@@ -66,15 +73,19 @@ __all__ = [
     "encode_shaped",
     "fallbacks",
     "fill_nan",
+    "finite_part",
+    "flag_non_finite",
     "flat_places",
     "formats",
     "gather_stripes",
     "hash_partition",
     "instruction_set",
     "is_finite",
+    "is_raised",
     "is_rows",
     "largest",
     "merge_streams",
+    "new_status",
     "no_rows",
     "nonzero_rows",
     "owners_of",
@@ -94,6 +105,7 @@ __all__ = [
     "sign_bytes",
     "smallest",
     "split_stream",
+    "spoil_if",
     "strata",
     "sum_rows",
     "top_of_two",

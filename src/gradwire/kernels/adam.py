@@ -15,6 +15,7 @@ from gradwire.kernels.codes import add_codes, check_codes, encode_codes
 from gradwire.kernels.formats import Format
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
+from gradwire.kernels.status import check_status
 from gradwire.kernels.tensors import (
     check_buffer,
     check_float,
@@ -24,14 +25,17 @@ from gradwire.kernels.tensors import (
 from gradwire.kernels.values import AdamStep, Moments, Noise
 
 
-def adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> bool:
-    """Advance the moments and v by a gradient. Returns whether all was finite.
+def adam(
+    g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep, status: torch.Tensor
+) -> None:
+    """Advance the moments and v by a gradient.
 
     g: (n,) fp32, bf16 or fp16. moments, v: (n,) fp32, updated. An element of which something would
-    not be finite keeps all three. Raises KernelError.
+    not be finite keeps all three, and raises the status. Raises KernelError.
     """
     how = _checked(g, moments, v, how)
-    return room_of(g).adam(g, moments, v, how)
+    check_status(g, status)
+    room_of(g).adam(g, moments, v, how, status)
 
 
 def undo_adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> None:
@@ -42,22 +46,22 @@ def undo_adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep)
 
 def adam_codes(
     form: Format, g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep,
-    codes: torch.Tensor, scales: torch.Tensor, noise: Noise,
-) -> bool:  # fmt: skip
+    codes: torch.Tensor, scales: torch.Tensor, noise: Noise, status: torch.Tensor,
+) -> None:  # fmt: skip
     """`adam`, `encode_codes` of v, and what was coded out of it, chunk by chunk in the cache.
 
-    Formats with one scale in all take the three one after the other. Returns whether all was
-    finite. Raises KernelError.
+    Formats with one scale in all take the three one after the other. Raises KernelError.
     """
     how = _checked(g, moments, v, how)
     check_noise(noise)
     check_codes(form, g.numel(), codes, scales)
     if form.one_scale:
-        finite = adam(g, moments, v, how)
-        encode_codes(form, v, codes, scales, noise)
+        adam(g, moments, v, how, status)
+        encode_codes(form, v, codes, scales, status, noise)
         add_codes(form, v, codes, scales, -1.0)
-        return finite
-    return room_of(g).adam_codes(form, g, moments, v, how, codes, scales, noise)
+        return
+    check_status(g, status)
+    room_of(g).adam_codes(form, g, moments, v, how, codes, scales, noise, status)
 
 
 def _checked(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> AdamStep:

@@ -4,6 +4,7 @@ import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels.rooms import exact_room_of, room_of
+from gradwire.kernels.status import check_status
 from gradwire.kernels.tensors import (
     are_doubles,
     check_buffer,
@@ -27,15 +28,17 @@ def _check(source: torch.Tensor, target: torch.Tensor) -> None:
         )
 
 
-def cast(source: torch.Tensor, target: torch.Tensor) -> bool:
+def cast(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None = None) -> None:
     """target = source in target's dtype, rounded to nearest even; NaN stays NaN, overflow becomes
-    inf. Returns whether all of target is finite.
+    inf. With a status that may not be: it is raised, and all of target is zeros.
 
     source: (n,) fp32, bf16 or fp16. target: (n,) of one of them, contiguous, written. Or both are
     fp64. Raises KernelError.
     """
     _check(source, target)
-    return exact_room_of(source).cast(source, target)
+    if status is not None:
+        check_status(source, status)
+    exact_room_of(source).cast(source, target, status)
 
 
 def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:

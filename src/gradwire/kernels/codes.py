@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 import torch
 
-from gradwire.errors import PayloadError
+from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.formats import Format
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.sparse import check_target
+from gradwire.kernels.status import check_status
 from gradwire.kernels.tensors import (
     check_buffer,
     check_float,
@@ -23,49 +24,54 @@ from gradwire.kernels.values import SILENCE, Noise, Payload
 
 def encode_codes(
     form: Format, x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor,
-    noise: Noise = SILENCE, largest: float = 0.0,
-) -> bool:  # fmt: skip
-    """Write codes, and scales unless the format has one in all. Returns whether x is finite.
+    status: torch.Tensor, noise: Noise = SILENCE, clip: float | None = None,
+) -> None:  # fmt: skip
+    """Write codes and scales.
 
     x: (n,) fp32, bf16 or fp16. codes: (form.code_bytes(n),) uint8. scales: (form.scales(n),)
-    fp32, untouched with one scale. largest: for a format with one scale, what it stands for; x
-    must then be finite. If x is not finite, what was written is worthless. Raises KernelError.
+    fp32. status: raised if x is not finite; what was written is worthless then. clip: for a format
+    with one scale in all, at most so many root mean squares; None: the largest magnitude.
+    Raises KernelError.
     """
     check_float("x", x)
     check_codes(form, x.numel(), codes, scales)
     check_same_device(x, codes=codes, scales=scales)
+    check_status(x, status)
     check_noise(noise)
-    return room_of(x).encode_codes(form, x, codes, scales, noise, real(largest))
+    if clip is not None and not finite_number("clip", clip) > 0.0:
+        raise KernelError(f"clip must be above 0 in float32, not {clip}; pass None for no clip")
+    room_of(x).encode_codes(form, x, codes, scales, status, noise, clip and float(clip))
 
 
 def update_codes(
     form: Format, gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor,
-    codes: torch.Tensor, scales: torch.Tensor, noise: Noise, *, momentum: float | None,
-    nesterov: bool = False, scale: float = 1.0, decay: float = 1.0, hint: float = 0.0,
-    journal: Journal | None = None,
-) -> bool:  # fmt: skip
+    codes: torch.Tensor, scales: torch.Tensor, noise: Noise, status: torch.Tensor, *,
+    momentum: float | None, nesterov: bool = False, scale: float = 1.0, decay: float = 1.0,
+    hint: float = 0.0, journal: Journal | None = None,
+) -> None:  # fmt: skip
     """`update_topk` of nothing, `encode_codes` of the residual, and what was coded out of it.
 
     Chunk by chunk in the cache, so that memory is passed over once; formats with one scale in all
-    take the three one after the other. What is not finite keeps its velocity and residual.
-    Returns whether all was. Raises KernelError.
+    take the three one after the other. What is not finite keeps its velocity and residual, and
+    raises the status. Raises KernelError.
     """
     check_noise(noise)
     if form.one_scale:
-        finite = advance(
-            gradient, velocity, residual, momentum=momentum, nesterov=nesterov, scale=scale,
-            decay=decay, hint=hint, journal=journal,
+        advance(
+            gradient, velocity, residual, status, momentum=momentum, nesterov=nesterov,
+            scale=scale, decay=decay, hint=hint, journal=journal,
         )  # fmt: skip
-        encode_codes(form, residual, codes, scales, noise)
+        encode_codes(form, residual, codes, scales, status, noise)
         add_codes(form, residual, codes, scales, -1.0)
-        return finite
+        return
     room = room_of(gradient)
     check_update(gradient, velocity, residual, None, 0, momentum)
     check_codes(form, gradient.numel(), codes, scales)
+    check_status(gradient, status)
     m, d, s = recurrence_of(momentum, scale, decay)
-    return room.update_codes(
-        form, gradient, velocity, residual, codes, scales, noise, momentum=m, nesterov=nesterov,
-        scale=s, decay=d, hint=real(hint), journal=journal,
+    room.update_codes(
+        form, gradient, velocity, residual, codes, scales, noise, status, momentum=m,
+        nesterov=nesterov, scale=s, decay=d, hint=real(hint), journal=journal,
     )  # fmt: skip
 
 

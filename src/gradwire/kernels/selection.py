@@ -11,6 +11,7 @@ import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels.rooms import room_of
+from gradwire.kernels.status import check_status
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
@@ -19,7 +20,7 @@ from gradwire.kernels.tensors import (
     finite_number,
     real,
 )
-from gradwire.kernels.values import Reaching, Selected
+from gradwire.kernels.values import Reaching
 
 
 def fallbacks() -> int:
@@ -41,28 +42,32 @@ def check_selection(x: torch.Tensor, k: int, indices: torch.Tensor, values: torc
 
 
 def topk(
-    x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor, hint: float = 0.0
-) -> Selected:
-    """Writes the k elements of largest magnitude, by ascending index.
+    x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor, status: torch.Tensor,
+    hint: float = 0.0,
+) -> float:  # fmt: skip
+    """Writes the k elements of largest magnitude, by ascending index. Returns the hint for the
+    next call on similar data, a magnitude that candidates reach; 0: unknown.
 
     x: (n,) fp32, bf16 or fp16, not changed. indices: (k,) int32, written. values: (k,) fp32,
-    written.
-    hint: the `hint` of an earlier call on similar data; 0 when there was none.
-    When finite is False there may be places of non-finite elements among the k, with value 0.
+    written. status: raised if x is not finite; there may be places of such elements among the k,
+    with value 0. hint: of an earlier call; it changes the time, never what is selected.
     Raises KernelError.
     """
     check_float("x", x)
     check_selection(x, k, indices, values)
-    return room_of(x).topk(x, k, indices, values, real(hint))
+    check_status(x, status)
+    return room_of(x).topk(x, k, indices, values, status, real(hint))
 
 
-def reaching(x: torch.Tensor, least: float) -> Reaching:
+def reaching(x: torch.Tensor, least: float, status: torch.Tensor) -> Reaching:
     """All elements whose magnitude is at least `least`, which is above 0.
 
     x: (n,) fp32, bf16 or fp16. Reads x twice where there are more than the thread met so far.
+    status: raised if x is not finite; such elements are not among them.
     Memory: 10 bytes per element found and thread, kept. Raises KernelError.
     """
     check_float("x", x)
+    check_status(x, status)
     if not (by := finite_number("least", least)) > 0.0:
         raise KernelError(f"least must be above 0 in float32, not {least}; pass a magnitude")
-    return room_of(x).reaching(x, by)
+    return room_of(x).reaching(x, by, status)

@@ -12,13 +12,14 @@ from gradwire.kernels.codes import check_payload_scales
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.sparse import check_target
+from gradwire.kernels.status import check_status
 from gradwire.kernels.tensors import (
     check_buffer,
     check_float,
     check_same_device,
     finite_number,
 )
-from gradwire.kernels.values import Noise, Payload, SignSums
+from gradwire.kernels.values import Noise, Payload
 
 
 def sign_bytes(n: int) -> int:
@@ -26,18 +27,24 @@ def sign_bytes(n: int) -> int:
     return -(-n // 8)
 
 
-def pack_signs(x: torch.Tensor, bits: torch.Tensor, noise: Noise | None = None) -> SignSums:
-    """bits = (x < 0), eight to a byte, the first in the lowest bit.
+def pack_signs(
+    x: torch.Tensor, bits: torch.Tensor, values: torch.Tensor, status: torch.Tensor,
+    noise: Noise | None = None,
+) -> None:  # fmt: skip
+    """bits = (x < 0), eight to a byte, the first in the lowest bit; and what they stand for.
 
-    x: (n,) fp32, bf16 or fp16. bits: (ceil(n / 8),) uint8, written. noise: throws the dice for
-    zeros, which then may count as below; None: they count as above. Raises KernelError.
+    x: (n,) fp32, bf16 or fp16. bits: (ceil(n / 8),) uint8, written. values: fp32, written: none;
+    one, the mean magnitude; or two, the means of the elements below zero and of the others, 0 of
+    none. status: raised, and values are zeros, if x is not finite, or its magnitudes add up to
+    more than fp32 can say. noise: throws the dice for zeros, which then may count as below; None:
+    they count as above. Raises KernelError.
     """
     check_float("x", x)
-    check_buffer("bits", bits, torch.uint8, sign_bytes(x.numel()))
-    check_same_device(x, bits=bits)
+    _check_payload(x, bits, values)
+    check_status(x, status)
     if noise is not None:
         check_noise(noise)
-    return room_of(x).pack_signs(x, bits, noise)
+    room_of(x).pack_signs(x, bits, values, status, noise)
 
 
 def accumulate_signs(out: torch.Tensor, payloads: Sequence[Payload], divisor: float) -> None:

@@ -18,8 +18,6 @@ from gradwire.kernels.values import (
     Partition,
     Payload,
     Reaching,
-    Selected,
-    SignSums,
 )
 
 
@@ -32,14 +30,22 @@ class Room(Protocol):
 
     # casts
 
-    def cast(self, source: Tensor, target: Tensor, /) -> bool:
-        """target = source, rounded; whether all of target is finite."""
+    def cast(self, source: Tensor, target: Tensor, status: Tensor | None, /) -> None:
+        """target = source, rounded; with a word zeros, and it is raised, unless all is finite."""
 
     def add_cast(self, v: Tensor, source: Tensor, factor: float, /) -> None:
         """v += factor · source."""
 
     def is_finite(self, x: Tensor, /) -> bool:
         """Whether x has neither inf nor NaN."""
+
+    # the status word, which every operation that is given it raises where something is not finite
+
+    def flag_non_finite(self, x: Tensor, status: Tensor, /) -> None:
+        """Raise it if x has inf or NaN."""
+
+    def spoil_if(self, status: Tensor, x: Tensor, /) -> None:
+        """x = NaN everywhere if it is raised."""
 
     # random numbers
 
@@ -67,8 +73,10 @@ class Room(Protocol):
 
     # signs
 
-    def pack_signs(self, x: Tensor, bits: Tensor, noise: Noise | None, /) -> SignSums:
-        """bits = (x < 0), and the sums of both sides."""
+    def pack_signs(
+        self, x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None, /
+    ) -> None:
+        """bits = (x < 0), and the values that they stand for."""
 
     def accumulate_signs(
         self, out: Tensor, payloads: Sequence[Payload], divisor: float, /
@@ -84,17 +92,18 @@ class Room(Protocol):
     # codes of quantizers
 
     def encode_codes(
-        self, form: Format, x: Tensor, codes: Tensor, scales: Tensor, noise: Noise,
-        largest: float, /,
-    ) -> bool:  # fmt: skip
-        """Codes and scales of x; whether it is finite."""
+        self, form: Format, x: Tensor, codes: Tensor, scales: Tensor, status: Tensor,
+        noise: Noise, clip: float | None, /,
+    ) -> None:  # fmt: skip
+        """Codes and scales of x."""
 
     def update_codes(
         self, form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor,
-        codes: Tensor, scales: Tensor, noise: Noise, /, *, momentum: float | None,
-        nesterov: bool, scale: float, decay: float, hint: float, journal: Journal | None,
-    ) -> bool:  # fmt: skip
-        """A recurrence, the codes of its residual, and these out of it; whether all was finite."""
+        codes: Tensor, scales: Tensor, noise: Noise, status: Tensor, /, *,
+        momentum: float | None, nesterov: bool, scale: float, decay: float, hint: float,
+        journal: Journal | None,
+    ) -> None:  # fmt: skip
+        """A recurrence, the codes of its residual, and these out of it."""
 
     def accumulate_codes(
         self, form: Format, out: Tensor, payloads: Sequence[Payload], divisor: float, /
@@ -111,19 +120,21 @@ class Room(Protocol):
     def fallbacks(self) -> int:
         """Selections so far whose hint was too high."""
 
-    def topk(self, x: Tensor, k: int, indices: Tensor, values: Tensor, hint: float, /) -> Selected:
-        """The k of largest magnitude, by ascending index."""
+    def topk(
+        self, x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: float, /
+    ) -> float:
+        """The k of largest magnitude, by ascending index; the next hint."""
 
-    def reaching(self, x: Tensor, least: float, /) -> Reaching:
+    def reaching(self, x: Tensor, least: float, status: Tensor, /) -> Reaching:
         """All of magnitude `least` or more."""
 
     def update_topk(
         self, gradient: Tensor, velocity: Tensor | None, residual: Tensor, k: int,
-        indices: Tensor, values: Tensor, velocities: Tensor | None, /, *, momentum: float | None,
-        nesterov: bool, mask: bool, scale: float, decay: float, hint: float,
-        journal: Journal | None,
-    ) -> Selected:  # fmt: skip
-        """A recurrence, and the k largest of its residual taken out."""
+        indices: Tensor, values: Tensor, velocities: Tensor | None, status: Tensor, /, *,
+        momentum: float | None, nesterov: bool, mask: bool, scale: float, decay: float,
+        hint: float, journal: Journal | None,
+    ) -> float:  # fmt: skip
+        """A recurrence, and the k largest of its residual taken out; the next hint."""
 
     def invert(
         self, gradient: Tensor, velocity: Tensor | None, residual: Tensor, /, *,
@@ -139,17 +150,19 @@ class Room(Protocol):
 
     # Adam's step
 
-    def adam(self, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, /) -> bool:
-        """Advance the moments and v; whether all was finite."""
+    def adam(
+        self, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, status: Tensor, /
+    ) -> None:
+        """Advance the moments and v."""
 
     def undo_adam(self, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, /) -> None:
         """Take a step back."""
 
     def adam_codes(
         self, form: Format, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, codes: Tensor,
-        scales: Tensor, noise: Noise, /,
-    ) -> bool:  # fmt: skip
-        """A step, the codes of v, and these out of it; whether all was finite."""
+        scales: Tensor, noise: Noise, status: Tensor, /,
+    ) -> None:  # fmt: skip
+        """A step, the codes of v, and these out of it."""
 
     # lists of places, and streams
 

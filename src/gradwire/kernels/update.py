@@ -16,6 +16,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.selection import check_selection
+from gradwire.kernels.status import check_status
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
@@ -24,7 +25,6 @@ from gradwire.kernels.tensors import (
     finite_number,
     real,
 )
-from gradwire.kernels.values import Selected
 
 
 def check_update(
@@ -62,17 +62,17 @@ def recurrence_of(
 
 
 def advance(
-    gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor, *,
-    momentum: float | None, nesterov: bool = False, scale: float = 1.0, decay: float = 1.0,
-    hint: float = 0.0, journal: Journal | None = None,
-) -> bool:  # fmt: skip
-    """`update_topk` that takes nothing out. Returns whether all was finite. Raises KernelError."""
+    gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor,
+    status: torch.Tensor, *, momentum: float | None, nesterov: bool = False, scale: float = 1.0,
+    decay: float = 1.0, hint: float = 0.0, journal: Journal | None = None,
+) -> None:  # fmt: skip
+    """`update_topk` that takes nothing out. Raises KernelError."""
     places, nothing = nothing_taken(residual)
-    return update_topk(
+    update_topk(
         gradient, velocity, residual, 0, places, nothing, None if velocity is None else nothing,
-        momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay, hint=hint,
-        journal=journal,
-    ).finite  # fmt: skip
+        status, momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay,
+        hint=hint, journal=journal,
+    )  # fmt: skip
 
 
 def retreat(
@@ -102,6 +102,7 @@ def update_topk(
     indices: torch.Tensor,
     values: torch.Tensor,
     velocities: torch.Tensor | None,
+    status: torch.Tensor,
     *,
     momentum: float | None,
     nesterov: bool = False,
@@ -110,26 +111,28 @@ def update_topk(
     decay: float = 1.0,
     hint: float = 0.0,
     journal: Journal | None = None,
-) -> Selected:
+) -> float:
     """Adds a gradient to the residual, takes out the k largest entries, and clears them there.
+    Returns the next hint.
 
     gradient: (n,) fp32, bf16 or fp16, not changed. residual: (n,) fp32, updated. velocity: (n,)
     fp32, updated, or None with momentum None (plain error feedback). indices: (k,) int32, values:
     (k,) fp32 and velocities: (k,) fp32 (None without momentum) are written: place, residual and
     velocity of what was taken, by ascending index. mask also clears the velocity there. decay:
-    without momentum, what the residual is multiplied with first, not 0. k may be 0. hint: see
-    `Selected`. journal: forgets what it kept, and keeps what `undo_topk` will need to take this
+    without momentum, what the residual is multiplied with first, not 0. k may be 0. hint: as of
+    `topk`. journal: forgets what it kept, and keeps what `undo_topk` will need to take this
     update back where the gradient is far larger than hint; with hint 0, everything.
     An element whose new velocity or residual would not be finite keeps both bit for bit, and
-    finite is False.
+    raises the status.
     Raises KernelError.
     """
     check_update(gradient, velocity, residual, velocities, k, momentum)
     check_selection(residual, k, indices, values)
     check_apart("indices", indices, velocity, velocities, gradient)
+    check_status(gradient, status)
     m, d, s = recurrence_of(momentum, scale, decay)
     return room_of(gradient).update_topk(
-        gradient, velocity, residual, k, indices, values, velocities, momentum=m,
+        gradient, velocity, residual, k, indices, values, velocities, status, momentum=m,
         nesterov=nesterov, mask=mask, scale=s, decay=d, hint=real(hint), journal=journal,
     )  # fmt: skip
 

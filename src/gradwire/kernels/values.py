@@ -29,40 +29,18 @@ class Noise(NamedTuple):
         return Noise(first, second, rank * _GOLDEN % 2**32)
 
 
+NON_FINITE = 1
+"""The bit of the status word that says that something is not finite."""
+
 SILENCE = Noise(0, 0)
 """For what throws no dice."""
 
 
-class SignSums(NamedTuple):
-    """Of one vector. finite: False also where the sum of magnitudes leaves fp32's range."""
-
-    below: float  # sum of the negative elements
-    above: float  # sum of the others
-    count_below: int
-    finite: bool
-
-
-class Selected(NamedTuple):
-    """What a selection found out.
-
-    hint: candidate threshold for the next step on similar data; 0: unknown. It changes the time,
-    never the result.
-    finite: False when inf or NaN was met.
-    """
-
-    hint: float
-    finite: bool
-
-
 class Reaching(NamedTuple):
-    """places: (k,) int32, ascending; values: (k,) fp32; both valid until the thread's next call.
-
-    finite: False when inf or NaN was met; their places are not among them.
-    """
+    """places: (k,) int32, ascending; values: (k,) fp32. Until the thread's next call."""
 
     places: Tensor
     values: Tensor
-    finite: bool
 
 
 class AdamStep(NamedTuple):

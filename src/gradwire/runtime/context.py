@@ -78,10 +78,10 @@ class BucketContext(Context):
         self._shards: Shards | None = None
         self.streams: BucketStreams = BucketStreams(
             bucket, world, digest(self.digest, seed), self._device,
-            any(claim.listed for claim in claims), self._states, self._compress,
-            self._own_entries, lambda: self._means, self._spoil, self._give_back_entries,
+            any(claim.listed for claim in claims), self._states,
+            self._is_well_compressed, self._own_entries, lambda: self._means, self._spoil, self._give_back_entries,
         )  # fmt: skip
-        self._compressed: bool | None = None
+        self._compressed = False
         self.memory: dict[str, Any] = {}
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
@@ -120,7 +120,7 @@ class BucketContext(Context):
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
         self.finite, self._committed, self._own = True, False, ()
-        self._given_back, self._compressed, self.step = [], None, info.step
+        self._given_back, self._compressed, self.step = [], False, info.step
         self.streams.begin(info.step)
 
     def rounds(self) -> Generator[Move, Any, None]:
@@ -142,40 +142,50 @@ class BucketContext(Context):
     # -- the collective's side -------------------------------------------------------------
 
     def message(self) -> Tensor:
-        finite = self._compress()
-        self._header.write(self.digest, self.info.step, finite)
+        self._compress()
         return self._buffer
 
-    def _compress(self) -> bool:
-        """Once in a step, however often a collective asks. Returns whether all was finite."""
-        if self._compressed is None:
-            ragged = self.ragged
-            self._compressed = self._compress_ragged() if ragged else self._encode(self._sections)
-        return self._compressed
+    def _compress(self) -> None:
+        """Once in a step, however often a collective asks; the header's flags tell how it went."""
+        if self._compressed:
+            return
+        self._compressed = True
+        self._header.write(self.digest, self.info.step)
+        if self.ragged:
+            self._compress_ragged()
+        else:
+            self._encode(self._sections, self._header.status)
 
-    def _compress_ragged(self) -> bool:
-        """Payload after payload, each where the one before it ended."""
-        finite, at, own = True, HEADER_BYTES, []
+    def _is_well_compressed(self) -> bool:
+        """Compress, and read the word: who asks needs counts on the host, too."""
+        self._compress()
+        return not kernels.is_raised(self._header.status)
+
+    def _compress_ragged(self) -> None:
+        """Payload after payload, each where the one before it ended: lengths are read on the
+        host, and so is the word."""
+        at, own, status = HEADER_BYTES, [], self._header.status
         self._snapshot()
         for i, (capacity,) in enumerate(self.layout.sections):
             section = self._buffer[at : at + capacity[2] - capacity[1]]
             own.append((section,))
-            good = self._encode_one(i, own[-1])
-            finite &= good
+            self._encode_one(i, own[-1], status)
             # A spoiled step sends no payloads, but undoing it reads them.
-            at += padded(used(section) if good else capacity[2] - capacity[1])
-        self._own = own
-        self.length = torch.tensor([at if finite else HEADER_BYTES], device=self._device)
-        return finite
+            bad = kernels.is_raised(status)
+            at += padded(capacity[2] - capacity[1] if bad else used(section))
+        self._own, length = own, HEADER_BYTES if kernels.is_raised(status) else at
+        self.length = torch.tensor([length], device=self._device)
 
     def numbers(self) -> Tensor:
         if self._as_it_is and self.gradients is self.results and self.info.clip_scale == 1.0:
             return self.gradients[0]
-        finite, own = self._encode(self._sections), self.layout.numbers(self._buffer)
+        self._compress()
+        own = self.layout.numbers(self._buffer)
         if self.strategy.feedback is not None:  # the sum must not overwrite what may go back
             numbers = self._scratch.room("numbers", own.numel(), own.dtype, self._device)
             own = numbers.copy_(own)
-        return own if finite else own.fill_(math.nan)
+        kernels.spoil_if(self._header.status, own)
+        return own
 
     def accumulate(self, messages: Tensor) -> None:
         payloads = self._inbox.read(messages, self.info.step)
@@ -193,8 +203,8 @@ class BucketContext(Context):
             self._shards = Shards(
                 self.strategy, self.bucket, self.rank, self.world, self._device, means=means
             )
-        finite = self._encode(self._shards.sections)
-        return self._shards.outgoing(self.digest, self.info.step, finite)
+        self._encode(self._shards.sections, self._shards.begin(self.digest, self.info.step))
+        return self._shards.outgoing()
 
     def reduce(self, arrived: Tensor) -> Tensor:
         assert self._shards is not None, "reduce comes after scatter"
@@ -311,16 +321,15 @@ class BucketContext(Context):
         if self.exact_undo:
             self._snapshots = [{k: v.clone() for k, v in s.items()} for s in self._states]
 
-    def _encode(self, sections: Sequence[Sections]) -> bool:
+    def _encode(self, sections: Sequence[Sections], status: Tensor) -> None:
         self._snapshot()
-        self._own, finite = sections, True
+        self._own = sections
         for i, own in enumerate(sections):
-            finite &= self._encode_one(i, own)
-        return finite
+            self._encode_one(i, own, status)
 
-    def _encode_one(self, i: int, sections: Sections) -> bool:
-        return self._encoders[i].encode(
-            self.gradients[i], self._states[i], sections, self._info(i), self._key(i)
+    def _encode_one(self, i: int, sections: Sections, status: Tensor) -> None:
+        self._encoders[i].encode(
+            self.gradients[i], self._states[i], sections, self._info(i), self._key(i), status
         )
 
     def _info(self, i: int) -> StepInfo:

@@ -34,31 +34,30 @@ class ComposedEncoder(Encoder):
     _unsent: tuple[Tensor, State] | None = None
 
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
         self._unsent = None
         wide = torch.promote_types(x.dtype, torch.float32)
         y = x if info.clip_scale == 1.0 else x.to(wide) * info.clip_scale
         if self.feedback is None:
-            return self.compressor.encode(y, sections, key)
-        if not kernels.is_finite(x):
-            return False
-        return self._with_memory(self.feedback, y.float(), state, sections, info, key)
+            self.compressor.encode(y, sections, key, status)
+        else:
+            self._with_memory(self.feedback, y.float(), state, sections, info, key, status)
 
     def _with_memory(
         self, feedback: Feedback, x: Tensor, state: State, sections: Sections, info: StepInfo,
-        key: Key,
-    ) -> bool:  # fmt: skip
-        y, midway = feedback.before(x, state, info)
-        if not self.compressor.encode(y, sections, key):
-            return False
+        key: Key, status: Tensor,
+    ) -> None:  # fmt: skip
+        # Of finite numbers alone, so that what is encoded can be decoded, and undone.
+        y, midway = feedback.before(kernels.finite_part(x, status), state, info)
+        y = kernels.finite_part(y, status)
+        self.compressor.encode(y, sections, key, status)
         sent = torch.empty_like(y)
         self.compressor.decode(sections, sent, key)
         self._old, self._unsent = dict(state), (y, midway)
         places = self.compressor.places
         after = feedback.after(y, sent, midway)
         _replace(state, feedback.masked(after, lambda: places(sections, y.numel(), key)))
-        return True
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         if self._unsent is not None:
@@ -94,12 +93,11 @@ class InPlaceEncoder(Encoder):
     _steps: int = 0
     _fresh: bool = False  # this step made v
     _made: list[str] = field(default_factory=list)  # what state this step made
-    _encoded: bool = False  # the sections say what was sent
     _key: Key | None = None
 
     def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
         rule = self.recurrence
         self._fresh, self._key = rule.state not in state, key
         wanted = [rule.state] if rule.momentum is None else [rule.state, "velocity"]
@@ -107,41 +105,37 @@ class InPlaceEncoder(Encoder):
         for name in self._made:
             state[name] = kernels.zeros(x.numel(), x.device)
         x, info = self._clipped(x, info)
-        finite = self._encode(x, state, sections, info, key)
-        if finite:
-            self._look(state[rule.state], x, info)
-        return finite
+        self._encode(x, state, sections, info, key, status)
+        self._look(state[rule.state], x, info)
 
     def _encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key
-    ) -> bool:
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
+    ) -> None:
         rule, v = self.recurrence, state[self.recurrence.state]
         blocks = self.compressor.blocks(sections, key) if rule.sent == "leaves" else ()
         if blocks:
-            self._encoded = True
-            return self._update_codes(x, state, blocks, info)
-        finite = self._advance(x, state, info, self._journals[0])
-        self._encoded = self.compressor.encode(v, sections, key)
-        if self._encoded and rule.sent != "stays":
+            self._update_codes(x, state, blocks, info, status)
+            return
+        self._advance(x, state, info, self._journals[0], status)
+        self.compressor.encode(v, sections, key, status)  # v is finite, so this can be decoded
+        if rule.sent != "stays":
             self.compressor.add(sections, v, -1.0, key)
         if rule.sent == "joins":
-            self._advance(x, state, info, None)
-        return finite and self._encoded
+            self._advance(x, state, info, None, status)
 
     def _update_codes(
-        self, x: Tensor, state: State, blocks: Sequence[BlockCodes], info: StepInfo
-    ) -> bool:
-        u, v, finite = self._velocity(state), state[self.recurrence.state], True
+        self, x: Tensor, state: State, blocks: Sequence[BlockCodes], info: StepInfo, status: Tensor
+    ) -> None:
+        u, v = self._velocity(state), state[self.recurrence.state]
         self._places = [block.place for block in blocks]
         self._journals += [kernels.Journal() for _ in blocks[len(self._journals) :]]
         for block, journal in zip(blocks, self._journals):
             at = block.place
-            finite &= kernels.update_codes(
+            kernels.update_codes(
                 block.form, _part(x, at), u if u is None else _part(u, at), _part(v, at),
-                block.codes, block.scales, block.noise, **self._how(info), hint=self._hint,
-                journal=None if self._fresh else journal,
+                block.codes, block.scales, block.noise, status, **self._how(info),
+                hint=self._hint, journal=None if self._fresh else journal,
             )  # fmt: skip
-        return finite
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         rule, self._hint = self.recurrence, 0.0  # this step's sizes are no guide
@@ -151,7 +145,7 @@ class InPlaceEncoder(Encoder):
             return
         if rule.sent == "joins":
             self._retreat(x, state, info, [None])
-        if self._encoded and rule.sent != "stays":
+        if rule.sent != "stays":
             self.compressor.add(sections, state[rule.state], 1.0, self._key)
         self._retreat(x, state, info, self._journals)
         self._forget_made(state)
@@ -191,10 +185,11 @@ class InPlaceEncoder(Encoder):
         self._steps += 1
 
     def _advance(
-        self, x: Tensor, state: State, info: StepInfo, journal: kernels.Journal | None
-    ) -> bool:
-        return kernels.advance(
-            x, self._velocity(state), state[self.recurrence.state], **self._how(info),
+        self, x: Tensor, state: State, info: StepInfo, journal: kernels.Journal | None,
+        status: Tensor,
+    ) -> None:  # fmt: skip
+        kernels.advance(
+            x, self._velocity(state), state[self.recurrence.state], status, **self._how(info),
             hint=self._hint, journal=None if self._fresh else journal,
         )  # fmt: skip
 

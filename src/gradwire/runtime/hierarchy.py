@@ -139,13 +139,13 @@ class BucketMachineSums(MachineSums):
         self._shards.damage = None
 
     def _scatter(self) -> AllToAll:
-        context, finite = self._context, True
+        context = self._context
+        status = self._shards.begin(context.digest, context.info.step)
         work = zip(context.bucket.names, context.gradients, self._encoders, self._shards.sections)
         for name, x, encoder, sections in work:
             key = Key(context.seed, context.info.step, name, context.rank)
-            finite &= encoder.encode(x, {}, sections, context.info, key)
-        move = self._shards.outgoing(context.digest, context.info.step, finite)
-        return replace(move, group=self._node)
+            encoder.encode(x, {}, sections, context.info, key, status)
+        return replace(self._shards.outgoing(), group=self._node)
 
     def _average(self, arrived: Tensor) -> AllGather:
         digest, info = self._context.digest, self._context.info

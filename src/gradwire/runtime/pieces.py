@@ -29,11 +29,9 @@ class PieceByPiece(Compressor):
         parts = [self.inner.claims(end - begin, dtype).sections for begin, end in self.bounds]
         return Claims(tuple(section for part in parts for section in part))
 
-    def encode(self, x: Tensor, sections: Sections, key: Key) -> bool:
-        finite = True
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         for j, (part, own) in enumerate(self._parts(x, sections)):
-            finite &= self.inner.encode(part, own, of_piece(key, j))
-        return finite
+            self.inner.encode(part, own, of_piece(key, j), status)
 
     def places(self, sections: Sections, n: int, key: Key) -> Tensor | None:
         found = []

@@ -49,7 +49,7 @@ class Shards:
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
         self._move = plan.outgoing(self._sent, rank)
         messages: Sequence[Tensor] = torch.split(self._sent, list(sizes))
-        self._headers = [Header(message) for message in messages]
+        self._header = Header(*messages)
         views = [layout.views(message) for layout, message in zip(self.layouts, messages)]
         self.sections = [
             tuple(s for owner in pieces.owners() for s in views[owner][p])
@@ -72,11 +72,15 @@ class Shards:
         """What encodes each parameter for its owners."""
         return [PieceByPiece(self.strategy.compressor, p.bounds) for p in self.pieces]
 
-    def outgoing(self, digest: int, step: int, finite: bool) -> AllToAll:
-        """The first move; the sections hold what was encoded."""
+    def begin(self, digest: int, step: int) -> Tensor:
+        """A new step. Returns the status of what is now encoded into the sections."""
         self._encoded = 0
-        for header in self._headers:
-            header.write(digest, step, finite)
+        self._header.write(digest, step)
+        return self._header.status
+
+    def outgoing(self) -> AllToAll:
+        """The first move; the sections hold what was encoded."""
+        self._header.spread()
         return self._move
 
     def reduce(
@@ -113,13 +117,13 @@ class Shards:
         self, finite: bool, states: Sequence[State], digest: int, info: StepInfo, seed: int
     ) -> Tensor:
         """The owner's means, compressed, if all is well: the message for all."""
-        plain = StepInfo(info.step)
+        plain, header = StepInfo(info.step), self._my_header
+        header.write(digest, info.step, finite, damaged=self.damage is not None)
         work = zip(self.means, self._encoders, self._my_sections, states) if finite else ()
         for p, (mean, encoder, sections, state) in enumerate(work):
             key = self._key_of_mean(p, self.rank, info, seed)
-            finite &= encoder.encode(mean, state, sections, plain, key)
+            encoder.encode(mean, state, sections, plain, key, header.status)
             self._encoded = p + 1
-        self._my_header.write(digest, info.step, finite, damaged=self.damage is not None)
         return self._mine
 
     def _key_of_mean(self, p: int, owner: int, info: StepInfo, seed: int) -> Key:

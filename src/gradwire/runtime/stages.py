@@ -163,15 +163,17 @@ class BucketStages(Walk):
         names, states = self._plan.names(rank, number), self._states(number)
         voice = self._plan.before(rank, number).voice
         mine = self._encoded[self._plan.site(number)] = []
-        finite = True
+        header, step = Header(*messages), (self._context.digest, info.step)
+        header.write(*step)
         for p, encoder in enumerate(self._encoders_of(number, leaves)):
             sections = tuple(s for i in in_order(leaves, p) for s in views[i][p])
             one = _Encoded(encoder, self._numbers[p].to(device), states[p], sections, info)
             mine.append(one)
-            finite &= encoder.encode(one.x, one.state, sections, info, self._key(names[p], voice))
-        for message in messages:
-            damaged = self._damage is not None
-            Header(message).write(self._context.digest, info.step, finite, damaged)
+            key = self._key(names[p], voice)
+            encoder.encode(one.x, one.state, sections, info, key, header.status)
+        if self._damage is not None:
+            header.write(*step, damaged=True)
+        header.spread()
         self._messages = [[message.to(self._context._device)] for message in messages]
 
     def _encoders_of(self, number: int, leaves: tuple[Leaf, ...]) -> list[Encoder]:

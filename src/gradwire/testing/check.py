@@ -52,6 +52,9 @@ def _compressor(one: Compressor) -> list[str]:
         laws.law_encoding_again_changes_nothing,
     )  # fmt: skip
     for n in SIZES:
+        laws.law_finite_elements_can_be_decoded(one, n)
+        if n:
+            laws.law_tells_what_is_not_finite(one, inputs(n)[0])
         for x in inputs(n):
             for law in every:
                 law(one, x)
@@ -64,6 +67,7 @@ def _compressor(one: Compressor) -> list[str]:
     more = (
         laws.law_payload_is_what_is_claimed, laws.law_accumulate_sums_in_rank_order,
         laws.law_sums_if_claimed, laws.law_unbiased_if_claimed,
+        laws.law_tells_what_is_not_finite, laws.law_finite_elements_can_be_decoded,
     )  # fmt: skip
     return [law.__name__ for law in (*every, *more)]
 

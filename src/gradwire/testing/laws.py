@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
+from gradwire.kernels import NON_FINITE, is_raised, new_status
 from gradwire.layout.pieces import Pieces
 from gradwire.local import LATER_RESIDUALS, OF_OTHER_SHAPE, OWNERS_RESIDUAL
 from gradwire.runtime.context import BucketContext
@@ -53,7 +54,7 @@ def sections_for(compressor: Compressor, n: int, dtype: str, fill: int = 0xA5) -
 def encoded(compressor: Compressor, x: Tensor, key: Key = KEY, fill: int = 0xA5) -> list[Tensor]:
     """The payload of x, in sections that were full of garbage."""
     sections = sections_for(compressor, len(x), dtype_name(x), fill)
-    compressor.encode(x, sections, key)
+    compressor.encode(x, sections, key, new_status())
     return sections
 
 
@@ -171,6 +172,29 @@ def law_encoding_again_changes_nothing(compressor: Compressor, x: Tensor) -> Non
     assert torch.allclose(through(compressor, once), once, rtol=1e-6, atol=0)
 
 
+def law_tells_what_is_not_finite(compressor: Compressor, x: Tensor) -> None:
+    """inf and NaN raise the status; nothing clears it, nor touches what else it says. x: finite,
+    and not empty; it raises nothing."""
+    for value, told in ((None, 0), (math.inf, NON_FINITE), (-math.inf, NON_FINITE),
+                        (math.nan, NON_FINITE)):  # fmt: skip
+        given, sections = x.clone(), sections_for(compressor, len(x), dtype_name(x), 0)
+        if value is not None:
+            given[len(x) // 2] = value
+        for before in (0, 2, NON_FINITE, 2 | NON_FINITE):
+            status = new_status().fill_(before)
+            compressor.encode(given, sections, KEY, status)
+            assert int(status) == before | told, f"{value}: {before} became {int(status)}"
+
+
+def law_finite_elements_can_be_decoded(compressor: Compressor, n: int) -> None:
+    """Also those that are beyond its range, and raise the status: feedback goes on with what is
+    decoded, until the step is undone."""
+    most = torch.finfo(torch.float32).max
+    for x in (torch.full((n,), most), torch.linspace(-1, 1, n) * most, torch.full((n,), -1e5)):
+        back = through(compressor, x)
+        assert bool(back.isfinite().all()), f"{x} came back as {back}"
+
+
 def law_accumulate_sums_in_rank_order(
     compressor: Compressor, xs: Sequence[Tensor], dtype: torch.dtype = torch.float32
 ) -> None:
@@ -242,7 +266,9 @@ def run_encoder(
     for step, x in enumerate(steps):
         sections = sections_for(compressor, len(x), dtype_name(x))
         before = x.clone()
-        assert encoder.encode(x, state, sections, StepInfo(step, clip_scale), KEY)
+        status = new_status()
+        encoder.encode(x, state, sections, StepInfo(step, clip_scale), KEY, status)
+        assert not is_raised(status), "finite elements raised the status"
         same(x, before, "encode changed the gradient")
         encoder.release()
         payloads.append(sections)
@@ -285,10 +311,10 @@ def law_undo_restores(
         sections = sections_for(compressor, len(x), dtype_name(x))
         info = StepInfo(step, clip_scale)
         before = {key: v.clone() for key, v in state.items()}
-        encoder.encode(x, state, sections, info, KEY)
+        encoder.encode(x, state, sections, info, KEY, new_status())
         encoder.undo(x, state, sections, info)
         close(state, before, tolerance, "undo")
-        encoder.encode(x, state, sections, info, KEY)
+        encoder.encode(x, state, sections, info, KEY, new_status())
         encoder.release()
 
 
@@ -301,7 +327,7 @@ def law_give_back_keeps_everything(
     for step, x in enumerate(steps):
         sections = sections_for(compressor, len(x), dtype_name(x))
         info = StepInfo(step, clip_scale)
-        encoder.encode(x, state, sections, info, KEY)
+        encoder.encode(x, state, sections, info, KEY, new_status())
         kept = {key: v.clone() for key, v in state.items()}
         sent = decoded(compressor, sections, len(x))
         at = compressor.places(sections, len(x), KEY)
@@ -325,11 +351,11 @@ def law_give_back_forgets_what_joined(
     for step, x in enumerate(steps):
         sections = sections_for(compressor, len(x), dtype_name(x))
         before = state["estimate"].clone() if "estimate" in state else torch.zeros(len(x))
-        encoder.encode(x, state, sections, StepInfo(step), KEY)
+        encoder.encode(x, state, sections, StepInfo(step), KEY, new_status())
         encoder.give_back(state, sections)
         close({"estimate": state["estimate"]}, {"estimate": before}, tolerance, "give_back")
         encoder.release()
-        encoder.encode(x, state, sections, StepInfo(step), KEY)
+        encoder.encode(x, state, sections, StepInfo(step), KEY, new_status())
         encoder.release()
 
 

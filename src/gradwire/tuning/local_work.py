@@ -8,6 +8,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.layout.message import Layout
 from gradwire.planner.fit import fit
 from gradwire.planner.profile import LocalCost
@@ -47,9 +48,10 @@ def _encoding(
     strategy: Strategy, x: Tensor, state: State, sections: Sections
 ) -> Callable[[], object]:
     encoder = make_encoder(strategy.compressor, strategy.feedback)
+    status = kernels.new_status(x.device)
 
     def work() -> None:
-        encoder.encode(x, state, sections, StepInfo(), _KEY)
+        encoder.encode(x, state, sections, StepInfo(), _KEY, status)
         encoder.release()
 
     return work

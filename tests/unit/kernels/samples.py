@@ -1,6 +1,11 @@
 """Inputs for the kernel tests: adversarial distributions, unaligned views, bit comparisons."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+
+from gradwire.kernels import is_raised, new_status
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -83,3 +88,14 @@ def same(x: torch.Tensor | None, y: torch.Tensor | None) -> bool:
     if x is None or y is None:
         return x is y
     return x.dtype == y.dtype and bits(x) == bits(y)
+
+
+def told(call: Callable[..., Any], *given: Any, **named: Any) -> tuple[Any, bool]:
+    """What a call returns, and whether its status says that all is finite."""
+    status = new_status()
+    return call(*given, status=status, **named), not is_raised(status)
+
+
+def finite(call: Callable[..., Any], *given: Any, **named: Any) -> bool:
+    """Whether a call's status says so."""
+    return told(call, *given, **named)[1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from coded import FORMATS, NOISE, SIZES, buffers
 from in_torch import in_torch
-from samples import DTYPES, same
+from samples import DTYPES, finite, same, told
 
 from gradwire.errors import KernelError
 from gradwire.kernels.adam import adam, adam_codes, undo_adam
@@ -42,8 +42,8 @@ def test_a_step_as_twin(dtype: torch.dtype, how: AdamStep) -> None:
     for n in SIZES:
         g, (m, q, v) = drawn(n, dtype)
         wanted = copies((m, q, v))
-        assert adam(g, (m, q), v, how)
-        assert adam_twin(g, wanted[:2], wanted[2], how)
+        assert finite(adam, g, (m, q), v, how)
+        assert finite(adam_twin, g, wanted[:2], wanted[2], how)
         assert all(map(same, (m, q, v), wanted)), n
         undo_adam(g, (m, q), v, how)
         undo_adam_twin(g, wanted[:2], wanted[2], how)
@@ -54,8 +54,8 @@ def test_large_whole_numbers_count_as_real_ones() -> None:
     how = HOWS[0]._replace(rest2=2**70)
     g, (m, q, v) = drawn(100)
     wanted = copies((m, q, v))
-    assert adam(g, (m, q), v, how)
-    assert in_torch(adam)(g, wanted[:2], wanted[2], how)
+    assert finite(adam, g, (m, q), v, how)
+    assert finite(in_torch(adam), g, wanted[:2], wanted[2], how)
     assert all(map(same, (m, q, v), wanted))
 
 
@@ -63,7 +63,7 @@ def test_large_whole_numbers_count_as_real_ones() -> None:
 def test_a_step_is_taken_back(how: AdamStep) -> None:
     g, (m, q, v) = drawn(5003)
     before = copies((m, q, v))
-    adam(g, (m, q), v, how)
+    told(adam, g, (m, q), v, how)
     assert (v - before[2]).abs().max() > 0.1
     undo_adam(g, (m, q), v, how)
     for x, old in zip((m, q, v), before):
@@ -78,8 +78,8 @@ def test_what_is_not_finite_keeps_its_state(value: float, n: int) -> None:
         g, (m, q, v) = drawn(n)
         g[place] = value
         before, wanted = copies((m, q, v)), copies((m, q, v))
-        assert not adam(g, (m, q), v, HOWS[0])
-        assert not adam_twin(g, wanted[:2], wanted[2], HOWS[0])
+        assert not finite(adam, g, (m, q), v, HOWS[0])
+        assert not finite(adam_twin, g, wanted[:2], wanted[2], HOWS[0])
         assert all(map(same, (m, q, v), wanted))
         for x, old in zip((m, q, v), before):
             assert x[place] == old[place]
@@ -97,8 +97,10 @@ def test_codes_as_twin(form: Format, n: int) -> None:
     for dtype in DTYPES:
         g, (m, q, v) = drawn(n, dtype)
         wanted, (codes, scales), theirs = copies((m, q, v)), buffers(form, n), buffers(form, n)
-        assert adam_codes(form, g, (m, q), v, HOWS[1], codes, scales, NOISE)
-        assert adam_codes_twin(form, g, wanted[:2], wanted[2], HOWS[1], *theirs, NOISE)
+        assert finite(adam_codes, form, g, (m, q), v, HOWS[1], codes, scales, noise=NOISE)
+        assert finite(
+            adam_codes_twin, form, g, wanted[:2], wanted[2], HOWS[1], *theirs, noise=NOISE
+        )
         assert torch.equal(codes, theirs[0])
         assert same(scales, theirs[1])
         assert all(map(same, (m, q, v), wanted))
@@ -107,8 +109,8 @@ def test_codes_as_twin(form: Format, n: int) -> None:
 def test_bad_arguments_are_refused() -> None:
     g, (m, q, v) = drawn(8)
     with pytest.raises(KernelError, match="second moment"):
-        adam(g, (m, q[:7]), v, HOWS[0])
+        told(adam, g, (m, q[:7]), v, HOWS[0])
     with pytest.raises(KernelError, match="root"):
         undo_adam(g, (m, q), v, HOWS[0]._replace(root=float("nan")))
     with pytest.raises(KernelError, match="gradient"):
-        adam(g.long(), (m, q), v, HOWS[0])
+        told(adam, g.long(), (m, q), v, HOWS[0])

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DISTRIBUTIONS, DTYPES, draw, same
+from samples import DISTRIBUTIONS, DTYPES, draw, finite, same
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels import accumulate_dense, add_cast, cast, is_finite
+from gradwire.kernels import accumulate_dense, add_cast, cast, flag_non_finite, is_finite
 from gradwire.kernels.torch import add_cast as add_cast_twin
 from gradwire.kernels.torch import cast as cast_twin
 
@@ -33,10 +33,13 @@ def every_pattern(dtype: torch.dtype) -> torch.Tensor:
 def test_every_pattern_as_torch(source: torch.dtype, target: torch.dtype, shift: int) -> None:
     x = every_pattern(source)[shift:]
     out = torch.empty(x.numel() + shift, dtype=target)[shift:]
-    assert not cast(x, out)
+    cast(x, out)
     assert same(out, x.to(target))
+    assert not finite(cast, x, out)
+    assert (out == 0).all()
     good = x[x.to(target).isfinite()]
-    assert cast(good, out[: good.numel()])
+    assert finite(cast, good, out[: good.numel()])
+    assert same(out[: good.numel()], good.to(target))
 
 
 @pytest.mark.parametrize("target", DTYPES, ids=str)
@@ -50,15 +53,21 @@ def test_the_flag_is_about_the_target(target: torch.dtype) -> None:
             for sign in (1.0, -1.0):
                 x = torch.ones(n)
                 x[place] = sign * ends[0]
-                assert [cast(x, out), cast_twin(x, out)] == [True, True]
+                assert finite(cast, x, out)
+                assert finite(cast_twin, x, out)
                 assert out.isfinite().all()
                 x[place] = sign * ends[1]
-                assert [cast(x, out), cast_twin(x, out)] == [False, False]
+                assert not finite(cast, x, out)
+                assert (out == 0).all()
+                assert not finite(cast_twin, x, out)
+                assert (out == 0).all()
+                cast(x, out)
                 assert out[place] == sign * float("inf")
                 x[place] = float("nan")
-                assert not cast(x, out)
+                assert not finite(cast, x, out)
+                cast(x, out)
                 assert out[place].isnan()
-    assert cast(torch.empty(0), torch.empty(0, dtype=target))
+    assert finite(cast, torch.empty(0), torch.empty(0, dtype=target))
 
 
 @given(st.lists(st.floats(width=32), max_size=70), st.sampled_from(DTYPES))
@@ -72,10 +81,10 @@ def test_any_size_as_torch(content: list[float], target: torch.dtype) -> None:
 def test_a_large_target_as_torch() -> None:
     x = torch.randn((2 << 20) + 7)
     out = torch.empty(x.numel() + 1, dtype=torch.bfloat16)[1:]
-    assert cast(x, out)
+    assert finite(cast, x, out)
     assert torch.equal(out, x.bfloat16())
     x[-1] = 3.4e38
-    assert not cast(x, out)
+    assert not finite(cast, x, out)
 
 
 @given(
@@ -114,10 +123,13 @@ def test_is_finite_finds_one(dtype: torch.dtype, n: int) -> None:
     for place in {0, n // 2, n - 1}:
         x = torch.randn(n).to(dtype)
         assert is_finite(x)
+        assert finite(flag_non_finite, x)
         for value in (float("inf"), float("-inf"), float("nan")):
             x[place] = value
             assert not is_finite(x)
+            assert not finite(flag_non_finite, x)
     assert is_finite(torch.empty(0, dtype=dtype))
+    assert finite(flag_non_finite, torch.empty(0, dtype=dtype))
 
 
 def test_wrong_targets_are_refused() -> None:
@@ -131,10 +143,12 @@ def test_wrong_targets_are_refused() -> None:
 
 def test_fp64_is_copied_and_looked_at_as_such() -> None:
     x, y = torch.tensor([1.0, 1 + 2.0**-40, -0.0]).double(), torch.empty(3, dtype=torch.float64)
-    assert cast(x, y)
+    assert finite(cast, x, y)
     assert torch.equal(x, y)
-    assert not cast(torch.full_like(x, math.inf), y)
+    assert not finite(cast, torch.full_like(x, math.inf), y)
+    cast(torch.full_like(x, math.inf), y)
     assert not is_finite(y)
+    assert not finite(flag_non_finite, y)
     accumulate_dense(y, [x, x, x], 3.0)
     assert torch.equal(x, y)
     with pytest.raises(PayloadError, match="payload 1 must be float64"):

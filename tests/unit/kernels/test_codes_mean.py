@@ -6,6 +6,7 @@ Thresholds are at about five standard deviations; seeds are fixed.
 import pytest
 import torch
 from coded import FORMATS, Pair, buffers
+from samples import finite
 
 from gradwire.kernels import Noise, accumulate_codes, encode_codes, formats
 from gradwire.kernels.formats import Format
@@ -17,9 +18,8 @@ STEPS = 500
 
 def encoded(form: Format, x: torch.Tensor, noise: Noise) -> Pair:
     codes, scales = buffers(form, x.numel())
-    most = float(x.abs().max())
-    assert encode_codes(form, x, codes, scales, noise, most)
-    return codes, scales.fill_(most) if form.one_scale else scales
+    assert finite(encode_codes, form, x, codes, scales, noise=noise)
+    return codes, scales
 
 
 def means(form: Format, x: torch.Tensor, rank: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DTYPES, bits, draw, same
+from samples import DTYPES, bits, draw, same, told
 
 from gradwire.errors import KernelError
 from gradwire.kernels import Journal, instruction_set, undo_topk, update_topk, use
@@ -38,9 +38,10 @@ class Held:
         return [x for x in both if x is not None]
 
     def update(self, g: torch.Tensor, journal: Journal | None, hint: float, **options: object):
-        return update_topk(
-            g, self.velocity, self.residual, len(self.values), self.indices, self.values,
-            self.velocities, momentum=self.momentum, hint=hint, journal=journal, **options,
+        return told(
+            update_topk, g, self.velocity, self.residual, len(self.values), self.indices,
+            self.values, self.velocities, momentum=self.momentum, hint=hint, journal=journal,
+            **options,
         )  # fmt: skip
 
     def undo(self, g: torch.Tensor, journal: Journal | None, **options: object) -> None:
@@ -70,7 +71,7 @@ def test_the_state_comes_back(
     for spike in spikes:
         g[spike % n] = 1e9 * a / scale
     journal, options = Journal(), {"nesterov": nesterov, "mask": mask, "scale": scale}
-    assert state.update(g, journal, before.threshold, **options).finite
+    assert state.update(g, journal, before.threshold, **options)[1]
     state.undo(g, journal, **options)
     limit = 16 * before.threshold
     kept = torch.zeros(n, dtype=torch.bool)
@@ -127,7 +128,7 @@ def test_non_finite_elements_stay_as_they_were(form: str) -> None:
     g[3 * BLOCK + 1] = -float("inf")
     journal = Journal()
     for hint in (before.threshold, 3e38):  # with the second, only inf and NaN reach the limit
-        assert not state.update(g, journal, hint, nesterov=nesterov).finite
+        assert not state.update(g, journal, hint, nesterov=nesterov)[1]
         state.undo(g, journal, nesterov=nesterov)
         for now, was in zip(state.held(), before.held()):
             assert same(now[[5, 7, BLOCK, 3 * BLOCK + 1]], was[[5, 7, BLOCK, 3 * BLOCK + 1]])
@@ -171,9 +172,9 @@ def test_ordinary_steps_keep_nothing(density: float) -> None:
     k = int(n * density)
     state.indices, state.values = torch.empty(k, dtype=torch.int32), torch.empty(k)
     state.velocities, journal = torch.empty(k), Journal()
-    hint = state.update(draw("normal", n, 100), None, 0.0).hint
+    hint = state.update(draw("normal", n, 100), None, 0.0)[0]
     for step in range(50):
-        hint = state.update(draw("normal", n, step), journal, hint).hint
+        hint = state.update(draw("normal", n, step), journal, hint)[0]
         assert journal.elements == 0, f"step {step}"
 
 

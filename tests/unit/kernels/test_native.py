@@ -9,7 +9,7 @@ import torch
 
 from gradwire.errors import KernelError
 from gradwire.extension import TWIN, VARIABLE
-from gradwire.kernels import instruction_set, topk, use
+from gradwire.kernels import instruction_set, new_status, topk, use
 from gradwire.kernels.native import available_sets
 from suites import first
 
@@ -19,7 +19,7 @@ import torch
 from gradwire import kernels
 i, v = torch.empty(2, dtype=torch.int32), torch.empty(2)
 for _ in range(3):
-    kernels.topk(torch.tensor([1.0, -5.0, 3.0]), 2, i, v)
+    kernels.topk(torch.tensor([1.0, -5.0, 3.0]), 2, i, v, kernels.new_status())
 print(kernels.instruction_set(), i.tolist(), v.tolist())
 """
 
@@ -72,4 +72,4 @@ def test_without_the_extension_importing_is_silent() -> None:
 def test_other_devices_take_the_twin() -> None:
     x = torch.empty(4, device="meta")
     with pytest.raises(KernelError, match="on meta without"):
-        topk(x, 2, torch.empty(2, dtype=torch.int32), torch.empty(2))
+        topk(x, 2, torch.empty(2, dtype=torch.int32), torch.empty(2), new_status())

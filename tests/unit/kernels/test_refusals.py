@@ -19,6 +19,7 @@ from gradwire.kernels.machine import Machine
 from gradwire.kernels.schedule import simulate_step
 
 HUGE = 10**400
+WELL = kernels.new_status()
 pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
@@ -83,8 +84,10 @@ def _shared() -> list[Callable[[], object]]:
     x, out, values = torch.arange(8.0), memory[2:6], memory[:4]
     rows, good = memory.view(4, 2), places(0, 1, 2, 3)
     wanted: list[Callable[[], object]] = [
-        lambda: kernels.topk(x, 4, own, values),
-        lambda: kernels.update_topk(x, None, memory, 4, own, torch.zeros(4), None, momentum=None),
+        lambda: kernels.topk(x, 4, own, values, WELL),
+        lambda: kernels.update_topk(
+            x, None, memory, 4, own, torch.zeros(4), None, WELL, momentum=None
+        ),
         lambda: kernels.restore_topk(None, memory, own.copy_(good), torch.ones(4), None),
         lambda: kernels.add(memory, own.copy_(good), torch.ones(4), 1.0),
         lambda: kernels.accumulate(memory, [own.copy_(good)], [torch.ones(4)], 1.0),
@@ -114,7 +117,7 @@ def test_an_expanded_vector_has_the_memory_of_one_number() -> None:
     """What lies behind it is no part of it."""
     memory = torch.ones(100)
     x, own = memory[:1].expand(64), memory[1:9].view(torch.int32)
-    kernels.topk(x, 8, own, torch.zeros(8))
+    kernels.topk(x, 8, own, torch.zeros(8), WELL)
     assert own.tolist() == list(range(8))
 
 
@@ -122,7 +125,7 @@ def test_a_vector_with_a_stride_ends_at_its_last_number() -> None:
     """Half the places, of twice the elements: beyond x's bytes, within its memory."""
     memory = torch.ones(100)
     with pytest.raises(KernelError, match="must not share memory"):
-        kernels.topk(memory[::2], 8, memory[60:68].view(torch.int32), torch.zeros(8))
+        kernels.topk(memory[::2], 8, memory[60:68].view(torch.int32), torch.zeros(8), WELL)
 
 
 def _numbers() -> list[tuple[str, Callable[[], object]]]:
@@ -140,11 +143,16 @@ def _numbers() -> list[tuple[str, Callable[[], object]]]:
         ("2^31-1", lambda: kernels.random_bits(Noise(0, 0), 2**62)),
         ("2^32-1", lambda: kernels.random_bits(Noise(0, 0), 8, 2**63)),
         ("32 bits", lambda: kernels.strata(Noise(0, 2**32), 8, places(0))),
-        ("32 bits", lambda: kernels.pack_signs(x, bits, Noise(0, 0, 2**40))),
-        ("32 bits", lambda: kernels.encode_codes(formats.INT8, x, codes, scales, Noise(-1, 0))),
+        ("32 bits", lambda: kernels.pack_signs(x, bits, scales, WELL, Noise(0, 0, 2**40))),
+        ("32 bits", lambda: kernels.encode_codes(
+            formats.INT8, x, codes, scales, WELL, Noise(-1, 0)
+        )),
+        *(("clip must be", lambda clip=clip: kernels.encode_codes(
+            formats.TERNARY, x, codes[:2], scales, WELL, clip=clip
+        )) for clip in (0.0, -1.0, torch.nan, HUGE)),
         ("32 bits", lambda: kernels.update_codes(
             formats.POWERS, x, None, x.clone(), torch.zeros(n, dtype=torch.uint8),
-            torch.zeros(0), Noise(0, -1), momentum=None, journal=Journal(),
+            torch.zeros(0), Noise(0, -1), WELL, momentum=None, journal=Journal(),
         )),
         ("65536 owners", lambda: kernels.hash_partition(places(1), 2**63, [1, 2], places(0))),
         ("256 thr", lambda: kernels.hash_partition(places(1), 1, [1, 2], places(0), None, 300)),
@@ -180,8 +188,9 @@ def test_a_momentum_that_is_0_in_fp32_is_0() -> None:
 
 def test_whole_numbers_count_as_real_ones() -> None:
     """Any size: a hint changes the time and never the result."""
-    found = kernels.topk(torch.arange(8.0), 2, places(0, 0), torch.zeros(2), HUGE)
-    assert found.finite
+    found = places(0, 0)
+    kernels.topk(torch.arange(8.0), 2, found, torch.zeros(2), WELL, HUGE)
+    assert found.tolist() == [6, 7]
     two = places(0, 1), torch.ones(2)
     assert kernels.top_of_two(4, *two, *two, 2**70, places(0, 0, 0, 0), torch.zeros(4)) == 2
     machine = Machine(1, HUGE, 0.0, HUGE, 0.0)

@@ -1,13 +1,15 @@
 """topk against its twin and against a sort."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DISTRIBUTIONS, DTYPES, bits, draw, same
+from samples import DISTRIBUTIONS, DTYPES, bits, draw, finite, same, told
 
 from gradwire.errors import KernelError
-from gradwire.kernels import Selected, check_index_range, fallbacks, reaching, topk
+from gradwire.kernels import check_index_range, fallbacks, new_status, reaching, topk
 from gradwire.kernels.torch import reaching as reaching_twin
 from gradwire.kernels.torch import topk as topk_twin
 
@@ -15,12 +17,17 @@ pytestmark = pytest.mark.usefixtures("instruction_set")
 HINTS = st.sampled_from([0.0, -1.0, 1e-45, 1e-3, 0.5, 1.0, 3.0, 1e30, float("inf"), float("nan")])
 
 
-def select(
-    x: torch.Tensor, k: int, hint: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor, Selected]:
+class Selected(NamedTuple):
+    indices: torch.Tensor
+    values: torch.Tensor
+    hint: float
+    finite: bool
+
+
+def select(x: torch.Tensor, k: int, hint: float = 0.0) -> Selected:
     indices = torch.full((k,), -7, dtype=torch.int32)
     values = torch.full((k,), float("nan"))
-    return indices, values, topk(x, k, indices, values, hint)
+    return Selected(indices, values, *told(topk, x, k, indices, values, hint=hint))
 
 
 def by_sort(x: torch.Tensor, k: int) -> tuple[list[int], list[float]]:
@@ -32,12 +39,11 @@ def by_sort(x: torch.Tensor, k: int) -> tuple[list[int], list[float]]:
 
 def check_against_twin(x: torch.Tensor, k: int, hint: float) -> None:
     before = x.clone()
-    indices, values, found = select(x, k, hint)
+    found = select(x, k, hint)
     expected = torch.empty(k, dtype=torch.int32), torch.empty(k)
-    wanted = topk_twin(x, k, *expected)
-    assert bits(indices) == bits(expected[0])
-    assert bits(values) == bits(expected[1])
-    assert found.finite == wanted.finite
+    assert found.finite == finite(topk_twin, x, k, *expected)
+    assert bits(found.indices) == bits(expected[0])
+    assert bits(found.values) == bits(expected[1])
     assert same(x, before)
 
 
@@ -71,10 +77,10 @@ def test_large_same_bits_as_twin(kind: str, dtype: torch.dtype, instruction_set:
 def test_is_the_top_by_definition(content: list[float], density: float, hint: float) -> None:
     x = torch.tensor(content, dtype=torch.float32)
     k = int(density * len(content))
-    indices, values, found = select(x, k, hint)
+    found = select(x, k, hint)
     order, kept = by_sort(x, k)
-    assert indices.tolist() == order
-    assert values.tolist() == kept
+    assert found.indices.tolist() == order
+    assert found.values.tolist() == kept
     assert found.finite == bool(x.isfinite().all())
 
 
@@ -87,14 +93,14 @@ def test_ties_go_to_the_lower_index() -> None:
 def test_too_few_non_zeros_are_filled_up_with_the_first_zeros() -> None:
     x = torch.zeros(1000)
     x[[5, 700]] = torch.tensor([1.0, -1.0])
-    indices, values, _ = select(x, 5)
+    indices, values, *_ = select(x, 5)
     assert indices.tolist() == [0, 1, 2, 5, 700]
     assert values.tolist() == [0, 0, 0, 1, -1]
 
 
 def test_nothing_of_nothing() -> None:
-    assert select(torch.empty(0), 0)[2].finite
-    assert select(torch.ones(5), 0, hint=0.25)[2] == Selected(0.25, True)
+    assert select(torch.empty(0), 0).finite
+    assert select(torch.ones(5), 0, hint=0.25)[2:] == (0.25, True)
 
 
 def test_strided_input_is_read_as_it_is() -> None:
@@ -107,7 +113,7 @@ def test_a_hint_that_is_too_high_is_counted(instruction_set: str) -> None:
         pytest.skip("the twin has no hints")
     x = draw("normal", 5000, 0)
     before = fallbacks()
-    hint = select(x, 50)[2].hint
+    hint = select(x, 50).hint
     select(x, 50, hint)
     assert fallbacks() == before
     select(x, 50, 100.0)
@@ -116,18 +122,24 @@ def test_a_hint_that_is_too_high_is_counted(instruction_set: str) -> None:
 
 def test_limits_are_stated() -> None:
     x, indices, values = torch.ones(4), torch.empty(5, dtype=torch.int32), torch.empty(5)
+    status = new_status()
     with pytest.raises(KernelError, match="k must be between 0 and the number of elements, 4"):
-        topk(x, 5, indices, values)
+        topk(x, 5, indices, values, status)
     with pytest.raises(KernelError, match="values must have shape"):
-        topk(x, 4, indices[:4], values)
+        topk(x, 4, indices[:4], values, status)
     with pytest.raises(KernelError, match=r"indices must be torch\.int32"):
-        topk(x, 4, indices[:4].long(), values[:4])
+        topk(x, 4, indices[:4].long(), values[:4], status)
     with pytest.raises(KernelError, match="contiguous"):
-        topk(x, 2, indices[:4:2], values[:2])
+        topk(x, 2, indices[:4:2], values[:2], status)
     with pytest.raises(KernelError, match="float32, bfloat16 or float16"):
-        topk(x.double(), 4, indices[:4], values[:4])
+        topk(x.double(), 4, indices[:4], values[:4], status)
     with pytest.raises(KernelError, match="one dimension"):
-        topk(x.view(2, 2), 4, indices[:4], values[:4])
+        topk(x.view(2, 2), 4, indices[:4], values[:4], status)
+    for wrong in (status.repeat(2), torch.zeros(1), status[0], status.to("meta")):
+        with pytest.raises(
+            KernelError, match=r"status must be torch\.int64 of shape \(1,\) on cpu"
+        ):
+            topk(x, 4, indices[:4], values[:4], wrong)
 
 
 def test_index_range() -> None:
@@ -168,7 +180,7 @@ def many(kind: str) -> torch.Tensor:
 )  # fmt: skip
 def test_many_candidates(kind: str, k: int) -> None:
     x = many(kind)
-    hint = select(x, k)[2].hint
+    hint = select(x, k).hint
     for given_hint in (0.0, hint, 0.8 * hint):
         check_against_twin(x, k, given_hint)
 
@@ -178,9 +190,9 @@ def test_reaching_same_bits_as_twin_however_many_there_were(dtype: torch.dtype) 
     x = draw("normal", 70_001, 3, dtype)
     x[[0, 4096, 70_000]] = float("inf")
     for least in (3.0, 0.5, 1e-30, 2.0, 1e30, 0.1):
-        found, wanted = reaching(x, least), reaching_twin(x, least)
-        assert bits(found.places) == bits(wanted.places)
-        assert bits(found.values) == bits(wanted.values)
-        assert not found.finite
-        assert not wanted.finite
-    assert reaching(x[:0], 1.0).places.numel() == 0
+        found, wanted = told(reaching, x, least), told(reaching_twin, x, least)
+        assert bits(found[0].places) == bits(wanted[0].places)
+        assert bits(found[0].values) == bits(wanted[0].values)
+        assert not found[1]
+        assert not wanted[1]
+    assert told(reaching, x[:0], 1.0)[0].places.numel() == 0

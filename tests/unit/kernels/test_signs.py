@@ -2,11 +2,12 @@
 
 import itertools
 import math
+from typing import NamedTuple
 
 import pytest
 import torch
 from coded import LARGEST, SIZES, inputs
-from samples import DTYPES, draw, same
+from samples import DTYPES, draw, finite, same, told
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.extension import TWIN
@@ -15,7 +16,6 @@ from gradwire.kernels.native import use
 from gradwire.kernels.torch import add_signs as add_signs_twin
 from gradwire.kernels.torch import largest as largest_twin
 from gradwire.kernels.torch import pack_signs as pack_signs_twin
-from gradwire.kernels.values import SignSums
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 MANY = [*SIZES, 63, 64, 65, 4095, 4096, 4097, 8256]
@@ -28,9 +28,16 @@ def accumulate_signs_twin(out: torch.Tensor, payloads: list[Pair], divisor: floa
         accumulate_signs(out, payloads, divisor)
 
 
-def packed(x: torch.Tensor, fill: int = 0xFF) -> tuple[torch.Tensor, SignSums]:
+class Packed(NamedTuple):
+    bits: torch.Tensor
+    values: torch.Tensor
+    finite: bool
+
+
+def packed(x: torch.Tensor, count: int = 2, fill: int = 0xFF) -> Packed:
     bits = torch.full((sign_bytes(x.numel()) + 1,), fill, dtype=torch.uint8)[1:]
-    return bits, pack_signs(x, bits)
+    values = torch.full((count,), NAN)
+    return Packed(bits, values, finite(pack_signs, x, bits, values))
 
 
 def payload(n: int, seed: int, count: int) -> Pair:
@@ -41,13 +48,13 @@ def payload(n: int, seed: int, count: int) -> Pair:
 
 def check_pack(x: torch.Tensor, what: str) -> None:
     wanted_bits = torch.empty(sign_bytes(x.numel()), dtype=torch.uint8)
-    wanted = pack_signs_twin(x, wanted_bits)
-    for fill in (0x00, 0xFF):
-        bits, sums = packed(x, fill)
-        assert sums.finite == wanted.finite, what
-        if sums.finite:
-            assert sums == wanted, what
-            assert torch.equal(bits, wanted_bits), what
+    for count, fill in ((0, 0x00), (1, 0xFF), (2, 0x00)):
+        wanted = torch.full((count,), NAN)
+        good = finite(pack_signs_twin, x, wanted_bits, wanted)
+        found = packed(x, count, fill)
+        assert found.finite == good, what
+        assert same(found.values, wanted), what
+        assert not good or torch.equal(found.bits, wanted_bits), what
 
 
 @pytest.mark.parametrize("n", MANY)
@@ -73,23 +80,29 @@ def test_a_large_input_as_twin() -> None:
 
 def test_signs_by_hand() -> None:
     x = torch.tensor([-1.0, 2.0, -0.0, 0.0, -4.0, 8.0, 16.0, -32.0, -(2.0**-149), 64.0])
-    bits, sums = packed(x)
-    assert bits.tolist() == [0b1001_0001, 0b01]  # both zeros count as positive
-    assert sums == (-37.0, 90.0, 4, True)
-    assert packed(torch.empty(0))[1] == (0.0, 0.0, 0, True)
+    found = packed(x)
+    assert found.bits.tolist() == [0b1001_0001, 0b01]  # both zeros count as positive
+    assert found.values.tolist() == [-37.0 / 4, 90.0 / 6]
+    assert packed(x, 1).values.tolist() == [pytest.approx(127.0 / 10)]
+    assert packed(x, 0).finite
+    for count in (0, 1, 2):
+        empty = packed(torch.empty(0), count)
+        assert empty.values.tolist() == [0.0] * count
+        assert empty.finite
     assert largest(torch.tensor([1.0, -3.0, 2.0]), squares=True) == (3.0, 14.0)
     assert largest(torch.empty(0), squares=True) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", [1, 100, 4097, 100_003])
-def test_sums_are_near_the_exact_ones(n: int, dtype: torch.dtype) -> None:
+def test_means_are_near_the_exact_ones(n: int, dtype: torch.dtype) -> None:
     x = draw("laplace", n, n, dtype)
-    exact, sums = x.double(), packed(x)[1]
-    total = float(exact.abs().sum())
-    assert sums.below == pytest.approx(float(exact.clamp(max=0).sum()), abs=1e-6 * total)
-    assert sums.above == pytest.approx(float(exact.clamp(min=0).sum()), abs=1e-6 * total)
-    assert sums.count_below == int((x < 0).sum())
+    exact, (low, high) = x.double(), packed(x).values.tolist()
+    mean, below = float(exact.abs().mean()), int((x < 0).sum())
+    sums = float(exact.clamp(max=0).sum()), float(exact.clamp(min=0).sum())
+    assert packed(x, 1).values.tolist() == [pytest.approx(mean, rel=1e-6)]
+    assert low == pytest.approx(sums[0] / max(below, 1), rel=1e-5)
+    assert high == pytest.approx(sums[1] / max(n - below, 1), rel=1e-5)
     most, squares = largest(x, squares=True)
     assert most == float(exact.abs().max())
     assert squares == pytest.approx(float(exact.square().sum()), rel=1e-6)
@@ -101,18 +114,19 @@ def test_sums_are_near_the_exact_ones(n: int, dtype: torch.dtype) -> None:
 def test_inf_and_nan_are_told_wherever_they_are(value: float, dtype: torch.dtype, n: int) -> None:
     for place in {0, n // 2, n - 1}:
         x = torch.randn(n).to(dtype)
-        assert packed(x)[1].finite
+        assert packed(x).finite
         assert math.isfinite(largest(x)[0])
         x[place] = value
-        assert not packed(x)[1].finite
+        assert not packed(x).finite
         assert not math.isfinite(largest(x)[0])
 
 
 def test_sums_beyond_fp32_count_as_not_finite() -> None:
     x = torch.full((200,), LARGEST)
-    assert packed(x[:1])[1].finite
-    assert not packed(x)[1].finite
-    assert not packed(-x)[1].finite
+    assert packed(x[:1]).finite
+    assert not packed(x).finite
+    assert not packed(-x).finite
+    assert packed(-x).values.tolist() == [0.0, 0.0]
     assert largest(x) == (LARGEST, 0.0)
 
 
@@ -181,7 +195,11 @@ def test_values_that_are_not_finite_are_refused(value: float) -> None:
 def test_wrong_buffers_are_refused() -> None:
     x, bits = torch.ones(20), torch.zeros(3, dtype=torch.uint8)
     with pytest.raises(KernelError, match=r"bits must have shape \(3,\)"):
-        pack_signs(x, bits[1:])
+        told(pack_signs, x, bits[1:], torch.ones(1))
+    with pytest.raises(KernelError, match=r"values must have shape \(2,\)"):
+        told(pack_signs, x, bits, torch.ones(3))
+    with pytest.raises(KernelError, match=r"status must be torch\.int64"):
+        pack_signs(x, bits, torch.ones(1), torch.zeros(1))
     with pytest.raises(KernelError, match=r"values must have shape \(2,\)"):
         accumulate_signs(x, [(bits, torch.ones(3))], 1.0)
     with pytest.raises(KernelError, match=r"values must be torch\.float32"):

@@ -5,7 +5,7 @@ import torch
 from coded import FORMATS, NOISE, buffers
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DISTRIBUTIONS, DTYPES, bits, draw
+from samples import DISTRIBUTIONS, DTYPES, bits, draw, finite, told
 
 from gradwire.errors import KernelError
 from gradwire.kernels import (
@@ -47,19 +47,19 @@ class Held:
         self.journal = Journal()
 
     def fused(self, g: torch.Tensor, journal: bool = True, **how: object) -> bool:
-        return update_codes(
-            self.form, g, self.velocity, self.residual, self.codes, self.scales, NOISE,
-            momentum=self.momentum, journal=self.journal if journal else None, **how,
+        return finite(
+            update_codes, self.form, g, self.velocity, self.residual, self.codes, self.scales,
+            NOISE, momentum=self.momentum, journal=self.journal if journal else None, **how,
         )  # fmt: skip
 
     def one_by_one(self, g: torch.Tensor, journal: bool = True, **how: object) -> bool:
-        finite = advance(
-            g, self.velocity, self.residual, momentum=self.momentum,
+        good = finite(
+            advance, g, self.velocity, self.residual, momentum=self.momentum,
             journal=self.journal if journal else None, **how,
         )  # fmt: skip
-        encode_codes(self.form, self.residual, self.codes, self.scales, NOISE)
+        told(encode_codes, self.form, self.residual, self.codes, self.scales, noise=NOISE)
         add_codes(self.form, self.residual, self.codes, self.scales, -1.0)
-        return finite
+        return good
 
     def take_back(self, g: torch.Tensor, hint: float = 0.0, **how: object) -> None:
         add_codes(self.form, self.residual, self.codes, self.scales, 1.0)
@@ -197,11 +197,12 @@ def test_every_native_set_writes_the_same_bits() -> None:
         assert all(one == seen[0] for one in seen)
 
 
-def test_with_one_scale_in_all_it_must_not_crash() -> None:
-    """Nothing sets the scale of such a format, and no member asks for it."""
-    held, g = Held("ternary", 1281, None), draw("normal", 1281, 3)
-    held.scales.fill_(1.0)
+def test_with_one_scale_in_all_it_is_one_after_the_other() -> None:
+    """No member asks for it."""
+    (held, wanted), g = (Held("ternary", 1281, None) for _ in "ab"), draw("normal", 1281, 3)
     assert held.fused(g)
+    assert wanted.one_by_one(g)
+    assert all(map(same, held.everything(), wanted.everything()))
 
 
 def test_buffers_that_do_not_fit_are_refused() -> None:
@@ -216,7 +217,7 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
         }  # fmt: skip
         given |= change
         with pytest.raises(KernelError):
-            update_codes(
-                held.form, g, given["velocity"], given["residual"], given["codes"],
+            told(
+                update_codes, held.form, g, given["velocity"], given["residual"], given["codes"],
                 given["scales"], NOISE, momentum=0.9,
             )  # fmt: skip

@@ -4,7 +4,7 @@ Nothing is checked here: the faces have. What the operations are is said in `tab
 """
 
 from gradwire.kernels.cpu.adam import adam, adam_codes, undo_adam
-from gradwire.kernels.cpu.casts import add_cast, cast, is_finite
+from gradwire.kernels.cpu.casts import add_cast, cast, flag_non_finite, is_finite
 from gradwire.kernels.cpu.choices import exhaust_options, lower_bound, search_options, undominated
 from gradwire.kernels.cpu.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
@@ -19,6 +19,7 @@ from gradwire.kernels.cpu.schedule import record_step, simulate_step
 from gradwire.kernels.cpu.selection import fallbacks, reaching, topk
 from gradwire.kernels.cpu.signs import accumulate_signs, add_signs, largest, pack_signs
 from gradwire.kernels.cpu.sparse import accumulate, accumulate_dense, add, first_violation
+from gradwire.kernels.cpu.status import spoil_if
 from gradwire.kernels.cpu.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.cpu.update import invert, restore_topk, update_topk
 
@@ -44,6 +45,7 @@ __all__ = [
     "exhaust_options",
     "fallbacks",
     "first_violation",
+    "flag_non_finite",
     "flat_places",
     "gather_stripes",
     "hash_partition",
@@ -64,6 +66,7 @@ __all__ = [
     "search_options",
     "simulate_step",
     "split_stream",
+    "spoil_if",
     "strata",
     "sum_rows",
     "top_of_two",

@@ -2,15 +2,20 @@
 
 from torch import Tensor
 
+from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, goes_around, pointer
 
 
-def cast(source: Tensor, target: Tensor) -> bool:
+def cast(source: Tensor, target: Tensor, status: Tensor | None) -> None:
     source = source.contiguous()
     n, around = source.numel(), goes_around(target)
     from_, to = CODES[source.dtype], CODES[target.dtype]
-    return chosen.core.cast(chosen.number, from_, to, pointer(source), pointer(target), n, around)
+    addresses = pointer(source), pointer(target)
+    finite = chosen.core.cast(chosen.number, from_, to, *addresses, n, around)
+    if status is not None and not finite:
+        raise_unless(finite, status)
+        target.zero_()
 
 
 def add_cast(v: Tensor, source: Tensor, factor: float) -> None:
@@ -22,3 +27,7 @@ def add_cast(v: Tensor, source: Tensor, factor: float) -> None:
 def is_finite(x: Tensor) -> bool:
     x = x.contiguous()
     return chosen.core.is_finite(chosen.number, CODES[x.dtype], pointer(x), x.numel())
+
+
+def flag_non_finite(x: Tensor, status: Tensor) -> None:
+    raise_unless(is_finite(x), status)

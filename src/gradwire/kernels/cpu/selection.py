@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
+from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.memory import kept, scratch
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, pointer
-from gradwire.kernels.values import Reaching, Selected
+from gradwire.kernels.values import Reaching
 
 _SLACK = 128  # the extension may write so many beyond the last: csrc/kernels.hpp
 
@@ -15,15 +16,17 @@ def fallbacks() -> int:
     return chosen.core.fallbacks()
 
 
-def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, hint: float) -> Selected:
+def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: float) -> float:
     x = x.contiguous()
     n, type_, places = x.numel(), CODES[x.dtype], pointer(indices)
-    return Selected(
-        *chosen.core.topk(chosen.number, type_, pointer(x), n, k, places, pointer(values), hint)
+    hint, finite = chosen.core.topk(
+        chosen.number, type_, pointer(x), n, k, places, pointer(values), hint
     )
+    raise_unless(finite, status)
+    return hint
 
 
-def reaching(x: Tensor, least: float) -> Reaching:
+def reaching(x: Tensor, least: float, status: Tensor) -> Reaching:
     """Asks again where there are more than the thread's memory holds."""
     x = x.contiguous()
     n, type_ = x.numel(), CODES[x.dtype]
@@ -35,5 +38,6 @@ def reaching(x: Tensor, least: float) -> Reaching:
             chosen.number, type_, pointer(x), n, least, room, pointer(places), pointer(values)
         )
         if k <= room:
-            return Reaching(places[:k], values[:k], finite)
+            raise_unless(finite, status)
+            return Reaching(places[:k], values[:k])
         room = min(n, k + k // 4)  # the next step finds a few more or less

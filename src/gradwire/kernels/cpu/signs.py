@@ -2,21 +2,30 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, goes_around, pointer
-from gradwire.kernels.values import SILENCE, Noise, Payload, SignSums
+from gradwire.kernels.values import SILENCE, Noise, Payload
 
 
-def pack_signs(x: Tensor, bits: Tensor, noise: Noise | None) -> SignSums:
+def pack_signs(
+    x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None
+) -> None:
     x, dice = x.contiguous(), noise or SILENCE
-    return SignSums(
-        *chosen.core.pack_signs(
-            chosen.number, CODES[x.dtype], pointer(x), x.numel(), dice, noise is not None,
-            pointer(bits),
-        )
-    )  # fmt: skip
+    n = x.numel()
+    below, above, count, finite = chosen.core.pack_signs(
+        chosen.number, CODES[x.dtype], pointer(x), n, dice, noise is not None, pointer(bits)
+    )
+    raise_unless(finite, status)
+    if not finite:
+        values.zero_()
+    elif values.numel() == 1:
+        values.fill_((above - below) / max(n, 1))
+    elif values.numel() == 2:
+        values.copy_(torch.tensor([below / max(count, 1), above / max(n - count, 1)]))
 
 
 def accumulate_signs(out: Tensor, payloads: Sequence[Payload], divisor: float) -> None:

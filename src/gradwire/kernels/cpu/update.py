@@ -3,10 +3,10 @@
 from torch import Tensor
 
 from gradwire.kernels.cpu.journal import begun
+from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, pointer
-from gradwire.kernels.values import Selected
 
 _FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
 
@@ -20,18 +20,18 @@ def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, 
 
 def update_topk(
     gradient: Tensor, velocity: Tensor | None, residual: Tensor, k: int, indices: Tensor,
-    values: Tensor, velocities: Tensor | None, *, momentum: float | None, nesterov: bool,
-    mask: bool, scale: float, decay: float, hint: float, journal: Journal | None,
-) -> Selected:  # fmt: skip
+    values: Tensor, velocities: Tensor | None, status: Tensor, *, momentum: float | None,
+    nesterov: bool, mask: bool, scale: float, decay: float, hint: float, journal: Journal | None,
+) -> float:  # fmt: skip
     gradient = gradient.contiguous()
     mode, m = mode_of(momentum, nesterov, decay)
-    return Selected(
-        *chosen.core.update_topk(
-            chosen.number, CODES[gradient.dtype], pointer(gradient), pointer(velocity),
-            pointer(residual), gradient.numel(), mode, m, scale, mask, k, pointer(indices),
-            pointer(values), pointer(velocities), hint, begun(journal),
-        )
+    hint, finite = chosen.core.update_topk(
+        chosen.number, CODES[gradient.dtype], pointer(gradient), pointer(velocity),
+        pointer(residual), gradient.numel(), mode, m, scale, mask, k, pointer(indices),
+        pointer(values), pointer(velocities), hint, begun(journal),
     )  # fmt: skip
+    raise_unless(finite, status)
+    return hint
 
 
 def invert(

@@ -5,7 +5,7 @@ Nothing is checked here: the faces have. What the operations are is said in `tab
 """
 
 from gradwire.kernels.torch.adam import adam, adam_codes, undo_adam
-from gradwire.kernels.torch.casts import add_cast, cast, is_finite
+from gradwire.kernels.torch.casts import add_cast, cast, flag_non_finite, is_finite
 from gradwire.kernels.torch.choices import (
     exhaust_options,
     lower_bound,
@@ -25,6 +25,7 @@ from gradwire.kernels.torch.schedule import record_step, simulate_step
 from gradwire.kernels.torch.selection import fallbacks, reaching, topk
 from gradwire.kernels.torch.signs import accumulate_signs, add_signs, largest, pack_signs
 from gradwire.kernels.torch.sparse import accumulate, accumulate_dense, add, first_violation
+from gradwire.kernels.torch.status import spoil_if
 from gradwire.kernels.torch.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.torch.update import invert, restore_topk, update_topk
 
@@ -50,6 +51,7 @@ __all__ = [
     "exhaust_options",
     "fallbacks",
     "first_violation",
+    "flag_non_finite",
     "flat_places",
     "gather_stripes",
     "hash_partition",
@@ -70,6 +72,7 @@ __all__ = [
     "search_options",
     "simulate_step",
     "split_stream",
+    "spoil_if",
     "strata",
     "sum_rows",
     "top_of_two",

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from gradwire.kernels.formats import Format
 from gradwire.kernels.torch.codes import add_codes, encode_codes
+from gradwire.kernels.torch.status import raise_unless
 from gradwire.kernels.values import AdamStep, Moments, Noise
 
 
@@ -20,13 +21,13 @@ def moments_with(d: Tensor, moments: Moments, how: AdamStep) -> Moments:
     return m * how.beta1 + d * how.rest1, q * how.beta2 + d * d * how.rest2
 
 
-def adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep) -> bool:
+def adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep, status: Tensor) -> None:
     m, q = moments_with(g.detach().float() * how.scale, moments, how)
     waits = v + moved(m, q, how)
     good = waits.isfinite() & m.isfinite() & q.isfinite()
     for x, now in ((moments[0], m), (moments[1], q), (v, waits)):
         x.copy_(torch.where(good, now, x))
-    return bool(good.all())
+    raise_unless(good.all(), status)
 
 
 def undo_adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep) -> None:
@@ -44,10 +45,9 @@ def undo_adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep) -> None:
 
 def adam_codes(
     form: Format, g: Tensor, moments: Moments, v: Tensor, how: AdamStep,
-    codes: Tensor, scales: Tensor, noise: Noise,
-) -> bool:  # fmt: skip
+    codes: Tensor, scales: Tensor, noise: Noise, status: Tensor,
+) -> None:  # fmt: skip
     """One after the other."""
-    finite = adam(g, moments, v, how)
-    encode_codes(form, v, codes, scales, noise)
+    adam(g, moments, v, how, status)
+    encode_codes(form, v, codes, scales, status, noise)
     add_codes(form, v, codes, scales, -1.0)
-    return finite

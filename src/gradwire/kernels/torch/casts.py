@@ -2,10 +2,15 @@
 
 from torch import Tensor
 
+from gradwire.kernels.torch.status import raise_unless
 
-def cast(source: Tensor, target: Tensor) -> bool:
+
+def cast(source: Tensor, target: Tensor, status: Tensor | None = None) -> None:
     target.copy_(source.detach().to(target.dtype))
-    return is_finite(target)
+    if status is not None:
+        finite = target.isfinite().all()
+        raise_unless(finite, status)
+        target.masked_fill_(~finite, 0.0)
 
 
 def add_cast(v: Tensor, source: Tensor, factor: float) -> None:
@@ -14,3 +19,7 @@ def add_cast(v: Tensor, source: Tensor, factor: float) -> None:
 
 def is_finite(x: Tensor) -> bool:
     return bool(x.isfinite().all())
+
+
+def flag_non_finite(x: Tensor, status: Tensor) -> None:
+    raise_unless(x.isfinite().all(), status)

@@ -10,27 +10,29 @@ from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.torch.formats import decode_rows, encode_rows, means_of
 from gradwire.kernels.torch.noise import random_bits
+from gradwire.kernels.torch.signs import lane_sum
+from gradwire.kernels.torch.status import raise_unless
 from gradwire.kernels.torch.update import update_topk
 from gradwire.kernels.values import SILENCE, Noise, Payload
 
 
 def encode_codes(
-    form: Format, x: Tensor, codes: Tensor, scales: Tensor,
-    noise: Noise = SILENCE, largest: float = 0.0,
-) -> bool:  # fmt: skip
+    form: Format, x: Tensor, codes: Tensor, scales: Tensor, status: Tensor,
+    noise: Noise = SILENCE, clip: float | None = None,
+) -> None:  # fmt: skip
     """Block by block."""
     x = x.detach().float()
-    if not form.one_scale and not bool(x.isfinite().all()):
-        return False
+    raise_unless(x.isfinite().all(), status)
+    x = torch.nan_to_num(x, 0.0, 0.0, 0.0)  # no level stands for anything else
+    if form.one_scale and x.numel():
+        scales.copy_(_one_scale(x, clip))
     random = random_bits(noise, x.numel(), device=x.device)
     byte = scale = 0
     for rows, dice in zip(_blocks(form, x), _blocks(form, random)):
         top = means_of(rows) if form.mean else rows.abs().amax(1, keepdim=True)
-        if not form.one_scale and not bool(top.isfinite().all()):
-            return False
+        raise_unless(top.isfinite().all(), status)
         if form.one_scale:
-            given = torch.tensor(largest, dtype=torch.float64, device=x.device)
-            top = given.float().expand_as(top)
+            top = scales.expand_as(top)
         scaled = top >= LEAST_SCALED
         steps = torch.full_like(top, form.steps)
         inverse = torch.where(scaled, top if form.mean else steps * form.one / top, 0.0)
@@ -42,24 +44,32 @@ def encode_codes(
             here = torch.where(scaled, step.clamp(max=form.most_scale), 0.0)
             scales[scale : scale + len(rows)] = here.flatten()
             scale += len(rows)
-    return True
+
+
+def _one_scale(x: Tensor, clip: float | None) -> Tensor:
+    """The largest magnitude, cut to so many root mean squares, if these are in fp32's range."""
+    most = x.abs().max()
+    if clip is None:
+        return most
+    squares = lane_sum(x * x)
+    cut = torch.minimum(most.double(), clip * (squares / x.numel()).sqrt()).float()
+    return torch.where((squares > 0.0) & squares.isfinite(), cut, most)
 
 
 def update_codes(
     form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor, codes: Tensor,
-    scales: Tensor, noise: Noise, *, momentum: float | None, nesterov: bool, scale: float,
-    decay: float, hint: float, journal: Journal | None,
-) -> bool:  # fmt: skip
+    scales: Tensor, noise: Noise, status: Tensor, *, momentum: float | None, nesterov: bool,
+    scale: float, decay: float, hint: float, journal: Journal | None,
+) -> None:  # fmt: skip
     """One after the other."""
     places, nothing = residual.new_empty(0, dtype=torch.int32), residual.new_empty(0)
-    finite = update_topk(
+    update_topk(
         gradient, velocity, residual, 0, places, nothing, None if velocity is None else nothing,
-        momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay, hint=hint,
-        journal=journal,
-    ).finite  # fmt: skip
-    encode_codes(form, residual, codes, scales, noise)
+        status, momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay,
+        hint=hint, journal=journal,
+    )  # fmt: skip
+    encode_codes(form, residual, codes, scales, status, noise)
     add_codes(form, residual, codes, scales, -1.0)
-    return finite
 
 
 def decode_codes(

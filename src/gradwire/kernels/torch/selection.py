@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from gradwire.kernels.values import Reaching, Selected
+from gradwire.kernels.torch.status import raise_unless
+from gradwire.kernels.values import Reaching
 
 
 def fallbacks() -> int:
@@ -11,20 +12,28 @@ def fallbacks() -> int:
     return 0
 
 
-def reaching(x: Tensor, least: float) -> Reaching:
+def reaching(x: Tensor, least: float, status: Tensor) -> Reaching:
     x = x.detach().float()
     finite = x.isfinite()
     places = ((x.abs() >= least) & finite).nonzero().flatten()
-    return Reaching(places.int(), x[places], bool(finite.all()))
+    raise_unless(finite.all(), status)
+    return Reaching(places.int(), x[places])
 
 
-def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, hint: float = 0.0) -> Selected:
-    """A stable sort. The hint is of no use to it and is given back."""
+def topk(
+    x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: float = 0.0
+) -> float:
+    """The hint is of no use and is given back."""
     x = x.detach().float()
-    finite = x.isfinite()
-    x = torch.where(finite, x, torch.zeros((), device=x.device))
+    raise_unless(x.isfinite().all(), status)
+    sort_out(x, k, indices, values)
+    return hint
+
+
+def sort_out(x: Tensor, k: int, indices: Tensor, values: Tensor) -> None:
+    """By a stable sort of x, fp32."""
+    x = torch.nan_to_num(x, 0.0, 0.0, 0.0)
     order = torch.sort(x.abs(), descending=True, stable=True).indices
     chosen = order[:k].sort().values
     indices.copy_(chosen)
     values.copy_(x[chosen])
-    return Selected(hint, bool(finite.all()))

@@ -9,13 +9,16 @@ from torch import Tensor
 from gradwire.kernels.divisors import quotient
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.torch.noise import random_bits
-from gradwire.kernels.values import Noise, Payload, SignSums
+from gradwire.kernels.torch.status import raise_unless
+from gradwire.kernels.values import Noise, Payload
 
 _LANES = 64
 _BLOCK = 4096
 
 
-def pack_signs(x: Tensor, bits: Tensor, noise: Noise | None = None) -> SignSums:
+def pack_signs(
+    x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None = None
+) -> None:
     x = x.detach().float()
     negative = x < 0
     if noise is not None:
@@ -25,11 +28,17 @@ def pack_signs(x: Tensor, bits: Tensor, noise: Noise | None = None) -> SignSums:
     below = lane_sum(torch.where(negative, x, zero))
     above = lane_sum(torch.where(negative, zero, x))
     bits.copy_(pack_bits(negative))
-    return SignSums(below, above, int(negative.sum()), above - below < math.inf)
+    finite = above - below < math.inf
+    raise_unless(finite, status)
+    count, n = negative.sum(), x.numel()
+    both = [below / count.clamp(min=1), above / (n - count).clamp(min=1)]
+    means = {0: [], 1: [(above - below) / max(n, 1)], 2: both}[values.numel()]
+    for i, mean in enumerate(means):
+        values[i] = torch.where(finite, mean, 0.0)
 
 
-def lane_sum(x: Tensor) -> float:
-    """The sum in the order that kernels/signs.py documents. x: (n,) fp32."""
+def lane_sum(x: Tensor) -> Tensor:
+    """The sum in the order that kernels/signs.py documents. x: (n,) fp32; the sum: () fp64."""
     padded = x.new_zeros(-(-x.numel() // _BLOCK) * _BLOCK)
     padded[: x.numel()] = x
     rows = padded.view(-1, _BLOCK // _LANES, _LANES)
@@ -39,18 +48,15 @@ def lane_sum(x: Tensor) -> float:
     while lanes.shape[1] > 1:
         half = lanes.shape[1] // 2
         lanes = lanes[:, :half] + lanes[:, half:]
-    total = 0.0
-    for block in lanes.flatten().tolist():
-        total += block
-    return total
+    blocks = torch.nn.functional.pad(lanes.flatten().double(), (1, 0))
+    return blocks.cumsum(0)[-1]  # on the CPU one after the other
 
 
 def decode_signs(bits: Tensor, values: Tensor, n: int) -> Tensor:
     """What the signs say: (n,) fp32."""
-    given = values.tolist()
-    low, high = (-1.0, 1.0) if not given else (-given[0], given[0]) if len(given) == 1 else given
-    negative = unpack_bits(bits, n)
-    return torch.where(negative, low, high).float()
+    given = values if values.numel() else values.new_ones(1)
+    low, high = given if given.numel() == 2 else (-given[0], given[0])
+    return torch.where(unpack_bits(bits, n), low, high)
 
 
 def accumulate_signs(out: Tensor, payloads: Sequence[Payload], divisor: float) -> None:
@@ -67,4 +73,4 @@ def add_signs(v: Tensor, bits: Tensor, values: Tensor, factor: float) -> None:
 def largest(x: Tensor, squares: bool = False) -> tuple[float, float]:
     x = x.detach().float()
     top = float(x.abs().max()) if x.numel() else 0.0
-    return top, lane_sum(x * x) if squares else 0.0
+    return top, float(lane_sum(x * x)) if squares else 0.0

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.torch.journal import keep_whole
-from gradwire.kernels.torch.selection import topk
-from gradwire.kernels.values import Selected
+from gradwire.kernels.torch.selection import sort_out
+from gradwire.kernels.torch.status import raise_unless
 
 _SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
 
@@ -19,6 +19,7 @@ def update_topk(
     indices: Tensor,
     values: Tensor,
     velocities: Tensor | None,
+    status: Tensor,
     *,
     momentum: float | None,
     nesterov: bool = False,
@@ -27,7 +28,7 @@ def update_topk(
     decay: float = 1.0,
     hint: float = 0.0,
     journal: Journal | None = None,
-) -> Selected:
+) -> float:
     """The journal keeps all or nothing."""
     d = gradient.detach().float() * scale
     if journal is not None:
@@ -37,7 +38,8 @@ def update_topk(
     residual.copy_(torch.where(good, v, residual))
     if u is not None and velocity is not None:
         velocity.copy_(torch.where(good, u, velocity))
-    topk(residual, k, indices, values)
+    raise_unless(good.all(), status)
+    sort_out(residual, k, indices, values)
     chosen = indices.long()
     kept = residual[chosen]
     residual[chosen] = torch.where(kept.isfinite(), torch.zeros_like(kept), kept)
@@ -45,8 +47,7 @@ def update_topk(
         velocities.copy_(velocity[chosen])
         if mask:
             velocity[chosen] = 0.0
-    least = max(float(values.abs().min()), _SMALLEST) if values.numel() else hint
-    return Selected(least, bool(good.all()))
+    return max(float(values.abs().min()), _SMALLEST) if values.numel() else hint
 
 
 def restore_topk(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from harness.calls import Same, Target, everything
 from harness.draws import Draw
@@ -23,3 +26,14 @@ def target(
         return draw
 
     return register
+
+
+def status() -> torch.Tensor:
+    """A word that is not raised."""
+    return torch.zeros(1, dtype=torch.int64)
+
+
+def unless_raised(given: dict[str, Any], none: object) -> object:
+    """All tensors that were written, unless they are worthless: then that they are."""
+    written = everything(given, None)
+    return given["status"] if given["status"].any() else written

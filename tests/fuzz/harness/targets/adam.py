@@ -7,7 +7,7 @@ import torch
 from gradwire.kernels import adam
 from gradwire.kernels.values import AdamStep
 from harness.draws import Draw
-from harness.targets._register import target
+from harness.targets._register import status, target, unless_raised
 from harness.targets.codes import FORMATS, _noise, _rooms
 
 
@@ -28,9 +28,9 @@ def _states(given: dict[str, object]) -> list[object]:
     return [*moments, given["v"]]
 
 
-@target(adam.adam, same=lambda given, finite: (finite, _states(given)))
+@target(adam.adam)
 def _adam(draw: Draw) -> dict[str, object]:
-    return _step(draw)
+    return {**_step(draw), "status": status()}
 
 
 @target(adam.undo_adam, same=lambda given, none: _states(given))
@@ -38,12 +38,10 @@ def _undo_adam(draw: Draw) -> dict[str, object]:
     return _step(draw)
 
 
-@target(
-    adam.adam_codes,
-    same=lambda given, finite: finite and [*_states(given), given["codes"], given["scales"]],
-)
+@target(adam.adam_codes, same=unless_raised)
 def _adam_codes(draw: Draw) -> dict[str, object]:
     form, step = draw.one(FORMATS), _step(draw)
     g = step["g"]
     assert isinstance(g, torch.Tensor)
-    return {"form": form, **step, **_rooms(draw, form, g.numel()), "noise": _noise(draw)}
+    own = {"noise": _noise(draw), "status": status()}
+    return {"form": form, **step, **_rooms(draw, form, g.numel()), **own}

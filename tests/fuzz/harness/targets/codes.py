@@ -7,7 +7,7 @@ import torch
 from gradwire.kernels import Journal, Noise, codes, formats, noise, signs
 from gradwire.kernels.formats import Format
 from harness.draws import Draw, Made
-from harness.targets._register import target
+from harness.targets._register import status, target, unless_raised
 from harness.targets.sums import _divisor, _factor
 
 FORMATS = (
@@ -26,15 +26,11 @@ def _rooms(draw: Draw, form: Format, n: int) -> dict[str, object]:
     return {"codes": draw.bytes(form.code_bytes(n)), "scales": scales}
 
 
-@target(codes.encode_codes, same=lambda given, finite: finite and list(given.values())[1:5])
+@target(codes.encode_codes, same=unless_raised)
 def _encode_codes(draw: Draw) -> dict[str, object]:
     form, n = draw.one(FORMATS), draw.size()
-    x = draw.floats(n)
-    if form.one_scale:
-        x = x.nan_to_num(1.0, 1.0, 1.0)
-    largest = float(x.float().abs().max()) if n and form.one_scale else 0.0
-    return {"form": form, "x": x, **_rooms(draw, form, n), "noise": _noise(draw),
-            "largest": largest}  # fmt: skip
+    return {"form": form, "x": draw.floats(n), **_rooms(draw, form, n), "status": status(),
+            "noise": _noise(draw), "clip": draw.one((None, 0.3, 2.5))}  # fmt: skip
 
 
 def recurrence(draw: Draw) -> dict[str, object]:
@@ -47,14 +43,14 @@ def recurrence(draw: Draw) -> dict[str, object]:
     }  # fmt: skip
 
 
-@target(codes.update_codes, same=lambda given, finite: finite and list(given.values())[1:6])
+@target(codes.update_codes, same=unless_raised)
 def _update_codes(draw: Draw) -> dict[str, object]:
     form, n, how = draw.one(FORMATS), draw.size(), recurrence(draw)
     velocity = None if how["momentum"] is None else draw.floats(n, torch.float32)
     return {
         "form": form, "gradient": draw.floats(n), "velocity": velocity,
         "residual": draw.floats(n, torch.float32), **_rooms(draw, form, n),
-        "noise": _noise(draw), **how,
+        "noise": _noise(draw), "status": status(), **how,
     }  # fmt: skip
 
 
@@ -79,11 +75,14 @@ def _values(draw: Draw) -> torch.Tensor:
     return draw.tame(draw.whole(0, 2))
 
 
-@target(signs.pack_signs, same=lambda given, sums: sums.finite and (given["bits"], sums))
+@target(signs.pack_signs, same=unless_raised)
 def _pack_signs(draw: Draw) -> dict[str, object]:
     x = draw.floats(draw.size())
     noise = None if draw.chance(0.5) else _noise(draw)
-    return {"x": x, "bits": draw.bytes(signs.sign_bytes(x.numel())), "noise": noise}
+    return {
+        "x": x, "bits": draw.bytes(signs.sign_bytes(x.numel())), "values": _values(draw),
+        "status": status(), "noise": noise,
+    }  # fmt: skip
 
 
 @target(signs.accumulate_signs)

@@ -9,24 +9,30 @@ from torch import Tensor
 
 from gradwire.kernels import Journal, selection, update
 from harness.draws import Draw
-from harness.targets._register import target
+from harness.targets._register import status, target
 from harness.targets.codes import recurrence
 
 
-@target(selection.topk, same=lambda given, found: (given["indices"], given["values"], found[1]),
-        weight=8)  # fmt: skip
+def _written(given: dict[str, Any], hint: float) -> object:
+    """The hint is another where the twin has none to tell."""
+    return [v for v in given.values() if isinstance(v, Tensor)]
+
+
+@target(selection.topk, same=_written, weight=8)
 def _topk(draw: Draw) -> dict[str, object]:
     n = draw.size()
     k = draw.part(n)
     return {
         "x": draw.floats(n), "k": k, "indices": torch.zeros(k, dtype=torch.int32),
-        "values": torch.zeros(k), "hint": draw.one((0.0, 0.0, 0.5, 2.0, 1e-30, 1e30)),
+        "values": torch.zeros(k), "status": status(),
+        "hint": draw.one((0.0, 0.0, 0.5, 2.0, 1e-30, 1e30)),
     }  # fmt: skip
 
 
 @target(selection.reaching)
 def _reaching(draw: Draw) -> dict[str, object]:
-    return {"x": draw.floats(draw.size()), "least": draw.one((1.0, 0.1, 2.5, 1e-40, 1e30))}
+    least = draw.one((1.0, 0.1, 2.5, 1e-40, 1e30))
+    return {"x": draw.floats(draw.size()), "least": least, "status": status()}
 
 
 @target(selection.fallbacks, weight=1, same=None)
@@ -42,13 +48,9 @@ def _state(draw: Draw) -> dict[str, object]:
         "gradient": draw.floats(n), "velocity": draw.floats(n, torch.float32) if given else None,
         "residual": draw.floats(n, torch.float32), "k": k,
         "indices": torch.zeros(k, dtype=torch.int32), "values": torch.zeros(k),
-        "velocities": torch.zeros(k) if given else None, "mask": draw.chance(0.5), **how,
+        "velocities": torch.zeros(k) if given else None, "status": status(),
+        "mask": draw.chance(0.5), **how,
     }  # fmt: skip
-
-
-def _written(given: dict[str, Any], found: Any) -> object:
-    """The hint is another where the twin has none to tell."""
-    return found[1], [v for v in given.values() if isinstance(v, Tensor)]
 
 
 @target(update.update_topk, same=_written, weight=8)
@@ -70,7 +72,7 @@ def _advance(draw: Draw) -> dict[str, object]:
 def _undo(draw: Draw) -> dict[str, object]:
     own = _state(draw)
     n, k = own["residual"].numel(), own.pop("k")  # type: ignore[attr-defined]
-    del own["hint"]
+    del own["hint"], own["status"]
     own["journal"] = None
     own["indices"] = draw.places(int(k), n)  # type: ignore[call-overload]
     return own
@@ -99,7 +101,7 @@ def there_and_back(undone: dict[str, Any], **given: Any) -> int:
     own = {**given, "journal": journal}
     update.update_topk(**own)
     elements = journal.elements
-    own = {name: value for name, value in own.items() if name not in ("k", "hint")}
+    own = {name: value for name, value in own.items() if name not in ("k", "hint", "status")}
     update.undo_topk(**{**own, **undone})
     return elements
 

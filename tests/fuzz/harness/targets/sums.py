@@ -19,22 +19,33 @@ from gradwire.kernels import (
     shapes,
     sparse,
 )
+from gradwire.kernels import status as words
 from harness.draws import FLOATS, Draw
-from harness.targets._register import target
+from harness.targets._register import status, target
 
 DOMAINS = (2**31 - 1, 2**31 - 16, 2**20, 2**24 + 5)
 
 
 @target(casts.cast)
 def _cast(draw: Draw) -> dict[str, object]:
-    x = draw.floats(draw.size())
-    return {"source": x, "target": torch.empty(x.numel(), dtype=draw.one(FLOATS))}
+    x, told = draw.floats(draw.size()), draw.one((None, status()))
+    return {"source": x, "target": torch.empty(x.numel(), dtype=draw.one(FLOATS)), "status": told}
 
 
 @target(casts.add_cast)
 def _add_cast(draw: Draw) -> dict[str, object]:
     x = draw.floats(draw.size())
     return {"v": draw.floats(x.numel(), torch.float32), "source": x, "factor": _factor(draw)}
+
+
+@target(words.flag_non_finite)
+def _flag_non_finite(draw: Draw) -> dict[str, object]:
+    return {"x": draw.floats(draw.size()), "status": status()}
+
+
+@target(words.spoil_if)
+def _spoil_if(draw: Draw) -> dict[str, object]:
+    return {"status": status() + draw.one((0, 1, 3)), "x": draw.floats(draw.size())}
 
 
 @target(casts.is_finite)

@@ -1,0 +1,230 @@
+"""Nothing above the kernels asks a device for a value while a bucket is compressed.
+
+On a GPU each such question stops the host until all that was asked before is done. Here the room
+works outside of the watch: what is proven is the protocol, the encoders, the context and the
+headers, whatever the kernels of a device do.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ClassVar
+
+import instances
+import pytest
+import torch
+from inputs import normal
+from instances import strategies
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradwire import Strategy
+from gradwire.buckets import Bucket, Parameter
+from gradwire.collectives import AllGatherSum
+from gradwire.compressors import Identity
+from gradwire.feedback._measured import Measured
+from gradwire.kernels import formats, is_finite, rooms
+from gradwire.kernels.formats import Format
+from gradwire.local import NOISE
+from gradwire.runtime.hierarchy import make_context
+from gradwire.strategy import Key, Sections, StepInfo
+
+READS = {
+    "item", "tolist", "numpy", "cpu", "nonzero", "argwhere", "is_nonzero", "equal", "allclose",
+    "unique", "bincount", "masked_select", "__bool__", "__int__", "__float__", "__index__",
+    "__contains__", "__array__", "__complex__", "__format__", "__repr__",
+}  # fmt: skip
+"""Functions of torch that give the host a value, or a size that depends on values."""
+READING = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", "masked_select",
+           "bincount", "unique_dim", "unique_consecutive"}  # fmt: skip
+"""The same as operations, for what is called from within torch."""
+HINT = "where to begin the next selection: a number that a room gives back"
+OWN = "one's own payload is decoded by what checks those of others"
+NUMBER = "a number of the state, which the kernel takes as such"
+MAY_READ = {
+    "compressors/topk.py encode: topk": HINT,
+    "compressors/topk.py encode: update_topk": HINT,
+    "runtime/encoder.py _advance: update_topk": HINT,
+    "compressors/_entries.py write: first_violation": OWN,
+    "compressors/_entries.py places: decode_indices": OWN,
+    "compressors/topk.py write: first_violation": OWN,
+    "compressors/topk.py add: first_violation": OWN,
+    "compressors/topk.py accumulate: decode_indices": OWN,
+    "compressors/topk.py accumulate: first_violation": OWN,
+    "compressors/randk.py add: first_violation": OWN,
+    "compressors/randk.py accumulate: first_violation": OWN,
+    "compressors/_codec.py accumulate: tolist": OWN,
+    "compressors/_signs.py accumulate: tolist": OWN,
+    "feedback/_adam_encoder.py step_of: __int__": NUMBER,
+    "feedback/_adam_encoder.py step_of: _local_scalar_dense": NUMBER,
+    "feedback/_measured.py noise_factor: __float__": NUMBER,
+    "feedback/_measured.py noise_factor: _local_scalar_dense": NUMBER,
+    "runtime/encoder.py _look: largest": "in every 64th step: what is large, for journals",
+    "collectives/powersgd.py <genexpr>: is_finite": "it has no message whose flags it could raise",
+}
+"""What is asked for, by whom, above the kernels: file, function, and what; and why."""
+SHOWN_BY = (
+    "topk(0.1)+ef | alltoall", "topk(0.1)+dgc | alltoall",
+    'topk(0.1, values="bf16")+ef | allgather',
+    "randk(0.1)+ef | allreduce", "randk(0.1)+dgc | allgather", "int8+dgc | allgather",
+    "sign(scaled=True)+dgc | allgather", "none+adam | allreduce", "powersgd(2)",
+)  # fmt: skip
+"""Strategies that need all of these."""
+
+
+ABOVE = re.compile(r".*/gradwire/(?!kernels/)")
+"""What is above the kernels, and no test."""
+
+
+class Watch:
+    """What is read on the host, where; off while a room works."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+        self.rests = 0
+
+    def note(self, what: str) -> None:
+        if not self.rests:
+            *_, who = (f for f in traceback.extract_stack() if ABOVE.search(f.filename))
+            self.found.add(f"{ABOVE.split(who.filename)[-1]} {who.name}: {what}")
+
+    @contextmanager
+    def rest(self) -> Iterator[None]:
+        self.rests += 1
+        yield
+        self.rests -= 1
+
+
+class Asks(TorchFunctionMode):
+    """A dispatch mode does not see all of them: on the CPU, tolist reads memory by itself."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(function, "__name__", "") in READS:
+            self.watch.note(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = function.overloadpacket.__name__
+        if name in READING or (name.startswith("index") and _by_mask(args)):
+            self.watch.note(name)
+        return function(*args, **(kwargs or {}))
+
+
+def _by_mask(args: tuple[Any, ...]) -> bool:
+    """Whether elements are chosen by a mask: how many is known on the device alone."""
+    places = [x for arg in args if isinstance(arg, list | tuple) for x in arg]
+    return any(isinstance(x, Tensor) and x.dtype in (torch.bool, torch.uint8) for x in places)
+
+
+class Outside:
+    """A room whose operations nobody watches."""
+
+    def __init__(self, room: Any, watch: Watch) -> None:
+        self._room, self._watch = room, watch
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        operation = getattr(self._room, name)
+
+        @wraps(operation)
+        def unwatched(*given: Any, **named: Any) -> Any:
+            with self._watch.rest():
+                result = operation(*given, **named)
+            if isinstance(result, int | float | tuple | list):
+                self._watch.note(name)
+            return result
+
+        return unwatched
+
+
+def reads(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """What is read up to the first move: of ordinary steps and of one that is spoiled."""
+    watch, constants = Watch(), [form.most_scale for form in FORMATS]
+    assert constants, "found once, before anything is watched"
+    monkeypatch.setitem(rooms.ROOMS, "cpu", Outside(rooms.ROOMS["cpu"], watch))
+    bucket = Bucket((Parameter("a", (12, 50)), Parameter("b", (70,))))
+    context = make_context(strategy, bucket, 1, 4, {})
+    monkeypatch.setattr(context, "streams", _are_counted)
+    for step in range(3):
+        given = [normal(n, 7 * step + n) for n in bucket.sizes]
+        if step == 2:
+            given[1][3] = torch.nan
+        context.begin(given, [x.clone() for x in given], StepInfo(step, 0.5 if step else 1.0))
+        rounds = strategy.collective.rounds(context)
+        with Asks(watch), Operations(watch):
+            next(rounds)
+        rounds.close()
+        if isinstance(strategy.feedback, Measured):
+            for state in context._states:
+                state[NOISE] = torch.tensor([1.0, 1.0, 1.5])
+        for encoder in context._at_work:
+            encoder.release()
+    return watch.found
+
+
+def _are_counted() -> None:
+    pytest.skip("sparse streams have sizes, which the host knows")
+
+
+FORMATS = [form for form in vars(formats).values() if isinstance(form, Format)]
+FIXED = [s for s in strategies() if all(s.compressor.claims(n).fixed for n in (1, 100))]
+
+
+@pytest.mark.parametrize("strategy", FIXED, ids=instances.ids)
+def test_nothing_is_read_while_a_bucket_is_compressed(
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = reads(strategy, monkeypatch)
+    assert not found - set(MAY_READ)
+
+
+def test_what_may_be_read_still_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is mended must leave the list."""
+    found = set[str]()
+    for text in SHOWN_BY:
+        with monkeypatch.context() as patched:
+            found |= reads(Strategy.parse(text), patched)
+    assert found == set(MAY_READ)
+
+
+@dataclass(frozen=True)
+class Asking(Identity):
+    """Wrong on purpose."""
+
+    how: str = ""
+    name: ClassVar[str] = "asking"
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x, sections, key, status)
+        ask: dict[str, Callable[[], object]] = {
+            "bool": lambda: bool(status), "item": status.item, "tolist": status.tolist,
+            "if": lambda: 1 if status != 0 else 0, "float": lambda: float(x[0]),
+            "nonzero": x.nonzero, "mask": lambda: x[x > 0], "is_finite": lambda: is_finite(x),
+        }  # fmt: skip
+        ask[self.how]()
+
+
+@pytest.mark.parametrize(
+    "how", ["bool", "item", "tolist", "if", "float", "nonzero", "mask", "is_finite"]
+)
+def test_an_encoder_that_asks_is_caught(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reads(Strategy(Asking(how), AllGatherSum()), monkeypatch) - set(MAY_READ)

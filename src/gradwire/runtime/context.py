@@ -79,7 +79,8 @@ class BucketContext(Context):
         self.streams: BucketStreams = BucketStreams(
             bucket, world, digest(self.digest, seed), self._device,
             any(claim.listed for claim in claims), self._states,
-            self._is_well_compressed, self._own_entries, lambda: self._means, self._spoil, self._give_back_entries,
+            self._is_well_compressed, self._own_entries, lambda: self._means, self._spoil,
+            self._give_back_entries,
         )  # fmt: skip
         self._compressed = False
         self.memory: dict[str, Any] = {}

@@ -40,7 +40,7 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.groups import Machines
 from gradwire.lab import Cluster, bytes_sent, parse_rate
 from gradwire.report.table import Table
-from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.contexts import make_context
 from gradwire.runtime.process_groups import make_parts
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo

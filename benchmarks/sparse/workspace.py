@@ -103,7 +103,8 @@ def peak(preset: str, member: str) -> float:
             for context in contexts:
                 context.end(skipped=False)
             gc.collect()
-    untouched = sum(c._buffer.nbytes - int(c.length()) for c in contexts if "_buffer" in vars(c))
+    made = [c for c in contexts if "buffer" in vars(c.codec)]
+    untouched = sum(c.codec.buffer.nbytes - int(c.length) for c in made)
     return (alive.peak - untouched) / WORLD / (2 * union * BYTES)
 
 

@@ -151,9 +151,8 @@ class Context(ABC):
 
     ragged: the size of a message depends on the data. length: bytes of this step's, (1,) int64;
     of a ragged one once `message` was asked. is_exact: gradients themselves are sent, as they
-    are: nothing is remembered or left out. finite: False from where a rank's gradients turn out
-    not to be, on all ranks alike. memory: what a collective keeps about this bucket from step to
-    step; not saved, and empty after a restart or a regrouping, on all ranks alike.
+    are: nothing is remembered or left out. memory: what a collective keeps about this bucket from
+    step to step; not saved, and empty after a restart or a regrouping, on all ranks alike.
     """
 
     rank: int
@@ -162,10 +161,14 @@ class Context(ABC):
     step: int
     ragged: bool
     is_exact: bool
-    finite: bool
     length: Tensor
     memory: dict[str, Any]
     streams: Streams
+
+    @property
+    def finite(self) -> bool:
+        """False from where a rank's gradients turn out not to be, on all ranks alike."""
+        return True
 
     @abstractmethod
     def message(self) -> Tensor:

@@ -37,12 +37,11 @@ class Compressor(Member):
 
     @abstractmethod
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
-        """Write x into the sections; raise the status, (1,) int64 beside x, if x, or what they
-        say, is not finite. Of finite x they can be decoded even then."""
+        """Write x into the sections; raise status, (1,) int64, if x, or they, are not finite."""
 
     @abstractmethod
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
-        """Overwrite x with what the sections say. key: of `encode`, where ranks share dice."""
+        """Overwrite x with what sections of a finite x say. key: `encode`'s, if ranks share it."""
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         """v, fp32, plus factor times what the sections say, in place."""
@@ -145,8 +144,8 @@ class Collective(Member):
     needs: promises of `Claims`, or the sum is wrong. partner: its compressor, if only one.
     compresses: itself; its text is a strategy. own_feedback: it remembers what it did not send.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
-    takes_rows: COO gradients, and gives such. takes_float64: adds them as such. tasks: its path's.
-    selects, compresses_again: less arrives than was sent. sizes: of moves, as the names say.
+    across: carries machines' sums on. takes_rows: COO, and gives such. takes_float64: adds it so.
+    tasks: its path's. selects, compresses_again: less arrives than was sent. sizes: of its moves.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -155,6 +154,7 @@ class Collective(Member):
     compresses_again: ClassVar[bool] = False
     partner: ClassVar[str] = "none"
     per_node: int | None = None
+    across: Collective | None = None
     takes_rows: ClassVar[bool] = False
     sizes: ClassVar[Literal["known", "expected", "measured"]] = "known"
     takes_float64: ClassVar[bool] = False

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
-from gradwire.runtime.context import Memory
-from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.codec import Memory
+from gradwire.runtime.contexts import make_context
 from gradwire.runtime.lockstep import Rounds, drive
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace

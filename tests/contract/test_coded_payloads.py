@@ -149,7 +149,7 @@ def arrives(compressor: TopK, change: Callable[[Tensor], None]) -> tuple[str, Te
     contexts, _, messages = exchange(with_feedback(compressor))
     change(messages[BAD])
     room, said = torch.full((3 * N,), 7.0), ""
-    contexts[0].results = [room[N : 2 * N]]
+    contexts[0].codec.results = [room[N : 2 * N]]
     try:
         contexts[0].accumulate(messages)
     except PayloadError as error:

@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwire import Strategy, lockstep
 from gradwire.errors import PayloadError, StrategyError, UsageError
 from gradwire.groups import Machines
-from gradwire.runtime.hierarchy import HierarchicalContext
+from gradwire.runtime.hierarchy import BucketMachineSums
 from gradwire.runtime.lockstep import Rounds, drive
 from suites import first
 
@@ -72,8 +72,8 @@ class Flat:
         self.jobs = []
         for local in range(per_node):
             context: Any = run.contexts[0][local]
-            assert isinstance(context, HierarchicalContext)
-            self.bounds = [cut.bounds for cut in context.pieces]
+            assert isinstance(context._detour, BucketMachineSums)
+            self.bounds = [cut.bounds for cut in context._detour.pieces]
             shapes = {p.name: p.shape for p in context.kept.parameters}
             job = Several(f"{left} | {outer}", shapes, run.world // per_node)
             self.jobs.append((context, job))
@@ -83,7 +83,7 @@ class Flat:
         whole = {n: torch.zeros(shape).view(-1) for n, shape in SHAPES.items()}
         for local, (context, job) in enumerate(self.jobs):
             names = dict(zip(whole, job.shapes))
-            places = {n: cut.of_owner(local) for n, cut in zip(whole, context.pieces)}
+            places = {n: cut.of_owner(local) for n, cut in zip(whole, context._detour.pieces)}
             parts = []
             for begin in range(0, self.run.world, self.per_node):
                 means = {n: self.mean(gradients[begin : begin + self.per_node], n) for n in whole}
@@ -224,7 +224,7 @@ def test_what_was_not_sent_waits_with_the_owner_of_the_part(
             waiting = torch.zeros_like(total[n])
             for rank, memory in enumerate(run.memories):
                 context: Any = run.contexts[0][rank]
-                begin, end = context.pieces[p].of_owner(rank % per_node)
+                begin, end = context._detour.pieces[p].of_owner(rank % per_node)
                 waiting[begin:end] += per_node * memory[n]["residual"].double()
             torch.testing.assert_close(waiting + arrived[n], total[n], rtol=1e-5, atol=1e-4)
 
@@ -304,7 +304,7 @@ def test_a_skipped_step_gives_back(left: str, outer: str) -> None:
             machine = gradients[rank // 2 * 2 : rank // 2 * 2 + 2]
             for p, n in enumerate(SHAPES):
                 mean = torch.stack([mine[n].view(-1) for mine in machine]).mean(0)
-                part = mean[slice(*context.pieces[p].of_owner(rank % 2))]
+                part = mean[slice(*context._detour.pieces[p].of_owner(rank % 2))]
                 was = before[rank][n]
                 if "velocity" in was:
                     part = part + 0.9 * was["velocity"]
@@ -332,7 +332,7 @@ def test_a_part_that_overflows_alone_spoils_the_step_and_the_others_give_back() 
     x[0] = 70_000.0
     assert all_nan(run.step([{"x": x}] * 4))
     first: Any = run.contexts[0][0]
-    owner = next(r for r in (0, 1) if first.pieces[0].of_owner(r)[0] == 0)
+    owner = next(r for r in (0, 1) if first._detour.pieces[0].of_owner(r)[0] == 0)
     for rank, memory in enumerate(run.memories):
         kept, was = memory["x"]["residual"], before[rank]["x"]["residual"]
         assert torch.equal(kept, was + (0.0 if rank % 2 == owner else 1.0))

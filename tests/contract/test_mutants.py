@@ -344,7 +344,7 @@ class OverwritesTheGradient(Collective):
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         messages = yield AllGather(ctx.message())
-        ctx.gradients[0].zero_()  # type: ignore[attr-defined]
+        ctx.codec.gradients[0].zero_()  # type: ignore[attr-defined]
         ctx.accumulate(messages)
 
 

@@ -241,7 +241,7 @@ def test_ten_skipped_steps_of_huge_gradients_leave_the_state_as_it_was(text: str
                 generator.send(torch.stack(data))
             assert context.finite is not spoilt
             context.end(skipped=spoilt)
-            assert context._encoders[0].journal.elements == 0  # type: ignore[attr-defined]
+            assert context.codec._encoders[0].journal.elements == 0  # type: ignore[attr-defined]
 
     run(0, 1e4, True)  # before there is any state
     assert all(memory == {"p": {}} for memory in memories)

@@ -151,7 +151,7 @@ def test_a_flipped_bit_is_an_error_or_only_another_number(place: int, bit: int) 
     contexts, _, messages = exchange()
     messages[BAD, place] ^= 1 << bit
     room = torch.full((3 * N,), 7.0)
-    contexts[0].results = [room[N : 2 * N]]
+    contexts[0].codec.results = [room[N : 2 * N]]
     try:
         contexts[0].accumulate(messages)
     except PayloadError:

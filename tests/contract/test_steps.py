@@ -140,14 +140,14 @@ def waiting(run: Several) -> dict[str, Tensor]:
     """
     total = {n: torch.zeros(shape, dtype=torch.float64).view(-1) for n, shape in SHAPES.items()}
     plan: Any = run.contexts[0][0]
-    tasks = plan._plan.path.tasks
+    tasks = plan._detour._plan.path.tasks
     sites = [i for i, task in enumerate(tasks) if task.name == "compress"]
     for number, key in zip(sites, ("residual", "residual/1", "residual/2", "residual/3")):
         held = {n: torch.zeros_like(x) for n, x in total.items()}
         kept = {n: torch.zeros_like(x) for n, x in total.items()}
         for rank, memory in enumerate(run.memories):
             context: Any = run.contexts[0][rank]
-            having = context._plan.before(rank, number)
+            having = context._detour._plan.before(rank, number)
             if not having.is_active:
                 assert all(key not in memory[n] for n in SHAPES)
                 continue

@@ -18,8 +18,8 @@ from gradwire import Strategy
 from gradwire.buckets import Bucket
 from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR
 from gradwire.plan import Plan
-from gradwire.runtime.context import Memory
-from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.codec import Memory
+from gradwire.runtime.contexts import make_context
 from gradwire.runtime.lockstep import drive
 from gradwire.strategy import StepInfo
 from gradwire.trace import Trace

@@ -93,7 +93,7 @@ def test_the_bytes_of_a_message(golden: Golden) -> None:
         context = BucketContext(Strategy.parse(text), bucket, 1, 2, {})
         context.begin([a, b], [torch.empty(5), torch.empty(3)], StepInfo(step=258))
         raw = bytearray(context.message().tolist())
-        assert int.from_bytes(raw[16:24], "little") == context.digest
+        assert int.from_bytes(raw[16:24], "little") == context.codec.digest
         raw[16:24] = bytes(8)  # the digest has tests of its own
         lines += [text, *rows(bytes(raw)), ""]
     golden("messages.txt", "\n".join(lines))

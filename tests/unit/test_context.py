@@ -12,7 +12,8 @@ from torch import Tensor
 from gradwire import Strategy, lockstep
 from gradwire.buckets import Bucket, Parameter
 from gradwire.moves import AllGather
-from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.codec import Memory
+from gradwire.runtime.context import BucketContext
 from gradwire.strategy import StepInfo
 
 PARAMETERS = (Parameter("a", (4, 3)), Parameter("b", (0,)), Parameter("c", (7,)))
@@ -128,7 +129,7 @@ def test_gradients_may_be_the_results(text: str) -> None:
 
 def test_messages_follow_the_gradient_s_order_of_parameters() -> None:
     ranks, _ = run("none | allgather", [PARAMETERS], steps=1)
-    layout = ranks[0].contexts[0].layout
+    layout = ranks[0].contexts[0].codec.layout
     assert [(begin, end) for ((_, begin, end),) in layout.sections] == [
         (32, 80),
         (80, 80),
@@ -141,14 +142,14 @@ def test_the_digest_tells_buckets_apart() -> None:
     a, b, c = PARAMETERS
     texts = ["none | allgather", "fp16 | allgather", "topk(0.1) | allgather", "dgc(0.1)|allgather"]
     digests = {
-        BucketContext(Strategy.parse(text), Bucket(bucket), 0, world, {}).digest
+        BucketContext(Strategy.parse(text), Bucket(bucket), 0, world, {}).codec.digest
         for text in texts
         for bucket in ((a,), (c,), (a, b), (b, a))
         for world in (1, 2)
     }
     assert len(digests) == len(texts) * 4 * 2
     one, other = (
-        BucketContext(Strategy.parse(text), Bucket((a,)), rank, 2, {}).digest
+        BucketContext(Strategy.parse(text), Bucket((a,)), rank, 2, {}).codec.digest
         for rank, text in enumerate(["dgc(0.1) | allgather", "topk(0.1)+dgc | allgather"])
     )
     assert one == other, "rank and spelling do not matter"

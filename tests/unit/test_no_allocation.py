@@ -168,7 +168,7 @@ def test_state_has_the_buffers_that_are_stated(text: str, dtype: torch.dtype) ->
     contexts = contexts_of(f"{text} | allgather", dtype)
     run(contexts, gradients(text, dtype), steps=2)
     for context in contexts:
-        state: State = context._states[0]
+        state: State = context.codec.states[0]
         assert sorted(state) == sorted(STATE[text])
         of_gradient = "server_momentum" in text  # whose one buffer has the gradient's dtype
         for value in state.values():
@@ -182,7 +182,10 @@ def test_an_owner_keeps_its_share_of_a_buffer(collective: str) -> None:
     contexts = contexts_of(f"int8+ef | {collective}")
     run(contexts, gradients("", torch.float32), steps=2)
     owned = sum(
-        v.numel() for c in contexts for key, v in c._states[0].items() if key.startswith("owner")
+        v.numel()
+        for c in contexts
+        for key, v in c.codec.states[0].items()
+        if key.startswith("owner")
     )
     assert owned == (N if collective == "alltoall" else 0)
 
@@ -214,8 +217,8 @@ def test_topk_holds_what_its_docstring_says(values: str, memory_of: str) -> None
     run(contexts, gradients("", torch.float32), steps=3)
     k = N // 20
     for context in contexts:
-        state = held_bytes(dict(context._states[0]))
-        held = held_bytes([context._encoders, dict(context._states[0])]) - state
+        state = held_bytes(dict(context.codec.states[0]))
+        held = held_bytes([context.codec._encoders, dict(context.codec.states[0])]) - state
         each = 2 + (values != "fp32") + (memory_of == "+dgc")
         assert held <= 4 * k * each, f"{held / 4 / k} times k"
 
@@ -269,9 +272,9 @@ def test_quantizers_take_no_memory_beside_their_sections(text: str) -> None:
     assert in_a_new_thread(lambda: _nothing(run(contexts, given, steps=3))) == 0
     for context in contexts:
         context._inbox = None  # views of what the network brought
-        assert held_bytes(context._encoders) <= held_bytes(dict(context._states[0]))
-        own = held_bytes(context) - held_bytes(dict(context._states[0]))
-        assert own <= context.layout.bytes + SMALL_BYTES
+        assert held_bytes(context.codec._encoders) <= held_bytes(dict(context.codec.states[0]))
+        own = held_bytes(context) - held_bytes(dict(context.codec.states[0]))
+        assert own <= context.codec.layout.bytes + SMALL_BYTES
 
 
 def _nothing(_: object) -> None:

@@ -100,11 +100,12 @@ def _plain_loop(session: Any, gradients: dict[str, Any]) -> None:
 
     info, performer = StepInfo(session.step), session.conductor.performers[0]
     for context in session.ledger.contexts:
-        (encoder,), (state,), (sections,) = context._encoders, context._states, context._sections
-        (name,) = context._names
-        key, status = Key(0, 0, name), context._header.status
+        codec = context.codec
+        (encoder,), (state,), (sections,) = codec._encoders, codec.states, codec._sections
+        (name,) = context.bucket.names
+        key, status = Key(0, 0, name), codec.header.status
         encoder.encode(gradients[name], state, sections, info, key, status)
-        performer.perform(AllGather(context._buffer), "bench")
+        performer.perform(AllGather(codec.buffer), "bench")
         context.strategy.compressor.accumulate([sections], gradients[name], 1.0)
 
 

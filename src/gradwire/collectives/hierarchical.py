@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 from gradwire.errors import StrategyError
@@ -48,7 +47,7 @@ class Hierarchical(Collective):
                 f"a machine; got {self.per_node!r}. Use hierarchical(per_node=8), or leave it out."
             )
         try:
-            outer = self.across
+            outer: Collective = Collective.parse(self.outer)
         except StrategyError as error:
             raise StrategyError(f"hierarchical's outer is a collective's text: {error}") from error
         if outer.per_node is not None:
@@ -63,11 +62,7 @@ class Hierarchical(Collective):
         ):  # fmt: skip
             object.__setattr__(self, name, getattr(outer, name))
         object.__setattr__(self, "outer", str(outer))
-
-    @cached_property
-    def across(self) -> Collective:
-        """What crosses machines."""
-        return Collective.parse(self.outer)
+        object.__setattr__(self, "across", outer)
 
     def check(self, parts: Parts) -> None:
         feedback = parts.feedback

@@ -41,7 +41,7 @@ class SizedContext(Context):
     crowd: what is known of the gradients' zeros. machines: where ranks are, for who asks.
     """
 
-    finite, seed, step = True, 0, 0
+    seed, step = 0, 0
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, steps: list[Step],

@@ -17,8 +17,8 @@ from gradwire.errors import PlanError
 from gradwire.groups import Machines
 from gradwire.local import OF_COLLECTIVE, is_waiting
 from gradwire.plan import Plan
-from gradwire.runtime.context import Memory
-from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.codec import Memory
+from gradwire.runtime.contexts import make_context
 from gradwire.strategy import Feedback, State, Strategy
 
 
@@ -26,7 +26,7 @@ class Ledger:
     """Contexts and memory of one rank, for all buckets of a plan.
 
     lanes: how many buckets may be at work at once; those of one lane share their scratch memory.
-    options: of `BucketContext`.
+    options: of `Codec`.
     """
 
     def __init__(

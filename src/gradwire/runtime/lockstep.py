@@ -31,7 +31,7 @@ from gradwire.moves import (
     ReduceScatter,
 )
 from gradwire.runtime.context import BucketContext
-from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.contexts import make_context
 from gradwire.strategy import StepInfo, Strategy
 from gradwire.trace import Span, Trace
 

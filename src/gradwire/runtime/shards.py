@@ -18,6 +18,7 @@ from gradwire.layout.pieces import Pieces
 from gradwire.layout.shards import ShardLayout
 from gradwire.local import OWNERS_RESIDUAL
 from gradwire.moves import AllToAll
+from gradwire.runtime.codec import Outcome
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import (
     Header,
@@ -34,15 +35,18 @@ class Shards:
     """Buffers, layouts and the owner's memory of one bucket on one rank.
 
     pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does. means: what
-    owners compress by, if it is not the strategy's compressor.
+    owners compress by, if it is not the strategy's compressor. states: of each parameter, for
+    what owners remember; None: of nothing.
     """
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, device: torch.device,
         pieces: Sequence[Pieces] | None = None, means: Compressor | None = None,
+        states: Sequence[State] | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
         self._means_by = means or strategy.compressor
+        self._states: Sequence[State] = states or [{} for _ in bucket.names]
         plan = ShardLayout.of(strategy.compressor, bucket, world, pieces, self._means_by)
         self.pieces, self.layouts, sizes = plan.pieces, plan.layouts, plan.sizes
         self._answers = plan.answers
@@ -72,9 +76,12 @@ class Shards:
         """What encodes each parameter for its owners."""
         return [PieceByPiece(self.strategy.compressor, p.bounds) for p in self.pieces]
 
-    def begin(self, digest: int, step: int) -> Tensor:
-        """A new step. Returns the status of what is now encoded into the sections."""
-        self._encoded = 0
+    def begin(self) -> None:
+        """A new step."""
+        self._encoded, self.damage = 0, None
+
+    def open(self, digest: int, step: int) -> Tensor:
+        """Stamp the messages. Returns the status of what is now encoded into the sections."""
         self._header.write(digest, step)
         return self._header.status
 
@@ -83,12 +90,10 @@ class Shards:
         self._header.spread()
         return self._move
 
-    def reduce(
-        self, arrived: Tensor, states: Sequence[State], digest: int, info: StepInfo, seed: int
-    ) -> Tensor:
+    def reduce(self, arrived: Tensor, digest: int, info: StepInfo, seed: int) -> Tensor:
         """The owner's work, and the message for all."""
         finite = self.average(arrived, digest, info, seed)
-        return self.answer(finite, states, digest, info, seed)
+        return self.answer(finite, digest, info, seed)
 
     def average(self, arrived: Tensor, digest: int, info: StepInfo, seed: int) -> bool:
         """The sums of the owner's pieces, divided; False if some rank was not finite.
@@ -113,13 +118,11 @@ class Shards:
                 return False
         return True
 
-    def answer(
-        self, finite: bool, states: Sequence[State], digest: int, info: StepInfo, seed: int
-    ) -> Tensor:
+    def answer(self, finite: bool, digest: int, info: StepInfo, seed: int) -> Tensor:
         """The owner's means, compressed, if all is well: the message for all."""
         plain, header = StepInfo(info.step), self._my_header
         header.write(digest, info.step, finite, damaged=self.damage is not None)
-        work = zip(self.means, self._encoders, self._my_sections, states) if finite else ()
+        work = zip(self.means, self._encoders, self._my_sections, self._states) if finite else ()
         for p, (mean, encoder, sections, state) in enumerate(work):
             key = self._key_of_mean(p, self.rank, info, seed)
             encoder.encode(mean, state, sections, plain, key, header.status)
@@ -150,15 +153,17 @@ class Shards:
                     raise of_parameter(error, self.bucket.names[p], whence) from error
         return True
 
-    def undo(self, states: Sequence[State]) -> None:
+    def undo(self) -> None:
         """The owner's memory as it was before this step."""
-        work = zip(self._encoders[: self._encoded], self.means, states, self._my_sections)
+        work = zip(self._encoders[: self._encoded], self.means, self._states, self._my_sections)
         for encoder, mean, state, sections in work:
             encoder.undo(mean, state, sections, StepInfo())
         self._encoded = 0
 
-    def release(self) -> None:
-        """Forget what only undoing the step needs."""
+    def end(self, outcome: Outcome) -> None:
+        """After all buckets of the step."""
+        if outcome == "skipped":
+            self.undo()  # the owner's sums are in what is given back
         for encoder in self._encoders:
             encoder.release()
         self._encoded = 0

@@ -22,64 +22,17 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
-from gradwire.groups import Machines
 from gradwire.layout.stage_moves import Tensors, cuts
 from gradwire.layout.stages import Leaf, Region, StageLayout, in_order
 from gradwire.layout.walk import Walk
 from gradwire.local import LATER_RESIDUALS
 from gradwire.moves import Move
-from gradwire.runtime.context import BucketContext, Memory
+from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_headers, header_of, of_parameter
 from gradwire.runtime.pieces import PieceByPiece
 from gradwire.runtime.shards import remembers
-from gradwire.strategy import Encoder, Key, Recurrence, Sections, State, StepInfo, Strategy
-
-
-class StagedContext(BucketContext):
-    """The local work of one rank on one bucket whose collective is a path."""
-
-    def __init__(
-        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory,
-        machines: Machines | None = None, **options: Any,
-    ) -> None:  # fmt: skip
-        super().__init__(strategy, bucket, rank, world, memory, **options)
-        path = strategy.collective.tasks
-        assert path is not None, "asked of paths only"
-        self._plan = StageLayout(path, bucket, world, strategy.compressor, machines)
-        self._work: BucketStages | None = None
-        first = next((i for i, task in enumerate(path.tasks) if task.name == "compress"), 0)
-        region, names = self._plan.before(rank, first).region, self._plan.names(rank, first)
-        self.kept = Bucket(tuple(map(_part, bucket.parameters, region, names)))
-
-    def along_path(self) -> Generator[Move, Any, None]:
-        if self._work is None:
-            self._work = BucketStages(self, self._plan)
-        self._work.begin()
-        yield from self._work.rounds()
-
-    def end(self, skipped: bool) -> None:
-        if self._work is not None:
-            self._work.end(give_back=skipped and self.finite)
-        super().end(skipped)
-
-    def _spoil(self) -> None:
-        if self._work is not None:
-            self._work.undo()
-        super()._spoil()
-
-    def _leftover(self, i: int, n: int, state: State) -> Tensor | None:
-        """What waits at every site, of a mean; ranks that know the same all add their share."""
-        total = None
-        sites = (k for k, task in enumerate(self._plan.path.tasks) if task.name == "compress")
-        for number, key in zip(sites, ("residual", *LATER_RESIDUALS)):
-            if key in state:
-                total = total if total is not None else kernels.zeros(n, self._device)
-                begin, end = self._plan.before(self.rank, number).region[i]
-                share = self.world / self._plan.holders(self.rank, number)
-                own = state[key].reshape(end - begin).to(total.device)
-                total[begin:end].add_(own, alpha=share)
-        return total
+from gradwire.strategy import Encoder, Key, Recurrence, Sections, State, StepInfo
 
 
 class _Encoded(NamedTuple):
@@ -96,37 +49,47 @@ class _Encoded(NamedTuple):
 
 
 class BucketStages(Walk):
-    """The local work on one bucket of one rank, step after step."""
+    """The local work on one bucket of one rank, step after step.
 
-    def __init__(self, context: StagedContext, plan: StageLayout) -> None:
-        dtype: torch.dtype = getattr(torch, context.bucket.dtype)
-        super().__init__(plan, context.rank, dtype, context._device)
-        self._context = context
+    kept: what the rank has where it first compresses, which is what its states are of.
+    """
+
+    def __init__(self, codec: Codec, plan: StageLayout) -> None:
+        bucket, rank = codec.bucket, codec.rank
+        dtype: torch.dtype = getattr(torch, bucket.dtype)
+        super().__init__(plan, rank, dtype, codec.device)
+        self._codec = codec
         self._rooms = kernels.Scratch()
         self._encoders: dict[int, list[Encoder]] = {}
+        self._encoded: dict[int, list[_Encoded]] = {}  # by site
+        tasks = plan.path.tasks
+        first = next((i for i, task in enumerate(tasks) if task.name == "compress"), 0)
+        region, names = plan.before(rank, first).region, plan.names(rank, first)
+        self.kept = Bucket(tuple(map(_part, bucket.parameters, region, names)))
 
     def begin(self) -> None:
         """A new step."""
-        context, scale = self._context, self._context.info.clip_scale
-        self._encoded: dict[int, list[_Encoded]] = {}  # by site
-        self._messages = []
+        self._encoded, self._messages, self._numbers = {}, [], []
         self._damage: PayloadError | None = None
+
+    def rounds(self) -> Generator[Move, Any, None]:
+        codec, scale = self._codec, self._codec.info.clip_scale
         # What is compressed at once is clipped there, in the same pass.
         self._is_clipped = scale == 1.0 or not self._tasks[0].is_local
-        given: Tensors = list(context.gradients)
+        given: Tensors = list(codec.gradients)
         clip = scale != 1.0 and self._is_clipped
         self._numbers = [x.float() * scale for x in given] if clip else given
-        context._snapshot()
+        codec.snapshot()
+        yield from super().rounds()
 
     def _finish(self) -> None:
-        context = self._context
         if self._damage is not None:
             raise self._damage
         # Results may lie where gradients do, which undoing reads: nothing is written before.
         if not self._numbers or not all(map(kernels.is_finite, self._numbers)):
-            context._spoil()
+            self._codec.spoil()
             return
-        for mean, x in zip(context._means, self._numbers):
+        for mean, x in zip(self._codec.means, self._numbers):
             if mean is not x:
                 mean.copy_(x)
 
@@ -134,15 +97,28 @@ class BucketStages(Walk):
         """What this step's compressions remember, as it was before."""
         self._undo_from(0)
 
-    def end(self, give_back: bool) -> None:
-        """After all buckets of the step. give_back: it is skipped, though this one was good."""
-        if give_back and self._context.strategy.feedback is not None:
+    def end(self, outcome: Outcome) -> None:
+        """After all buckets of the step."""
+        if outcome == "skipped" and self._codec.strategy.feedback is not None:
             self._undo_from(1)  # what was sent again is in what is given back
             for encoder, _, state, sections, _ in self._encoded.get(0, ()):
                 encoder.give_back(state, sections)
         for encoded in (encoded for site in self._encoded.values() for encoded in site):
             encoded.encoder.release()
         self._encoded, self._numbers, self._messages = {}, [], []
+
+    def leftover(self, i: int, n: int, state: State) -> Tensor | None:
+        """What waits at every site, of a mean; ranks that know the same all add their share."""
+        total = None
+        sites = (k for k, task in enumerate(self._tasks) if task.name == "compress")
+        for number, key in zip(sites, ("residual", *LATER_RESIDUALS)):
+            if key in state:
+                total = total if total is not None else kernels.zeros(n, self._codec.device)
+                begin, end = self._plan.before(self._rank, number).region[i]
+                share = self._codec.world / self._plan.holders(self._rank, number)
+                own = state[key].reshape(end - begin).to(total.device)
+                total[begin:end].add_(own, alpha=share)
+        return total
 
     def _undo_from(self, first: int) -> None:
         for site in sorted(self._encoded, reverse=True):
@@ -163,7 +139,7 @@ class BucketStages(Walk):
         names, states = self._plan.names(rank, number), self._states(number)
         voice = self._plan.before(rank, number).voice
         mine = self._encoded[self._plan.site(number)] = []
-        header, step = Header(*messages), (self._context.digest, info.step)
+        header, step = Header(*messages), (self._codec.digest, info.step)
         header.write(*step)
         for p, encoder in enumerate(self._encoders_of(number, leaves)):
             sections = tuple(s for i in in_order(leaves, p) for s in views[i][p])
@@ -174,12 +150,12 @@ class BucketStages(Walk):
         if self._damage is not None:
             header.write(*step, damaged=True)
         header.spread()
-        self._messages = [[message.to(self._context._device)] for message in messages]
+        self._messages = [[message.to(self._codec.device)] for message in messages]
 
     def _encoders_of(self, number: int, leaves: tuple[Leaf, ...]) -> list[Encoder]:
         """Made once: where a rank compresses what never changes."""
         if number not in self._encoders:
-            strategy, site = self._context.strategy, self._plan.site(number)
+            strategy, site = self._codec.strategy, self._plan.site(number)
             region = self._plan.before(self._rank, number).region
             again = Recurrence(state=LATER_RESIDUALS[site - 1]) if remembers(strategy) else None
             made = []
@@ -194,12 +170,12 @@ class BucketStages(Walk):
         return self._encoders[number]
 
     def _states(self, number: int) -> list[State]:
-        kept = self._context._states
-        forget = self._context.strategy.feedback is None
+        kept = self._codec.states
+        forget = self._codec.strategy.feedback is None
         return [{} for _ in kept] if forget else kept
 
     def _info(self, number: int) -> StepInfo:
-        given = self._context.info
+        given = self._codec.info
         return (
             given
             if not self._is_clipped and self._plan.site(number) == 0
@@ -217,8 +193,8 @@ class BucketStages(Walk):
         if is_last and not all(good):
             return
         device = self._device(number)
-        in_place = is_last and device == self._context._device
-        self._numbers = list(self._context._means) if in_place else self._sums(number, region)
+        in_place = is_last and device == self._codec.device
+        self._numbers = list(self._codec.means) if in_place else self._sums(number, region)
         for leaf, here, fine in zip(had.leaves, self._messages, good):
             messages = [message.to(device) for message in here]
             parts = cuts(self._numbers, region, leaf.region)
@@ -230,7 +206,7 @@ class BucketStages(Walk):
         """Whether these are whole, and their ranks were finite."""
         headers = torch.stack([header_of(message) for message in messages])
         try:
-            return check_headers(headers, self._context.digest, self._context.info.step)
+            return check_headers(headers, self._codec.digest, self._codec.info.step)
         except PayloadError as error:
             return self._remember(error)
 
@@ -259,17 +235,17 @@ class BucketStages(Walk):
 
     def _accumulate(self, p: int, payloads: Sequence[Sections], part: Tensor, key: Key) -> None:
         try:
-            accumulate = self._context.strategy.compressor.accumulate
+            accumulate = self._codec.strategy.compressor.accumulate
             accumulate(payloads, part, len(payloads), key)
         except PayloadError as error:
-            raise of_parameter(error, self._context.bucket.names[p]) from error
+            raise of_parameter(error, self._codec.bucket.names[p]) from error
 
     def _key(self, name: str, voice: int = 0) -> Key:
-        return Key(self._context.seed, self._context.info.step, name, voice)
+        return Key(self._codec.seed, self._codec.info.step, name, voice)
 
     def _device(self, number: int) -> torch.device:
         """The device on which a task works."""
-        return torch.device("cpu") if self._tasks[number].at == "cpu" else self._context._device
+        return torch.device("cpu") if self._tasks[number].at == "cpu" else self._codec.device
 
     def _room(self, name: str, size: int, device: torch.device) -> Tensor:
         """Memory of this bucket alone, as it is needed until the step ends."""

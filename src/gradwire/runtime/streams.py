@@ -7,70 +7,71 @@ places, values   places, values         of each, as its compressor says them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, MutableMapping, Sequence
+from collections.abc import Generator, Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.buckets import Bucket
+from gradwire.buckets import digest
 from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, told_bytes
 from gradwire.local import State, Streams
 from gradwire.moves import AllGather, Move
+from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.streams import Ranges, Stream, whole
 from gradwire.streams.told import WORD, check_seals, check_within, seal
 
 
 class BucketStreams(Streams):
-    """The local work on one bucket of one rank, step after step.
+    """The local work on one bucket of one rank, step after step."""
 
-    plan: a number that all ranks must agree on. is_listed: places travel as int32. states: of
-    each parameter.
-    compress: writes the sections and says whether all was finite; own: a parameter's stream.
-    means: where averages are written. spoil: what happens if some rank was not finite.
-    give_back: entries of one parameter, to its memory.
-    """
-
-    def __init__(
-        self, bucket: Bucket, world: int, plan: int, device: torch.device,
-        is_listed: bool, states: Sequence[State], compress: Callable[[], bool],
-        own: Callable[[int], tuple[Tensor, Tensor]],
-        means: Callable[[], Sequence[Tensor]], spoil: Callable[[], None],
-        give_back: Callable[[int, Stream], None],
-    ) -> None:  # fmt: skip
-        self._bucket, self._world, self._digest = bucket, world, plan
-        self._device, self._is_listed = device, is_listed
-        self._compress, self._own, self._means = compress, own, means
-        self._spoil, self._lost = spoil, give_back
-        self.remembered: Remembered = Remembered(states, device)
+    def __init__(self, codec: Codec) -> None:
+        self._codec, bucket = codec, codec.bucket
+        self._digest = digest(codec.digest, codec.seed)
+        self._is_listed = any(claim.listed for claim in codec.claims)
+        self.remembered: Remembered = Remembered(codec.states, codec.device)
         self.size, self.parameters = bucket.elements, Ranges([*bucket.offsets, bucket.elements])
+        self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
 
-    def begin(self, step: int) -> None:
+    def begin(self) -> None:
         """A new step."""
         self.damage: PayloadError | None = None
-        self._step, self._finite = step, True
+        self._finite, self._given_back = True, []
         self.remembered.forget()
-        self.mean_dtype = next((mean.dtype for mean in self._means()), torch.float32)
+        self.mean_dtype = next((mean.dtype for mean in self._codec.means), torch.float32)
+
+    def undo(self) -> None:
+        """The step is spoiled: nothing was given back, and what was set is forgotten."""
+
+    def end(self, outcome: Outcome) -> None:
+        """After all buckets of the step."""
+        if outcome == "kept":
+            self.remembered.commit()
+        if outcome == "skipped":
+            for v, places, values in self._given_back:  # it is in what is given back next
+                kernels.add(v, places, values, 1.0)
 
     def entries(self) -> Stream:
         kernels.check_index_range(self.size)
-        self._finite = self._compress()
-        parts = [self._part(i) for i in range(len(self._bucket.sizes))] if self._finite else []
+        codec = self._codec
+        codec.compress()
+        self._finite = not kernels.is_raised(codec.header.status)  # counts are needed here, too
+        parts = [self._part(i) for i in range(len(codec.bucket.sizes))] if self._finite else []
         self.counts = [part.count for part in parts]
         if len(parts) == 1:
             return parts[0]
-        none = torch.empty(0, device=self._device)
-        offsets = zip(parts, self._bucket.offsets)
+        none = torch.empty(0, device=codec.device)
+        offsets = zip(parts, codec.bucket.offsets)
         places = [part.places + at for part, at in offsets] or [none.int()]
         values = [part.values for part in parts] or [none]
         return self._stream(torch.cat(places), torch.cat(values))
 
     def _part(self, i: int) -> Stream:
         """A copy: the compressor's own is overwritten by its next."""
-        places, values = self._own(i)
+        places, values = self._codec.entries(i)
         return self._stream(places.clone(), values.clone())
 
     def _stream(self, places: Tensor, values: Tensor) -> Stream:
@@ -79,20 +80,20 @@ class BucketStreams(Streams):
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True
     ) -> Generator[Move, Any, list[list[int]] | None]:
-        size = told_bytes(len(numbers))
-        message = torch.zeros(size, dtype=torch.uint8, device=self._device)
-        damaged = self.damage is not None
-        Header(message).write(self._digest, self._step, self._finite and finite, damaged)
+        codec, size = self._codec, told_bytes(len(numbers))
+        message = torch.zeros(size, dtype=torch.uint8, device=codec.device)
+        damaged, step = self.damage is not None, codec.info.step
+        Header(message).write(self._digest, step, self._finite and finite, damaged)
         message[HEADER_BYTES:-WORD].view(torch.int64).copy_(torch.tensor(numbers))
         seal(message)
         messages = yield AllGather(message)
         if self.damage is not None:
             raise self.damage
-        check_size(messages, self._world, size)
-        all_finite = check_headers(header_of(messages), self._digest, self._step)
+        check_size(messages, codec.world, size)
+        all_finite = check_headers(header_of(messages), self._digest, step)
         check_seals(messages)
         if not all_finite:
-            self._spoil()
+            codec.spoil()
             return None
         told: list[list[int]] = messages[:, HEADER_BYTES:-WORD].view(torch.int64).tolist()
         for number in (number for row in told for number in row):
@@ -100,18 +101,26 @@ class BucketStreams(Streams):
         return told
 
     def give_back(self, lost: Stream) -> None:
-        for i, part in enumerate(lost.split(self.parameters)):
+        feedback = self._codec.strategy.feedback
+        if feedback is None or not feedback.makes_good:
+            return
+        rule = feedback.recurrence()
+        name = rule.state if rule else "residual"
+        sign = -1.0 if rule and rule.sent == "joins" else 1.0  # where what is sent joins
+        for state, part in zip(self._codec.states, lost.split(self.parameters)):
             if part.count:
-                self._lost(i, part)
+                values = part.values.float()
+                kernels.add(state[name], part.places, values, sign)
+                self._given_back.append((state[name], part.places, values * -sign))
 
     def write(self, means: Sequence[Stream] | Tensor) -> None:
         if isinstance(means, Tensor):
-            parts = torch.split(whole(means, self.size), list(self._bucket.sizes))
-            for mean, part in zip(self._means(), parts):
+            parts = torch.split(whole(means, self.size), list(self._codec.bucket.sizes))
+            for mean, part in zip(self._codec.means, parts):
                 kernels.accumulate_dense(mean, [part], 1.0)
             return
         cut = [stream.split(self.parameters) for stream in means]
-        for i, mean in enumerate(self._means()):  # a sum of lists that share no place, in one pass
+        for i, mean in enumerate(self._codec.means):  # lists that share no place, in one pass
             own = [by_parameter[i] for by_parameter in cut]
             kernels.accumulate(mean, [s.places for s in own], [s.values for s in own], 1.0)
 

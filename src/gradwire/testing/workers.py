@@ -23,7 +23,7 @@ from gradwire.trace import Trace
 class Workers:
     """The ledgers of all ranks, in step.
 
-    options: of `BucketContext`, as seed and device.
+    options: of `Codec`, as seed and device.
     """
 
     def __init__(self, plan: Plan, world: int, **options: Any) -> None:

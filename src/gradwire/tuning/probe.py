@@ -24,8 +24,9 @@ from gradwire.groups import Machines
 from gradwire.moves import AllGather
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.profile import StrategyCost
-from gradwire.runtime.context import BucketContext, Memory
-from gradwire.runtime.hierarchy import make_context
+from gradwire.runtime.codec import Memory
+from gradwire.runtime.context import BucketContext
+from gradwire.runtime.contexts import make_context
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo, Strategy
 from gradwire.tuning.agree import of_ranks

@@ -1,0 +1,247 @@
+"""A bucket's gradients, compressed in one step and, if it comes to nothing, taken back.
+
+begin ──► compress ──► … ──► write ──► end
+     states updated      averages       skipped: what was sent is given back
+                     └─► spoil: some rank saw inf or NaN; results are NaN, states as they were
+
+Whoever encodes something beside, as owners do, takes part by a `Part`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.buckets import Bucket, digest
+from gradwire.errors import PayloadError
+from gradwire.layout.message import HEADER_BYTES, Layout
+from gradwire.local import Own
+from gradwire.member import padded
+from gradwire.runtime.encoder import make_encoder
+from gradwire.runtime.message import Header, of_parameter, used
+from gradwire.strategy import (
+    Compressor,
+    Encoder,
+    Feedback,
+    Key,
+    Sections,
+    State,
+    StepInfo,
+    Strategy,
+)
+
+Memory: TypeAlias = "dict[str, State]"
+"""State by parameter name, then by the feedback's names; survives regrouping and resume."""
+
+
+Outcome: TypeAlias = Literal["kept", "skipped", "spoiled"]
+"""Of a step, for one bucket: it counts; another bucket was not finite; this one was not."""
+
+
+class Part(Protocol):
+    """What remembers something of a step, or has encoders of its own."""
+
+    def begin(self) -> None:
+        """A new step."""
+
+    def undo(self) -> None:
+        """The step is spoiled: everything as it was before it."""
+
+    def end(self, outcome: Outcome) -> None:
+        """After all buckets of the step. Where it is skipped, what was sent is given back."""
+
+
+class Codec:
+    """The compression of one bucket on one rank, step after step.
+
+    The message's buffer is made once, when first needed. memory: shared by all buckets of a model.
+    exact_undo keeps a copy of the state during a step, so that undoing a non-finite step is exact
+    to the bit instead of to rounding. scratch: shared by the buckets of one lane.
+    """
+
+    def __init__(
+        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory, *,
+        device: torch.device | str = "cpu", seed: int = 0, exact_undo: bool = False,
+        scratch: kernels.Scratch | None = None,
+    ) -> None:  # fmt: skip
+        self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
+        self.seed, self._exact_undo = seed, exact_undo
+        self.claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
+        self.ragged = not all(claim.fixed for claim in self.claims)
+        self.layout = Layout.of(self.claims)
+        self.digest = digest(str(strategy.expand()), bucket.parameters, world)
+        self.states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
+        self.device, self.scratch = torch.device(device), scratch or kernels.Scratch()
+        self.parts: list[Part] = []
+        self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
+        self.finite, self._compressed = True, False
+        self._own: Sequence[Sections] = ()  # what this step's encoders wrote
+        self._snapshots: list[dict[str, Tensor]] = []
+        self._exact = kernels.Scratch()  # the bucket's own: needed until the step ends
+
+    @cached_property
+    def buffer(self) -> Tensor:
+        """The message, (layout.bytes,) uint8."""
+        return torch.zeros(self.layout.bytes, dtype=torch.uint8, device=self.device)
+
+    @cached_property
+    def header(self) -> Header:
+        """The message's."""
+        return Header(self.buffer)
+
+    @cached_property
+    def _sections(self) -> list[tuple[Tensor, ...]]:
+        return self.layout.views(self.buffer)
+
+    @cached_property
+    def _encoders(self) -> list[Encoder]:
+        return [make_encoder(one, self.strategy.feedback) for one in self.compressors]
+
+    @property
+    def _at_work(self) -> Sequence[Encoder]:
+        """The encoders that this step went through; none in others' turn, when it may not be
+        known yet of which pieces they are."""
+        return self._encoders if self._own else ()
+
+    def begin(
+        self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
+    ) -> None:
+        """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
+        self.gradients, self.results, self.info = gradients, results, info
+        self.finite, self._compressed, self._own = True, False, ()
+        for part in self.parts:
+            part.begin()
+
+    # -- compressing -------------------------------------------------------------------------
+
+    def compress(self) -> None:
+        """Into the buffer, once in a step, however often it is asked for; the header's flags tell
+        how it went."""
+        if self._compressed:
+            return
+        self._compressed = True
+        self.header.write(self.digest, self.info.step)
+        if self.ragged:
+            self._compress_ragged()
+        else:
+            self.encode(self._sections, self.header.status)
+
+    def _compress_ragged(self) -> None:
+        """Payload after payload, each where the one before it ended: lengths are read on the
+        host, and so is the word."""
+        at, own, status = HEADER_BYTES, [], self.header.status
+        self.snapshot()
+        for i, (capacity,) in enumerate(self.layout.sections):
+            section = self.buffer[at : at + capacity[2] - capacity[1]]
+            own.append((section,))
+            self._encode_one(i, own[-1], status)
+            # A spoiled step sends no payloads, but undoing it reads them.
+            bad = kernels.is_raised(status)
+            at += padded(capacity[2] - capacity[1] if bad else used(section))
+        self._own, length = own, HEADER_BYTES if kernels.is_raised(status) else at
+        self.length = torch.tensor([length], device=self.device)
+
+    def encode(self, sections: Sequence[Sections], status: Tensor) -> None:
+        """Encode every parameter into its sections, which raises the status if all is not well."""
+        self.snapshot()
+        self._own = sections
+        for i, own in enumerate(sections):
+            self._encode_one(i, own, status)
+
+    def _encode_one(self, i: int, sections: Sections, status: Tensor) -> None:
+        self._encoders[i].encode(
+            self.gradients[i], self.states[i], sections, self._info(i), self.key(i), status
+        )
+
+    def entries(self, i: int) -> tuple[Tensor, Tensor]:
+        """Places and values of what was encoded of one parameter."""
+        return self.strategy.compressor.read(self._own[i], self.bucket.sizes[i])
+
+    def brings(self) -> list[Own]:
+        """What this rank has of each parameter in this step."""
+        work = enumerate(zip(self.gradients, self.states))
+        return [Own(x, state, self._info(i), self.key(i)) for i, (x, state) in work]
+
+    def _info(self, i: int) -> StepInfo:
+        """What a feedback may know of the step, with the parameter's shape."""
+        return self.info._replace(shape=self.bucket.parameters[i].shape)
+
+    def key(self, i: int) -> Key:
+        """The key of one parameter's dice in this step."""
+        return Key(self.seed, self.info.step, self.bucket.names[i], self.rank)
+
+    # -- averages ------------------------------------------------------------------------------
+
+    @property
+    def means(self) -> Sequence[Tensor]:
+        """The tensors into which averages are written: the results, or fp32 rooms for a feedback
+        that wants it."""
+        feedback = self.strategy.feedback
+        if feedback is None or not feedback.exact_mean or self.bucket.dtype == "float32":
+            return self.results
+        sizes = self.bucket.sizes
+        return [
+            self._exact.room(f"{i}", n, torch.float32, self.device) for i, n in enumerate(sizes)
+        ]
+
+    def write(self, payloads: Sequence[Sequence[Sections]]) -> None:
+        """The averages of payloads, by parameter, then by rank. PayloadError if one is bad."""
+        accumulate = self.strategy.compressor.accumulate
+        for i, (result, parts) in enumerate(zip(self.means, payloads)):
+            try:
+                accumulate(parts, result, self.world, self.key(i))
+            except PayloadError as error:
+                raise of_parameter(error, self.bucket.names[i]) from error
+
+    def _remember_results(self, feedback: Feedback) -> None:
+        for mean, result, state in zip(self.means, self.results, self.states):
+            if type(feedback).received is not Feedback.received and kernels.is_finite(mean):
+                state.update(feedback.received(mean, state))
+            if mean is not result:
+                result.copy_(mean)
+
+    # -- taking back ----------------------------------------------------------------------------
+
+    def snapshot(self) -> None:
+        """Keep copies of the states, if undoing must be exact."""
+        if self._exact_undo:
+            self._snapshots = [{k: v.clone() for k, v in s.items()} for s in self.states]
+
+    def spoil(self) -> None:
+        """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""
+        self.finite = False
+        if self.strategy.feedback is not None:  # else nothing is remembered
+            for part in self.parts:
+                part.undo()
+            work = zip(self._at_work, self.gradients, self.states, self._own)
+            for encoder, x, state, sections in work:
+                encoder.undo(x, state, sections, self.info)
+        for state, old in zip(self.states, self._snapshots):
+            state.clear()
+            state.update(old)
+        for result in self.results:
+            kernels.fill_nan(result)
+
+    def end(self, skipped: bool) -> None:
+        """After all buckets of the step. skipped: some bucket was not finite."""
+        feedback = self.strategy.feedback
+        outcome: Outcome = "spoiled" if not self.finite else "skipped" if skipped else "kept"
+        if feedback is not None and outcome == "kept":
+            self._remember_results(feedback)
+        for part in self.parts:
+            part.end(outcome)
+        if feedback is not None and outcome == "skipped":
+            for encoder, state, sections in zip(self._at_work, self.states, self._own):
+                encoder.give_back(state, sections)
+        if skipped and feedback is not None:
+            for result in self.results:  # given back: a step with it would count it twice
+                kernels.fill_nan(result)
+        for encoder in self._at_work:
+            encoder.release()
+        self._snapshots = []
+        self.gradients = self.results = ()  # so that zero_grad(set_to_none=True) frees them

@@ -1,0 +1,36 @@
+"""Makes the context that a strategy asks for, of its parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradwire.buckets import Bucket
+from gradwire.groups import Machines
+from gradwire.layout.stages import StageLayout
+from gradwire.runtime.codec import Memory
+from gradwire.runtime.context import BucketContext
+from gradwire.runtime.hierarchy import BucketMachineSums
+from gradwire.runtime.stages import BucketStages
+from gradwire.strategy import Strategy
+
+
+def make_context(
+    strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory,
+    machines: Machines | None = None, **options: Any,
+) -> BucketContext:  # fmt: skip
+    """The context of one rank for one bucket. options: of `Codec`.
+
+    machines: where ranks are, for a collective that asks. Without, as many consecutive ranks are
+    a machine as it says, or all of them.
+    """
+    context = BucketContext(strategy, bucket, rank, world, memory, **options)
+    collective = strategy.collective
+    if collective.per_node is not None:
+        machines = machines or Machines.even(world, collective.per_node or world)
+    if collective.tasks is not None:
+        plan = StageLayout(collective.tasks, bucket, world, strategy.compressor, machines)
+        context.take(BucketStages(context.codec, plan))
+    elif collective.across is not None and machines is not None and machines.per_node > 1:
+        sums = BucketMachineSums(context.codec, machines, collective.across, **options)
+        context.take(sums)
+    return context

@@ -149,10 +149,10 @@ class Streams(ABC):
 class Context(ABC):
     """All local work a collective may ask for, on one bucket's gradients.
 
-    ragged: the size of a message depends on the data. length: bytes of this step's, (1,) int64;
-    of a ragged one once `message` was asked. is_exact: gradients themselves are sent, as they
-    are: nothing is remembered or left out. memory: what a collective keeps about this bucket from
-    step to step; not saved, and empty after a restart or a regrouping, on all ranks alike.
+    ragged: the size of a message depends on the data. length: bytes of this step's `message`,
+    once that was asked, (1,) int64. is_exact: gradients themselves are sent, as they are: nothing
+    is remembered or left out. memory: what a collective keeps about this bucket from step to
+    step; not saved, and empty after a restart or a regrouping, on all ranks alike.
     """
 
     rank: int

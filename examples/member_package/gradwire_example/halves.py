@@ -18,7 +18,7 @@ class Halves(Collective):
 
     def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
         message = ctx.message()
-        lengths = yield AllGather(ctx.length())
+        lengths = yield AllGather(ctx.length)
         length = int(lengths.max())
         middle = length // 2
         first = yield AllGather(message[:middle])

@@ -77,6 +77,7 @@ class Codec:
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
         self.states: list[State] = [memory.setdefault(name, {}) for name in bucket.names]
         self.device, self.scratch = torch.device(device), scratch or kernels.Scratch()
+        self.length = torch.tensor([self.layout.bytes], device=self.device)  # of ragged: at most
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
         self.finite, self._compressed = True, False

@@ -104,8 +104,7 @@ class BucketContext(Context):
 
     def message(self) -> Tensor:
         self.codec.compress()
-        if self.ragged:
-            self.length = self.codec.length
+        self.length = self.codec.length
         return self.codec.buffer
 
     def accumulate(self, messages: Tensor) -> None:

@@ -30,7 +30,7 @@ OWN = re.compile(r"^_|^check_|^quotient$")
 PLAIN = {
     "is_rows", "no_rows", "write_rows", "fill_nan", "jobs_of", "nothing_taken", "recurrence_of",
     "owners_of", "drawn", "slots_for", "sign_bytes", "checked_places", "escape_of",
-    "whole_bytes", "low_width", "parts_of", "bytes_of", "new_status", "is_raised", "finite_part",
+    "whole_bytes", "low_width", "parts_of", "bytes_of", "new_status", "is_raised",
 }  # fmt: skip
 """Functions of torch or arithmetic alone; checked_places: of accumulate_coded."""
 

@@ -44,6 +44,9 @@ class Room(Protocol):
     def flag_non_finite(self, x: Tensor, status: Tensor, /) -> None:
         """Raise it if x has inf or NaN."""
 
+    def finite_part(self, x: Tensor, status: Tensor | None, /) -> Tensor:
+        """x, or a copy with zeros for inf and NaN."""
+
     def spoil_if(self, status: Tensor, x: Tensor, /) -> None:
         """x = NaN everywhere if it is raised."""
 

@@ -6,10 +6,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import DISTRIBUTIONS, DTYPES, draw, finite, same
+from samples import DISTRIBUTIONS, DTYPES, draw, finite, same, told
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels import accumulate_dense, add_cast, cast, flag_non_finite, is_finite
+from gradwire.kernels import (
+    accumulate_dense,
+    add_cast,
+    cast,
+    finite_part,
+    flag_non_finite,
+    is_finite,
+    spoil_if,
+)
 from gradwire.kernels.torch import add_cast as add_cast_twin
 from gradwire.kernels.torch import cast as cast_twin
 
@@ -124,10 +132,16 @@ def test_is_finite_finds_one(dtype: torch.dtype, n: int) -> None:
         x = torch.randn(n).to(dtype)
         assert is_finite(x)
         assert finite(flag_non_finite, x)
+        assert same(told(finite_part, x)[0], x)
         for value in (float("inf"), float("-inf"), float("nan")):
             x[place] = value
             assert not is_finite(x)
             assert not finite(flag_non_finite, x)
+            part, all_of_it = told(finite_part, x)
+            assert not all_of_it
+            assert same(part, torch.where(torch.arange(n) == place, 0.0, x))
+            assert same(finite_part(x), part)
+            assert not x[place].isfinite()
     assert is_finite(torch.empty(0, dtype=dtype))
     assert finite(flag_non_finite, torch.empty(0, dtype=dtype))
 
@@ -155,3 +169,12 @@ def test_fp64_is_copied_and_looked_at_as_such() -> None:
         accumulate_dense(y, [x, x.float()], 2.0)
     with pytest.raises(KernelError, match="source must be float32, bfloat16 or float16"):
         cast(x, torch.empty(3))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+def test_what_is_raised_spoils_all(dtype: torch.dtype) -> None:
+    for word, spoils in ((0, False), (1, True), (3, True)):
+        x = torch.ones(70, dtype=dtype)
+        spoil_if(torch.tensor([word]), x)
+        assert bool(x.isnan().all()) == spoils
+        assert bool((x == 1).all()) != spoils

@@ -4,7 +4,7 @@ Nothing is checked here: the faces have. What the operations are is said in `tab
 """
 
 from gradwire.kernels.cpu.adam import adam, adam_codes, undo_adam
-from gradwire.kernels.cpu.casts import add_cast, cast, flag_non_finite, is_finite
+from gradwire.kernels.cpu.casts import add_cast, cast, finite_part, flag_non_finite, is_finite
 from gradwire.kernels.cpu.choices import exhaust_options, lower_bound, search_options, undominated
 from gradwire.kernels.cpu.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
@@ -44,6 +44,7 @@ __all__ = [
     "encode_shaped",
     "exhaust_options",
     "fallbacks",
+    "finite_part",
     "first_violation",
     "flag_non_finite",
     "flat_places",

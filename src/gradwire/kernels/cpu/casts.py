@@ -1,5 +1,6 @@
 """Casts by the extension."""
 
+import torch
 from torch import Tensor
 
 from gradwire.kernels.cpu.status import raise_unless
@@ -31,3 +32,10 @@ def is_finite(x: Tensor) -> bool:
 
 def flag_non_finite(x: Tensor, status: Tensor) -> None:
     raise_unless(is_finite(x), status)
+
+
+def finite_part(x: Tensor, status: Tensor | None) -> Tensor:
+    finite = is_finite(x)
+    if status is not None:
+        raise_unless(finite, status)
+    return x if finite else torch.nan_to_num(x, 0.0, 0.0, 0.0)

@@ -5,7 +5,7 @@ Nothing is checked here: the faces have. What the operations are is said in `tab
 """
 
 from gradwire.kernels.torch.adam import adam, adam_codes, undo_adam
-from gradwire.kernels.torch.casts import add_cast, cast, flag_non_finite, is_finite
+from gradwire.kernels.torch.casts import add_cast, cast, finite_part, flag_non_finite, is_finite
 from gradwire.kernels.torch.choices import (
     exhaust_options,
     lower_bound,
@@ -50,6 +50,7 @@ __all__ = [
     "encode_shaped",
     "exhaust_options",
     "fallbacks",
+    "finite_part",
     "first_violation",
     "flag_non_finite",
     "flat_places",

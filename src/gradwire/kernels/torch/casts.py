@@ -1,5 +1,6 @@
 """Casts in torch."""
 
+import torch
 from torch import Tensor
 
 from gradwire.kernels.torch.status import raise_unless
@@ -23,3 +24,9 @@ def is_finite(x: Tensor) -> bool:
 
 def flag_non_finite(x: Tensor, status: Tensor) -> None:
     raise_unless(x.isfinite().all(), status)
+
+
+def finite_part(x: Tensor, status: Tensor | None) -> Tensor:
+    if status is not None:
+        flag_non_finite(x, status)
+    return torch.nan_to_num(x, 0.0, 0.0, 0.0)

@@ -43,6 +43,11 @@ def _flag_non_finite(draw: Draw) -> dict[str, object]:
     return {"x": draw.floats(draw.size()), "status": status()}
 
 
+@target(words.finite_part)
+def _finite_part(draw: Draw) -> dict[str, object]:
+    return {"x": draw.floats(draw.size()), "status": draw.one((None, status()))}
+
+
 @target(words.spoil_if)
 def _spoil_if(draw: Draw) -> dict[str, object]:
     return {"status": status() + draw.one((0, 1, 3)), "x": draw.floats(draw.size())}

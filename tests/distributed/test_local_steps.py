@@ -299,7 +299,7 @@ def found(slow: str) -> tuple[int, list[int]]:
     model = small(seed=dist.get_rank())
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     if slow == "step":
-        model.register_forward_pre_hook(lambda *_: time.sleep(0.06))
+        model.register_forward_pre_hook(lambda *_: time.sleep(0.15))
     local = LocalSteps(model, optimizer)
     land = local.fragments[0].land
 

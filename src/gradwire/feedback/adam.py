@@ -50,6 +50,9 @@ class Adam(Measured):
             "lloyd(2)+adam(beta2=0.99) | allgather", "adamw", True, "gpt", "adam-2-allgather"
         ),
         Evidence(
+            "lloyd(2)+adam(beta2=0.99) | allgather", "adamw", True, "llama", "adam-2-allgather"
+        ),
+        Evidence(
             "lloyd(1)+adam(beta2=0.99) | allgather", "adamw", True, "gpt", "adam-1-warm-allgather",
             warmup=0.1, begins="lloyd(2) | allgather",
         ),

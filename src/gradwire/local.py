@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from gradwire.member import Key, StepInfo
 
@@ -105,6 +105,14 @@ class Local:
     state: State
 
 
+class Remembered(Protocol):
+    """Numbers of each parameter, in order, by name."""
+
+    def __getitem__(self, name: str, /) -> Sequence[float]: ...
+
+    def __setitem__(self, name: str, numbers: Sequence[float], /) -> None: ...
+
+
 class Streams(ABC):
     """What one rank has and hears of a bucket whose payloads are places and values.
 
@@ -119,7 +127,7 @@ class Streams(ABC):
     parameters: Domains
     mean_dtype: torch.dtype
     counts: Sequence[int]
-    remembered: MutableMapping[str, Sequence[float]]
+    remembered: Remembered
     damage: PayloadError | None
 
     @abstractmethod

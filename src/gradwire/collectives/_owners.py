@@ -48,7 +48,7 @@ def push(
     others = [r for r in range(ctx.world) if r != me]
     messages = {r: part.packed(form) for r, part in zip(others, parts)}
     sent = (messages[r].numel() if r != me else 0 for r in range(ctx.world))
-    most = most_bytes(ctx, mine, domains)
+    most = mine.most_packed_bytes(domains)
     told = yield from ctx.streams.tell(*sent, most=most, finite=finite)
     if told is None:
         return None
@@ -62,17 +62,12 @@ def push(
     return in_order[0].mean_with(in_order[1:], ctx.streams.mean_dtype)
 
 
-def most_bytes(ctx: Context, like: Stream, domains: Domains) -> int:
-    """Bytes that no message to or from an owner exceeds."""
-    return max(like.over(domains, r).most_packed_bytes() for r in range(ctx.world))
-
-
 def pull(
     ctx: Context, mean: Stream, domains: Domains, form: Form = "smallest"
 ) -> Generator[Move, Any, list[Stream] | None]:
     """Two moves. What every rank owns, by place in the whole."""
     message = mean.packed(form)
-    told = yield from ctx.streams.tell(message.numel(), most=most_bytes(ctx, mean, domains))
+    told = yield from ctx.streams.tell(message.numel(), most=mean.most_packed_bytes(domains))
     if told is None:
         return None
     return (yield from to_all(ctx, mean, message, [row[0] for row in told], domains, form))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.collectives._owners import most_bytes, pull, push, to_all
+from gradwire.collectives._owners import pull, push, to_all
 from gradwire.local import THRESHOLD
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
@@ -94,7 +94,7 @@ def _large(
         found = [int(mask.sum()) for mask in reached]
         asks = [int(d and least == 0) for d, least in zip(due, known)]
         kept = _kept(mean, reached)
-        message, most = kept.packed(), most_bytes(ctx, kept, regions)
+        message, most = kept.packed(), kept.most_packed_bytes(regions)
         told = yield from work.tell(message.numel(), *found, *asks, most=most)
         if told is None:
             return None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from gradwire.collectives._owners import most_bytes, push
+from gradwire.collectives._owners import push
 from gradwire.moves import Exchange, Move
 from gradwire.strategy import Collective, Context
 from gradwire.streams import Ranges, whole
@@ -37,7 +37,7 @@ class SparCMLSplit(Collective):
         if mean is None:
             return
         packed = mean.packed()
-        told = yield from work.tell(packed.numel(), most=most_bytes(ctx, mean, domains))
+        told = yield from work.tell(packed.numel(), most=mean.most_packed_bytes(domains))
         if told is None:
             return
         sizes, known = [size for (size,) in told], [packed]  # known: of me, me + 1, …

@@ -189,6 +189,9 @@ class Expected(Stream):
         shape, form = _shape(self.n, self.count), self._form(form)
         return _message(packed_bytes(self.n, shape, self.values, form))
 
+    def most_packed_bytes(self, domains: Domains | None = None) -> int:
+        return super().most_packed_bytes()
+
     def unpacked(self, message: Tensor, form: Form = "smallest") -> Stream:
         """A stream of as many entries as this rank has of its own: all are alike."""
         return self.read(message)

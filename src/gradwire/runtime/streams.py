@@ -7,7 +7,7 @@ places, values   places, values         of each, as its compressor says them
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, MutableMapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ class BucketStreams(Streams):
         self._codec, bucket = codec, codec.bucket
         self._digest = digest(codec.digest, codec.seed)
         self._is_listed = any(claim.listed for claim in codec.claims)
-        self.remembered: Remembered = Remembered(codec.states, codec.device)
+        self.remembered: RememberedNumbers = RememberedNumbers(codec.states, codec.device)
         self.size, self.parameters = bucket.elements, Ranges([*bucket.offsets, bucket.elements])
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
 
@@ -125,7 +125,7 @@ class BucketStreams(Streams):
             kernels.accumulate(mean, [s.places for s in own], [s.values for s in own], 1.0)
 
 
-class Remembered(MutableMapping[str, Sequence[float]]):
+class RememberedNumbers:
     """Numbers of each parameter in its state, by name; what is set counts from `commit` on."""
 
     def __init__(self, states: Sequence[State], device: torch.device) -> None:
@@ -148,13 +148,3 @@ class Remembered(MutableMapping[str, Sequence[float]]):
 
     def __setitem__(self, name: str, numbers: Sequence[float]) -> None:
         self._set[name] = numbers
-
-    def __delitem__(self, name: str) -> None:
-        for state in self._states:
-            state.pop(name, None)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({name for state in self._states for name in state})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)

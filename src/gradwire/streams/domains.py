@@ -108,7 +108,7 @@ class HashedElements(Domains):
         seeds = (digest("hashed elements", n, world, seed, i) for i in range(1 + _TRIES))
         self._seeds = [s & 0xFFFFFFFF for s in seeds]
 
-    @property
+    @cached_property
     def sizes(self) -> Sequence[int]:
         return [owned.numel() for owned in self._owned]
 

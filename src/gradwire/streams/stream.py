@@ -111,9 +111,11 @@ class Stream:
         """Values and places, in a code that is smaller where places come in crowds. uint8."""
         return coding.packed(self.n, self.places, self.values, self._form(form))
 
-    def most_packed_bytes(self) -> int:
-        """No stream over n elements with values like these takes more."""
-        return coding.SHAPE_BYTES + self.n * (4 + coding.row_bytes(self.values))
+    def most_packed_bytes(self, domains: Domains | None = None) -> int:
+        """No stream over n elements with values like these takes more; domains: nor what any of
+        these has."""
+        n = self.n if domains is None else max(domains.sizes)
+        return coding.SHAPE_BYTES + n * (4 + coding.row_bytes(self.values))
 
     def unpacked(self, message: Tensor, form: Form = "smallest") -> Stream:
         """A packed stream over as many elements, with values like these; PayloadError unless it

@@ -270,3 +270,10 @@ def test_ranks_and_machines_are_checked() -> None:
         price("none | allreduce", [100], 4, rank=4)
     with pytest.raises(UsageError, match="equally many"):
         price(Strategy.parse("none | allreduce"), [100], 4, per_node=3)
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_partners_get_as_much_as_they_give(world: int) -> None:
+    moves = price("topk(0.01)+ef | sparcml", [(100, 200)], world).moves
+    assert [move.sent for move in moves] == [move.received for move in moves]
+    assert moves[-1].sent > 100

@@ -347,3 +347,11 @@ def test_no_rows_cost_nothing() -> None:
 def test_a_full_list_costs_what_dense_costs() -> None:
     trace = lockstep("nonzero | sparcml", [torch.ones(100)] * 2)[1]
     assert trace.bytes_sent == [announced(2, 1) + 4 * 100] * 2
+
+
+@pytest.mark.parametrize("name", ["sparse_ps", "zen", "sparcml_split", "dsar"])
+def test_owners_add_in_rank_order(name: str) -> None:
+    """In any other order the 1 is lost beside 10⁸."""
+    xs = [torch.full((9,), value) for value in (1e8, -1e8, 1.0)]
+    results, _ = lockstep(f"nonzero | {name}", xs)
+    assert all(torch.equal(x, torch.full((9,), 1.0) / 3) for x in results)

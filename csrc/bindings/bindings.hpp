@@ -23,6 +23,14 @@ T* at(Address address) {
     return reinterpret_cast<T*>(address);
 }
 
+// The number of a recurrence, what it multiplies its state with, and the gradient.
+using Rule = std::tuple<int, float, float>;
+
+inline Recurrence recurrence_of(const Rule& rule) {
+    const auto [mode, momentum, scale] = rule;
+    return {static_cast<Mode>(mode), momentum, scale};
+}
+
 // What long loops ask, without the GIL: whether Python has a signal for them, as of Ctrl-C. Its
 // handler's exception then ends the call. Signals are the main thread's; others go on.
 inline Interrupt python_signals() {

@@ -23,25 +23,30 @@ bool encode_at(int set, int format, int type, Address x, std::size_t n, Dice dic
                          at<float>(scales), stream);
 }
 
-bool update_codes_at(int set, int format, int type, Address gradient, Address u, Address v,
-                     std::size_t n, std::tuple<int, float, float> recurrence, Dice dice,
-                     Address codes, Address scales, float hint, Address journal) {
+// Of each parameter: format, type, gradient, u, v, n; rule, dice, codes, scales, hint, journal.
+using CodesRow = std::tuple<int, int, Address, Address, Address, std::size_t, Rule, Dice, Address,
+                             Address, float, Address>;
+
+bool update_codes_at(int set, const std::vector<CodesRow>& rows) {
     const Passes& passes = passes_of(set);
     const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;
-    const auto [mode, momentum, scale] = recurrence;
-    auto* const kept = at<Journal>(journal);
-    Watch watch{};
-    if (kept != nullptr) {
-        kept->begin(at<float>(u), at<float>(v), n);
-        watch = kept->watch(journal_limit(hint));
+    bool finite = true;
+    for (const auto& [format, type, gradient, u, v, n, rule, dice, codes, scales, hint, journal] :
+         rows) {
+        auto* const kept = at<Journal>(journal);
+        Watch watch{};
+        if (kept != nullptr) {
+            kept->begin(at<float>(u), at<float>(v), n);
+            watch = kept->watch(journal_limit(hint));
+        }
+        finite &= update_codes(passes, codecs, static_cast<Format>(format),
+                               static_cast<Float>(type), at<void>(gradient), at<float>(u),
+                               at<float>(v), n, recurrence_of(rule), noise_of(dice),
+                               at<std::uint8_t>(codes), at<float>(scales),
+                               kept != nullptr ? &watch : nullptr);
+        if (kept != nullptr && kept->failed()) throw std::bad_alloc();
     }
-    const bool finite = update_codes(
-        passes, codecs, static_cast<Format>(format), static_cast<Float>(type), at<void>(gradient),
-        at<float>(u), at<float>(v), n, {static_cast<Mode>(mode), momentum, scale},
-        noise_of(dice), at<std::uint8_t>(codes), at<float>(scales),
-        kept != nullptr ? &watch : nullptr);
-    if (kept != nullptr && kept->failed()) throw std::bad_alloc();
     return finite;
 }
 
@@ -68,26 +73,46 @@ void undo_adam_at(int set, int type, Address gradient, Address m, Address q, Add
                      at<float>(v), n, step_of(how));
 }
 
-bool adam_codes_at(int set, int format, int type, Address gradient, Address m, Address q,
-                   Address v, std::size_t n, Step how, Dice dice, Address codes, Address scales) {
+// Of each parameter: format, type, gradient, m, q, v, n; step, dice, codes, scales.
+using AdamRow = std::tuple<int, int, Address, Address, Address, Address, std::size_t, Step, Dice,
+                           Address, Address>;
+
+bool adam_codes_at(int set, const std::vector<AdamRow>& rows) {
     const Passes& passes = passes_of(set);
     const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;
-    return adam_codes(passes, codecs, static_cast<Format>(format), static_cast<Float>(type),
-                      at<void>(gradient), at<float>(m), at<float>(q), at<float>(v), n,
-                      step_of(how), noise_of(dice), at<std::uint8_t>(codes), at<float>(scales));
+    bool finite = true;
+    for (const auto& [format, type, gradient, m, q, v, n, how, dice, codes, scales] : rows)
+        finite &= adam_codes(passes, codecs, static_cast<Format>(format), static_cast<Float>(type),
+                             at<void>(gradient), at<float>(m), at<float>(q), at<float>(v), n,
+                             step_of(how), noise_of(dice), at<std::uint8_t>(codes),
+                             at<float>(scales));
+    return finite;
 }
 
-void accumulate_codes_at(int set, int format, int type, Address target, std::size_t n,
-                         const std::vector<std::pair<Address, Address>>& payloads, float divisor,
-                         bool stream) {
+// Of each parameter: format, type, target, n, payloads; how many scales a payload has, and the
+// largest that one may be; divisor, stream.
+using SumRow = std::tuple<int, int, Address, std::size_t, std::vector<std::pair<Address, Address>>,
+                          std::size_t, float, float, bool>;
+
+// The first row with a scale that no encoder writes, from which on nothing is written; or how many
+// there are.
+std::size_t accumulate_codes_at(int set, const std::vector<SumRow>& rows) {
     const Codecs& codecs = codecs_of(set);
     const nb::gil_scoped_release release;
     std::vector<Codes> list;
-    for (const auto& [codes, scales] : payloads)
-        list.push_back({at<std::uint8_t>(codes), at<float>(scales)});
-    codecs.accumulate(static_cast<Format>(format), static_cast<Float>(type), at<void>(target), n,
-                      list.data(), list.size(), divisor, stream);
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+        const auto& [format, type, target, n, payloads, count, most, divisor, stream] = rows[row];
+        list.clear();
+        for (const auto& [codes, scales] : payloads) {
+            if (codecs.largest(Float::fp32, at<void>(scales), count, nullptr) > bits_of(most))
+                return row;
+            list.push_back({at<std::uint8_t>(codes), at<float>(scales)});
+        }
+        codecs.accumulate(static_cast<Format>(format), static_cast<Float>(type), at<void>(target),
+                          n, list.data(), list.size(), divisor, stream);
+    }
+    return rows.size();
 }
 
 void add_codes_at(int set, int format, Address v, std::size_t n, Address codes, Address scales,

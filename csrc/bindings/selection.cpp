@@ -25,19 +25,27 @@ std::pair<std::size_t, bool> reaching_at(int set, int type, Address x, std::size
                     at<std::int32_t>(index), at<float>(value));
 }
 
-std::pair<float, bool> update_topk_at(int set, int type, Address gradient, Address u, Address v,
-                                      std::size_t n, int mode, float momentum, float scale,
-                                      bool mask, std::size_t k, Address index, Address value,
-                                      Address velocities, float hint, Address journal) {
+// Of each parameter: type, gradient, u, v, n; rule, mask, k, index, value, velocities, hint,
+// journal.
+using UpdateRow = std::tuple<int, Address, Address, Address, std::size_t, Rule, bool, std::size_t,
+                             Address, Address, Address, float, Address>;
+
+std::pair<std::vector<float>, bool> update_topk_at(int set, const std::vector<UpdateRow>& rows) {
     const Passes& passes = passes_of(set);
     const Sparse& sparse = sparse_of(set);
     const nb::gil_scoped_release release;
-    const Outcome out =
-        update_topk(passes, sparse, static_cast<Float>(type), at<void>(gradient), at<float>(u),
-                    at<float>(v), n, {static_cast<Mode>(mode), momentum, scale}, mask,
-                    {at<std::int32_t>(index), at<float>(value), k, hint}, at<float>(velocities),
-                    at<Journal>(journal));
-    return {out.hint, out.finite};
+    std::pair<std::vector<float>, bool> found{{}, true};
+    for (const auto& [type, gradient, u, v, n, rule, mask, k, index, value, velocities, hint,
+                      journal] : rows) {
+        const Outcome out =
+            update_topk(passes, sparse, static_cast<Float>(type), at<void>(gradient), at<float>(u),
+                        at<float>(v), n, recurrence_of(rule), mask,
+                        {at<std::int32_t>(index), at<float>(value), k, hint},
+                        at<float>(velocities), at<Journal>(journal));
+        found.first.push_back(out.hint);
+        found.second &= out.finite;
+    }
+    return found;
 }
 
 void undo_at(int set, int type, Address gradient, Address u, Address v, std::size_t n, int mode,

@@ -78,6 +78,32 @@ void accumulate_at(int set, int type, Address target, std::size_t n,
                       divisor, stream);
 }
 
+// Code, section, bytes, value, k, type of the values.
+using CodedPayload = std::tuple<int, Address, std::size_t, Address, std::size_t, int>;
+
+// Whether every payload's places are a list; then the sum is written.
+bool accumulate_coded_at(int set, int type, Address target, std::size_t n,
+                         const std::vector<CodedPayload>& payloads, float divisor, bool stream) {
+    const Sparse& sparse = sparse_of(set);
+    const nb::gil_scoped_release release;
+    std::size_t total = 0;
+    for (const auto& payload : payloads) total += std::get<4>(payload);
+    thread_local std::vector<std::int32_t> places;  // fresh pages cost more than the work
+    if (places.size() < total) places.resize(total);
+    std::vector<SparsePayload> list;
+    std::int32_t* own = places.data();
+    for (const auto& [code, section, bytes, value, k, kind] : payloads) {
+        if (decode_indices(sparse, static_cast<IndexCode>(code), {n, k}, at<std::uint8_t>(section),
+                           bytes, own) != k)
+            return false;
+        list.push_back({own, at<void>(value), k, static_cast<Float>(kind)});
+        own += k;
+    }
+    sparse.accumulate(static_cast<Float>(type), at<void>(target), n, list.data(), list.size(),
+                      divisor, stream);
+    return true;
+}
+
 void accumulate_dense_at(int set, int type, Address target, std::size_t n,
                          const std::vector<std::pair<Address, int>>& payloads, float divisor,
                          bool stream) {
@@ -132,6 +158,7 @@ void bind_sums(nb::module_& m) {
     m.def("encode_crowds", &encode_crowds_at);
     m.def("decode_crowds", &decode_crowds_at);
     m.def("accumulate", &accumulate_at);
+    m.def("accumulate_coded", &accumulate_coded_at);
     m.def("accumulate_dense", &accumulate_dense_at);
     m.def("cast", &cast_at);
     m.def("add_cast", &add_cast_at);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -74,12 +75,12 @@ class Bucket:
 
     parameters: tuple[Parameter, ...]
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of its parameters, in order."""
         return tuple(p.name for p in self.parameters)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Elements of each of its parameters."""
         return tuple(p.elements for p in self.parameters)

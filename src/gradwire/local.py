@@ -60,6 +60,14 @@ class Encoder(ABC):
     def give_back(self, state: State, sections: Sections) -> None:
         """Put what this step's `encode` sent back into the state."""
 
+    def work(
+        self, own: Own, sections: Sections, status: Tensor
+    ) -> Generator[Sequence[Any], Sequence[Any], None]:
+        """`encode`, beside other parameters' (`kernels.together`): what a kernel does for all of
+        them in one call is asked for in segments."""
+        self.encode(own.gradient, own.state, sections, own.info, own.key, status)
+        yield from ()
+
     def release(self) -> None:  # noqa: B027 - most have nothing to forget
         """The step is over: forget what only `undo` and `give_back` need."""
 

@@ -64,8 +64,8 @@ class Compressor(Member):
         claims = self.claims(n)
         return self.read(sections, n)[0] if claims.entries or claims.elements else None
 
-    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        """The sections as block codes, if they are such: feedback then runs in the same pass."""
+    def blocks(self, sections: Sections, key: Key | None) -> Sequence[BlockCodes]:
+        """The sections as block codes, if they are such; key None: of others, to be read."""
         return ()
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:

@@ -49,7 +49,7 @@ OWN = "one's own payload is decoded by what checks those of others"
 NUMBER = "a number of the state, which the kernel takes as such"
 MAY_READ = {
     "compressors/topk.py encode: topk": HINT,
-    "compressors/topk.py encode: update_topk": HINT,
+    "runtime/codec.py encode: update_topk": HINT,
     "runtime/encoder.py _advance: update_topk": HINT,
     "compressors/_entries.py write: first_violation": OWN,
     "compressors/_entries.py places: decode_indices": OWN,
@@ -59,7 +59,7 @@ MAY_READ = {
     "compressors/topk.py accumulate: first_violation": OWN,
     "compressors/randk.py add: first_violation": OWN,
     "compressors/randk.py accumulate: first_violation": OWN,
-    "compressors/_codec.py accumulate: tolist": OWN,
+    "compressors/_codec.py accumulate: accumulate_codes": OWN,
     "compressors/_signs.py accumulate: tolist": OWN,
     "feedback/_adam_encoder.py step_of: __int__": NUMBER,
     "feedback/_adam_encoder.py step_of: _local_scalar_dense": NUMBER,

@@ -171,6 +171,7 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     import gradwire.kernels.torch as twins
     from gradwire.kernels.memory import zeros
+    from gradwire.kernels.segments import UpdateTopk
     from gradwire.kernels.status import new_status
     from gradwire.kernels.update import update_topk
 
@@ -200,7 +201,8 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     def twin(turn: int) -> None:
         g, (u, v) = gradients[turn % BUFFERS], states[2]
-        twins.update_topk(g, u, v, k, indices, values, velocities, status, momentum=MOMENTUM)
+        segment = UpdateTopk(g, u, v, k, indices, values, velocities, MOMENTUM)
+        twins.update_topk([segment], status)
 
     rivals = ("update in torch, with torch.topk", "update_topk twin")
     return [

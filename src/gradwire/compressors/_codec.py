@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.kernels.formats import Format
+from gradwire.kernels.values import SILENCE
 from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Compressor, Key, Sections
 
@@ -36,9 +37,9 @@ class Codec(Compressor):
         scales, codes = sections
         kernels.encode_codes(self.format(), x, codes, scales, status, noise_of(key))
 
-    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        scales, codes = sections
-        return [BlockCodes(self.format(), codes, scales, noise_of(key))]
+    def blocks(self, sections: Sections, key: Key | None) -> Sequence[BlockCodes]:
+        (scales, codes), noise = sections, SILENCE if key is None else noise_of(key)
+        return [BlockCodes(self.format(), codes, scales, noise)]
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)

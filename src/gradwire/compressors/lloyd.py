@@ -71,7 +71,7 @@ class Lloyd(Codec):
         if self.turns > 1:  # what others' turns send must not wait beside inf
             kernels.flag_non_finite(x, status)
 
-    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
+    def blocks(self, sections: Sections, key: Key | None) -> Sequence[BlockCodes]:
         return super().blocks(sections, key) if self.turns == 1 else ()
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
@@ -118,6 +118,8 @@ class Lloyd(Codec):
 
     def _written(self, sections: Sections, m: int) -> Sections:
         """Cut sections for the longest part to those of a part of m elements."""
+        if self.turns == 1:
+            return sections
         scales, codes = sections
         form = self.format()
         return scales[: form.scales(m)], codes[: form.code_bytes(m)]

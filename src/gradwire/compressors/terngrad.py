@@ -43,7 +43,7 @@ class TernGrad(Codec):
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         return Claims(self.sections(n), unbiased=self.clip is None, read_again=(4, 8))
 
-    def blocks(self, sections: Sections, key: Key) -> tuple[()]:
+    def blocks(self, sections: Sections, key: Key | None) -> tuple[()]:
         """One scale in all: no block can be coded before all is known."""
         return ()
 

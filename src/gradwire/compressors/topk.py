@@ -16,6 +16,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.compressors._density import check_density, count_of
 from gradwire.compressors._entries import Entries
+from gradwire.local import Own
 from gradwire.strategy import (
     Claims,
     Compressor,
@@ -153,18 +154,23 @@ class _UpdateAndSelect(Encoder):
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
     ) -> None:
+        kernels.together([self.work(Own(x, state, info, key), sections, status)], status)
+
+    def work(self, own: Own, sections: Sections, status: Tensor) -> kernels.Work:
+        x, state, info, _ = own
         self.fresh = "residual" not in state and "velocity" not in state
         taken = self._prepare(x, state)
         if state["residual"] is not self.hint_of:  # new, or of another run
             self.hint, self.hint_of = 0.0, state["residual"]
         self.earlier_hint = self.hint
         rule, k = self.recurrence, taken.places.numel()
-        self.hint = kernels.update_topk(
+        segment = kernels.UpdateTopk(
             x, state.get("velocity"), state["residual"], k, taken.places, taken.values,
-            self.sent_velocity, status, momentum=rule.momentum, nesterov=rule.nesterov,
-            mask=rule.mask, scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self.hint,
+            self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
+            scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self.hint,
             journal=None if self.fresh else self.journal,
         )  # fmt: skip
+        (self.hint,) = yield [segment]
         taken.write(sections, state["residual"])
 
     def _prepare(self, x: Tensor, state: State) -> _Taken:

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from gradwire.feedback._measured import noise_factor
 from gradwire.feedback._step_encoder import StepEncoder
-from gradwire.kernels.adam import adam, adam_codes, undo_adam
+from gradwire.kernels.adam import adam, undo_adam
+from gradwire.kernels.segments import AdamCodes
+from gradwire.kernels.together import Work, together
 from gradwire.kernels.values import AdamStep, Moments
-from gradwire.local import STEPS
+from gradwire.local import STEPS, BlockCodes, Own
 from gradwire.strategy import Key, Sections, State, StepInfo
 
 
@@ -29,23 +31,22 @@ class AdamEncoder(StepEncoder):
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
     ) -> None:
+        together([self.work(Own(x, state, info, key), sections, status)], status)
+
+    def work(self, own: Own, sections: Sections, status: Tensor) -> Work:
+        x, state, info, key = own
         self.begin(x, state, key)
         if self._fresh:
             state[STEPS] = torch.zeros(1, device=x.device)
         state[STEPS] += 1
-        self._how = step_of(self.beta1, self.beta2, self.eps, state, info)
+        self._how = how = step_of(self.beta1, self.beta2, self.eps, state, info)
         moments, v = _moments(state), state["residual"]
         blocks = self.compressor.blocks(sections, key)
-        for block in blocks:
-            at = block.place or slice(None)
-            own = (moments[0][at], moments[1][at])
-            adam_codes(
-                block.form, x[at], own, v[at], self._how, block.codes, block.scales, block.noise,
-                status,
-            )  # fmt: skip
         if not blocks:
-            adam(x, moments, v, self._how, status)
+            adam(x, moments, v, how, status)
             self.send(state, sections, key, status)
+            return
+        yield [_segment(x, moments, v, how, block) for block in blocks]
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         if self._how is None:
@@ -67,6 +68,13 @@ def step_of(beta1: float, beta2: float, eps: float, state: State, info: StepInfo
     """The numbers of the step that the state counts."""
     factor, scale = noise_factor(state), info.clip_scale
     return AdamStep.of(int(state[STEPS]), beta1, beta2, eps, factor=factor, scale=scale)
+
+
+def _segment(x: Tensor, moments: Moments, v: Tensor, how: AdamStep, of: BlockCodes) -> AdamCodes:
+    if of.place is not None:
+        (m, q), at = moments, of.place
+        x, moments, v = x[at], (m[at], q[at]), v[at]
+    return AdamCodes(of.form, x, moments, v, how, of.codes, of.scales, of.noise)
 
 
 def _moments(state: State) -> Moments:

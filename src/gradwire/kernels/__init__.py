@@ -8,7 +8,13 @@ same bits. Importing needs neither a compiler nor the extension.
 from gradwire.kernels import formats
 from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
-from gradwire.kernels.codes import accumulate_codes, add_codes, encode_codes, update_codes
+from gradwire.kernels.codes import (
+    accumulate_codes,
+    accumulate_many_codes,
+    add_codes,
+    encode_codes,
+    update_codes,
+)
 from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.crowds import decode_shaped, encode_shaped, shape_of
 from gradwire.kernels.dealing import CHUNK, owners_of
@@ -25,6 +31,7 @@ from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import random_bits, strata
 from gradwire.kernels.row_sums import sum_rows
 from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.segments import AdamCodes, SumCodes, UpdateCodes, UpdateTopk
 from gradwire.kernels.selection import fallbacks, reaching, topk
 from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
@@ -38,6 +45,7 @@ from gradwire.kernels.status import (
 )
 from gradwire.kernels.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.tensors import check_index_range
+from gradwire.kernels.together import Work, together
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 from gradwire.kernels.values import NON_FINITE, Noise, Reaching
 
@@ -46,15 +54,21 @@ __all__ = [
     "INDEX_CODES",
     "JOURNAL_FACTOR",
     "NON_FINITE",
+    "AdamCodes",
     "Journal",
     "Noise",
     "Reaching",
     "Scratch",
     "Shape",
+    "SumCodes",
+    "UpdateCodes",
+    "UpdateTopk",
+    "Work",
     "accumulate",
     "accumulate_coded",
     "accumulate_codes",
     "accumulate_dense",
+    "accumulate_many_codes",
     "accumulate_signs",
     "add",
     "add_cast",
@@ -108,6 +122,7 @@ __all__ = [
     "spoil_if",
     "strata",
     "sum_rows",
+    "together",
     "top_of_two",
     "topk",
     "undo_topk",

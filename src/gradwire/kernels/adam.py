@@ -9,13 +9,16 @@ A pass reads the gradient and reads and writes three fp32 vectors: 28 bytes an e
 codes. Source: Kingma and Ba 2015, algorithm 1; root and factor hold both corrections of bias.
 """
 
+from collections.abc import Sequence
+
 import torch
 
-from gradwire.kernels.codes import add_codes, check_codes, encode_codes
+from gradwire.kernels.codes import check_codes
 from gradwire.kernels.formats import Format
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.status import check_status
+from gradwire.kernels.segments import AdamCodes
+from gradwire.kernels.status import check_status, told_to
 from gradwire.kernels.tensors import (
     check_buffer,
     check_float,
@@ -52,16 +55,20 @@ def adam_codes(
 
     Formats with one scale in all take the three one after the other. Raises KernelError.
     """
-    how = _checked(g, moments, v, how)
-    check_noise(noise)
-    check_codes(form, g.numel(), codes, scales)
-    if form.one_scale:
-        adam(g, moments, v, how, status)
-        encode_codes(form, v, codes, scales, status, noise)
-        add_codes(form, v, codes, scales, -1.0)
-        return
-    check_status(g, status)
-    room_of(g).adam_codes(form, g, moments, v, how, codes, scales, noise, status)
+    adam_many_codes([AdamCodes(form, g, moments, v, how, codes, scales, noise)], status)
+
+
+def adam_many_codes(segments: Sequence[AdamCodes], status: torch.Tensor) -> None:
+    """`adam_codes` of many. Raises KernelError."""
+    told_to(status).adam_codes([_checked_codes(one, status) for one in segments], status)
+
+
+def _checked_codes(one: AdamCodes, status: torch.Tensor) -> AdamCodes:
+    how = _checked(one.g, one.moments, one.v, one.how)
+    check_noise(one.noise)
+    check_codes(one.form, one.g.numel(), one.codes, one.scales)
+    check_same_device(status, gradient=one.g, codes=one.codes, scales=one.scales)
+    return one._replace(how=how)
 
 
 def _checked(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> AdamStep:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels.index_codes import check_list
-from gradwire.kernels.indices import decode_indices
+from gradwire.kernels.index_codes import check_list, code_bytes
+from gradwire.kernels.indices import check_section, decode_indices
 from gradwire.kernels.memory import scratch
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.sparse import check_payload, check_target
+from gradwire.kernels.sparse import check_layout, check_payload, check_target, check_values
 from gradwire.kernels.table import Room
-from gradwire.kernels.tensors import check_apart
+from gradwire.kernels.tensors import check_same_device
 
 
 def accumulate_coded(
@@ -26,10 +26,33 @@ def accumulate_coded(
     Memory: 4 bytes per entry and thread, kept.
     """
     by = check_target(out, divisor)
-    room = room_of(out)
-    places = checked_places(out.numel(), out, codes, sections, values, room)
-    check_apart("out", out, *places)
-    room.accumulate(out, places, values, by)
+    room, n = room_of(out), out.numel()
+    _check_lists(codes, sections, values)
+    for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
+        _check_coded(payload, n, out, code, section, value)
+    if not room.accumulate_coded(out, codes, sections, values, by):
+        checked_places(n, out, codes, sections, values, room)  # which says what is wrong
+
+
+def _check_lists(codes: Sequence[str], sections: list[Tensor], values: list[Tensor]) -> None:
+    if not len(codes) == len(sections) == len(values):
+        raise KernelError(
+            f"each payload has a code, places and values, but there are {len(codes)}, "
+            f"{len(sections)} and {len(values)}; pass lists of equal length"
+        )
+
+
+def _check_coded(
+    payload: int, n: int, like: Tensor, code: str, section: Tensor, value: Tensor
+) -> None:
+    k = value.numel()
+    if code == "int32" and section.dtype == torch.int32:
+        check_layout(payload, section, value)
+    else:
+        what = f"payload {payload}: {code} code of {k} indices below {n}"
+        check_section(what, section, code_bytes(code, n, k))
+        check_values(payload, (k,), value)
+    check_same_device(like, indices=section, values=value)
 
 
 def checked_places(
@@ -41,11 +64,7 @@ def checked_places(
     room: Room,
 ) -> list[Tensor]:
     """The places of each payload, decoded and checked, as long as those of decoded_places live."""
-    if not len(codes) == len(sections) == len(values):
-        raise KernelError(
-            f"each payload has a code, places and values, but there are {len(codes)}, "
-            f"{len(sections)} and {len(values)}; pass lists of equal length"
-        )
+    _check_lists(codes, sections, values)
     places = []
     for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
         if code == "int32" and section.dtype == torch.int32:

@@ -9,8 +9,9 @@ from gradwire.kernels.formats import Format
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
+from gradwire.kernels.segments import SumCodes, UpdateCodes
 from gradwire.kernels.sparse import check_target
-from gradwire.kernels.status import check_status
+from gradwire.kernels.status import check_status, told_to
 from gradwire.kernels.tensors import (
     check_buffer,
     check_float,
@@ -18,7 +19,7 @@ from gradwire.kernels.tensors import (
     finite_number,
     real,
 )
-from gradwire.kernels.update import advance, check_update, recurrence_of
+from gradwire.kernels.update import check_update, recurrence_of
 from gradwire.kernels.values import SILENCE, Noise, Payload
 
 
@@ -55,24 +56,25 @@ def update_codes(
     take the three one after the other. What is not finite keeps its velocity and residual, and
     raises the status. Raises KernelError.
     """
-    check_noise(noise)
-    if form.one_scale:
-        advance(
-            gradient, velocity, residual, status, momentum=momentum, nesterov=nesterov,
-            scale=scale, decay=decay, hint=hint, journal=journal,
-        )  # fmt: skip
-        encode_codes(form, residual, codes, scales, status, noise)
-        add_codes(form, residual, codes, scales, -1.0)
-        return
-    room = room_of(gradient)
-    check_update(gradient, velocity, residual, None, 0, momentum)
-    check_codes(form, gradient.numel(), codes, scales)
-    check_status(gradient, status)
-    m, d, s = recurrence_of(momentum, scale, decay)
-    room.update_codes(
-        form, gradient, velocity, residual, codes, scales, noise, status, momentum=m,
-        nesterov=nesterov, scale=s, decay=d, hint=real(hint), journal=journal,
+    segment = UpdateCodes(
+        form, gradient, velocity, residual, codes, scales, noise, momentum, nesterov, scale,
+        decay, hint, journal,
     )  # fmt: skip
+    update_many_codes([segment], status)
+
+
+def update_many_codes(segments: Sequence[UpdateCodes], status: torch.Tensor) -> None:
+    """`update_codes` of many. Raises KernelError."""
+    told_to(status).update_codes([_checked_update(one, status) for one in segments], status)
+
+
+def _checked_update(one: UpdateCodes, status: torch.Tensor) -> UpdateCodes:
+    check_noise(one.noise)
+    check_update(one.gradient, one.velocity, one.residual, None, 0, one.momentum)
+    check_codes(one.form, one.gradient.numel(), one.codes, one.scales)
+    check_same_device(status, gradient=one.gradient, codes=one.codes, scales=one.scales)
+    m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
+    return one._replace(momentum=m, scale=s, decay=d, hint=real(one.hint))
 
 
 def accumulate_codes(
@@ -86,12 +88,24 @@ def accumulate_codes(
     untouched, for scales that no encoder writes: not finite, or so large that the steps are not;
     KernelError for out and divisor.
     """
-    by = check_target(out, divisor)
-    for number, (codes, scales) in enumerate(payloads):
-        check_codes(form, out.numel(), codes, scales)
-        check_same_device(out, codes=codes, scales=scales)
-        check_payload_scales(number, scales, form.most_scale)
-    room_of(out).accumulate_codes(form, out, payloads, by)
+    accumulate_many_codes([SumCodes(form, out, payloads, divisor)])
+
+
+def accumulate_many_codes(segments: Sequence[SumCodes]) -> None:
+    """`accumulate_codes` of many: until the first with a bad payload, if there is one."""
+    checked = [_checked_sum(one) for one in segments]
+    bad = room_of(*(one.out for one in checked[:1])).accumulate_codes(checked)
+    if bad < len(checked):
+        for number, (_, scales) in enumerate(checked[bad].payloads):
+            check_payload_scales(number, scales, checked[bad].form.most_scale)
+
+
+def _checked_sum(one: SumCodes) -> SumCodes:
+    by = check_target(one.out, one.divisor)
+    for codes, scales in one.payloads:
+        check_codes(one.form, one.out.numel(), codes, scales)
+        check_same_device(one.out, codes=codes, scales=scales)
+    return one._replace(divisor=by)
 
 
 def add_codes(

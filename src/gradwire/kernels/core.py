@@ -17,6 +17,18 @@ class NativeJournal(Protocol):
 
 Step: TypeAlias = tuple[float, float, float, float, float, float, float, float]
 """An `AdamStep`."""
+Dice: TypeAlias = tuple[int, int, int]
+"""A `Noise`."""
+Rule: TypeAlias = tuple[int, float, float]
+"""The number of a recurrence, what it multiplies its state with, and the gradient."""
+UpdateRow: TypeAlias = tuple[int, int, int, int, int, Rule, bool, int, int, int, int, float, int]
+"""Type, gradient, u, v, n; rule, mask, k, index, value, velocities, hint, journal."""
+CodesRow: TypeAlias = tuple[int, int, int, int, int, int, Rule, Dice, int, int, float, int]
+"""Format, type, gradient, u, v, n; rule, dice, codes, scales, hint, journal."""
+AdamRow: TypeAlias = tuple[int, int, int, int, int, int, int, Step, Dice, int, int]
+"""Format, type, gradient, m, q, v, n; step, dice, codes, scales."""
+SumRow: TypeAlias = tuple[int, int, int, int, list[tuple[int, int]], int, float, float, bool]
+"""Format, type, target, n, payloads; scales of each, the largest there may be, divisor, stream."""
 
 
 class Core(StreamsCore, PlannerCore, Protocol):
@@ -40,26 +52,7 @@ class Core(StreamsCore, PlannerCore, Protocol):
         value: int,
         /,
     ) -> tuple[int, bool]: ...
-    def update_topk(
-        self,
-        set: int,
-        type: int,
-        gradient: int,
-        u: int,
-        v: int,
-        n: int,
-        mode: int,
-        momentum: float,
-        scale: float,
-        mask: bool,
-        k: int,
-        index: int,
-        value: int,
-        velocities: int,
-        hint: float,
-        journal: int,
-        /,
-    ) -> tuple[float, bool]: ...
+    def update_topk(self, set: int, rows: list[UpdateRow], /) -> tuple[list[float], bool]: ...
     def undo(
         self,
         set: int,
@@ -95,6 +88,10 @@ class Core(StreamsCore, PlannerCore, Protocol):
         stream: bool,
         /,
     ) -> None: ...
+    def accumulate_coded(
+        self, set: int, type: int, target: int, n: int,
+        payloads: list[tuple[int, int, int, int, int, int]], divisor: float, stream: bool, /,
+    ) -> bool: ...  # fmt: skip
     def accumulate_dense(
         self,
         set: int,
@@ -127,45 +124,15 @@ class Core(StreamsCore, PlannerCore, Protocol):
         stream: bool,
         /,
     ) -> bool: ...
-    def update_codes(
-        self,
-        set: int,
-        format: int,
-        type: int,
-        gradient: int,
-        u: int,
-        v: int,
-        n: int,
-        recurrence: tuple[int, float, float],
-        noise: tuple[int, int, int],
-        codes: int,
-        scales: int,
-        hint: float,
-        journal: int,
-        /,
-    ) -> bool: ...
+    def update_codes(self, set: int, rows: list[CodesRow], /) -> bool: ...
     def adam(
         self, set: int, type: int, gradient: int, m: int, q: int, v: int, n: int, how: Step, /
     ) -> bool: ...
     def undo_adam(
         self, set: int, type: int, gradient: int, m: int, q: int, v: int, n: int, how: Step, /
     ) -> None: ...
-    def adam_codes(
-        self, set: int, format: int, type: int, gradient: int, m: int, q: int, v: int, n: int,
-        how: Step, noise: tuple[int, int, int], codes: int, scales: int, /,
-    ) -> bool: ...  # fmt: skip
-    def accumulate_codes(
-        self,
-        set: int,
-        format: int,
-        type: int,
-        target: int,
-        n: int,
-        payloads: list[tuple[int, int]],
-        divisor: float,
-        stream: bool,
-        /,
-    ) -> None: ...
+    def adam_codes(self, set: int, rows: list[AdamRow], /) -> bool: ...
+    def accumulate_codes(self, set: int, rows: list[SumRow], /) -> int: ...
     def add_codes(
         self, set: int, format: int, v: int, n: int, codes: int, scales: int, factor: float, /
     ) -> None: ...

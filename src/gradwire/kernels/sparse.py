@@ -31,13 +31,19 @@ def check_target(out: torch.Tensor, divisor: float, *, double: bool = False) -> 
     return check_divisor(divisor)
 
 
-def _check_layout(payload: int, indices: torch.Tensor, values: torch.Tensor) -> None:
+def check_layout(payload: int, indices: torch.Tensor, values: torch.Tensor) -> None:
+    """PayloadError unless they are places and values; not which they are."""
     check_places(f"payload {payload}: indices", indices, "check the sender's format", PayloadError)
-    if values.dtype not in CODES or values.shape != indices.shape:
+    check_values(payload, tuple(indices.shape), values)
+
+
+def check_values(payload: int, shape: tuple[int, ...], values: torch.Tensor) -> None:
+    """PayloadError unless values have the shape of their places."""
+    if values.dtype not in CODES or values.shape != shape:
         raise PayloadError(
             f"payload {payload}: values must be float32, bfloat16 or float16 with the shape of "
-            f"the indices, {tuple(indices.shape)}, not {values.dtype} of shape "
-            f"{tuple(values.shape)}; check the sender's format"
+            f"the indices, {shape}, not {values.dtype} of shape {tuple(values.shape)}; check the "
+            "sender's format"
         )
     check_memory(f"payload {payload}: values", values)
 
@@ -81,7 +87,7 @@ def check_payload(
 ) -> None:
     """PayloadError unless it is a stream of n elements; without a room, its entries are not looked
     at."""
-    _check_layout(number, index, value)
+    check_layout(number, index, value)
     check_same_device(like, indices=index, values=value)
     if room is not None:
         _check_entries(number, room.first_violation(index, n), index, n)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradwire.errors import KernelError
 from gradwire.kernels.rooms import exact_room_of, room_of
+from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_float, check_memory
 
 
@@ -28,6 +29,12 @@ def check_status(x: Tensor, status: Tensor) -> None:
             f"{tuple(status.shape)} on {status.device}; pass the word that encode got"
         )
     check_memory("status", status)
+
+
+def told_to(status: Tensor) -> Room:
+    """The room of those whose word this is. Raises KernelError."""
+    check_status(status, status)
+    return room_of(status)
 
 
 def flag_non_finite(x: Tensor, status: Tensor) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gradwire.kernels.formats import Format
 from gradwire.kernels.jobs import Best, Jobs, Recorded, Served
-from gradwire.kernels.journal import Journal
 from gradwire.kernels.machine import Machine
+from gradwire.kernels.segments import AdamCodes, SumCodes, UpdateCodes, UpdateTopk
 from gradwire.kernels.shapes import Shape
 from gradwire.kernels.values import (
     AdamStep,
@@ -68,6 +68,12 @@ class Room(Protocol):
     ) -> None:
         """out = the sum of sparse payloads, divided."""
 
+    def accumulate_coded(
+        self, out: Tensor, codes: Sequence[str], sections: list[Tensor], values: list[Tensor],
+        divisor: float, /,
+    ) -> bool:  # fmt: skip
+        """The same of coded places; whether all are lists, or else nothing is written."""
+
     def accumulate_dense(self, out: Tensor, payloads: list[Tensor], divisor: float, /) -> None:
         """out = the sum of dense payloads, divided."""
 
@@ -100,18 +106,12 @@ class Room(Protocol):
     ) -> None:  # fmt: skip
         """Codes and scales of x."""
 
-    def update_codes(
-        self, form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor,
-        codes: Tensor, scales: Tensor, noise: Noise, status: Tensor, /, *,
-        momentum: float | None, nesterov: bool, scale: float, decay: float, hint: float,
-        journal: Journal | None,
-    ) -> None:  # fmt: skip
-        """A recurrence, the codes of its residual, and these out of it."""
+    def update_codes(self, segments: Sequence[UpdateCodes], status: Tensor, /) -> None:
+        """Recurrences, the codes of their residuals, and these out of them."""
 
-    def accumulate_codes(
-        self, form: Format, out: Tensor, payloads: Sequence[Payload], divisor: float, /
-    ) -> None:
-        """out = the sum of codes with their scales, divided."""
+    def accumulate_codes(self, segments: Sequence[SumCodes], /) -> int:
+        """out = the sum of codes with their scales, divided. The first segment of which a scale
+        is above `form.most_scale`, or none at all: what follows is not written. Or how many."""
 
     def add_codes(
         self, form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float, /
@@ -131,13 +131,8 @@ class Room(Protocol):
     def reaching(self, x: Tensor, least: float, status: Tensor, /) -> Reaching:
         """All of magnitude `least` or more."""
 
-    def update_topk(
-        self, gradient: Tensor, velocity: Tensor | None, residual: Tensor, k: int,
-        indices: Tensor, values: Tensor, velocities: Tensor | None, status: Tensor, /, *,
-        momentum: float | None, nesterov: bool, mask: bool, scale: float, decay: float,
-        hint: float, journal: Journal | None,
-    ) -> float:  # fmt: skip
-        """A recurrence, and the k largest of its residual taken out; the next hint."""
+    def update_topk(self, segments: Sequence[UpdateTopk], status: Tensor, /) -> list[float]:
+        """Recurrences, and the k largest of each residual taken out; the next hints."""
 
     def invert(
         self, gradient: Tensor, velocity: Tensor | None, residual: Tensor, /, *,
@@ -161,11 +156,8 @@ class Room(Protocol):
     def undo_adam(self, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, /) -> None:
         """Take a step back."""
 
-    def adam_codes(
-        self, form: Format, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, codes: Tensor,
-        scales: Tensor, noise: Noise, status: Tensor, /,
-    ) -> None:  # fmt: skip
-        """A step, the codes of v, and these out of it."""
+    def adam_codes(self, segments: Sequence[AdamCodes], status: Tensor, /) -> None:
+        """Steps, the codes of each v, and these out of it."""
 
     # lists of places, and streams
 

@@ -10,13 +10,16 @@ to fp32 on its own, s·g first:
     Nesterov    u = m·(u + s·g)    v = (v + u) + s·g
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.rooms import room_of
+from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.selection import check_selection
-from gradwire.kernels.status import check_status
+from gradwire.kernels.status import told_to
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
@@ -126,15 +129,26 @@ def update_topk(
     raises the status.
     Raises KernelError.
     """
-    check_update(gradient, velocity, residual, velocities, k, momentum)
-    check_selection(residual, k, indices, values)
-    check_apart("indices", indices, velocity, velocities, gradient)
-    check_status(gradient, status)
-    m, d, s = recurrence_of(momentum, scale, decay)
-    return room_of(gradient).update_topk(
-        gradient, velocity, residual, k, indices, values, velocities, status, momentum=m,
-        nesterov=nesterov, mask=mask, scale=s, decay=d, hint=real(hint), journal=journal,
+    segment = UpdateTopk(
+        gradient, velocity, residual, k, indices, values, velocities, momentum, nesterov, mask,
+        scale, decay, hint, journal,
     )  # fmt: skip
+    (found,) = update_many_topk([segment], status)
+    return found
+
+
+def update_many_topk(segments: Sequence[UpdateTopk], status: torch.Tensor) -> list[float]:
+    """`update_topk` of many. Raises KernelError."""
+    return told_to(status).update_topk([_checked(one, status) for one in segments], status)
+
+
+def _checked(one: UpdateTopk, status: torch.Tensor) -> UpdateTopk:
+    check_update(one.gradient, one.velocity, one.residual, one.velocities, one.k, one.momentum)
+    check_selection(one.residual, one.k, one.indices, one.values)
+    check_apart("indices", one.indices, one.velocity, one.velocities, one.gradient)
+    check_same_device(status, gradient=one.gradient, indices=one.indices, values=one.values)
+    m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
+    return one._replace(momentum=m, scale=s, decay=d, hint=real(one.hint))
 
 
 def undo_topk(

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
-from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.local import Own
 from gradwire.member import padded
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, of_parameter, used
+from gradwire.runtime.message import Header, used
+from gradwire.runtime.sums import Sum, sum_all
 from gradwire.strategy import (
     Compressor,
     Encoder,
@@ -137,10 +137,11 @@ class Codec:
         host, and so is the word."""
         at, own, status = HEADER_BYTES, [], self.header.status
         self.snapshot()
-        for i, (capacity,) in enumerate(self.layout.sections):
+        work = zip(self._encoders, self.brings(), self.layout.sections)
+        for encoder, brings, (capacity,) in work:
             section = self.buffer[at : at + capacity[2] - capacity[1]]
             own.append((section,))
-            self._encode_one(i, own[-1], status)
+            kernels.together([encoder.work(brings, own[-1], status)], status)
             # A spoiled step sends no payloads, but undoing it reads them.
             bad = kernels.is_raised(status)
             at += padded(capacity[2] - capacity[1] if bad else used(section))
@@ -151,13 +152,8 @@ class Codec:
         """Encode every parameter into its sections, which raises the status if all is not well."""
         self.snapshot()
         self._own = sections
-        for i, own in enumerate(sections):
-            self._encode_one(i, own, status)
-
-    def _encode_one(self, i: int, sections: Sections, status: Tensor) -> None:
-        self._encoders[i].encode(
-            self.gradients[i], self.states[i], sections, self._info(i), self.key(i), status
-        )
+        work = zip(self._encoders, self.brings(), sections)
+        kernels.together((encoder.work(own, to, status) for encoder, own, to in work), status)
 
     def entries(self, i: int) -> tuple[Tensor, Tensor]:
         """Places and values of what was encoded of one parameter."""
@@ -192,12 +188,9 @@ class Codec:
 
     def write(self, payloads: Sequence[Sequence[Sections]]) -> None:
         """The averages of payloads, by parameter, then by rank. PayloadError if one is bad."""
-        accumulate = self.strategy.compressor.accumulate
-        for i, (result, parts) in enumerate(zip(self.means, payloads)):
-            try:
-                accumulate(parts, result, self.world, self.key(i))
-            except PayloadError as error:
-                raise of_parameter(error, self.bucket.names[i]) from error
+        work = enumerate(zip(self.means, payloads, self.bucket.names))
+        sums = [Sum(parts, mean, self.world, self.key(i), name) for i, (mean, parts, name) in work]
+        sum_all(self.strategy.compressor, sums)
 
     def _remember_results(self, feedback: Feedback) -> None:
         for mean, result, state in zip(self.means, self.results, self.states):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.local import OF_COLLECTIVE, BlockCodes
+from gradwire.local import OF_COLLECTIVE, BlockCodes, Own
 from gradwire.strategy import (
     Compressor,
     Encoder,
@@ -98,6 +98,10 @@ class InPlaceEncoder(Encoder):
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
     ) -> None:
+        kernels.together([self.work(Own(x, state, info, key), sections, status)], status)
+
+    def work(self, own: Own, sections: Sections, status: Tensor) -> kernels.Work:
+        x, state, info, key = own
         rule = self.recurrence
         self._fresh, self._key = rule.state not in state, key
         wanted = [rule.state] if rule.momentum is None else [rule.state, "velocity"]
@@ -105,17 +109,17 @@ class InPlaceEncoder(Encoder):
         for name in self._made:
             state[name] = kernels.zeros(x.numel(), x.device)
         x, info = self._clipped(x, info)
-        self._encode(x, state, sections, info, key, status)
+        blocks = self.compressor.blocks(sections, key) if rule.sent == "leaves" else ()
+        if blocks:
+            yield self._segments(x, state, blocks, info)
+        else:
+            self._one_by_one(x, state, sections, info, key, status)
         self._look(state[rule.state], x, info)
 
-    def _encode(
+    def _one_by_one(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
     ) -> None:
         rule, v = self.recurrence, state[self.recurrence.state]
-        blocks = self.compressor.blocks(sections, key) if rule.sent == "leaves" else ()
-        if blocks:
-            self._update_codes(x, state, blocks, info, status)
-            return
         self._advance(x, state, info, self._journals[0], status)
         self.compressor.encode(v, sections, key, status)  # v is finite, so this can be decoded
         if rule.sent != "stays":
@@ -123,19 +127,20 @@ class InPlaceEncoder(Encoder):
         if rule.sent == "joins":
             self._advance(x, state, info, None, status)
 
-    def _update_codes(
-        self, x: Tensor, state: State, blocks: Sequence[BlockCodes], info: StepInfo, status: Tensor
-    ) -> None:
+    def _segments(
+        self, x: Tensor, state: State, blocks: Sequence[BlockCodes], info: StepInfo
+    ) -> list[kernels.UpdateCodes]:
         u, v = self._velocity(state), state[self.recurrence.state]
         self._places = [block.place for block in blocks]
         self._journals += [kernels.Journal() for _ in blocks[len(self._journals) :]]
-        for block, journal in zip(blocks, self._journals):
-            at = block.place
-            kernels.update_codes(
-                block.form, _part(x, at), u if u is None else _part(u, at), _part(v, at),
-                block.codes, block.scales, block.noise, status, **self._how(info),
-                hint=self._hint, journal=None if self._fresh else journal,
-            )  # fmt: skip
+        return [
+            kernels.UpdateCodes(
+                form, _part(x, at), u if u is None else _part(u, at), _part(v, at), codes, scales,
+                noise, **self._how(info), hint=self._hint,
+                journal=None if self._fresh else journal,
+            )
+            for (form, codes, scales, noise, at), journal in zip(blocks, self._journals)
+        ]  # fmt: skip
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         rule, self._hint = self.recurrence, 0.0  # this step's sizes are no guide

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
+from gradwire.kernels import together
 from gradwire.layout.pieces import Pieces
 from gradwire.layout.shards import ShardLayout
-from gradwire.local import OWNERS_RESIDUAL
+from gradwire.local import OWNERS_RESIDUAL, Own
 from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Outcome
 from gradwire.runtime.encoder import make_encoder
@@ -25,9 +26,9 @@ from gradwire.runtime.message import (
     check_headers,
     check_size,
     header_of,
-    of_parameter,
 )
 from gradwire.runtime.pieces import PieceByPiece, of_piece
+from gradwire.runtime.sums import Sum, sum_all
 from gradwire.strategy import Compressor, Key, Recurrence, State, StepInfo, Strategy
 
 
@@ -70,7 +71,7 @@ class Shards:
         rule = Recurrence(state=OWNERS_RESIDUAL) if remembers(strategy) else None
         self._encoders = [make_encoder(self._means_by, None, rule) for _ in self.pieces]
         self.damage: PayloadError | None = None
-        self._encoded = 0  # parameters whose means this step's encoders have seen
+        self._encoded = False  # whether this step's encoders have seen the means
 
     def compressors(self) -> list[PieceByPiece]:
         """What encodes each parameter for its owners."""
@@ -78,7 +79,7 @@ class Shards:
 
     def begin(self) -> None:
         """A new step."""
-        self._encoded, self.damage = 0, None
+        self._encoded, self.damage = False, None
 
     def open(self, digest: int, step: int) -> Tensor:
         """Stamp the messages. Returns the status of what is now encoded into the sections."""
@@ -107,26 +108,33 @@ class Shards:
         if not check_headers(header_of(messages), digest, info.step):
             return False
         by_rank = [layout.views(message) for message in messages]
-        for p, (mean, *parts) in enumerate(zip(self.means, *by_rank)):
-            name, piece = self.bucket.names[p], self.pieces[p].number_of(self.rank)
-            key = of_piece(Key(seed, info.step, name, self.rank), piece)
-            try:
-                self.strategy.compressor.accumulate(parts, mean, self.world, key)
-            except PayloadError as error:
-                self.damage = of_parameter(error, name)
-                self.damage.__cause__ = error
-                return False
-        return True
+        work = zip(self.bucket.names, self.pieces, self.means, *by_rank)
+        sums = []
+        for name, pieces, mean, *parts in work:
+            key = of_piece(Key(seed, info.step, name, self.rank), pieces.number_of(self.rank))
+            sums.append(Sum(parts, mean, self.world, key, name))
+        try:
+            sum_all(self.strategy.compressor, sums)
+        except PayloadError as error:
+            self.damage = error
+        return self.damage is None
 
     def answer(self, finite: bool, digest: int, info: StepInfo, seed: int) -> Tensor:
         """The owner's means, compressed, if all is well: the message for all."""
         plain, header = StepInfo(info.step), self._my_header
         header.write(digest, info.step, finite, damaged=self.damage is not None)
-        work = zip(self.means, self._encoders, self._my_sections, self._states) if finite else ()
-        for p, (mean, encoder, sections, state) in enumerate(work):
-            key = self._key_of_mean(p, self.rank, info, seed)
-            encoder.encode(mean, state, sections, plain, key, header.status)
-            self._encoded = p + 1
+        if not finite:
+            return self._mine
+        keys = [self._key_of_mean(p, self.rank, info, seed) for p in range(len(self.means))]
+        work = zip(self._encoders, self.means, self._states, keys, self._my_sections)
+        self._encoded = True
+        together(
+            (
+                encoder.work(Own(mean, state, plain, key), sections, header.status)
+                for encoder, mean, state, key, sections in work
+            ),
+            header.status,
+        )
         return self._mine
 
     def _key_of_mean(self, p: int, owner: int, info: StepInfo, seed: int) -> Key:
@@ -141,24 +149,24 @@ class Shards:
         check_size(messages, self.world, len(self._mine))
         if not check_headers(header_of(messages), digest, info.step):
             return False
+        sums = []
         for owner, (layout, message) in enumerate(zip(self._answers, messages)):
+            whence = f"payload 0 is the mean from rank {owner}"
             views = layout.views(message[: layout.bytes])
-            for p, (sections, result) in enumerate(zip(views, results)):
-                begin, end = self.pieces[p].of_owner(owner)
+            work = enumerate(zip(self.bucket.names, self.pieces, views, results))
+            for p, (name, pieces, sections, result) in work:
+                part = result[slice(*pieces.of_owner(owner))]
                 key = self._key_of_mean(p, owner, info, seed)
-                try:
-                    self._means_by.decode(sections, result[begin:end], key)
-                except PayloadError as error:
-                    whence = f"payload 0 is the mean from rank {owner}"
-                    raise of_parameter(error, self.bucket.names[p], whence) from error
+                sums.append(Sum([sections], part, 1.0, key, name, whence))
+        sum_all(self._means_by, sums)
         return True
 
     def undo(self) -> None:
         """The owner's memory as it was before this step."""
-        work = zip(self._encoders[: self._encoded], self.means, self._states, self._my_sections)
-        for encoder, mean, state, sections in work:
+        work = zip(self._encoders, self.means, self._states, self._my_sections)
+        for encoder, mean, state, sections in work if self._encoded else ():
             encoder.undo(mean, state, sections, StepInfo())
-        self._encoded = 0
+        self._encoded = False
 
     def end(self, outcome: Outcome) -> None:
         """After all buckets of the step."""
@@ -166,7 +174,7 @@ class Shards:
             self.undo()  # the owner's sums are in what is given back
         for encoder in self._encoders:
             encoder.release()
-        self._encoded = 0
+        self._encoded = False
 
 
 def remembers(strategy: Strategy) -> bool:

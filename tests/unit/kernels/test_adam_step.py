@@ -10,7 +10,6 @@ from gradwire.errors import KernelError
 from gradwire.kernels.adam import adam, adam_codes, undo_adam
 from gradwire.kernels.formats import Format
 from gradwire.kernels.torch import adam as adam_twin
-from gradwire.kernels.torch import adam_codes as adam_codes_twin
 from gradwire.kernels.torch import undo_adam as undo_adam_twin
 from gradwire.kernels.values import AdamStep
 
@@ -99,7 +98,7 @@ def test_codes_as_twin(form: Format, n: int) -> None:
         wanted, (codes, scales), theirs = copies((m, q, v)), buffers(form, n), buffers(form, n)
         assert finite(adam_codes, form, g, (m, q), v, HOWS[1], codes, scales, noise=NOISE)
         assert finite(
-            adam_codes_twin, form, g, wanted[:2], wanted[2], HOWS[1], *theirs, noise=NOISE
+            in_torch(adam_codes), form, g, wanted[:2], wanted[2], HOWS[1], *theirs, noise=NOISE
         )
         assert torch.equal(codes, theirs[0])
         assert same(scales, theirs[1])

@@ -6,13 +6,13 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from in_torch import in_torch
 from samples import DISTRIBUTIONS, DTYPES, draw, same, told
 
 from gradwire.errors import KernelError
 from gradwire.extension import TWIN
 from gradwire.kernels import fallbacks, restore_topk, undo_topk, update_topk
 from gradwire.kernels.native import use
-from gradwire.kernels.torch import update_topk as update_topk_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 KINDS = st.sampled_from(sorted(DISTRIBUTIONS))
@@ -41,7 +41,7 @@ class State:
     ) -> tuple[float, bool]:
         """The next hint, and whether all was finite."""
         return told(
-            update_topk_twin if twin else update_topk,
+            in_torch(update_topk) if twin else update_topk,
             gradient,
             self.velocity,
             self.residual,

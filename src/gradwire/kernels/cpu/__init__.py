@@ -18,13 +18,20 @@ from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stri
 from gradwire.kernels.cpu.schedule import record_step, simulate_step
 from gradwire.kernels.cpu.selection import fallbacks, reaching, topk
 from gradwire.kernels.cpu.signs import accumulate_signs, add_signs, largest, pack_signs
-from gradwire.kernels.cpu.sparse import accumulate, accumulate_dense, add, first_violation
+from gradwire.kernels.cpu.sparse import (
+    accumulate,
+    accumulate_coded,
+    accumulate_dense,
+    add,
+    first_violation,
+)
 from gradwire.kernels.cpu.status import spoil_if
 from gradwire.kernels.cpu.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.cpu.update import invert, restore_topk, update_topk
 
 __all__ = [
     "accumulate",
+    "accumulate_coded",
     "accumulate_codes",
     "accumulate_dense",
     "accumulate_signs",

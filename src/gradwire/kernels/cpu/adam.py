@@ -1,12 +1,16 @@
 """Adam's step by the extension."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from gradwire.kernels.core import AdamRow
+from gradwire.kernels.cpu.codes import add_codes, encode_codes
 from gradwire.kernels.cpu.status import raise_unless
-from gradwire.kernels.formats import Format
 from gradwire.kernels.native import chosen
+from gradwire.kernels.segments import AdamCodes
 from gradwire.kernels.tensors import CODES, pointer
-from gradwire.kernels.values import AdamStep, Moments, Noise
+from gradwire.kernels.values import AdamStep, Moments
 
 
 def adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep, status: Tensor) -> None:
@@ -26,14 +30,20 @@ def undo_adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep) -> None:
     )
 
 
-def adam_codes(
-    form: Format, g: Tensor, moments: Moments, v: Tensor, how: AdamStep, codes: Tensor,
-    scales: Tensor, noise: Noise, status: Tensor,
-) -> None:  # fmt: skip
-    g = g.contiguous()
-    m, q = map(pointer, moments)
-    finite = chosen.core.adam_codes(
-        chosen.number, form.number, CODES[g.dtype], pointer(g), m, q, pointer(v), g.numel(), how,
-        noise, pointer(codes), pointer(scales),
+def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
+    fused = [(one.g.contiguous(), one) for one in segments if not one.form.one_scale]
+    raise_unless(chosen.core.adam_codes(chosen.number, [_row(*both) for both in fused]), status)
+    for one in segments:
+        if one.form.one_scale:
+            adam(one.g, one.moments, one.v, one.how, status)
+            encode_codes(one.form, one.v, one.codes, one.scales, status, one.noise, None)
+            add_codes(one.form, one.v, one.codes, one.scales, -1.0)
+
+
+def _row(g: Tensor, one: AdamCodes) -> AdamRow:
+    """The arguments of one; g: its gradient, contiguous."""
+    m, q = map(pointer, one.moments)
+    return (
+        one.form.number, CODES[g.dtype], pointer(g), m, q, pointer(one.v), g.numel(), one.how,
+        one.noise, pointer(one.codes), pointer(one.scales),
     )  # fmt: skip
-    raise_unless(finite, status)

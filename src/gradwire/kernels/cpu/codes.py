@@ -5,15 +5,16 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from gradwire.kernels.core import CodesRow
 from gradwire.kernels.cpu.journal import begun
 from gradwire.kernels.cpu.signs import largest
 from gradwire.kernels.cpu.status import raise_unless
-from gradwire.kernels.cpu.update import mode_of
+from gradwire.kernels.cpu.update import mode_of, update_topk
 from gradwire.kernels.formats import Format
-from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import chosen
+from gradwire.kernels.segments import SumCodes, UpdateCodes, without_codes
 from gradwire.kernels.tensors import CODES, goes_around, pointer
-from gradwire.kernels.values import Noise, Payload
+from gradwire.kernels.values import Noise
 
 
 def encode_codes(
@@ -42,28 +43,37 @@ def _one_scale(x: Tensor, clip: float | None) -> float:
     return min(most, clip * math.sqrt(squares / x.numel()))
 
 
-def update_codes(
-    form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor, codes: Tensor,
-    scales: Tensor, noise: Noise, status: Tensor, *, momentum: float | None, nesterov: bool,
-    scale: float, decay: float, hint: float, journal: Journal | None,
-) -> None:  # fmt: skip
-    gradient = gradient.contiguous()
-    mode, m = mode_of(momentum, nesterov, decay)
-    finite = chosen.core.update_codes(
-        chosen.number, form.number, CODES[gradient.dtype], pointer(gradient), pointer(velocity),
-        pointer(residual), gradient.numel(), (mode, m, scale), noise, pointer(codes),
-        pointer(scales), hint, begun(journal),
+def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
+    fused = [(one.gradient.contiguous(), one) for one in segments if not one.form.one_scale]
+    raise_unless(chosen.core.update_codes(chosen.number, [_row(*both) for both in fused]), status)
+    for one in segments:
+        if one.form.one_scale:
+            update_topk([without_codes(one)], status)
+            encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise, None)
+            add_codes(one.form, one.residual, one.codes, one.scales, -1.0)
+
+
+def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
+    """The arguments of one; x: its gradient, contiguous."""
+    return (
+        one.form.number, CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual),
+        x.numel(), (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.noise,
+        pointer(one.codes), pointer(one.scales), one.hint, begun(one.journal),
     )  # fmt: skip
-    raise_unless(finite, status)
 
 
-def accumulate_codes(
-    form: Format, out: Tensor, payloads: Sequence[Payload], divisor: float
-) -> None:
-    chosen.core.accumulate_codes(
-        chosen.number, form.number, CODES[out.dtype], pointer(out), out.numel(),
-        [(pointer(codes), pointer(scales)) for codes, scales in payloads], divisor,
-        goes_around(out),
+def accumulate_codes(segments: Sequence[SumCodes]) -> int:
+    return chosen.core.accumulate_codes(
+        chosen.number,
+        [
+            (
+                one.form.number, CODES[one.out.dtype], pointer(one.out), one.out.numel(),
+                [(pointer(codes), pointer(scales)) for codes, scales in one.payloads],
+                one.form.scales(one.out.numel()), one.form.most_scale, one.divisor,
+                goes_around(one.out),
+            )
+            for one in segments
+        ],
     )  # fmt: skip
 
 

@@ -1,7 +1,10 @@
 """Sums of payloads by the extension."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from gradwire.kernels.index_codes import INDEX_CODES
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, goes_around, pointer
 
@@ -15,6 +18,20 @@ def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor
     held = [(i.contiguous(), v.contiguous()) for i, v in zip(indices, values)]
     payloads = [(pointer(i), pointer(v), i.numel(), CODES[v.dtype]) for i, v in held]
     chosen.core.accumulate(
+        chosen.number, CODES[out.dtype], pointer(out), out.numel(), payloads, divisor,
+        goes_around(out),
+    )  # fmt: skip
+
+
+def accumulate_coded(
+    out: Tensor, codes: Sequence[str], sections: list[Tensor], values: list[Tensor], divisor: float
+) -> bool:
+    held = [(s.contiguous(), v.contiguous()) for s, v in zip(sections, values)]
+    payloads = [
+        (INDEX_CODES.index(code), pointer(s), s.nbytes, pointer(v), v.numel(), CODES[v.dtype])
+        for code, (s, v) in zip(codes, held)
+    ]
+    return chosen.core.accumulate_coded(
         chosen.number, CODES[out.dtype], pointer(out), out.numel(), payloads, divisor,
         goes_around(out),
     )  # fmt: skip

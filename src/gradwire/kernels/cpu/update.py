@@ -1,11 +1,14 @@
 """Updates by the extension."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from gradwire.kernels.core import UpdateRow
 from gradwire.kernels.cpu.journal import begun
 from gradwire.kernels.cpu.status import raise_unless
-from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import chosen
+from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.tensors import CODES, pointer
 
 _FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
@@ -18,20 +21,23 @@ def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, 
     return (_NESTEROV if nesterov else _MOMENTUM), momentum
 
 
-def update_topk(
-    gradient: Tensor, velocity: Tensor | None, residual: Tensor, k: int, indices: Tensor,
-    values: Tensor, velocities: Tensor | None, status: Tensor, *, momentum: float | None,
-    nesterov: bool, mask: bool, scale: float, decay: float, hint: float, journal: Journal | None,
-) -> float:  # fmt: skip
-    gradient = gradient.contiguous()
-    mode, m = mode_of(momentum, nesterov, decay)
-    hint, finite = chosen.core.update_topk(
-        chosen.number, CODES[gradient.dtype], pointer(gradient), pointer(velocity),
-        pointer(residual), gradient.numel(), mode, m, scale, mask, k, pointer(indices),
-        pointer(values), pointer(velocities), hint, begun(journal),
-    )  # fmt: skip
+def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> list[float]:
+    given = [one.gradient.contiguous() for one in segments]
+    hints, finite = chosen.core.update_topk(
+        chosen.number, [_row(x, one) for x, one in zip(given, segments)]
+    )
     raise_unless(finite, status)
-    return hint
+    return hints
+
+
+def _row(x: Tensor, one: UpdateTopk) -> UpdateRow:
+    """The arguments of one; x: its gradient, contiguous."""
+    return (
+        CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual), x.numel(),
+        (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.mask, one.k,
+        pointer(one.indices), pointer(one.values), pointer(one.velocities), one.hint,
+        begun(one.journal),
+    )  # fmt: skip
 
 
 def invert(

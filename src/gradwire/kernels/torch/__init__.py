@@ -15,7 +15,7 @@ from gradwire.kernels.torch.choices import (
 from gradwire.kernels.torch.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.torch.crowds import count_crowds, decode_shaped, encode_shaped
 from gradwire.kernels.torch.hash_memory import hash_partition
-from gradwire.kernels.torch.indices import decode_indices, encode_indices
+from gradwire.kernels.torch.indices import accumulate_coded, decode_indices, encode_indices
 from gradwire.kernels.torch.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.torch.noise import random_bits, strata
 from gradwire.kernels.torch.queues import ordered_step
@@ -31,6 +31,7 @@ from gradwire.kernels.torch.update import invert, restore_topk, update_topk
 
 __all__ = [
     "accumulate",
+    "accumulate_coded",
     "accumulate_codes",
     "accumulate_dense",
     "accumulate_signs",

@@ -1,12 +1,14 @@
 """Adam's step in torch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from gradwire.kernels.formats import Format
+from gradwire.kernels.segments import AdamCodes
 from gradwire.kernels.torch.codes import add_codes, encode_codes
 from gradwire.kernels.torch.status import raise_unless
-from gradwire.kernels.values import AdamStep, Moments, Noise
+from gradwire.kernels.values import AdamStep, Moments
 
 
 def moved(m: Tensor, q: Tensor, how: AdamStep) -> Tensor:
@@ -43,11 +45,9 @@ def undo_adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep) -> None:
         x.copy_(torch.where(good, before, x))
 
 
-def adam_codes(
-    form: Format, g: Tensor, moments: Moments, v: Tensor, how: AdamStep,
-    codes: Tensor, scales: Tensor, noise: Noise, status: Tensor,
-) -> None:  # fmt: skip
+def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
     """One after the other."""
-    adam(g, moments, v, how, status)
-    encode_codes(form, v, codes, scales, status, noise)
-    add_codes(form, v, codes, scales, -1.0)
+    for form, g, moments, v, how, codes, scales, noise in segments:
+        adam(g, moments, v, how, status)
+        encode_codes(form, v, codes, scales, status, noise)
+        add_codes(form, v, codes, scales, -1.0)

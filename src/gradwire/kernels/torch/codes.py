@@ -7,13 +7,13 @@ from torch import Tensor
 
 from gradwire.kernels.divisors import quotient
 from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
-from gradwire.kernels.journal import Journal
+from gradwire.kernels.segments import SumCodes, UpdateCodes, without_codes
 from gradwire.kernels.torch.formats import decode_rows, encode_rows, means_of
 from gradwire.kernels.torch.noise import random_bits
 from gradwire.kernels.torch.signs import lane_sum
 from gradwire.kernels.torch.status import raise_unless
 from gradwire.kernels.torch.update import update_topk
-from gradwire.kernels.values import SILENCE, Noise, Payload
+from gradwire.kernels.values import SILENCE, Noise
 
 
 def encode_codes(
@@ -56,20 +56,12 @@ def _one_scale(x: Tensor, clip: float | None) -> Tensor:
     return torch.where((squares > 0.0) & squares.isfinite(), cut, most)
 
 
-def update_codes(
-    form: Format, gradient: Tensor, velocity: Tensor | None, residual: Tensor, codes: Tensor,
-    scales: Tensor, noise: Noise, status: Tensor, *, momentum: float | None, nesterov: bool,
-    scale: float, decay: float, hint: float, journal: Journal | None,
-) -> None:  # fmt: skip
+def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
     """One after the other."""
-    places, nothing = residual.new_empty(0, dtype=torch.int32), residual.new_empty(0)
-    update_topk(
-        gradient, velocity, residual, 0, places, nothing, None if velocity is None else nothing,
-        status, momentum=momentum, nesterov=nesterov, mask=False, scale=scale, decay=decay,
-        hint=hint, journal=journal,
-    )  # fmt: skip
-    encode_codes(form, residual, codes, scales, status, noise)
-    add_codes(form, residual, codes, scales, -1.0)
+    for one in segments:
+        update_topk([without_codes(one)], status)
+        encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise)
+        add_codes(one.form, one.residual, one.codes, one.scales, -1.0)
 
 
 def decode_codes(
@@ -93,14 +85,15 @@ def decode_codes(
     return torch.cat(out) if out else torch.zeros(0, device=codes.device)
 
 
-def accumulate_codes(
-    form: Format, out: Tensor, payloads: Sequence[Payload],
-    divisor: float,
-) -> None:  # fmt: skip
-    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
-    for codes, scales in payloads:
-        total = total + decode_codes(form, codes, scales, out.numel())
-    out.copy_(quotient(total, divisor))
+def accumulate_codes(segments: Sequence[SumCodes]) -> int:
+    for number, (form, out, payloads, divisor) in enumerate(segments):
+        total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
+        for codes, scales in payloads:
+            if (~(scales.abs() <= form.most_scale)).any():  # NaN is not, either
+                return number
+            total = total + decode_codes(form, codes, scales, out.numel())
+        out.copy_(quotient(total, divisor))
+    return len(segments)
 
 
 def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float) -> None:

@@ -1,10 +1,12 @@
 """Codes of index lists in torch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gradwire.kernels.index_codes import GAP_BYTES, escape_of, low_width, whole_bytes
-from gradwire.kernels.torch.sparse import first_violation
+from gradwire.kernels.torch.sparse import accumulate, first_violation
 
 
 def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
@@ -111,3 +113,17 @@ def _read_gaps(section: Tensor, code: str, k: int) -> tuple[Tensor, bool]:
     places = names.nonzero().flatten()[:k]
     used = int(places[-1]) + 1 if places.numel() else 0
     return after[places] - 1, not bool(words[used:].any())
+
+
+def accumulate_coded(
+    out: Tensor, codes: Sequence[str], sections: list[Tensor], values: list[Tensor], divisor: float
+) -> bool:
+    """One list after the other."""
+    lists = []
+    for code, section, value in zip(codes, sections, values):
+        lists.append(torch.empty(value.numel(), dtype=torch.int32, device=out.device))
+        end = decode_indices(section.contiguous().view(torch.uint8), out.numel(), code, lists[-1])
+        if end != value.numel():
+            return False
+    accumulate(out, lists, values, divisor)
+    return True

@@ -1,9 +1,11 @@
 """Updates in torch, term by term."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from gradwire.kernels.journal import Journal
+from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.torch.journal import keep_whole
 from gradwire.kernels.torch.selection import sort_out
 from gradwire.kernels.torch.status import raise_unless
@@ -11,43 +13,31 @@ from gradwire.kernels.torch.status import raise_unless
 _SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
 
 
-def update_topk(
-    gradient: Tensor,
-    velocity: Tensor | None,
-    residual: Tensor,
-    k: int,
-    indices: Tensor,
-    values: Tensor,
-    velocities: Tensor | None,
-    status: Tensor,
-    *,
-    momentum: float | None,
-    nesterov: bool = False,
-    mask: bool = True,
-    scale: float = 1.0,
-    decay: float = 1.0,
-    hint: float = 0.0,
-    journal: Journal | None = None,
-) -> float:
-    """The journal keeps all or nothing."""
-    d = gradient.detach().float() * scale
-    if journal is not None:
-        keep_whole(journal, d, velocity, residual, hint)
-    u, v = _forward(d, velocity, residual, momentum, nesterov, decay)
+def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> list[float]:
+    """One after the other. The journal keeps all or nothing."""
+    return [_update_topk(one, status) for one in segments]
+
+
+def _update_topk(one: UpdateTopk, status: Tensor) -> float:
+    velocity, residual, values = one.velocity, one.residual, one.values
+    d = one.gradient.detach().float() * one.scale
+    if one.journal is not None:
+        keep_whole(one.journal, d, velocity, residual, one.hint)
+    u, v = _forward(d, velocity, residual, one.momentum, one.nesterov, one.decay)
     good = v.isfinite() if u is None else v.isfinite() & u.isfinite()
     residual.copy_(torch.where(good, v, residual))
     if u is not None and velocity is not None:
         velocity.copy_(torch.where(good, u, velocity))
     raise_unless(good.all(), status)
-    sort_out(residual, k, indices, values)
-    chosen = indices.long()
+    sort_out(residual, one.k, one.indices, values)
+    chosen = one.indices.long()
     kept = residual[chosen]
     residual[chosen] = torch.where(kept.isfinite(), torch.zeros_like(kept), kept)
-    if velocity is not None and velocities is not None:
-        velocities.copy_(velocity[chosen])
-        if mask:
+    if velocity is not None and one.velocities is not None:
+        one.velocities.copy_(velocity[chosen])
+        if one.mask:
             velocity[chosen] = 0.0
-    return max(float(values.abs().min()), _SMALLEST) if values.numel() else hint
+    return max(float(values.abs().min()), _SMALLEST) if values.numel() else one.hint
 
 
 def restore_topk(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from gradwire.kernels import adam
+from gradwire.kernels.segments import AdamCodes
 from gradwire.kernels.values import AdamStep
 from harness.draws import Draw
-from harness.targets._register import status, target, unless_raised
-from harness.targets.codes import FORMATS, _noise, _rooms
+from harness.targets._register import all_unless_raised, status, target, unless_raised
+from harness.targets.codes import FORMATS, _noise, _rooms, many
 
 
 def _step(draw: Draw) -> dict[str, object]:
@@ -45,3 +46,8 @@ def _adam_codes(draw: Draw) -> dict[str, object]:
     assert isinstance(g, torch.Tensor)
     own = {"noise": _noise(draw), "status": status()}
     return {"form": form, **step, **_rooms(draw, form, g.numel()), **own}
+
+
+@target(adam.adam_many_codes, same=all_unless_raised)
+def _adam_many_codes(draw: Draw) -> dict[str, object]:
+    return many(draw, AdamCodes, _adam_codes)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from gradwire.kernels import Journal, Noise, codes, formats, noise, signs
 from gradwire.kernels.formats import Format
+from gradwire.kernels.segments import SumCodes, UpdateCodes
 from harness.draws import Draw, Made
-from harness.targets._register import status, target, unless_raised
+from harness.targets._register import all_unless_raised, status, target, unless_raised
 from harness.targets.sums import _divisor, _factor
 
 FORMATS = (
@@ -33,6 +36,14 @@ def _encode_codes(draw: Draw) -> dict[str, object]:
             "noise": _noise(draw), "clip": draw.one((None, 0.3, 2.5))}  # fmt: skip
 
 
+def many(draw: Draw, kind: type, one: Callable[[Draw], dict[str, object]]) -> dict[str, object]:
+    """Segments of a few parameters, with one status word."""
+    given = [one(draw) for _ in range(draw.whole(0, 3))]
+    for own in given:
+        del own["status"]
+    return {"segments": [Made(kind, own) for own in given], "status": status()}
+
+
 def recurrence(draw: Draw) -> dict[str, object]:
     """How state goes on."""
     momentum = draw.one((None, 0.0, 0.5, 0.9))
@@ -54,11 +65,22 @@ def _update_codes(draw: Draw) -> dict[str, object]:
     }  # fmt: skip
 
 
+@target(codes.update_many_codes, same=all_unless_raised)
+def _update_many_codes(draw: Draw) -> dict[str, object]:
+    return many(draw, UpdateCodes, _update_codes)
+
+
 @target(codes.accumulate_codes, weight=8)
 def _accumulate_codes(draw: Draw) -> dict[str, object]:
     form, n = draw.one(FORMATS), draw.size()
     payloads = [tuple(_rooms(draw, form, n).values()) for _ in range(draw.whole(0, 4))]
     return {"form": form, "out": draw.floats(n), "payloads": payloads, "divisor": _divisor(draw)}
+
+
+@target(codes.accumulate_many_codes)
+def _accumulate_many_codes(draw: Draw) -> dict[str, object]:
+    segments = [Made(SumCodes, _accumulate_codes(draw)) for _ in range(draw.whole(0, 3))]
+    return {"segments": segments}
 
 
 @target(codes.add_codes)

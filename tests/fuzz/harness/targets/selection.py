@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels import Journal, selection, update
+from gradwire.kernels.segments import UpdateTopk
 from harness.draws import Draw
-from harness.targets._register import status, target
-from harness.targets.codes import recurrence
+from harness.targets._register import all_unless_raised, status, target
+from harness.targets.codes import many, recurrence
 
 
 def _written(given: dict[str, Any], hint: float) -> object:
@@ -56,6 +57,11 @@ def _state(draw: Draw) -> dict[str, object]:
 @target(update.update_topk, same=_written, weight=8)
 def _update_topk(draw: Draw) -> dict[str, object]:
     return _state(draw)
+
+
+@target(update.update_many_topk, same=all_unless_raised)
+def _update_many_topk(draw: Draw) -> dict[str, object]:
+    return many(draw, UpdateTopk, _state)
 
 
 def _of_all(own: dict[str, object]) -> dict[str, object]:

@@ -1,0 +1,88 @@
+"""What each of many parameters brings to one call of an operation.
+
+A call is one crossing into C++, or one launch on a GPU, however many parameters there are: their
+segments are its table. All tensors of a call are on one device, and segments share none that is
+written. `together` collects segments from the work on the parameters of a bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gradwire.kernels.formats import Format
+from gradwire.kernels.journal import Journal
+from gradwire.kernels.values import AdamStep, Moments, Noise, Payload
+
+
+class UpdateTopk(NamedTuple):
+    """The arguments of `update_topk`."""
+
+    gradient: Tensor
+    velocity: Tensor | None
+    residual: Tensor
+    k: int
+    indices: Tensor
+    values: Tensor
+    velocities: Tensor | None
+    momentum: float | None
+    nesterov: bool = False
+    mask: bool = True
+    scale: float = 1.0
+    decay: float = 1.0
+    hint: float = 0.0
+    journal: Journal | None = None
+
+
+class UpdateCodes(NamedTuple):
+    """The arguments of `update_codes`."""
+
+    form: Format
+    gradient: Tensor
+    velocity: Tensor | None
+    residual: Tensor
+    codes: Tensor
+    scales: Tensor
+    noise: Noise
+    momentum: float | None
+    nesterov: bool = False
+    scale: float = 1.0
+    decay: float = 1.0
+    hint: float = 0.0
+    journal: Journal | None = None
+
+
+def without_codes(one: UpdateCodes) -> UpdateTopk:
+    """Its recurrence alone."""
+    v = one.residual
+    nothing = v.new_empty(0)
+    return UpdateTopk(
+        one.gradient, one.velocity, v, 0, v.new_empty(0, dtype=torch.int32), nothing,
+        None if one.velocity is None else nothing, one.momentum, one.nesterov, False, one.scale,
+        one.decay, one.hint, one.journal,
+    )  # fmt: skip
+
+
+class AdamCodes(NamedTuple):
+    """The arguments of `adam_codes`."""
+
+    form: Format
+    g: Tensor
+    moments: Moments
+    v: Tensor
+    how: AdamStep
+    codes: Tensor
+    scales: Tensor
+    noise: Noise
+
+
+class SumCodes(NamedTuple):
+    """The arguments of `accumulate_codes`."""
+
+    form: Format
+    out: Tensor
+    payloads: Sequence[Payload]
+    divisor: float

@@ -1,0 +1,55 @@
+"""Work on many parameters side by side: what all ask for at one time is one call.
+
+parameter 0 ── segments ──┐                          ┌── goes on
+parameter 1 ── segments ──┼──► one call of each kind ┼── goes on
+parameter 2 ── segments ──┘                          └── is done
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from gradwire.kernels.adam import adam_many_codes
+from gradwire.kernels.codes import update_many_codes
+from gradwire.kernels.segments import AdamCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.update import update_many_topk
+
+Segment: TypeAlias = "UpdateTopk | UpdateCodes | AdamCodes"
+Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
+"""It yields segments that do not depend on each other, and receives what each of them gave: the
+next hint of `UpdateTopk`, nothing of others."""
+
+_MANY: dict[type[Segment], Callable[[Sequence[Any], Tensor], Sequence[float] | None]] = {
+    UpdateTopk: update_many_topk,
+    UpdateCodes: update_many_codes,
+    AdamCodes: adam_many_codes,
+}
+
+
+def together(works: Iterable[Work], status: Tensor) -> None:
+    """Run all to their end. status: raised where something is not finite. Raises KernelError, and
+    what the works raise."""
+    waiting = [(work, asked) for work in works if (asked := next(work, None)) is not None]
+    while waiting:
+        given = _call([segment for _, asked in waiting for segment in asked], status)
+        going = []
+        for work, asked in waiting:
+            try:
+                going.append((work, work.send([next(given) for _ in asked])))
+            except StopIteration:
+                continue
+        waiting = going
+
+
+def _call(segments: Sequence[Segment], status: Tensor) -> Iterator[Any]:
+    """What each of them gave, in their order."""
+    kinds = defaultdict(list)
+    for segment in segments:
+        kinds[type(segment)].append(segment)
+    given = {kind: _MANY[kind](table, status) for kind, table in kinds.items()}
+    answers = {kind: iter(found or ()) for kind, found in given.items()}
+    return (next(answers[type(segment)], None) for segment in segments)

@@ -7,8 +7,8 @@ parameter 2 ── segments ──┘                          └── is done
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -47,9 +47,9 @@ def together(works: Iterable[Work], status: Tensor) -> None:
 
 def _call(segments: Sequence[Segment], status: Tensor) -> Iterator[Any]:
     """What each of them gave, in their order."""
-    kinds = defaultdict(list)
-    for segment in segments:
-        kinds[type(segment)].append(segment)
-    given = {kind: _MANY[kind](table, status) for kind, table in kinds.items()}
-    answers = {kind: iter(found or ()) for kind, found in given.items()}
-    return (next(answers[type(segment)], None) for segment in segments)
+    kinds = dict.fromkeys(map(type, segments))
+    given = {
+        kind: iter(_MANY[kind]([s for s in segments if type(s) is kind], status) or repeat(None))
+        for kind in kinds
+    }
+    return (next(given[type(segment)]) for segment in segments)

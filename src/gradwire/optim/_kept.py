@@ -1,8 +1,8 @@
-"""What AdamW and Muon share: the step of parameters whose moments an attached plan keeps."""
+"""What the optimizers share that leave their moments to an attached plan, if it keeps them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,25 +13,54 @@ from gradwire.agreement import agreeing, numbers_of, said
 from gradwire.errors import UsageError
 from gradwire.member import UpdateRule
 from gradwire.strategy import Feedback
-from gradwire.training.attached import rest, sessions_of
+from gradwire.training.attached import keeper_of, rest, sessions_of
 
 
-def closed(optimizer: Optimizer, closure: Callable[[], float] | None) -> float | None:
-    """What the closure returns, after which weights are where all ranks have them."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        loss = closure()
-    rest(p for group in optimizer.param_groups for p in group["params"])
-    return loss
+class AsksThePlan(Optimizer):
+    """An optimizer that asks, parameter by parameter, whether a plan keeps its moments."""
 
+    asks_the_plan = True
+    """Whether it leaves the moments to a plan that keeps them."""
+    _kept: bool | None
+    """Whether they are kept, for averages that come from elsewhere; None: what is attached says
+    it."""
 
-def hand_over(optimizer: Optimizer) -> None:
-    """Moments that were loaded go to the plans that keep them."""
-    from gradwire.training.moments import take  # which knows sessions; they know optimizers
+    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
+        return {**super().__getstate__(), "_kept": self._kept}
 
-    for session in sessions_of(p for group in optimizer.param_groups for p in group["params"]):
-        take(session, optimizer)
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Load a state as torch's optimizers do. Moments of parameters whose attached plan keeps
+        them, and remembers nothing yet, go to the plan."""
+        from gradwire.training.moments import take  # which knows sessions; they know optimizers
+
+        super().load_state_dict(state_dict)
+        for session in sessions_of(self._parameters()):
+            take(session, self)
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return (p for group in self.param_groups for p in group["params"])
+
+    def _closed(self, closure: Callable[[], float] | None) -> float | None:
+        """What the closure returns, after which weights are where all ranks have them."""
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            loss = closure()
+        rest(self._parameters())
+        return loss
+
+    def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
+        """Whether what arrived has the moments already."""
+        if self._kept is not None:
+            return self._kept
+        keeper = keeper_of(parameter)
+        if keeper is not None:
+            self._check(keeper, parameter, group)
+        return keeper is not None
+
+    def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
+        """UsageError unless the plan keeps what this optimizer would."""
+        raise NotImplementedError
 
 
 def step_kept(parameters: Sequence[Tensor], group: dict[str, Any]) -> None:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import UsageError
-from gradwire.optim._kept import check_keeper, closed, hand_over, step_kept
+from gradwire.optim._kept import AsksThePlan, check_keeper, step_kept
 from gradwire.strategy import Feedback
-from gradwire.training.attached import keeper_of
 
 
-class AdamW(torch.optim.AdamW):
+class AdamW(AsksThePlan, torch.optim.AdamW):
     """`torch.optim.AdamW`, also where an attached plan keeps the moments (`adam`).
 
         not attached, or ef:     torch's own step
@@ -31,28 +30,16 @@ class AdamW(torch.optim.AdamW):
             feedback's, or with amsgrad or maximize.
     """
 
-    asks_the_plan = True
-    """Whether it leaves the moments to a plan that keeps them."""
-
     def __init__(self, params: Any, *args: Any, moments_kept: bool | None = None, **kwargs: Any):
         super().__init__(params, *args, **kwargs)
         self._kept = moments_kept
         # A GradScaler takes its scale out before the step then, also with fused=True.
         self._step_supports_amp_scaling = False
 
-    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
-        return {**super().__getstate__(), "_kept": self._kept}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state as torch's does. Moments of parameters whose attached plan keeps them, and
-        remembers nothing yet, go to the plan."""
-        super().load_state_dict(state_dict)
-        hand_over(self)
-
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with what `.grad` holds; as of torch's. Not collective."""
-        loss = closed(self, closure)
+        loss = self._closed(closure)
         sent: list[tuple[Tensor, Tensor]] = []
         try:
             for group in self.param_groups:
@@ -69,14 +56,15 @@ class AdamW(torch.optim.AdamW):
                 p.grad = step
         return loss
 
-    def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
-        """Whether what arrived is a step already."""
-        if self._kept is not None:
-            return self._kept
-        keeper = keeper_of(parameter)
-        if keeper is not None:
-            _check(keeper, group)
-        return keeper is not None
+    def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
+        check_keeper(keeper, "adaptive", group, "AdamW")
+        for switch in ("amsgrad", "maximize"):
+            if group[switch]:
+                raise UsageError(
+                    f"the feedback '{keeper}' knows no {switch}; AdamW has {switch}=True. Leave "
+                    "it out, or attach a strategy that leaves the moments to the optimizer, as "
+                    "'bf16 | allreduce'."
+                )
 
 
 def _torch_s_step() -> Callable[[torch.optim.AdamW], object]:
@@ -86,14 +74,3 @@ def _torch_s_step() -> Callable[[torch.optim.AdamW], object]:
     while getattr(step, "hooked", False):
         step = step.__wrapped__
     return step  # type: ignore[no-any-return]
-
-
-def _check(feedback: Feedback, group: dict[str, Any]) -> None:
-    check_keeper(feedback, "adaptive", group, "AdamW")
-    for switch in ("amsgrad", "maximize"):
-        if group[switch]:
-            raise UsageError(
-                f"the feedback '{feedback}' knows no {switch}; AdamW has {switch}=True. Leave it "
-                "out, or attach a strategy that leaves the moments to the optimizer, as "
-                "'bf16 | allreduce'."
-            )

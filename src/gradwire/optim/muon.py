@@ -7,19 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.optim._muon import muon
 from torch.optim.adamw import adamw
 
 from gradwire.errors import UsageError
 from gradwire.feedback._orthogonal import COEFFICIENTS, LEAST_NORM, TURNS
-from gradwire.optim._kept import check_keeper, closed, hand_over, step_kept
+from gradwire.optim._kept import AsksThePlan, check_keeper, step_kept
 from gradwire.strategy import Feedback
-from gradwire.training.attached import keeper_of
 from gradwire.training.hidden import hidden_matrices
 
 
-class Muon(Optimizer):
+class Muon(AsksThePlan):
     """`torch.optim.Muon` for hidden matrices and `torch.optim.AdamW` for the rest, in one.
 
         optimizer = gradwire.optim.Muon.of(model, lr=1e-3)
@@ -45,8 +43,6 @@ class Muon(Optimizer):
     """
 
     update_rule = "orthogonal"
-    asks_the_plan = True
-    """Whether it leaves the momentum to a plan that keeps it."""
 
     def __init__(
         self, params: Any, lr: float = 1e-3, weight_decay: float = 0.1, *, momentum: float = 0.95,
@@ -82,19 +78,10 @@ class Muon(Optimizer):
         groups = [{"params": hidden, "muon": True}, {"params": others, "muon": False}]
         return cls([group for group in groups if group["params"]], **options)
 
-    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
-        return {**super().__getstate__(), "_kept": self._kept}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state as torch's optimizers do. Moments of parameters whose attached plan keeps
-        them, and remembers nothing yet, go to the plan."""
-        super().load_state_dict(state_dict)
-        hand_over(self)
-
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with what `.grad` holds. Not collective."""
-        loss = closed(self, closure)
+        loss = self._closed(closure)
         for group in self.param_groups:
             given = [p for p in group["params"] if p.grad is not None]
             kept = [p for p in given if self._is_kept(p, group)]
@@ -133,14 +120,12 @@ class Muon(Optimizer):
                 weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
             )  # fmt: skip
 
-    def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
-        """Whether what arrived is a step already."""
-        if self._kept is not None:
-            return self._kept
-        keeper = keeper_of(parameter)
-        if keeper is not None:
-            _check(keeper, parameter, group)
-        return keeper is not None
+    def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
+        if is_muon_s(parameter, group):
+            owner = f"Muon, for a matrix of {[*parameter.shape]},"
+            check_keeper(keeper, "orthogonal", group, owner)
+        else:
+            check_keeper(keeper, "adaptive", group, "Muon, for what is no hidden matrix,")
 
 
 def is_muon_s(parameter: Tensor, group: dict[str, Any]) -> bool:
@@ -150,10 +135,3 @@ def is_muon_s(parameter: Tensor, group: dict[str, Any]) -> bool:
 
 def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [p.grad for p in parameters if p.grad is not None]
-
-
-def _check(feedback: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
-    if is_muon_s(parameter, group):
-        check_keeper(feedback, "orthogonal", group, f"Muon, for a matrix of {[*parameter.shape]},")
-    else:
-        check_keeper(feedback, "adaptive", group, "Muon, for what is no hidden matrix,")

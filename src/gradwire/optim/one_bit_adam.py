@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from gradwire import beside
 from gradwire.errors import UsageError
+from gradwire.optim._kept import AsksThePlan
 from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
 from gradwire.schema import Number, Row, Schema, Table, Whole
 from gradwire.training.attached import feedback_of, strategy_of, velocity_of
 from gradwire.training.fsdp import shard_of
 
 
-class OneBitAdam(Optimizer):
+class OneBitAdam(AsksThePlan):
     """AdamW for a plan with `shared_momentum`: `.grad` holds the momentum of all ranks.
 
         until freeze_step:   g = (u - β1·u')/(1 - β1);  v = β2·v + (1 - β2)·g²      (AdamW's)
@@ -50,9 +50,6 @@ class OneBitAdam(Optimizer):
 
     update_rule = "adaptive"
 
-    asks_the_plan = True
-    """Whether it leaves the momentum to a plan that keeps it."""
-
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 1e-2, *, freeze_step: int,
@@ -74,9 +71,6 @@ class OneBitAdam(Optimizer):
         super().__init__(params, defaults)
         self._kept = momentum_kept
 
-    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
-        return {**super().__getstate__(), "_kept": self._kept}
-
     def load_state_dict(self, state_dict: Any) -> None:
         """UsageError, and nothing has changed, for what is no state of it, or is not whole."""
         check(self, state_dict, _GROUP, _State)
@@ -85,10 +79,7 @@ class OneBitAdam(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with the momentum that `.grad` holds. Not collective."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = self._closed(closure)
         for group in self.param_groups:
             for p in group["params"]:
                 # Of a sharded parameter some ranks may keep no part; it is attached on the others.

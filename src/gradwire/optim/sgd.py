@@ -7,19 +7,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from gradwire.errors import UsageError
-from gradwire.optim._kept import check_keeper
+from gradwire.optim._kept import AsksThePlan, check_keeper
 from gradwire.optim._states import BELOW_1, RATE, Like, check
 from gradwire.schema import Flag, Maybe, Number, Schema, Table
-from gradwire.training.attached import feedback_of, keeper_of
+from gradwire.strategy import Feedback
+from gradwire.training.attached import feedback_of
 
 _NEUTRAL = {"dampening": 0, "maximize": False}
 """Only torch's SGD has them; groups hold them, so that it can go on from our state."""
 
 
-class SGD(Optimizer):
+class SGD(AsksThePlan):
     """`torch.optim.SGD`, also where an attached plan keeps the momentum (`dgc`).
 
         not attached, or ef:    d = g + λ·w;  b = m·b + d;    w -= lr·b         (torch's)
@@ -49,9 +49,6 @@ class SGD(Optimizer):
             which may be of torch's SGD, has a dampening or maximizes.
     """
 
-    asks_the_plan = True
-    """Whether it leaves the momentum to a plan that keeps it."""
-
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.0, *,
         weight_decay: float = 0.0, nesterov: bool = False, momentum_kept: bool | None = None,
@@ -67,9 +64,6 @@ class SGD(Optimizer):
                     "nesterov": nesterov, **_NEUTRAL}  # fmt: skip
         super().__init__(params, defaults)
         self._kept = momentum_kept
-
-    def __getstate__(self) -> dict[str, Any]:  # torch copies and pickles its own attributes only
-        return {**super().__getstate__(), "_kept": self._kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -91,10 +85,7 @@ class SGD(Optimizer):
         """One step with what `.grad` holds; as of torch's optimizers. Not collective."""
         for group in self.param_groups:
             _check_neutral(group)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = self._closed(closure)
         for group in self.param_groups:
             kept, own = list[Tensor](), list[Tensor]()
             for p in group["params"]:
@@ -106,14 +97,8 @@ class SGD(Optimizer):
                 self._step_own(own, group)
         return loss
 
-    def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
-        """Whether the gradient has its momentum already."""
-        if self._kept is not None:
-            return self._kept
-        keeper = keeper_of(parameter)
-        if keeper is not None:
-            check_keeper(keeper, "linear", group, "SGD")
-        return keeper is not None
+    def _check(self, keeper: Feedback, parameter: Tensor, group: dict[str, Any]) -> None:
+        check_keeper(keeper, "linear", group, "SGD")
 
     def _step_own(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         """torch's operations in torch's order, so in float32 its bits."""

@@ -14,7 +14,7 @@ from small import brief
 from torch import Tensor, nn
 
 from gradwire.planner.profile import Contention
-from gradwire.training.attach import attach
+from gradwire.training.attach import attach_plan as attach
 from gradwire.tuning.contention import measure as measure_contention
 from gradwire.tuning.profiling import _is_busy, _timings, samples_of
 from gradwire.tuning.recorder import Recorder
@@ -91,7 +91,7 @@ def timed(late: tuple[float, float]) -> tuple[float, float]:
         nonlocal wall
         wall += backward
 
-    with patch("gradwire.tuning.recorder.perf_counter", lambda: wall):
+    with patch("gradwire.tuning.clock.perf_counter", lambda: wall):
         recorder = Recorder(model, session)
         for _ in range(4):
             model.zero_grad()
@@ -125,7 +125,7 @@ def busy(share: float) -> bool:
         wall, cpu = wall + 0.05, cpu + share * 0.05
 
     with (
-        patch("gradwire.tuning.recorder.perf_counter", lambda: wall),
+        patch("gradwire.tuning.clock.perf_counter", lambda: wall),
         patch("gradwire.tuning.recorder.process_time", lambda: cpu),
     ):
         recorder = Recorder(model, session)

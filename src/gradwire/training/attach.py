@@ -1,4 +1,4 @@
-"""attach: the one line that changes how a model's gradients travel."""
+"""Handles of attached models, and how a plan that is given is attached."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -59,9 +59,11 @@ from gradwire.warmup import Warmup, at_density
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.storage import StorageReader
 
+T = TypeVar("T")
+
 
 class Handle:
-    """An attached model. Made by `attach`; all ranks hold one."""
+    """An attached model. Made by `gradwire.attach`; all ranks hold one."""
 
     def __init__(
         self, session: Session, frontend: ModuleFrontend | DdpFrontend | FsdpFrontend,
@@ -238,9 +240,7 @@ class Handle:
         session = self._session
         described = [p for bucket in session.plan.buckets for p in bucket.parameters]
         group = session.performers[0].group
-        _same_everywhere(
-            group, session.device, "adopt", lambda: _fitting(plan, described, session)
-        )
+        same_plan(group, session.device, "adopt", lambda: _fitting(plan, described, session))
         session.adopt(plan)
         self._view.hook()
 
@@ -273,7 +273,7 @@ class Handle:
         self._view.leave()
 
 
-def attach(
+def attach_plan(
     module: nn.Module, plan: str | Strategy | Plan | Path,
     process_group: dist.ProcessGroup | None = None, *,
     bucket_bytes: int = BUCKET_BYTES, buckets: Iterable[Sequence[str]] | None = None,
@@ -312,7 +312,7 @@ def attach(
     lanes = lanes or (2 if device.type == "cpu" else 1)
     try:
         described = describe(shards_of(parameters), module)
-        agreed = _same_everywhere(
+        agreed = same_plan(
             group, device, f"{settings} {scaler is not None}",
             lambda: _resolve(
                 plan, described, settings, group, bucket_bytes=bucket_bytes,
@@ -364,27 +364,36 @@ def _performer(
     return PlanePerformer(group, join_planes(*pinned, group, timeout_seconds), parts)
 
 
-def _same_everywhere(
+def same_plan(
     group: dist.ProcessGroup, device: torch.device, settings: str, make: Callable[[], Plan]
 ) -> Plan:
     """What `make` makes, if it is the same on every rank, and so are the settings."""
-    plan, problem = None, None
+    return same_everywhere(
+        group, device, make, lambda plan: f"{_in_short(plan)} {settings}",
+        "all ranks attach the same plan to the same model",
+        "Pass the same plan, and build the same model, everywhere.",
+    )  # fmt: skip
+
+
+def same_everywhere(
+    group: dist.ProcessGroup, device: torch.device, make: Callable[[], T],
+    told: Callable[[T], str], rule: str, instead: str,
+) -> T:  # fmt: skip
+    """What `make` makes, if all ranks tell the same of it; PlanError by the rule, if not; its own
+    error, where it raises one, and a PlanError on the others. Collective."""
     try:
-        plan = make()
-    except Exception as error:  # whatever it is, the others must not wait for us
-        problem = error
-    mine = f"{_in_short(plan)} {settings}" if plan else f"! {problem}"
+        made = make()
+    except Exception as problem:  # whatever it is, the others must not wait for us
+        differing(f"! {problem}", group, device)
+        raise
+    mine = told(made)
     wrong = differing(mine, group, device)
-    if problem is not None:
-        raise problem
-    assert plan is not None
     if wrong:
         facts = "; ".join(f"rank {rank}: {text[:200]}" for rank, text in list(wrong.items())[:4])
         raise PlanError(
-            f"all ranks attach the same plan to the same model; rank {dist.get_rank(group)} has "
-            f"{mine[:200]}, but {facts}. Pass the same plan, and build the same model, everywhere."
+            f"{rule}; rank {dist.get_rank(group)} has {mine[:200]}, but {facts}. {instead}"
         )
-    return plan
+    return made
 
 
 def _in_short(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""A deep copy of an attached module: nobody averages what it learns, and it says so.
+"""A copy of an attached module: nobody averages what it learns, and it says so.
 
 Deep copies that never train, as teachers and moving averages, are nobody's mistake. So a copy is
 silent until a backward() reaches it.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gradwire.training.attached import is_attached
@@ -66,3 +67,23 @@ class OfCopy:
 
     __deepcopy__ = Mark.__deepcopy__
     __reduce__ = Mark.__reduce__
+
+
+class Hook:
+    """A module's hook that calls a method; in a copy of the module, pickled or not, it does
+    nothing."""
+
+    def __init__(self, method: Callable[..., None]) -> None:
+        self._method = method
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def __call__(self, *args: object) -> None:
+        self._method(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Nothing, ()
+
+
+class _Nothing:
+    def __call__(self, *_: object) -> None:
+        pass

@@ -12,10 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire.errors import PlanError, UsageError
-from gradwire.moves import AllReduce
 from gradwire.optim.sgd import SGD
 from gradwire.strategy import Strategy
-from gradwire.training.attach import Handle, attach
+from gradwire.training.attach import Handle, attach_plan
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.state import checked
 
@@ -31,7 +30,7 @@ class Fragment:
         self.parameters, self.keep = dict(parameters), keep
         self.under_way, self.launched_at = False, 0
         self.anchors = Anchors(parameters)
-        self.handle: Handle = attach(self.anchors, plan, process_group, **options)
+        self.handle: Handle = attach_plan(self.anchors, plan, process_group, **options)
         self.outer = SGD(self.anchors.parameters(), **outer)
         frontend, session = self.handle._frontend, self.handle._session
         assert isinstance(frontend, ModuleFrontend)
@@ -85,9 +84,7 @@ class Fragment:
     def mean_of(self, number: int) -> int:
         """The mean of a number over the ranks, rounded. Collective."""
         own = torch.tensor([float(number)], device=self._session.device)
-        total = self._session.performers[0].perform(AllReduce(own), "steps to a round")
-        assert isinstance(total, Tensor)
-        return round(float(total) / self._session.world)
+        return round(float(self._session.summed(own, "steps to a round")) / self._session.world)
 
     def refuse_failed(self) -> None:
         """UsageError once an exchange failed: this rank would go on alone."""

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradwire.moves import AllReduce
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.training.advice import instead
 from gradwire.training.attached import keeper_of
@@ -208,10 +207,7 @@ class Guard:
 
     def _sum(self, own: Tensor) -> Tensor:
         """Sum over all ranks. Collective."""
-        move = AllReduce(own.float().to(self._session.device))
-        total = self._session.performers[0].perform(move, "the guard's sample")
-        assert isinstance(total, Tensor)
-        return total
+        return self._session.summed(own.float().to(self._session.device), "the guard's sample")
 
     def _waiting(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """What waits on all ranks, as the steps that it will be. Collective."""

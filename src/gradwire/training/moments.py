@@ -19,7 +19,6 @@ from torch.optim import Optimizer
 from gradwire.errors import UsageError
 from gradwire.feedback._measured import noise_factor
 from gradwire.local import STEPS
-from gradwire.moves import AllReduce
 from gradwire.soundness import update_rule
 from gradwire.strategy import Feedback, State
 from gradwire.training.session import Session
@@ -117,9 +116,7 @@ def _written(
     def mean(x: Tensor) -> Tensor:
         if FIRST in feedback.shared:  # it is the average's already
             return _as(p, x)
-        total = session.performers[0].perform(AllReduce(x / session.world), "moments")
-        assert isinstance(total, Tensor)
-        return _as(p, total)
+        return _as(p, session.summed(x / session.world, "moments"))
 
     zeros = torch.zeros(p.numel(), device=p.device)
     first = mean(state.get(FIRST, zeros))

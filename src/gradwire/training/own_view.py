@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.runtime.own_view import OwnView, is_local
+from gradwire.training.copies import Hook
 from gradwire.training.fsdp import shard_of, shards_of
 from gradwire.training.session import Session
 
@@ -41,10 +42,10 @@ class AttachedView:
         module = self._module
         inside: Any = module.module if isinstance(module, DistributedDataParallel) else module
         self._hooks = [
-            module.register_forward_pre_hook(_Hook(self._before_forward), prepend=True),
-            module.register_forward_hook(_Hook(self._after_forward), always_call=True),
-            inside.register_state_dict_pre_hook(_Hook(self._before_others)),
-            inside.register_load_state_dict_pre_hook(_Hook(self._before_others)),
+            module.register_forward_pre_hook(Hook(self._before_forward), prepend=True),
+            module.register_forward_hook(Hook(self._after_forward), always_call=True),
+            inside.register_state_dict_pre_hook(Hook(self._before_others)),
+            inside.register_load_state_dict_pre_hook(Hook(self._before_others)),
         ]
 
     def _before_forward(self, module: nn.Module, _: object) -> None:
@@ -123,23 +124,3 @@ def _tell_autograd(parameters: Iterable[torch.Tensor]) -> None:
     """A graph that still wants them at the own view says so, and computes nothing wrong."""
     for p in parameters:
         torch.autograd.graph.increment_version(p)
-
-
-class _Hook:
-    """Calls a method. A copy of the module that has it, pickled or not, is at nobody's own view:
-    there it does nothing."""
-
-    def __init__(self, method: Callable[..., None]) -> None:
-        self._method = method
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def __call__(self, *args: object) -> None:
-        self._method(*args)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Nothing, ()
-
-
-class _Nothing:
-    def __call__(self, *_: object) -> None:
-        pass

@@ -98,7 +98,8 @@ class Session:
         self.view: View | None = None
         self.guard: Watch | None = None
         self._copied: list[tuple[Tensor, Tensor]] = []
-        self._at_end, self._clip_scale = False, 1.0  # of the step under way
+        self._at_end = False  # of the step under way
+        self.clip_scale = 1.0  # by which this rank's gradients of the last step were clipped
         self._first, self.whole_plan = plan, plan
         self._density: float | str | None = 0.0  # of none
         first = self.plan_at(0)
@@ -112,11 +113,6 @@ class Session:
     def plan(self) -> Plan:
         """The plan in force: `whole_plan`, or what warm-up makes of it."""
         return self.ledger.plan
-
-    @property
-    def clip_scale(self) -> float:
-        """The factor by which this rank's gradients of the last step were clipped."""
-        return self._clip_scale
 
     @property
     def per_node(self) -> int | None:
@@ -242,7 +238,7 @@ class Session:
         self._warm_up()
         self._follow_scaler()
         self._at_end = self.launches_at_end or (self.clip is not None and self.clip.needs_all)
-        self._clip_scale = self.clip.scale_for(self.clip.seen) if self.clip else 1.0
+        self.clip_scale = self.clip.scale_for(self.clip.seen) if self.clip else 1.0
         self.conductor.begin(self.step)
         self.under_way = True
         for b, slots in enumerate(self._slots):
@@ -309,7 +305,7 @@ class Session:
             return
         if self.clip is not None:
             self.clip.look(g for slots in self._slots for g in slots if g is not None)
-            self._clip_scale = self.clip.scale_for(self.clip.learn(self.loss_scale))
+            self.clip_scale = self.clip.scale_for(self.clip.learn(self.loss_scale))
         for b in range(len(self._slots)):
             self._launch(b)
 
@@ -324,13 +320,18 @@ class Session:
             dense = [p for p in bucket.parameters if not p.sparse]
             own = [waiting.get(p.name, kernels.zeros(p.elements, self.device)) for p in dense]
             if own:
-                mine = AllReduce(torch.cat(own).mul_(self._unit(b)).div_(self.world))
-                total = self.performers[0].perform(mine, "flush")
-                assert isinstance(total, Tensor)
+                mine = torch.cat(own).mul_(self._unit(b)).div_(self.world)
+                total = self.summed(mine, "flush")
                 parts = torch.split(total, [p.elements for p in dense])
                 averages |= {p.name: x.view(p.shape) for p, x in zip(dense, parts)}
         self.ledger.forget_waiting(averages)
         return averages
+
+    def summed(self, own: Tensor, what: str) -> Tensor:
+        """The sum over all ranks, by the first lane. Collective, between two steps."""
+        total = self.performers[0].perform(AllReduce(own), what)
+        assert isinstance(total, Tensor)
+        return total
 
     def reset(self) -> None:
         """Remember nothing, between two steps."""
@@ -360,8 +361,8 @@ class Session:
             self.view.send(self.plan.buckets[b].names)
         if self.clip is not None and not self._at_end:
             self.clip.look(gradients)
-        self.ledger.add_leftovers(b, gradients, self._clip_scale)
-        info = StepInfo(self.step, self._clip_scale / self._unit(b))
+        self.ledger.add_leftovers(b, gradients, self.clip_scale)
+        info = StepInfo(self.step, self.clip_scale / self._unit(b))
         self.conductor.ready(b, gradients, gradients, info)
 
     def _unit(self, b: int) -> float:

@@ -10,14 +10,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
 
-from gradwire.errors import GradwireError, PlanError, UsageError
+from gradwire.errors import PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.choose import check_candidate
-from gradwire.runtime.process_groups import differing
 from gradwire.strategy import Strategy
-from gradwire.training import attach as given
-from gradwire.training.attach import Handle
+from gradwire.training.attach import Handle, attach_plan, same_everywhere
 from gradwire.training.fsdp import is_sharded
 from gradwire.training.session import Session
 from gradwire.training.state import poured_state_of
@@ -111,40 +109,32 @@ def attach(
             ranks). UsageError: this module cannot be attached, or machines differ in their
             number of ranks where the plan asks for it (on all ranks).
     """
-    if plan != "auto" and strategies is not None:
+    is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
+    if is_auto:
+        groups_given = buckets is not None or bucket_bytes != BUCKET_BYTES or bool(exclude)
+        _check_auto(module, groups_given, warmup is not None)
+    elif strategies is not None:
         raise UsageError(
             'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
         )
-    if plan == "auto" and (buckets is not None or bucket_bytes != BUCKET_BYTES or exclude):
-        raise UsageError(
-            'plan="auto" finds the buckets; buckets, bucket_bytes or exclude were given. Leave '
-            "them out, or attach a strategy."
-        )
-    if plan == "auto" and warmup is not None:
-        raise UsageError(
-            'plan="auto" compresses only after it has watched and measured; warmup was given, '
-            "too. Leave it out, or attach a strategy."
-        )
-    if plan == "auto":
-        _refuse_float64(module)
-    only_profiled, first = profile_only.is_asked(), plan
-    if (only_profiled or plan == "auto") and is_sharded(module):
+    finds = is_auto or only_profiled
+    if finds and is_sharded(module):
         raise UsageError(
             "a plan is found for replicas that are whole; this module is sharded by fully_shard, "
             "and the ranks of each shard would choose by themselves. Attach a strategy, as "
             "'topk(0.01)+ef | allgather', or a plan."
         )
-    if only_profiled or plan == "auto":  # buckets for every lane, so that these can be tried
+    if finds:  # buckets for every lane, so that these can be tried
         first = "none | allreduce"
         total = sum(4 * p.numel() for p in module.parameters() if p.requires_grad)
         bucket_bytes = min(bucket_bytes, total // 4 + 1)
-    handle = given.attach(
+    handle = attach_plan(
         module, first, process_group, bucket_bytes=bucket_bytes, buckets=buckets,
         exclude=exclude, lanes=lanes, clip_norm=clip_norm, clip_overlap=clip_overlap,
         warmup=warmup, scaler=scaler, seed=seed, timeout_seconds=timeout_seconds,
-        wants_machines=only_profiled or plan == "auto", planes=planes, optimizer=optimizer,
-        strict=strict, guard=plan == "auto" if guard is None else guard,
-        kind=TunedHandle if plan == "auto" and not only_profiled else Handle,
+        wants_machines=finds, planes=planes, optimizer=optimizer, strict=strict,
+        guard=is_auto if guard is None else guard,
+        kind=TunedHandle if is_auto and not only_profiled else Handle,
     )  # fmt: skip
     if only_profiled:
         profile_only.profile_and_exit(module, handle)
@@ -161,7 +151,18 @@ def attach(
     return handle
 
 
-def _refuse_float64(module: nn.Module) -> None:
+def _check_auto(module: nn.Module, groups_given: bool, warmup_given: bool) -> None:
+    """UsageError where what is given is for "auto" to find."""
+    if groups_given:
+        raise UsageError(
+            'plan="auto" finds the buckets; buckets, bucket_bytes or exclude were given. Leave '
+            "them out, or attach a strategy."
+        )
+    if warmup_given:
+        raise UsageError(
+            'plan="auto" compresses only after it has watched and measured; warmup was given, '
+            "too. Leave it out, or attach a strategy."
+        )
     for name, p in module.named_parameters():
         if p.requires_grad and p.dtype == torch.float64:
             raise UsageError(
@@ -172,8 +173,9 @@ def _refuse_float64(module: nn.Module) -> None:
 
 def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
     """The strategies, if they can be used and are the same on every rank; else PlanError."""
-    session, problem = handle._session, None
-    try:
+    session = handle._session
+
+    def checked() -> tuple[str, ...]:
         if isinstance(strategies, str) or not all(isinstance(s, str) for s in strategies):
             raise PlanError(
                 f"strategies is a list of texts; got {strategies!r}. Put it into brackets."
@@ -186,19 +188,13 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
                 "a plan is found for dense gradients; all of this model's are rows. Attach "
                 "'none | columns' or 'nonzero | sparse_auto'."
             )
-    except GradwireError as error:
-        problem = error
-    mine = f"! {problem}" if problem else "; ".join(strategies)
-    others = differing(mine, session.performers[0].group, session.device)
-    if problem is not None:
-        raise problem
-    if others:
-        rank, text = min(others.items())
-        raise PlanError(
-            "all ranks choose among the same strategies, in one order; here are "
-            f"{mine[:300]}, rank {rank} has {text[:300]}. Pass the same list everywhere."
-        )
-    return tuple(strategies)
+        return tuple(strategies)
+
+    return same_everywhere(
+        session.performers[0].group, session.device, checked, "; ".join,
+        "all ranks choose among the same strategies, in one order",
+        "Pass the same list everywhere.",
+    )  # fmt: skip
 
 
 def _check_machines(text: str, session: Session) -> None:

@@ -41,12 +41,9 @@ _DRIFT = 1.3  # times as long as when the plan was adopted
 class Tuner:
     """Drives one attached model from plan to plan. Made by `attach(…, "auto")`."""
 
-    def __init__(
-        self, module: nn.Module, handle: Handle, strategies: Sequence[str],
-        *, races: bool = True,
-    ) -> None:  # fmt: skip
+    def __init__(self, module: nn.Module, handle: Handle, strategies: Sequence[str]) -> None:
         self._module, self.handle, self._session = module, handle, handle._session
-        self._strategies, self.races = tuple(strategies), races
+        self._strategies = tuple(strategies)
         self.profile: Profile | None = None
         self.choice: Choice | None = None
         self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # plans, and their seconds
@@ -104,8 +101,7 @@ class Tuner:
     def _sound(self) -> tuple[str, ...]:
         """The strategies without those that are not known to be sound with the optimizers that
         step this model. Rank 0 decides. Collective."""
-        kept = json.loads(from_first(self._session, self._kept))
-        return tuple(kept)
+        return tuple(json.loads(from_first(self._session, self._kept)))
 
     def _kept(self) -> str:
         optimizers = self.handle.optimizers or [None]
@@ -148,7 +144,7 @@ class Tuner:
         if rival is not None and rival.digest() not in [plan.digest() for plan in plans]:
             plans.append(rival)
         self.raced = ()
-        if not self.races or len(plans) == 1:
+        if len(plans) == 1:
             return plans[int(found["best"])]
         winner: Plan = yield from self._race(plans, found["baselines"])
         return winner

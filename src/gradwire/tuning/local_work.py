@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from gradwire.planner.fit import fit
 from gradwire.planner.profile import LocalCost
 from gradwire.runtime.encoder import make_encoder
 from gradwire.strategy import Key, Sections, State, StepInfo, Strategy
+from gradwire.tuning.clock import now
 
 SIZES = (256, 4096, 65_536, 1_048_576, 4_194_304)
 _WARM_UP, _RUNS = 2, 7
@@ -65,9 +65,7 @@ def _adding(strategy: Strategy, payloads: Sequence[Sections], x: Tensor) -> Call
 def _timed(work: Callable[[], object], device: torch.device) -> list[float]:
     seconds = list[float]()
     for _ in range(_WARM_UP + _RUNS):
-        began = perf_counter()
+        began = now(device)
         work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds.append(max(perf_counter() - began, _LEAST))
+        seconds.append(max(now(device) - began, _LEAST))
     return sorted(seconds[_WARM_UP:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from gradwire.moves import (
 from gradwire.planner.fit import Fit, fit
 from gradwire.runtime.torch_dist import Performer
 from gradwire.tuning.agree import of_ranks
+from gradwire.tuning.clock import now
 
 SIZES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes of one rank's data, by default."""
@@ -112,10 +112,8 @@ def _runs(performer: Performer, make: Callable[[], Move], device: torch.device) 
     for _ in range(_WARM_UP + _RUNS):
         move = make()
         performer.perform(AllGather(torch.zeros(8, device=device)), "the probe")
-        began = perf_counter()
+        began = now(device)
         performer.perform(move, "the probe")
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        mine.append(perf_counter() - began)
+        mine.append(now(device) - began)
     slowest: list[float] = of_ranks(performer, device, mine[_WARM_UP:]).amax(0).tolist()
     return slowest

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, pairwise, repeat
 from statistics import mean, median
-from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -30,6 +29,7 @@ from gradwire.runtime.contexts import make_context
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo, Strategy
 from gradwire.tuning.agree import of_ranks
+from gradwire.tuning.clock import now
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 """Elements, by default."""
@@ -244,14 +244,8 @@ class _Clock:
     """Laps; on CUDA of work that is done."""
 
     def __init__(self, device: torch.device) -> None:
-        self._wait: Callable[[], object] = (
-            torch.cuda.synchronize if device.type == "cuda" else lambda: None
-        )
-        self._wait()
-        self._last = perf_counter()
+        self._device, self._last = device, now(device)
 
     def lap(self) -> float:
-        self._wait()
-        now = perf_counter()
-        took, self._last = now - self._last, now
-        return took
+        before, self._last = self._last, now(self._device)
+        return self._last - before

@@ -66,7 +66,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         recorder = Recorder(module, session, SAMPLED)
         yield from for_steps(WATCHED)
         recorder.close()
-        say = _say if session.rank == 0 else _nothing
+        say = _say if session.rank == 0 else lambda line: None
         profile = measure(session, recorder, strategies or usual_strategies(session), say)
         profile = _thorough(profile, session, samples_of(session, recorder), say)
         if session.rank == 0 or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
@@ -103,7 +103,3 @@ def _thorough(
 
 def _say(line: str) -> None:
     print(f"gradwire profile: {line}", file=sys.stderr, flush=True)
-
-
-def _nothing(line: str) -> None:
-    pass

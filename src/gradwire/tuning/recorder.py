@@ -7,13 +7,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from gradwire.training.copies import Hook
 from gradwire.training.session import Session
+from gradwire.tuning.clock import now
 
 _LEAST = 1e-9  # seconds of a backward
 
@@ -48,7 +50,7 @@ class Recorder:
         self.density: dict[str, float] = {}
         self._deferred, session.launches_at_end = session.launches_at_end, True
         self._before, session.on_end = session.on_end, self._on_end
-        self._hooks: list[Any] = [module.register_forward_hook(_Hook(self))]
+        self._hooks: list[Any] = [module.register_forward_hook(Hook(self._on_forward))]
         self._hooks += [
             p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
             for p in session.parameters.values()
@@ -60,32 +62,27 @@ class Recorder:
             hook.remove()
         self._session.launches_at_end, self._session.on_end = self._deferred, self._before
 
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return perf_counter()
-
-    def _on_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+    def _on_forward(self, *_: object) -> None:
         if torch.is_grad_enabled():
-            self._began, self._used_before = self._now(), process_time()
+            self._began, self._used_before = now(self._device), process_time()
 
     def _on_gradient(self, parameter: Tensor) -> None:
         name, gradient = self._names[id(parameter)], parameter.grad
-        now = self._now()
+        at = now(self._device)
         if not self._began:  # if only parts of the module are called
-            self._began, self._used_before = now, process_time()
-        self._ready[name], self._used = now - self._began, process_time() - self._used_before
+            self._began, self._used_before = at, process_time()
+        self._ready[name], self._used = at - self._began, process_time() - self._used_before
         if name not in self.density and gradient is not None:
             self.density[name] = _density(gradient)
         if self._ended and name in self._rows and gradient is not None:
             self.samples[name].append(_copied(gradient, self._rows[name]))
 
     def _on_end(self, error: BaseException | None) -> None:
-        now = self._now()
+        at = now(self._device)
         if self._ended:  # else it began amid this step
             busy = self._used / max(*self._ready.values(), _LEAST) if self._ready else 0.0
-            self.steps.append(Watched((self._began or now) - self._ended, self._ready, busy))
-        self._began, self._ended, self._ready = 0.0, now, {}
+            self.steps.append(Watched((self._began or at) - self._ended, self._ready, busy))
+        self._began, self._ended, self._ready = 0.0, at, {}
         before: Callable[[BaseException | None], None] | None = self._before
         if before is not None:
             before(error)
@@ -109,22 +106,3 @@ def _density(gradient: Tensor) -> float:
     if gradient.layout != torch.strided or not gradient.numel():
         return 1.0
     return float(torch.count_nonzero(gradient)) / gradient.numel()
-
-
-class _Hook:
-    """Calls a recorder; a copy of the module, or a saved one, has nothing to call."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder: Recorder | None = recorder
-
-    def __call__(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if self._recorder is not None:
-            self._recorder._on_forward(module, inputs, outputs)
-
-    def __deepcopy__(self, memo: object) -> _Hook:
-        copied = _Hook.__new__(_Hook)
-        copied._recorder = None
-        return copied
-
-    def __getstate__(self) -> dict[str, None]:
-        return {"_recorder": None}

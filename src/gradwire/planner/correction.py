@@ -27,14 +27,13 @@ def with_moves(profile: Profile, factor: float) -> Profile:
     """The profile as if every move took so many times as long."""
     costs = {
         text: replace(
-            cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(1.0, factor)),
+            cost, wire=replace(cost.wire, curve=cost.wire.curve.scaled(factor)),
             latency_seconds=cost.latency_seconds * factor,
         )
         for text, cost in profile.strategies.items()
     }  # fmt: skip
     moves = {
-        text: replace(fit, curve=fit.curve.scaled(1.0, factor))
-        for text, fit in profile.moves.items()
+        text: replace(fit, curve=fit.curve.scaled(factor)) for text, fit in profile.moves.items()
     }
     return replace(profile, strategies=costs, moves=moves)
 

@@ -72,16 +72,11 @@ class Curve:
         value = y + (size - x) * slope
         return value if at + 1 == len(self.rows) else min(value, self.rows[at + 1][1])
 
-    def scaled(self, size_factor: float = 1.0, seconds_factor: float = 1.0) -> Curve:
-        """seconds_factor · self(size_factor · size): of bytes, say, in terms of elements."""
-        if not (math.isfinite(size_factor) and size_factor > 0):
-            raise PlanError(
-                f"sizes are scaled by a positive number, not {size_factor}; pass one, such as 4.0 "
-                "for the bytes of an fp32 element"
-            )
-        _check_value("the factor of seconds", seconds_factor)
-        points = tuple((x / size_factor, y * seconds_factor) for x, y in self.points)
-        return Curve(points, self.rows[-1][2] * size_factor * seconds_factor)
+    def scaled(self, factor: float) -> Curve:
+        """factor · self."""
+        _check_value("the factor of seconds", factor)
+        points = tuple((x, y * factor) for x, y in self.points)
+        return Curve(points, self.rows[-1][2] * factor)
 
     def to_json(self) -> list[list[float]]:
         """[[size, seconds], …, [slope]], for json.dumps."""

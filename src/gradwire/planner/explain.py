@@ -146,12 +146,12 @@ class _Teller:
             return "little", f"'{best}' would make the step only {ms(-longer)} shorter"
         if longer < -_LITTLE * self.seconds:
             return "search", f"'{best}' would make the step {ms(-longer)} shorter: not found"
-        pause, done = self._pause(), self.timeline.jobs[number][1]
-        if pause is not None and done <= pause[0] * (1 + 1e-9):
-            return "pause", (
-                f"after it the link waits from {ms(pause[0])} to {ms(pause[1])} for the next "
-                f"gradient: '{best}' would only make it wait longer"
-            )
+        for begins, ends in self.timeline.bubbles[-1:]:
+            if self.timeline.jobs[number][1] <= begins * (1 + 1e-9):
+                return "pause", (
+                    f"after it the link waits from {ms(begins)} to {ms(ends)} for the next "
+                    f"gradient: '{best}' would only make it wait longer"
+                )
         if longer > _LITTLE * self.seconds:
             return "work", f"'{best}' would make the step {ms(longer)} longer: it works more"
         return "hidden", f"hidden behind other work: '{best}' would win nothing"
@@ -190,10 +190,6 @@ class _Teller:
             f"'{best}' would make the step {ms(self.seconds - steps[best])} shorter, and the "
             f"error {error:.2g}: the budget is {budget:g}"
         )
-
-    def _pause(self) -> tuple[float, float] | None:
-        """The last."""
-        return self.timeline.bubbles[-1] if self.timeline.bubbles else None
 
     @staticmethod
     def _parts(job: Job) -> tuple[float, float]:

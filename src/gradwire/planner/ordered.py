@@ -35,9 +35,9 @@ _DEFAULT = Executor()
 
 
 def ordered(jobs: Sequence[Job], executor: Executor = _DEFAULT, *, by: Order = "order") -> float:
-    """Seconds of an iteration: forward, backward, what communication adds, the optimizer.
+    """Seconds of an iteration: what is around backward, backward, what communication adds.
 
-    Of the executor only these three times count.
+    Of the executor only these two times count.
 
     Raises:
         PlanError: a time is negative or not finite, or `by` is unknown.

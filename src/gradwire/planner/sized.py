@@ -87,24 +87,18 @@ class SizedContext(Context):
 
     def message(self) -> Tensor:
         self._encodes_all()
-        size = self._message_bytes()
+        size = self.layout.bytes
+        if self.ragged:
+            size = HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
         self.length = torch.tensor([size])  # real: it is looked at
         return _bytes(size)
-
-    def _message_bytes(self) -> int:
-        if not self.ragged:
-            return self.layout.bytes
-        return HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
 
     def _ragged_bytes(self, n: int) -> int:
         """Bytes of one payload of expected length, as `threshold` and `nonzero` write it."""
         k = self.entries_of(n)
         places = kernels.code_bytes(kernels.smallest(n, k), n, k)
-        return padded(_RAGGED_HEAD + padded(places) + k * self._value_bytes)
-
-    @property
-    def _value_bytes(self) -> int:
-        return 4 if not self.is_exact else int(getattr(torch, self.bucket.dtype).itemsize)
+        value = int(getattr(torch, self.bucket.dtype).itemsize) if self.is_exact else 4
+        return padded(_RAGGED_HEAD + padded(places) + k * value)
 
     def numbers(self) -> Tensor:
         self._encodes_all()

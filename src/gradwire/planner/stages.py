@@ -67,7 +67,7 @@ class Stages:
         shared = self.profile.contention
         return Executor(
             lanes=lanes, cores=shared.cores, wire_demand=shared.wire_demand,
-            forward_seconds=self.profile.around_seconds,
+            around_seconds=self.profile.around_seconds,
             backward_seconds=self.profile.backward_seconds,
             start_slowdown=shared.start_slowdown, start_sharing=shared.start_sharing,
             start_demand=shared.start_demand,

@@ -87,17 +87,17 @@ class Executor:
 
     lanes: of the conductor, 1 to 16. cores: processors of the rank, 1.0 or more. wire_demand:
     processors that a link in use takes. workers: how many WORKERS stages run at full speed, 1.0 or
-    more. backward_seconds: at least; it always lasts until the last job is ready. start_slowdown:
-    1.0 or more; start_sharing, start_demand: as above.
+    more. around_seconds: of a step before backward and after the last job. backward_seconds: at
+    least; it always lasts until the last job is ready. start_slowdown: 1.0 or more; start_sharing,
+    start_demand: as above.
     """
 
     lanes: int = 1
     cores: float = math.inf
     wire_demand: float = 0.0
     workers: float = math.inf
-    forward_seconds: float = 0.0
+    around_seconds: float = 0.0
     backward_seconds: float = 0.0
-    optimizer_seconds: float = 0.0
     start_slowdown: float = 1.0
     start_sharing: float = 0.0
     start_demand: float = 0.0
@@ -119,19 +119,13 @@ class Executor:
                 f" not {self.start_slowdown} ({MOST:g} at most); measure it again"
             )
         for name in (
-            "wire_demand", "forward_seconds", "backward_seconds", "optimizer_seconds",
-            "start_sharing", "start_demand",
+            "wire_demand", "around_seconds", "backward_seconds", "start_sharing", "start_demand",
         ):  # fmt: skip
             if not 0.0 <= (value := real(getattr(self, name))) <= MOST:
                 raise PlanError(
                     f"{name} must be finite and not negative, not {value} ({MOST:g} at most); "
                     "measure it again"
                 )
-
-    @property
-    def around_seconds(self) -> float:
-        """What a step takes before backward and after the last job."""
-        return self.forward_seconds + self.optimizer_seconds
 
 
 @dataclass(frozen=True)
@@ -153,7 +147,7 @@ class Timeline:
 
     @property
     def iteration_seconds(self) -> float:
-        """Forward, backward, what communication adds, the optimizer."""
+        """What is around backward, backward, and what communication adds."""
         return self.executor.around_seconds + self.end_seconds
 
     @property

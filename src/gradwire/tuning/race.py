@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from statistics import mean, median
 
 _UNCOUNTED, _COUNTED = 2, 4  # steps of a turn
+_LASTS_SECONDS = 10.0
 _RESAMPLES = 400
 _CONFIDENCE = 0.9
 
@@ -37,15 +38,13 @@ class Race:
     plans: int
     baselines: tuple[int, ...] = (0,)
     rounds: tuple[int, int] = (6, 20)
-    lasts_seconds: float = 10.0
-    seconds: dict[int, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._left = list(range(self.plans))
         self._rounds = 0
         self._mine: dict[int, list[float]] = {number: [] for number in self._left}
         self._turns = self._turns_of_a_round()
-        self.seconds = {number: [] for number in self._left}
+        self.seconds: dict[int, list[float]] = {number: [] for number in self._left}
 
     def _turns_of_a_round(self) -> list[tuple[int, bool]]:
         """Whose step, and whether it counts; every other round the other way round."""
@@ -69,7 +68,7 @@ class Race:
         only_baselines = self._rounds > 0 and set(self._left) <= set(self.baselines)
         fewest, most = self.rounds
         spent = sum(map(sum, self.seconds.values()))
-        is_long = self._rounds >= most or (self._rounds >= fewest and spent >= self.lasts_seconds)
+        is_long = self._rounds >= most or (self._rounds >= fewest and spent >= _LASTS_SECONDS)
         return self.plans == 1 or only_baselines or is_long
 
     def took(self, seconds: float) -> None:
@@ -118,14 +117,12 @@ class Race:
         return fastest if high < 1.0 else baseline
 
 
-def ratio_interval(
-    one: Sequence[float], other: Sequence[float], confidence: float = _CONFIDENCE
-) -> tuple[float, float]:
+def ratio_interval(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
     """The interval in which the ratio of medians lies, by resampling of whole turns, whose steps
     share what disturbs them; the same for the same numbers."""
     dice = random.Random(0)
     ratios = sorted(_resampled(one, dice) / _resampled(other, dice) for _ in range(_RESAMPLES))
-    cut = int(_RESAMPLES * (1 - confidence) / 2)
+    cut = int(_RESAMPLES * (1 - _CONFIDENCE) / 2)
     return ratios[cut], ratios[-1 - cut]
 
 

@@ -40,7 +40,7 @@ def test_lemma_1_fails_where_links_serve_by_readiness() -> None:
 def test_encoding_delays_all_later_backward() -> None:
     own = [job(1, encode(2), wire(1)), job(2, encode(1), wire(1))]
     assert ordered(own) == 6, "backward 2, encodings 3, the second wire"
-    assert ordered(own, Executor(1, forward_seconds=1, backward_seconds=7)) == 11
+    assert ordered(own, Executor(1, around_seconds=1, backward_seconds=7)) == 11
 
 
 def test_decoding_on_compute_comes_last() -> None:

@@ -149,7 +149,7 @@ def test_a_fast_network_compresses_nothing_and_a_slow_one_everything() -> None:
 
 
 def test_no_jobs_and_no_time() -> None:
-    found = search([], Executor(forward_seconds=1, backward_seconds=2))
+    found = search([], Executor(around_seconds=1, backward_seconds=2))
     assert (found.choice, found.seconds, found.lower_bound, found.gap) == ((), 3, 3, 0)
     nothing = search([Alternatives(0.0, ((),))], Executor())
     assert (nothing.seconds, nothing.gap) == (0, 0)

@@ -53,7 +53,7 @@ def test_one_lane_runs_one_job_after_the_other() -> None:
     lane        ╞1══4╡╞4══7╡
     """
     own = [job(1, wait(1), wire(2)), job(2, wait(1), wire(2))]
-    line = simulate(own, Executor(forward_seconds=10, backward_seconds=4, optimizer_seconds=0.5))
+    line = simulate(own, Executor(around_seconds=10.5, backward_seconds=4))
     assert line.jobs == ((1, 4), (4, 7))
     assert line.backward_end_seconds == 4
     assert line.exposed_seconds == 3
@@ -158,7 +158,7 @@ def test_start_ups_share_what_they_need_of_processors() -> None:
 def test_the_end_waits_for_backward_and_the_last_ready_time_lengthens_it() -> None:
     assert simulate([job(1, wire(1))], Executor(backward_seconds=5)).end_seconds == 5
     assert simulate([job(6)], Executor(backward_seconds=5)).backward_end_seconds == 6
-    assert simulate([], Executor(backward_seconds=5, forward_seconds=1)).iteration_seconds == 6
+    assert simulate([], Executor(backward_seconds=5, around_seconds=1)).iteration_seconds == 6
     empty = simulate([], Executor())
     assert (empty.iteration_seconds, empty.use[Resource.CROSS], empty.bubbles) == (0, 0, ())
 
@@ -254,7 +254,7 @@ def test_all_times_scale_together(seed: int) -> None:
     ]
     slower = Executor(
         runs.lanes, runs.cores, runs.wire_demand, runs.workers,
-        *(4 * t for t in (runs.forward_seconds, runs.backward_seconds, runs.optimizer_seconds)),
+        *(4 * t for t in (runs.around_seconds, runs.backward_seconds)),
         runs.start_slowdown, runs.start_sharing, runs.start_demand,
     )  # fmt: skip
     assert step_seconds(longer, slower) == pytest.approx(4 * step_seconds(own, runs), rel=1e-12)
@@ -317,8 +317,8 @@ def test_wrong_executors_are_refused() -> None:
     for given, message in {
         ("lanes", 0): "1 to 16 lanes, not 0", ("lanes", 17): "not 17",
         ("cores", 0.5): "cores must be 1.0 or more", ("workers", 0.0): "workers must be 1.0",
-        ("wire_demand", -1.0): "wire_demand must be finite", ("forward_seconds", math.nan): "nan",
-        ("optimizer_seconds", math.inf): "measure it again",
+        ("wire_demand", -1.0): "wire_demand must be finite", ("around_seconds", math.nan): "nan",
+        ("around_seconds", math.inf): "measure it again",
         ("start_slowdown", 0.9): "start_slowdown must be finite, 1.0 or more, .* not 0.9",
         ("start_sharing", -1.0): "start_sharing must be finite",
         ("start_demand", math.inf): "start_demand must be finite",

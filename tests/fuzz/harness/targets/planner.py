@@ -127,7 +127,7 @@ def _stages(draw: Draw) -> tuple[Stage, ...]:
 
 def _executor(draw: Draw) -> Made:
     own = _machine(draw, 0.0)._asdict()
-    return Made(Executor, {**own, "forward_seconds": _seconds(draw)})
+    return Made(Executor, {**own, "around_seconds": _seconds(draw)})
 
 
 def _alternatives(draw: Draw) -> list[Made]:

@@ -17,8 +17,8 @@ from gradwire.plan import Plan
 from gradwire.runtime.own_view import OwnView
 from gradwire.runtime.rates import Rates
 from gradwire.training.clipping import LocalClip
-from gradwire.training.hidden import others
 from gradwire.training.session import describe
+from gradwire.training.trainable import others
 from gradwire.warmup import at_density
 
 Gradients = Mapping[str, Tensor]

@@ -21,8 +21,8 @@ from tasks import TASKS
 import gradwire
 from gradwire.plan import Plan
 from gradwire.testing import Workers
-from gradwire.training.hidden import others
 from gradwire.training.session import describe
+from gradwire.training.trainable import others
 from gradwire.warmup import at_density
 from train import Run, Training
 

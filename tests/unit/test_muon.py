@@ -21,8 +21,8 @@ from gradwire.kernels import is_raised, new_status
 from gradwire.optim.muon import Muon
 from gradwire.soundness import answering
 from gradwire.testing import Workers
-from gradwire.training.hidden import hidden_matrices, others
 from gradwire.training.session import describe
+from gradwire.training.trainable import hidden_matrices, others
 
 SHAPE = 24, 40
 MUON = "muon(momentum=0.9)"

@@ -14,7 +14,7 @@ from gradwire.errors import UsageError
 from gradwire.feedback._orthogonal import COEFFICIENTS, LEAST_NORM, TURNS
 from gradwire.optim._kept import AsksThePlan, check_keeper, step_kept
 from gradwire.strategy import Feedback
-from gradwire.training.hidden import hidden_matrices
+from gradwire.training.trainable import hidden_matrices
 
 
 class Muon(AsksThePlan):

@@ -36,7 +36,6 @@ from gradwire.training.attachable import check_parameters, check_ready, device_o
 from gradwire.training.attached import enter, leave
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
-from gradwire.training.exclude import excluded
 from gradwire.training.flushed import Flushed
 from gradwire.training.fsdp import (
     FsdpFrontend,
@@ -46,14 +45,13 @@ from gradwire.training.fsdp import (
     shards_of,
 )
 from gradwire.training.guard import Guard
-from gradwire.training.hidden import others
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.moments import give, take
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
 from gradwire.training.session import Session, Settings, describe
 from gradwire.training.state import load, state_of, wanted
-from gradwire.training.trainable import Frozen, trainable
+from gradwire.training.trainable import Frozen, excluded, others, trainable
 from gradwire.warmup import Warmup, at_density
 
 if TYPE_CHECKING:

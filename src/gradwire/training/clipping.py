@@ -27,7 +27,9 @@ class LocalClip:
     """
 
     def __init__(self, norm: float, world: int, *, overlap: bool = False) -> None:
-        self._limit, self._overlap = norm * math.sqrt(world), overlap
+        self._limit = norm * math.sqrt(world)
+        self.waits = not overlap
+        """Whether every step's exchange begins after its backward."""
         self.seen: float | None = None
         """The norm of the last gradient of this rank, finite and not 0, unscaled; to be saved."""
         self._squares: list[Tensor] = []
@@ -36,11 +38,6 @@ class LocalClip:
     def of(norm: float | None, overlap: bool, world: int) -> LocalClip | None:
         """The clip of a norm; None without one."""
         return None if norm is None else LocalClip(norm, world, overlap=overlap)
-
-    @property
-    def waits(self) -> bool:
-        """Whether every step's exchange begins after its backward."""
-        return not self._overlap
 
     @property
     def needs_all(self) -> bool:

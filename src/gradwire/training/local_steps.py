@@ -33,12 +33,11 @@ from gradwire.training.attachable import device_of
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.ddp import inner
 from gradwire.training.documents import LOCAL_STEPS
-from gradwire.training.exclude import excluded
 from gradwire.training.fragments import Fragment, split
 from gradwire.training.fsdp import is_sharded
 from gradwire.training.optimizer_check import calling_scaler, makes_states
 from gradwire.training.rounds import FIRST, Rounds
-from gradwire.training.trainable import Frozen, held, trainable
+from gradwire.training.trainable import Frozen, excluded, held, trainable
 
 
 class LocalSteps:

@@ -44,8 +44,8 @@ class AttachedView:
         self._hooks = [
             module.register_forward_pre_hook(Hook(self._before_forward), prepend=True),
             module.register_forward_hook(Hook(self._after_forward), always_call=True),
-            inside.register_state_dict_pre_hook(Hook(self._before_others)),
-            inside.register_load_state_dict_pre_hook(Hook(self._before_others)),
+            inside.register_state_dict_pre_hook(Hook(lambda *_: self.leave())),
+            inside.register_load_state_dict_pre_hook(Hook(lambda *_: self.leave())),
         ]
 
     def _before_forward(self, module: nn.Module, _: object) -> None:
@@ -69,9 +69,6 @@ class AttachedView:
         self._view.enter(shards_of(session.parameters), session.ledger, session.rates.units)
         self._at = session.step
 
-    def _before_others(self, *_: object) -> None:
-        self.leave()
-
     def leave(self) -> None:
         """The shared weights are in the module; the next forward of training enters anew."""
         if self._view.entered:
@@ -83,7 +80,8 @@ class AttachedView:
         if self._view.entered:
             own = {name: shard_of(self._session.parameters[name]) for name in names}
             self._view.leave(own, own)
-            _tell_autograd(self._session.parameters[name] for name in own)
+            for name in own:  # a graph that still wants them there says so, not computes wrongly
+                torch.autograd.graph.increment_version(self._session.parameters[name])
 
     def uncover(self) -> None:
         """What waits can be read and changed, also amid a backward."""
@@ -118,9 +116,3 @@ class AttachedView:
         self.leave()
         for hook in self._hooks:
             hook.remove()
-
-
-def _tell_autograd(parameters: Iterable[torch.Tensor]) -> None:
-    """A graph that still wants them at the own view says so, and computes nothing wrong."""
-    for p in parameters:
-        torch.autograd.graph.increment_version(p)

@@ -27,7 +27,6 @@ from gradwire.runtime.rates import Rates
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 from gradwire.training.clipping import LocalClip
-from gradwire.training.gradient_check import check
 from gradwire.training.roles import View, Watch
 from gradwire.training.stats import Stats
 from gradwire.warmup import Warmup, at_density
@@ -256,7 +255,7 @@ class Session:
                 "checkpointing, and attach again after an aborted backward()."
             )
         parameter = self.plan.buckets[b].parameters[i]
-        check(parameter, gradient, self.device)
+        _check(parameter, gradient, self.device)
         if parameter.sparse:
             self.stats.given(gradient)
         dense = gradient.layout == torch.strided
@@ -410,6 +409,27 @@ def describe(
         Parameter(name, tuple(p.shape), str(p.dtype).removeprefix("torch."), id(p) in tables)
         for name, p in parameters.items()
     ]
+
+
+def _check(parameter: Parameter, gradient: Tensor, device: torch.device) -> None:
+    """UsageError unless it is a gradient of the parameter that was attached, as it was then."""
+    found = gradient.dtype, gradient.numel(), gradient.device
+    if found != (getattr(torch, parameter.dtype), parameter.elements, device):
+        dtype = str(gradient.dtype).removeprefix("torch.")
+        raise UsageError(
+            f"a parameter stays as it was attached; '{parameter}' was {parameter.dtype} of "
+            f"{parameter.elements} elements on {device}, and its gradient is {dtype} of "
+            f"{gradient.numel()} on {gradient.device}. Detach, and attach after the module was "
+            "converted, cut or moved."
+        )
+    dense = gradient.layout == torch.strided
+    if not dense and not (kernels.is_rows(gradient) and parameter.sparse):
+        raise UsageError(
+            "gradwire exchanges dense gradients, and whole rows with their ids of the weights of "
+            f"nn.Embedding and nn.EmbeddingBag with sparse=True; that of '{parameter}' is "
+            f"{gradient.layout} with {gradient.sparse_dim()} sparse dimensions. Use one of these "
+            "modules, or make the gradient dense."
+        )
 
 
 def _is_sparse(module: nn.Module) -> bool:

@@ -37,17 +37,14 @@ COMMON = ("world", "step", "taken", "seed", "loss_scale", "plan", "aim", "warmup
 
 
 def state_of(session: Session) -> dict[str, object]:
-    """What this rank remembers, by parameter name, in the parameters' shapes, or in those of
-    the parts that it owns inside its machine; "leftovers" of a plan before this one.
-
-    But for `OF_OTHER_SHAPE`: "owners_residual", (elements of the piece that this rank owns,),
-    "right_factor", (columns, rank) of a matrix, "threshold", (1,), "steps", (1,), and "noise",
-    (3,), of `adam`, and the residuals of a path's later compressions, "residual/1" to
-    "residual/3", of what this rank has there.
-    """
+    """What this rank remembers, in the shapes that `Handle.state_dict` says; "leftovers" of a plan
+    before this one."""
     ledger = session.ledger
     state = {
-        name: {key: _shaped(key, value, ledger.shapes[name]) for key, value in values.items()}
+        name: {
+            key: value if key in OF_OTHER_SHAPE else value.view(ledger.shapes[name])
+            for key, value in values.items()
+        }
         for name, values in ledger.memory.items()
     }
     head = _head(session, _by_strategy(ledger.plan), _by_strategy(session.whole_plan))
@@ -350,7 +347,3 @@ def _part(ledger: Ledger) -> list[int]:
         return [0, 1]
     own = ledger.machines.node(ledger.rank).ranks
     return [own.index(ledger.rank), ledger.machines.per_node]
-
-
-def _shaped(key: str, value: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return value if key in OF_OTHER_SHAPE else value.view(shape)

@@ -1,8 +1,13 @@
-"""What of a module trains when it is attached, and what did not: that is averaged by nobody."""
+"""Parameters of a module by their names: which train, are left dense, are Muon's, did not train.
+
+What did not when it was attached is averaged by nobody.
+"""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
@@ -10,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gradwire.errors import UsageError
+from gradwire.errors import PlanError, UsageError
 from gradwire.training.attached import is_attached
 
 
@@ -34,6 +39,82 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def held(optimizer: Optimizer) -> set[int]:
     """Which parameters it steps, by id."""
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+# -- those that travel another way ---------------------------------------------------------------
+
+
+def excluded(
+    module: nn.Module, names: Iterable[str], exclude: Sequence[str | type[nn.Module]]
+) -> list[str]:
+    """Those of the trainable parameters `names` that an entry of `exclude` means.
+
+    A text is a parameter's name, in which *, ? and [] stand for others as in file names; a type
+    means all parameters inside modules of it, subclasses too, also if they are shared with
+    others. PlanError where an entry means none.
+    """
+    if isinstance(exclude, str | type):
+        raise PlanError(
+            f"exclude is a list of names and types; got {exclude!r} alone. Put it in brackets: "
+            "exclude=[…]."
+        )
+    whole, known, found = unwrapped(module), list(names), list[str]()
+    for entry in exclude:
+        if isinstance(entry, str):
+            hits = [name for name in known if fnmatchcase(name, entry)]
+        else:
+            inside = _of_type(whole, entry)
+            hits = [name for name in known if name in inside]
+        if not hits:
+            shown = entry if isinstance(entry, str) else getattr(entry, "__name__", repr(entry))
+            raise PlanError(
+                "each entry of exclude is the name of trainable parameters (as "
+                "'embedding.*'), or a type of modules that hold some (as torch.nn.LayerNorm); "
+                f"'{shown}' means none. The names are: {', '.join(known[:8])}"
+                f"{' …' if len(known) > 8 else ''}."
+            )
+        found += hits
+    return [name for name in known if name in found]
+
+
+def _of_type(module: nn.Module, kind: type[nn.Module]) -> list[str]:
+    kinds: tuple[type[nn.Module], ...] = (kind,) if isinstance(kind, type) else ()
+    inside = {
+        id(p) for child in module.modules() if isinstance(child, kinds) for p in child.parameters()
+    }
+    return [name for name, p in module.named_parameters() if id(p) in inside]
+
+
+def hidden_matrices(module: nn.Module) -> list[str]:
+    """Names of the hidden matrices, in order: all trainable parameters of two dimensions, but for
+    those of embeddings, those of the last `torch.nn.Linear` that is registered, which is a
+    model's head, and those that share memory with either."""
+    whole = unwrapped(module)
+    linear = [child for child in whole.modules() if isinstance(child, nn.Linear)]
+    ends = [
+        child for child in whole.modules()
+        if isinstance(child, nn.Embedding | nn.EmbeddingBag) or child in linear[-1:]
+    ]  # fmt: skip
+    outside = {id(p) for end in ends for p in end.parameters()}
+    return [
+        name for name, p in whole.named_parameters()
+        if p.requires_grad and p.dim() == 2 and id(p) not in outside
+    ]  # fmt: skip
+
+
+def others(module: nn.Module, optimizer: Any = None) -> list[str]:
+    """Names of all trainable parameters that are not Muon's: as the optimizer's groups say it, if
+    it is `gradwire.optim.Muon`; else all but the hidden matrices."""
+    groups = [g for g in getattr(optimizer, "param_groups", ()) if "muon" in g]
+    named = [(n, p) for n, p in unwrapped(module).named_parameters() if p.requires_grad]
+    if not groups:
+        hidden = set(hidden_matrices(module))
+        return [name for name, _ in named if name not in hidden]
+    taken = {id(p) for group in groups if group["muon"] for p in group["params"] if p.dim() == 2}
+    return [name for name, p in named if id(p) not in taken]
+
+
+# -- those that did not train --------------------------------------------------------------------
 
 
 class Frozen:

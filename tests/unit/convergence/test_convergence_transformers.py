@@ -97,7 +97,7 @@ def test_it_sees_where_a_patch_is(suite: SimpleNamespace) -> None:
 
 
 def test_hidden_matrices_are_those_of_its_blocks(suite: SimpleNamespace) -> None:
-    from gradwire.training.hidden import hidden_matrices
+    from gradwire.training.trainable import hidden_matrices
 
     model = suite.tasks.TASKS["vit-muon"].fresh(0)
     names = hidden_matrices(model)

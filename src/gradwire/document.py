@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from gradwire.errors import GradwireError
-from gradwire.schema import Broken, Schema, shown
+from gradwire.schema import Broken, Schema, broken
 
 
 class Syntax(NamedTuple):
@@ -115,24 +115,23 @@ class Document:
         """The same of plain values."""
         try:
             if self.format is not None and isinstance(data, Mapping):
-                self._check_format(data.get("format"))
+                found = data.get("format")
+                if type(found) is not int or found != self.format:
+                    rule = f"has format {self.format} in this version"
+                    raise broken(rule, found)
                 data = {name: value for name, value in data.items() if name != "format"}
             return self.schema.read(data)
-        except Broken as broken:
-            if not broken.place:
+        except Broken as problem:
+            if not problem.place:
                 self._refuse_kind(data, file)
-            self.refuse(broken, file)
+            self.refuse(problem, file)
 
-    def refuse(self, broken: Broken, file: str = "") -> NoReturn:
+    def refuse(self, problem: Broken, file: str = "") -> NoReturn:
         """The document's error, of what is wrong with it."""
-        place = broken.place.removeprefix(".")
+        place = problem.place.removeprefix(".")
         called = f"{self.name} ({file})" if file else self.name
         where = f"in {called} {place}" if place else called
-        raise self.error(f"{where} {broken.said.rstrip('.')}. {self.again}.") from broken
-
-    def _check_format(self, found: object) -> None:
-        if type(found) is not int or found != self.format:
-            raise Broken(f"has format {self.format} in this version; got {shown(found)}")
+        raise self.error(f"{where} {problem.said.rstrip('.')}. {self.again}.") from problem
 
     def _refuse_kind(self, data: object, file: str) -> None:
         """If it has all names of another kind, and not more of this one."""

@@ -10,6 +10,7 @@ A schema is whatever has a method `read`: it returns what a value means, or rais
 
 from __future__ import annotations
 
+import math
 import reprlib
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -64,19 +65,16 @@ class Number(Schema):
 
     least: float = -_FINITE
     most: float = _FINITE
-    above: float | None = None
+    above: float = -math.inf
 
     def read(self, value: Any) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not self.least <= value <= self.most or not self._is_above(value):
+        if not is_number or not (self.above < value and self.least <= value <= self.most):
             raise broken(f"is a finite number{self._range()}", value)
         return float(value)
 
-    def _is_above(self, value: float) -> bool:
-        return self.above is None or value > self.above
-
     def _range(self) -> str:
-        if self.above is not None:
+        if self.above > -math.inf:
             upto = "" if self.most == _FINITE else f", {self.most:g} at most"
             return f" above {self.above:g}{upto}"
         if self.least == -_FINITE:

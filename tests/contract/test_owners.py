@@ -81,7 +81,7 @@ def reference(text: str, xs: list[Tensor], step: int) -> Tensor:
             total = total + laws.decoded(compressor, payload, end - begin, key)
         again = Key(0, step, f"x/mean of {owner}", owner)
         divided = total / torch.tensor(float(world))
-        result[begin:end] = laws.through_key(compressor, divided, again)
+        result[begin:end] = laws.through(compressor, divided, again)
     return result
 
 
@@ -160,7 +160,7 @@ def test_zeros_get_both_signs_about_equally(text: str) -> None:
 def test_the_dice_of_zeros_follow_the_key() -> None:
     n, x = 4000, torch.zeros(4000)
     thrown = {
-        name: laws.through_key(Sign(), x, key)
+        name: laws.through(Sign(), x, key)
         for name, key in (
             ("plain", Key(0, 0, "w")), ("again", Key(0, 0, "w")), ("seed", Key(1, 0, "w")),
             ("step", Key(0, 1, "w")), ("name", Key(0, 0, "v")), ("rank", Key(0, 0, "w", 1)),

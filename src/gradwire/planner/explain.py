@@ -87,9 +87,10 @@ class _Teller:
         """number: of its job."""
         dense = self._with(number, bucket, FP32) if FP32 in self.profile.strategies else None
         gain = None if dense is None else dense - self.seconds
-        tell = self._compressed if compresses(strategy) else self._dense
-        held = self._held_back(number, bucket, strategy)
-        decided_by, why = held or tell(number, bucket, strategy, gain)
+        decided_by, why = self._held_back(number, bucket, strategy) or (
+            self._compressed(number, bucket, gain) if compresses(strategy)
+            else self._dense(number, bucket, strategy)
+        )  # fmt: skip
         return Group(
             _label(bucket), len(bucket.names), bucket.elements, str(strategy),
             self.jobs[number].ready_seconds, self.timeline.jobs[number][1], gain, decided_by, why,
@@ -104,9 +105,7 @@ class _Teller:
         jobs[number] = self.stages.job(bucketed(bucket, self.ready), option)
         return jobs
 
-    def _compressed(
-        self, number: int, bucket: Bucket, strategy: Strategy, gain: float | None
-    ) -> tuple[str, str]:
+    def _compressed(self, number: int, bucket: Bucket, gain: float | None) -> tuple[str, str]:
         now = self._parts(self.jobs[number])
         if gain is None or FP32 not in self.profile.strategies:
             return "only", "nothing uncompressed was measured"
@@ -130,9 +129,7 @@ class _Teller:
             f"whole, it would push back what follows up to the link's rest at {ms(pauses[0][0])}"
         )
 
-    def _dense(
-        self, number: int, bucket: Bucket, strategy: Strategy, gain: float | None
-    ) -> tuple[str, str]:
+    def _dense(self, number: int, bucket: Bucket, strategy: Strategy) -> tuple[str, str]:
         if self.choice.is_enough:
             return "enough", "so little is exposed without compression that nothing was looked at"
         steps = self._others(number, bucket, strategy)

@@ -65,13 +65,8 @@ def decoded(compressor: Compressor, sections: Sequence[Tensor], n: int, key: Key
     return x
 
 
-def through(compressor: Compressor, x: Tensor) -> Tensor:
+def through(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
     """x as the other side sees it, in fp32."""
-    return through_key(compressor, x, KEY)
-
-
-def through_key(compressor: Compressor, x: Tensor, key: Key) -> Tensor:
-    """x as the other side sees it, by this key."""
     return decoded(compressor, encoded(compressor, x, key), len(x), key)
 
 
@@ -151,7 +146,7 @@ def law_unbiased_if_claimed(compressor: Compressor, x: Tensor, draws: int = 1000
     a dozen events that were too rare to be drawn."""
     if not compressor.claims(len(x), dtype_name(x)).unbiased:
         return
-    drawn = torch.stack([through_key(compressor, x, Key(0, i, "w")) for i in range(draws)])
+    drawn = torch.stack([through(compressor, x, Key(0, i, "w")) for i in range(draws)])
     drawn = drawn.double()
     wanted = x.double()
     spread = drawn.std(0) / draws**0.5

@@ -195,17 +195,15 @@ class Anchors(nn.Module):
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
         super().__init__()
         self._named = {
-            name: nn.Parameter(p.detach().to(_at_least_fp32(p.dtype), copy=True))
+            name: nn.Parameter(
+                p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
+            )
             for name, p in parameters.items()
         }
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         """All of them, flat."""
         yield from self._named.items()
-
-
-def _at_least_fp32(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def split(named: Mapping[str, nn.Parameter], count: int) -> list[dict[str, nn.Parameter]]:

@@ -42,10 +42,10 @@ class Apart(NamedTuple):
     matrices: float | None
 
     @property
-    def is_too_far(self) -> bool:
-        """Whether either distance is above its limit."""
-        limits = zip(self, (LIMIT, LIMIT_OF_MATRICES))
-        return any(found is not None and not found <= limit for found, limit in limits)
+    def too_far(self) -> list[tuple[float, float, str]]:
+        """Distances above their limits, with these, and of what."""
+        kinds = zip(self, (LIMIT, LIMIT_OF_MATRICES), ("weights", "matrices"))
+        return [(x, most, of) for x, most, of in kinds if x is not None and not x <= most]
 
 
 class Guard:
@@ -153,9 +153,9 @@ class Guard:
     def _begin(self, optimizer: Optimizer) -> None:
         """A window, unless the plan keeps a momentum that has begun without us."""
         session, named = self._session, self._session.parameters
-        densely = self._warmup_steps - session.taken
-        if densely > 0:
-            self._next = session.step + densely
+        warmup = session.settings.warmup
+        if warmup is not None and session.taken < warmup.steps:
+            self._next = session.step + warmup.steps - session.taken
             return
         groups = {id(p): g for g in optimizer.param_groups for p in g["params"]}
         fresh = session.taken <= 1
@@ -184,11 +184,6 @@ class Guard:
         if places or session.step > self._next + _PATIENCE:  # another optimizer may step, too
             self._next = session.step + EVERY
 
-    @property
-    def _warmup_steps(self) -> int:
-        warmup = self._session.settings.warmup
-        return 0 if warmup is None else warmup.steps
-
     def _judge(self, optimizer: Optimizer, shadow: Shadow) -> None:
         """All ranks alike. Collective."""
         kinds = ([n for n in shadow.began if n not in shadow.whole], shadow.whole)
@@ -198,7 +193,7 @@ class Guard:
         apart = Apart(*(mean if names else None for mean, names in zip(means, kinds)))
         self.apart.append(apart)
         self._shadow = self._watched = self._late = None
-        if not apart.is_too_far:
+        if not apart.too_far:
             return
         if self._session.rank == 0:
             warnings.warn(_words(apart, self._session, optimizer), SoundnessWarning, stacklevel=5)
@@ -229,10 +224,7 @@ class Guard:
 
 
 def _words(apart: Apart, session: Session, optimizer: Optimizer) -> str:
-    (far, limit, what), *_ = [
-        found for found in zip(apart, (LIMIT, LIMIT_OF_MATRICES), ("weights", "matrices"))
-        if found[0] is not None and not found[0] <= found[1]
-    ]  # fmt: skip
+    far, limit, what = apart.too_far[0]
     return (
         f"'{session.plan.main_strategy}' does harm in this run: the {what} went another way in "
         f"{WINDOW} steps than dense gradients would have taken them, by {far:.0%} of that way; by "

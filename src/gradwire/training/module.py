@@ -34,7 +34,7 @@ class ModuleFrontend:
         self._thread = 0
         self.averages = Averages()
         self._hooks: list[Any] = [
-            p.register_post_accumulate_grad_hook(self._hook(name))  # type: ignore[no-untyped-call]
+            p.register_post_accumulate_grad_hook(partial(self._on_gradient, name))  # type: ignore[no-untyped-call]
             for name, p in self._parameters.items()
         ]
 
@@ -114,14 +114,9 @@ class ModuleFrontend:
 
     # -- one backward ----------------------------------------------------------------------
 
-    def _hook(self, name: str) -> Callable[[Tensor], None]:
-        def on_gradient(_: Tensor) -> None:
-            if self._enabled:
-                self._on_gradient(name)
-
-        return on_gradient
-
-    def _on_gradient(self, name: str) -> None:
+    def _on_gradient(self, name: str, _: Tensor) -> None:
+        if not self._enabled:
+            return
         self._notice_aborted()
         self._look(name, added=1)
         if not self._active:

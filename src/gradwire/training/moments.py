@@ -63,14 +63,10 @@ def give(session: Session, optimizer: Optimizer) -> None:
         # One that a rank has no moments of yet, where its gradients were not finite, has zeros.
         if session.step > 0 and id(p) in groups:
             _check_kind(optimizer, groups[id(p)], feedback)
-            optimizer.state[p] = _written(state, feedback, p, session)
-            if "step" in optimizer.state[p] and _is_on_device(groups[id(p)]):
-                optimizer.state[p]["step"] = optimizer.state[p]["step"].to(p.device)
-
-
-def _is_on_device(group: Mapping[str, Any]) -> bool:
-    """Whether torch wants the number of steps beside the parameters."""
-    return bool(group.get("fused") or group.get("capturable"))
+            written = optimizer.state[p] = _written(state, feedback, p, session)
+            beside = groups[id(p)].get("fused") or groups[id(p)].get("capturable")
+            if "step" in written and beside:  # torch wants it on the parameter's device
+                written["step"] = written["step"].to(p.device)
 
 
 def _check_kind(optimizer: Optimizer, group: Mapping[str, Any], feedback: Feedback) -> None:

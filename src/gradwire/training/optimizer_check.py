@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.amp import GradScaler
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradwire.agreement import numbers_of, said
@@ -45,8 +46,8 @@ class OptimizerCheck:
         keepers = (s for s in candidates if s.feedback and s.feedback.moments())
         self._own = next(keepers, None)
         self._names = {id(p): name for name, p in session.parameters.items()}
-        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._began: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._began: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._warned, self.flushed = False, Flushed({}, {})
         _WATCHED.add(self)
         if not _INSTALLED:
@@ -62,7 +63,7 @@ class OptimizerCheck:
         """Watch no longer."""
         _WATCHED.discard(self)
 
-    def before_step(self, optimizer: torch.optim.Optimizer, with_closure: bool = False) -> None:
+    def before_step(self, optimizer: Optimizer, with_closure: bool = False) -> None:
         """The first step decides; later ones may bring a momentum, and tell their rates.
 
         with_closure: its backward comes inside the step, as in Lightning; then the second does.
@@ -101,7 +102,7 @@ class OptimizerCheck:
         for optimizer in list(self._seen):
             self._follow_rates(optimizer)
 
-    def _follow_rates(self, optimizer: torch.optim.Optimizer) -> None:
+    def _follow_rates(self, optimizer: Optimizer) -> None:
         """Follow the rates of SGD, whose step is rate · gradient, and where the plan sends steps;
         others divide by how large gradients were.
 
@@ -123,9 +124,7 @@ class OptimizerCheck:
     def _holds(self, group: dict[str, Any]) -> bool:
         return any(id(p) in self._names for p in group["params"])
 
-    def _check_momentum(
-        self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
-    ) -> None:
+    def _check_momentum(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         if self._own is None or getattr(_stepping(optimizer), "asks_the_plan", False):
             return
         for group in groups:
@@ -160,9 +159,7 @@ class OptimizerCheck:
                     "trainers take max_grad_norm=0."
                 )
 
-    def _check_moments(
-        self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]
-    ) -> None:
+    def _check_moments(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         """Warn of moments of an earlier training: loaded before attach, which was not told of the
         optimizer."""
         if not self._sends_steps or self._session.taken > 1:
@@ -179,7 +176,7 @@ class OptimizerCheck:
                 stacklevel=4,
             )
 
-    def _check_decay(self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    def _check_decay(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         """λ·w of torch's SGD passes the plan's momentum by."""
         feedback = self._own.feedback if self._own else None
         if feedback is None or feedback.dampens or not isinstance(optimizer, torch.optim.SGD):
@@ -195,7 +192,7 @@ class OptimizerCheck:
                 stacklevel=4,
             )
 
-    def _check_sound(self, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+    def _check_sound(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         session = self._session
         if session.settings.optimizer is not None:  # `attach` has looked at it
             return
@@ -251,10 +248,10 @@ class OptimizerCheck:
             )
 
 
-def _stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def _stepping(optimizer: Optimizer) -> Optimizer:
     """Itself; of ZeroRedundancyOptimizer, which holds all parameters, the one that steps this
     rank's."""
-    inner: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
+    inner: Optimizer = getattr(optimizer, "optim", optimizer)
     return inner
 
 
@@ -282,7 +279,7 @@ def _callers() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     # The hook's args begin with the optimizer itself.
     with_closure = (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
     for check in list(_WATCHED):

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.buckets import Parameter
 from gradwire.planner.profile import Profile, Ready, main_dtype
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.training.session import Session
@@ -49,24 +48,17 @@ def measure(
 
     Between two steps, on the session's own first lane. progress: is told what is measured next.
     """
-    with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
-        return _measured(session, recorder, strategies, progress)
-
-
-def _measured(
-    session: Session, recorder: Recorder, strategies: Sequence[str],
-    progress: Callable[[str], None],
-) -> Profile:  # fmt: skip
     performer, device = session.performers[0], session.device
     ready, backward, around = _timings(session, recorder)
     if session.clip is not None and session.clip.waits:  # for the last gradient
         ready = tuple(r._replace(seconds=backward) for r in ready)
-    progress("how lanes and backward slow each other")
-    contention = measure_contention(session.performers, device, _is_busy(session, recorder))
     probe = Probe(performer, device, session.machines, main_dtype(ready))
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     texts = list(dict.fromkeys(("none | allreduce", "bf16 | allreduce", *strategies)))
-    costs = probe.costs(texts, largest, progress=progress)
+    progress("how lanes and backward slow each other")
+    with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
+        contention = measure_contention(session.performers, device, _is_busy(session, recorder))
+        costs = probe.costs(texts, largest, progress=progress)
     own = Profile(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
@@ -101,7 +93,8 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
     described = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
     *seconds, backward = ready.tolist()
     found = [Ready(described[name], *facts) for name, *facts in zip(names, seconds, density)]
-    return tuple(_in_order(found, described)), backward, around
+    found.reverse()  # of equals the last registered comes first
+    return tuple(sorted(found, key=lambda own: own.seconds)), backward, around
 
 
 def _is_busy(session: Session, recorder: Recorder) -> bool:
@@ -133,9 +126,3 @@ def _row(step: Watched, names: Sequence[str]) -> list[float]:
 
 def _of_ranks(session: Session, mine: Tensor) -> Tensor:
     return of_ranks(session.performers[0], session.device, mine)
-
-
-def _in_order(found: Sequence[Ready], described: Mapping[str, Parameter]) -> list[Ready]:
-    """Order gradients as they come; of equals the last registered first."""
-    last_first = list(reversed(found))
-    return sorted(last_first, key=lambda ready: ready.seconds)

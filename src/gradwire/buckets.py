@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from math import prod
 from typing import Any
 
 from gradwire.schema import Broken, Flag, List, Schema, Text, Whole
@@ -38,10 +39,7 @@ class Parameter:
     @property
     def elements(self) -> int:
         """The number of elements."""
-        count = 1
-        for side in self.shape:
-            count *= side
-        return count
+        return prod(self.shape)
 
     @property
     def bytes(self) -> int:

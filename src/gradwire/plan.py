@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -292,12 +293,8 @@ def _tables(parameters: Sequence[Parameter], taken: set[str]) -> list[Bucket]:
 
     They are ready at about the same time, and a message costs more than most of them hold.
     """
-    runs: list[list[Parameter]] = [[]]
-    for p in parameters:
-        if not p.sparse or p.name in taken:
-            runs.append([])
-        elif runs[-1] and runs[-1][0].dtype != p.dtype:
-            runs.append([p])
-        else:
-            runs[-1].append(p)
-    return [Bucket(tuple(run)) for run in runs if run]
+
+    def kind(p: Parameter) -> str | None:
+        return p.dtype if p.sparse and p.name not in taken else None
+
+    return [Bucket(tuple(run)) for own, run in groupby(parameters, kind) if own is not None]

@@ -32,11 +32,7 @@ def solve_within(problem: Problem) -> tuple[Grouping, float]:
 
 def _of_few(problem: Problem) -> Grouping:
     """The best of options that fit whatever group they are for."""
-    elements = sum(t.elements for t in problem.tensors)
-    numbers = [
-        i for i, error in enumerate(problem.errors)
-        if error * elements <= problem.most_error * (1 + 1e-9)
-    ]  # fmt: skip
+    numbers = problem.fitting
     few = replace(
         problem, options=[problem.options[i] for i in numbers],
         errors=[problem.errors[i] for i in numbers], _jobs={},

@@ -74,7 +74,7 @@ class Maker:
         problem, members = self.problem(options, lanes, apart)
         grouping = Grouping((), ())
         if problem.tensors:
-            if self.error_budget is not None and not _is_possible(problem):
+            if not problem.fitting:
                 return
             limited = self.error_budget is not None and self.algorithm == "joint"
             grouping, _ = (solve_within if limited else SOLVERS[self.algorithm])(problem)
@@ -102,7 +102,9 @@ class Maker:
             if members[i].parameter.dtype != members[i - 1].parameter.dtype
         )
         tensors = [Bucketed(r.parameter.elements, 1, r.seconds) for r in members]
-        made = Problem(stages, tensors, _dense_first(options), lanes, borders, fixed)
+        # As given, but what does not compress in front: there published planners look for it.
+        dense_first = sorted(options, key=lambda option: option != FP32)
+        made = Problem(stages, tensors, dense_first, lanes, borders, fixed)
         if self.error_budget is not None:
             made.errors = [known_error(profile, option) for option in made.options]
             made.most_error = self.error_budget * sum(r.parameter.elements for r in dense)
@@ -188,17 +190,6 @@ def _error(profile: Profile, strategy: Strategy) -> float | None:
     known = profile.strategies[text].error if text is not None else None
     exact = strategy.compressor.claims(1 << 20).exact and not strategy.collective.own_feedback
     return 0.0 if known is None and exact else known
-
-
-def _is_possible(problem: Problem) -> bool:
-    elements = sum(t.elements for t in problem.tensors)
-    return min(problem.errors) * elements <= problem.most_error * (1 + 1e-9)
-
-
-def _dense_first(options: Sequence[str]) -> list[str]:
-    """The options as given, but what does not compress in front: there published planners look for
-    it."""
-    return sorted(options, key=lambda option: option != FP32)
 
 
 def _plan(

@@ -98,6 +98,12 @@ class Problem:
         """Whether its error is within the limit."""
         return self.error(grouping) <= self.most_error * (1 + 1e-9)
 
+    @property
+    def fitting(self) -> list[int]:
+        """Options by which all tensors may travel, within the limit."""
+        end = len(self.tensors)
+        return [o for o in range(len(self.options)) if self.fits(Grouping((end,), (o,)))]
+
     def lower_bound(self) -> float:
         """No grouping and no choice of options makes a shorter step."""
         jobs = [

@@ -23,12 +23,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-
 from gradwire.errors import PlanError
 from gradwire.kernels.jobs import Served
 from gradwire.kernels.queues import ordered_step
-from gradwire.planner.timeline import Executor, Job, machine, tensors
+from gradwire.planner.timeline import Executor, Job, as_they_are
 
 Order = Literal["order", "ready"]
 _DEFAULT = Executor()
@@ -57,6 +55,5 @@ def last_bubble(jobs: Sequence[Job], executor: Executor = _DEFAULT) -> int:
 def _served(jobs: Sequence[Job], executor: Executor, by: Order) -> Served:
     if by not in ("order", "ready"):
         raise PlanError(f"links serve by 'order' or 'ready', not by {by!r}; choose one")
-    own = tensors([job.ready_seconds for job in jobs], [[job.stages] for job in jobs])
-    backward = machine(own, executor).backward_seconds
-    return ordered_step(own, torch.zeros(len(jobs), dtype=torch.int32), backward, by == "ready")
+    own, runs, choice = as_they_are(jobs, executor)
+    return ordered_step(own, choice, runs.backward_seconds, by == "ready")

@@ -184,9 +184,14 @@ def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:
 
 def step_seconds(jobs: Sequence[Job], executor: Executor) -> float:
     """`simulate(jobs, executor).iteration_seconds`, and nothing else. Raises PlanError."""
+    return executor.around_seconds + simulate_step(*as_they_are(jobs, executor))
+
+
+def as_they_are(jobs: Sequence[Job], executor: Executor) -> tuple[Jobs, Machine, torch.Tensor]:
+    """Jobs without options, what runs them, and the choice of their only ones, as the kernels take
+    them. Raises PlanError as `tensors`."""
     own = tensors([job.ready_seconds for job in jobs], [[job.stages] for job in jobs])
-    choice = torch.zeros(len(jobs), dtype=torch.int32)
-    return executor.around_seconds + simulate_step(own, machine(own, executor), choice)
+    return own, machine(own, executor), torch.zeros(len(jobs), dtype=torch.int32)
 
 
 def tensors(ready_seconds: Sequence[float], options: Sequence[Sequence[Sequence[Stage]]]) -> Jobs:
@@ -218,8 +223,8 @@ class _Times:
     """When each stage of each job ran."""
 
     def __init__(self, jobs: Sequence[Job], executor: Executor) -> None:
-        own = tensors([job.ready_seconds for job in jobs], [[job.stages] for job in jobs])
-        found = record_step(own, machine(own, executor), torch.zeros(len(jobs), dtype=torch.int32))
+        own, runs, choice = as_they_are(jobs, executor)
+        found = record_step(own, runs, choice)
         self.jobs, self.end, self.backward_end = jobs, found.seconds, found.backward_end
         every = list(zip(found.start.tolist(), found.end.tolist()))
         begins = own.stage.tolist()

@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
 
@@ -132,7 +132,6 @@ class FaultyPerformer:
     """A performer around a performer."""
 
     def __init__(self, inner: Performer, faults: Sequence[Fault]) -> None:
-        self.rank, self.world = inner.rank, inner.world
         self._inner, self._faults, self._number = inner, faults, 0
 
     def perform(self, move: Move, label: str) -> Arrived:
@@ -145,13 +144,8 @@ class FaultyPerformer:
             arrived = fault.after(number, arrived)
         return arrived
 
-    def bytes_sent(self, move: Move) -> float:
-        """See `Performer.bytes_sent`."""
-        return self._inner.bytes_sent(move)
-
-    def close(self) -> None:
-        """See `Performer.close`."""
-        self._inner.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)  # what is not faulty
 
 
 def inject(

@@ -188,8 +188,8 @@ class Handle:
         self._check_between_steps()
         self._check.follow_rates()
         session = self._session
-        self._check.flushed = Flushed(session.parameters, session.average_waiting())
-        self._check.flushed.unscale(session.loss_scale)
+        averages = session.average_waiting()
+        self._check.flushed = Flushed(session.parameters, averages, session.loss_scale)
 
     def take_moments(self, optimizer: Optimizer) -> None:
         """Go on with the moments that an optimizer remembers, of the average: those of the
@@ -291,11 +291,11 @@ def attach_plan(
             though this one needs none. Not made where machines differ in their number of ranks.
         kind: of the handle.
     """
-    check_ready(module, process_group, timeout_seconds, lanes, clip_norm, clip_overlap, guard)
     warmup = Warmup(warmup) if isinstance(warmup, int | float) else warmup
     settings = Settings(
         clip_norm, clip_overlap, seed, warmup, strict, timeout_seconds, optimizer, guard
     )
+    check_ready(module, process_group, lanes, settings)
     module = inner(module)
     ddp = module if isinstance(module, DistributedDataParallel) else None
     if ddp is not None and process_group is None:

@@ -12,12 +12,12 @@ from torch import nn
 from gradwire.errors import UsageError
 from gradwire.training.attached import is_attached
 from gradwire.training.fsdp import is_sharded
+from gradwire.training.session import Settings
 
 
 def check_ready(
-    module: nn.Module, process_group: object, timeout_seconds: float, lanes: int | None,
-    clip_norm: float | None, clip_overlap: bool, guard: bool,
-) -> None:  # fmt: skip
+    module: nn.Module, process_group: object, lanes: int | None, settings: Settings
+) -> None:
     """UsageError unless it is a module of a job that can be attached, and numbers are in range."""
     if not dist.is_available() or not dist.is_initialized():
         raise UsageError(
@@ -31,17 +31,17 @@ def check_ready(
             "attach takes a plain module, DistributedDataParallel, or one of fully_shard; this "
             "one is averaged by torch's replicate(). Attach it without that."
         )
-    if clip_overlap and clip_norm is None:
+    if settings.clip_overlap and settings.clip_norm is None:
         raise UsageError(
             "clip_overlap is how to clip; there is no clip_norm. Give one, or neither."
         )
-    if guard and is_sharded(module):
+    if settings.guard and is_sharded(module):
         raise UsageError(
             "the guard watches models that are whole; this one is sharded by fully_shard. Leave "
             "guard out."
         )
-    numbers = {"timeout_seconds": timeout_seconds, "lanes": lanes, "clip_norm": clip_norm}
-    for name, value in numbers.items():
+    limit, norm = settings.timeout_seconds, settings.clip_norm
+    for name, value in {"timeout_seconds": limit, "lanes": lanes, "clip_norm": norm}.items():
         fits = isinstance(value, int | float) and value > 0
         if value is not None and not fits:
             raise UsageError(f"{name} is above 0; got {value!r}. Leave it out for the default.")

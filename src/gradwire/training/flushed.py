@@ -18,18 +18,15 @@ class Flushed:
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], averages: Mapping[str, Tensor]
-    ) -> None:
+        self, parameters: Mapping[str, nn.Parameter], averages: Mapping[str, Tensor],
+        loss_scale: float = 1.0,
+    ) -> None:  # fmt: skip
         self._parameters, self._averages = parameters, dict(averages)
-        for name in averages:
+        for name, average in averages.items():
             p = parameters[name]
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
             self._add(name, 1.0)
-
-    def unscale(self, loss_scale: float) -> None:
-        """Gradients are without it in the optimizer's step."""
-        for average in self._averages.values():
-            average.div_(loss_scale)
+            average.div_(loss_scale)  # without which gradients are in the optimizer's step
 
     def scale_waiting(self, name: str, factor: float) -> None:
         """Scale what waits, as a `Ledger` does."""

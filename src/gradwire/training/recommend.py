@@ -103,16 +103,12 @@ def _share(strategy: str, ranks: int) -> float:
     """The part of fp32's bytes that a step sends in which all travels so."""
     feedback = Strategy.parse(strategy).feedback
     turns = feedback.turns if feedback else 1
-    gradients = [torch.randn(_SHAPE, generator=_dice(rank)) for rank in range(ranks)]
-    (dense,) = _bytes(FP32, gradients, 1)
-    return sum(_bytes(strategy, gradients, turns)) / turns / dense
+    dice = (torch.Generator().manual_seed(rank) for rank in range(ranks))
+    gradients = [torch.randn(_SHAPE, generator=own) for own in dice]
+    return _bytes(strategy, gradients, turns) / turns / _bytes(FP32, gradients, 1)
 
 
-def _bytes(strategy: str, gradients: list[Tensor], steps: int) -> list[float]:
-    """That a rank sends in each step, at most."""
+def _bytes(strategy: str, gradients: list[Tensor], steps: int) -> float:
+    """That a rank sends in so many steps, at most in each."""
     found = (lockstep(strategy, gradients, step=step)[1] for step in range(steps))
-    return [max(trace.bytes_sent) for trace in found]
-
-
-def _dice(rank: int) -> torch.Generator:
-    return torch.Generator().manual_seed(rank)
+    return sum(max(trace.bytes_sent) for trace in found)

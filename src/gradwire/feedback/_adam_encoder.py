@@ -1,4 +1,5 @@
-"""adam around any compressor, in the state's own memory; of block codes in one pass."""
+"""Adam's step: a direction, from moments; and around any compressor, in the state's own memory, of
+block codes in one pass."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from gradwire.feedback._step_encoder import StepEncoder
 from gradwire.kernels.adam import adam, undo_adam
 from gradwire.kernels.segments import AdamCodes
 from gradwire.kernels.together import Work, together
+from gradwire.kernels.torch.adam import moments_with, moved
 from gradwire.kernels.values import AdamStep, Moments
-from gradwire.local import STEPS, BlockCodes, Own
+from gradwire.local import NOISE, STEPS, BlockCodes, Own
 from gradwire.strategy import Key, Sections, State, StepInfo
 
 
@@ -75,6 +77,21 @@ def _segment(x: Tensor, moments: Moments, v: Tensor, how: AdamStep, of: BlockCod
         (m, q), at = moments, of.place
         x, moments, v = x[at], (m[at], q[at]), v[at]
     return AdamCodes(of.form, x, moments, v, how, of.codes, of.scales, of.noise)
+
+
+def direction(
+    g: Tensor, state: State, beta1: float, beta2: float, eps: float, info: StepInfo
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Adam's step without its rate, and the moments once g is in them. Changes neither input.
+
+    With the factor of the noise, where the state knows one.
+    """
+    zero = torch.zeros_like(g)
+    moments = {STEPS: state.get(STEPS, g.new_zeros(1)) + 1}
+    counted = {**moments, NOISE: state[NOISE]} if NOISE in state else moments
+    how = step_of(beta1, beta2, eps, counted, info._replace(clip_scale=1.0))
+    m, q = moments_with(g, (state.get("exp_avg", zero), state.get("exp_avg_sq", zero)), how)
+    return moved(m, q, how), {**moments, "exp_avg": m, "exp_avg_sq": q}
 
 
 def _moments(state: State) -> Moments:

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.feedback._adam import check_adam, direction
-from gradwire.feedback._adam_encoder import AdamEncoder, step_of
+from gradwire.feedback._adam_encoder import AdamEncoder, direction, step_of
 from gradwire.feedback._measured import Measured
+from gradwire.feedback._numbers import check_adam
 from gradwire.local import NOISE, STEPS
 from gradwire.member import Evidence, Member, Moments, UpdateRule
 from gradwire.strategy import Compressor, Encoder, State, StepInfo

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.feedback._momentum import check_momentum, momentum_of
+from gradwire.feedback._numbers import check_momentum, momentum_of
 from gradwire.member import Moments
 from gradwire.strategy import Feedback, Recurrence, State, StepInfo
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.beside import without_feedback
-from gradwire.feedback._adam import check_adam
 from gradwire.feedback._measured import Measured, noise_factor
-from gradwire.feedback._momentum import check_momentum, momentum_of
+from gradwire.feedback._numbers import check_adam, check_momentum, momentum_of
 from gradwire.feedback._orthogonal import orthogonal
 from gradwire.feedback._step_encoder import StepEncoder
 from gradwire.local import Encoder

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gradwire.feedback._adam import check_adam, direction
+from gradwire.feedback._adam_encoder import direction
+from gradwire.feedback._numbers import check_adam
 from gradwire.member import Moments, UpdateRule
 from gradwire.strategy import Feedback, State, StepInfo
 

@@ -23,7 +23,6 @@ from gradwire.groups import Machines
 from gradwire.moves import AllGather
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.profile import StrategyCost
-from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.runtime.torch_dist import Performer
@@ -69,12 +68,11 @@ class Probe:
     dtype: str = "float32"
 
     def costs(
-        self, strategies: Sequence[str], largest: int, *, sizes: Sequence[int] = SIZES,
-        seconds: float = SECONDS, patience_seconds: float = PATIENCE_SECONDS,
+        self, strategies: Sequence[str], largest: int,
         progress: Callable[[str], None] = lambda line: None,
     ) -> dict[str, StrategyCost]:  # fmt: skip
-        """Curves of strategies, up to buckets of `largest` elements, of `LARGEST`, or of that many
-        seconds.
+        """Curves of strategies, up to buckets of `largest` elements, of `LARGEST`, or of
+        `PATIENCE_SECONDS`.
 
         In passes over all of them: how threads lie on processors lasts for a while, and should
         not be one strategy's luck. What takes long is known after the first.
@@ -83,22 +81,18 @@ class Probe:
         for number in range(PASSES):
             for text, measured in found.items():
                 progress(f"'{text}'" + " once more" * (number > 0))
-                for size in _ladder(sizes, min(largest, LARGEST)):
-                    runs = self._runs(text, [size], seconds / PASSES)
+                for size in _ladder(SIZES, min(largest, LARGEST)):
+                    runs = self._runs(text, [size], SECONDS / PASSES)
                     measured.setdefault(size, []).extend(runs)
-                    if median(map(_total, runs)) > patience_seconds / (4 if number else 1):
+                    if median(map(_total, runs)) > PATIENCE_SECONDS / (4 if number else 1):
                         break
-        return {text: self._cost(text, measured, seconds) for text, measured in found.items()}
+        return {text: self._cost(text, measured) for text, measured in found.items()}
 
-    def _cost(
-        self, strategy: str, measured: Mapping[int, Sequence[Run]], seconds: float
-    ) -> StrategyCost:
-        by_part = (self._fit(measured, part) for part in ("encode", "wire", "decode"))
-        encode, wire, decode = by_part
+    def _cost(self, strategy: str, measured: Mapping[int, Sequence[Run]]) -> StrategyCost:
+        encode, wire, decode, sent = (_fit(measured, part) for part in Run._fields)
         return StrategyCost(
-            encode, wire, decode, self._fit(measured, "bytes"),
-            latency_seconds=wire.curve(0.0),
-            per_parameter_seconds=self._per_parameter(strategy, seconds),
+            encode, wire, decode, sent, latency_seconds=wire.curve(0.0),
+            per_parameter_seconds=self._per_parameter(strategy),
         )  # fmt: skip
 
     def error(self, strategy: str, samples: Mapping[str, Sequence[Tensor]]) -> float | None:
@@ -130,16 +124,10 @@ class Probe:
             found.append(torch.cat(rooms))
         return found
 
-    def _fit(self, measured: Mapping[int, Sequence[Run]], part: str) -> Fit:
-        return fit([
-            (size, [max(getattr(run, part), _LEAST) for run in runs])
-            for size, runs in sorted(measured.items())
-        ])  # fmt: skip
-
-    def _per_parameter(self, strategy: str, seconds: float) -> float:
+    def _per_parameter(self, strategy: str) -> float:
         """Local work of a bucket of many, less that of as large a one of one parameter."""
-        one = self._runs(strategy, [_MANY * _SMALL], seconds)
-        many = self._runs(strategy, [_SMALL] * _MANY, seconds)
+        one = self._runs(strategy, [_MANY * _SMALL], SECONDS)
+        many = self._runs(strategy, [_SMALL] * _MANY, SECONDS)
         local = [median(run.encode + run.decode for run in own) for own in (one, many)]
         return max(0.0, (local[1] - local[0]) / (_MANY - 1))
 
@@ -172,9 +160,8 @@ class Probe:
 
     def _context(self, text: str, bucket: Bucket) -> BucketContext:
         rank, world = self.performer.rank, self.performer.world
-        memory: Memory = {}
         return make_context(
-            Strategy.parse(text), bucket, rank, world, memory, self.machines, device=self.device
+            Strategy.parse(text), bucket, rank, world, {}, self.machines, device=self.device
         )
 
     def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
@@ -223,6 +210,13 @@ def combined(by_rank: Sequence[Sequence[Run]]) -> list[Run]:
         wire = max(whole - encode - decode, min(r.wire for r in ranks))
         made.append(Run(encode, wire, decode, max(r.bytes for r in ranks)))
     return made
+
+
+def _fit(measured: Mapping[int, Sequence[Run]], part: str) -> Fit:
+    return fit([
+        (size, [max(getattr(run, part), _LEAST) for run in runs])
+        for size, runs in sorted(measured.items())
+    ])  # fmt: skip
 
 
 def _total(run: Run) -> float:

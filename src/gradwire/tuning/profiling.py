@@ -58,7 +58,7 @@ def measure(
     progress("how lanes and backward slow each other")
     with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
         contention = measure_contention(session.performers, device, _is_busy(session, recorder))
-        costs = probe.costs(texts, largest, progress=progress)
+        costs = probe.costs(texts, largest, progress)
     own = Profile(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),

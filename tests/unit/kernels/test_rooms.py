@@ -22,7 +22,7 @@ HOME = "gradwire.kernels"
 MAY_NAME_A_ROOM = {
     f"{HOME}.rooms",
     "gradwire.bench.kernels",  # twins are rivals
-    "gradwire.feedback._adam",  # the slow composition is made of a twin's parts
+    "gradwire.feedback._adam_encoder",  # the slow composition is made of a twin's parts
 }
 ROOT = Path(rooms.__file__).parents[1]
 SOURCE = {

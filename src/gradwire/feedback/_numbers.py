@@ -1,0 +1,46 @@
+"""The numbers of feedbacks that keep a momentum, or Adam's moments: their check, their names."""
+
+from collections.abc import Mapping
+
+from gradwire.errors import StrategyError
+from gradwire.member import Moments
+
+
+def check_momentum(owner: str, momentum: object, **switches: object) -> None:
+    """StrategyError unless 0 <= momentum < 1 and every switch is True or False."""
+    _check_below_1(owner, "momentum", momentum, "momentum=0.9")
+    _check_switches(owner, switches)
+
+
+def check_adam(owner: str, beta1: object, beta2: object, eps: object, **switches: object) -> None:
+    """StrategyError unless betas are in 0 … 1, eps is above 0, and switches are True or False."""
+    for name, beta in (("beta1", beta1), ("beta2", beta2)):
+        _check_below_1(owner, name, beta, "beta1=0.9, beta2=0.999")
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps < 1:
+        raise StrategyError(
+            f"{owner}'s eps is above 0 and below 1; got {eps!r}. Use for example "
+            f"{owner}(eps=1e-8)."
+        )
+    _check_switches(owner, switches)
+
+
+def momentum_of(momentum: float, nesterov: bool = False) -> Moments:
+    """The momentum as SGD and Muon name it; nothing, where it is 0."""
+    return {"momentum": momentum, "nesterov": nesterov} if momentum > 0 else {}
+
+
+def _check_below_1(owner: str, name: str, value: object, usual: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise StrategyError(
+            f"{owner}'s {name} is at least 0 and below 1; got {value!r}. Use for example "
+            f"{owner}({usual})."
+        )
+
+
+def _check_switches(owner: str, switches: Mapping[str, object]) -> None:
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise StrategyError(
+                f"{owner}'s {name} is True or False; got {value!r}. "
+                f"Use for example {owner}({name}=True)."
+            )

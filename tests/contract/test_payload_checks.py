@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import laws
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +14,7 @@ from inputs import normal, ranks
 from torch import Tensor
 
 from gradwire import Strategy, lockstep
+from gradwire.buckets import Bucket, Parameter
 from gradwire.compressors import TopK
 from gradwire.errors import PayloadError
 from gradwire.moves import AllGather, Move
@@ -64,6 +64,11 @@ DAMAGE: dict[str, tuple[Callable[[Tensor], None], str]] = {
 }
 
 
+def local(strategy: Strategy, rank: int, world: int, state: dict[str, Tensor]) -> BucketContext:
+    """One rank's local work on one fp32 parameter "w" of N elements."""
+    return BucketContext(strategy, Bucket((Parameter("w", (N,)),)), rank, world, {"w": state})
+
+
 def exchange(
     strategy: Strategy = EF,
 ) -> tuple[list[BucketContext], list[dict[str, Tensor]], Tensor]:
@@ -71,7 +76,7 @@ def exchange(
     memories: list[dict[str, Tensor]] = [{} for _ in range(WORLD)]
     contexts = []
     for rank, x in enumerate(ranks(WORLD, N)):
-        contexts.append(laws.context(strategy, N, rank, WORLD, memories[rank]))
+        contexts.append(local(strategy, rank, WORLD, memories[rank]))
         contexts[-1].begin([x], [torch.full((N,), 7.0)], StepInfo(4))
     return contexts, memories, torch.stack([context.message() for context in contexts])
 
@@ -178,7 +183,7 @@ def test_a_message_of_another_strategy_is_refused() -> None:
     """Same sizes, another meaning: the digest tells."""
     x, contexts = normal(N), []
     for rank, text in enumerate(["topk(0.25)+ef | allgather", "topk(0.25)+dgc | allgather"]):
-        contexts.append(laws.context(Strategy.parse(text), N, rank, 2))
+        contexts.append(local(Strategy.parse(text), rank, 2, {}))
         contexts[-1].begin([x], [torch.empty(N)], StepInfo())
     messages = torch.stack([context.message() for context in contexts])
     for mine, other in ((0, 1), (1, 0)):

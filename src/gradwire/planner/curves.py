@@ -50,11 +50,6 @@ class Curve:
             _check_value("a slope", slope)
         _check_value("the slope after the last point", last)
 
-    @staticmethod
-    def affine(fixed: float, per_unit: float) -> Curve:
-        """fixed + per_unit · size seconds."""
-        return Curve(((0.0, fixed),), per_unit)
-
     @property
     def rows(self) -> tuple[Row, ...]:
         """Each point with the slope that follows it."""

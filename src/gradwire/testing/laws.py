@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.kernels import NON_FINITE, is_raised, new_status
 from gradwire.layout.pieces import Pieces
 from gradwire.local import LATER_RESIDUALS, OF_OTHER_SHAPE, OWNERS_RESIDUAL
-from gradwire.runtime.context import BucketContext
 from gradwire.runtime.lockstep import lockstep
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo, Strategy
 
@@ -68,16 +66,6 @@ def decoded(compressor: Compressor, sections: Sequence[Tensor], n: int, key: Key
 def through(compressor: Compressor, x: Tensor, key: Key = KEY) -> Tensor:
     """x as the other side sees it, in fp32."""
     return decoded(compressor, encoded(compressor, x, key), len(x), key)
-
-
-def context(
-    strategy: Strategy, n: int, rank: int = 0, world: int = 1, memory: State | None = None,
-    exact_undo: bool = False,
-) -> BucketContext:  # fmt: skip
-    """One rank's local work on one fp32 parameter "w" of n elements."""
-    bucket = Bucket((Parameter("w", (n,)),))
-    state = {} if memory is None else memory
-    return BucketContext(strategy, bucket, rank, world, {"w": state}, exact_undo=exact_undo)
 
 
 # -- compressors -------------------------------------------------------------------------------

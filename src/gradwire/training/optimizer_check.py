@@ -45,6 +45,7 @@ class OptimizerCheck:
         candidates = (plan.main_strategy, *plan.strategies)
         keepers = (s for s in candidates if s.feedback and s.feedback.moments())
         self._own = next(keepers, None)
+        self._keeper = self._own.feedback if self._own else None
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -125,13 +126,13 @@ class OptimizerCheck:
         return any(id(p) in self._names for p in group["params"])
 
     def _check_momentum(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
-        if self._own is None or getattr(_stepping(optimizer), "asks_the_plan", False):
+        keeper = self._keeper
+        if keeper is None or getattr(_stepping(optimizer), "asks_the_plan", False):
             return
         for group in groups:
             momentum = group.get("momentum", 0) or (group.get("betas") or (0,))[0]
             if momentum:
-                kind, keeper = type(optimizer).__name__, self._own.feedback
-                assert keeper is not None, "it keeps the momentum"
+                kind = type(optimizer).__name__
                 own = f"{keeper.optimizer}({said(numbers_of(keeper, group)) or '…'})"
                 raise UsageError(
                     f"'{self._own}' keeps the momentum itself, so the optimizer must have none; "
@@ -143,8 +144,7 @@ class OptimizerCheck:
     @property
     def _sends_steps(self) -> bool:
         """Whether the plan keeps moments of Adam, or the momentum of Muon."""
-        feedback = self._own.feedback if self._own else None
-        return feedback is not None and feedback.rule != "linear"
+        return self._keeper is not None and self._keeper.rule != "linear"
 
     def _check_steps(self, groups: list[dict[str, Any]]) -> None:
         """What arrived as a step is one still: a clipped one would be no step at all."""
@@ -178,11 +178,11 @@ class OptimizerCheck:
 
     def _check_decay(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         """λ·w of torch's SGD passes the plan's momentum by."""
-        feedback = self._own.feedback if self._own else None
-        if feedback is None or feedback.dampens or not isinstance(optimizer, torch.optim.SGD):
+        keeper = self._keeper
+        if keeper is None or keeper.dampens or not isinstance(optimizer, torch.optim.SGD):
             return
         decay = max(float(group["weight_decay"]) for group in groups)
-        momentum = feedback.moments().get("momentum", 0.0)
+        momentum = keeper.moments().get("momentum", 0.0)
         if decay and momentum:
             warnings.warn(
                 f"weight decay passes through the momentum, which '{self._own}' keeps; that of "

@@ -82,8 +82,8 @@ def cost(text: str, world: int, bits_per_second: float, start_seconds: float) ->
         for n, priced in moves.items()
     ])  # fmt: skip
     sent = fit([(n, [priced.bytes_sent]) for n, priced in moves.items()])
-    encode, decode = LOCAL[text]
+    encode, decode = (Fit(Curve(((0.0, fixed),), slope)) for fixed, slope in LOCAL[text])
     return StrategyCost(
-        Fit(Curve.affine(*encode)), wire, Fit(Curve.affine(*decode)), sent,
+        encode, wire, decode, sent,
         latency_seconds=wire.curve(0.0), per_parameter_seconds=1e-5,
     )  # fmt: skip

@@ -29,7 +29,7 @@ def cost(per_element: float, start: float, local: float = 1e-10, further: float 
     """Seconds per element on the wire, to start a move, per element of local work."""
 
     def line(fixed: float, slope: float) -> Fit:
-        return Fit(Curve.affine(fixed, slope))
+        return Fit(Curve(((0.0, fixed),), slope))
 
     return StrategyCost(
         line(1e-6, local), line(start, per_element), line(1e-6, local), line(0.0, per_element),

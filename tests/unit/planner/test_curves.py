@@ -32,7 +32,7 @@ CURVES = st.builds(drawn, STEPS, st.floats(0, 10))
 
 
 def test_affine_is_fixed_plus_per_unit() -> None:
-    cost = Curve.affine(1.5, 0.25)
+    cost = Curve(((0.0, 1.5),), 0.25)
     assert [cost(size) for size in (0, 1, 8)] == [1.5, 1.75, 3.5]
 
 
@@ -65,7 +65,7 @@ def test_a_curve_goes_through_its_points(curve: Curve) -> None:
 @given(CURVES, st.floats(0, 10), NUMBER)
 def test_scaled_curves(curve: Curve, factor: float, x: float) -> None:
     assert curve.scaled(factor)(x) == pytest.approx(factor * curve(x), rel=1e-6, abs=1e-6)
-    assert Curve.affine(1.0, 0.5).scaled(2.0)(3.0) == 5.0
+    assert Curve(((0.0, 1.0),), 0.5).scaled(2.0)(3.0) == 5.0
 
 
 @given(CURVES)

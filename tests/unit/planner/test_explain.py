@@ -116,7 +116,7 @@ def test_the_pause_decides() -> None:
 
 def test_the_work_decides() -> None:
     own = profile(parameters=[Parameter("w", (512, 512))], bits_per_second=1e11)
-    slow = replace(own.strategies[TOPK], encode=Fit(Curve.affine(0.05, 0.0)))
+    slow = replace(own.strategies[TOPK], encode=Fit(Curve(((0.0, 0.05),), 0.0)))
     own = replace(own, strategies={FP32: own.strategies[FP32], TOPK: slow})
     plan = Plan.make(list(own.parameters), Strategy.parse(FP32))
     (group,) = explain(judge(own, plan, lanes=[1]), own).groups

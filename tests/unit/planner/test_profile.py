@@ -25,7 +25,7 @@ FP32 = "none | allreduce"
 
 
 def affine(fixed: float, per_unit: float) -> Fit:
-    return Fit(Curve.affine(fixed, per_unit), 0.01, 0.02)
+    return Fit(Curve(((0.0, fixed),), per_unit), 0.01, 0.02)
 
 
 COST = StrategyCost(

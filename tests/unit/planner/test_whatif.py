@@ -287,7 +287,7 @@ def test_one_rank_says_nothing_of_links() -> None:
 
 def test_bytes_take_time_even_where_none_was_seen() -> None:
     own = profile()
-    flat = replace(own.strategies["bf16 | allreduce"], wire=Fit(Curve.affine(6e-4, 0.0)))
+    flat = replace(own.strategies["bf16 | allreduce"], wire=Fit(Curve(((0.0, 6e-4),), 0.0)))
     own = replace(own, strategies={**own.strategies, "bf16 | allreduce": flat})
     known = own_cluster(own)
     assert on(own, known).strategies["bf16 | allreduce"].wire(1e6) == pytest.approx(6e-4)

@@ -72,7 +72,11 @@ class Handle:
         self._mark = Mark(module, session.parameters) if plain else None
         self._view = AttachedView(session, module)
         enter(session.parameters, session, self)
-        self._check = OptimizerCheck(session, Frozen(module), self._view, frontend.averages)
+        self.guard = session.guard = Guard(session) if session.settings.guard else None
+        """What watches whether the plan does harm, if it was asked for; see `Guard.apart`."""
+        self._check = OptimizerCheck(
+            session, Frozen(module), self._view, frontend.averages, self.guard
+        )
         self._detached = False
         told = session.settings.optimizer
         if isinstance(told, Optimizer) and getattr(told, "asks_the_plan", False):
@@ -92,13 +96,6 @@ class Handle:
     def optimizers(self) -> list[object]:
         """Those that were named to `attach`, or have stepped parameters of this model since."""
         return self._check.optimizers
-
-    @property
-    def guard(self) -> Guard | None:
-        """What watches whether the plan does harm, if it was asked for; see `Guard.apart`."""
-        guard = self._session.guard
-        assert guard is None or isinstance(guard, Guard), "attach made it"
-        return guard
 
     @property
     def trace(self) -> Trace:
@@ -332,7 +329,6 @@ def attach_plan(
     if ddp is None:
         broadcast(module, group)
     session = Session(parameters, agreed, performers, settings, machines=machines, scaler=scaler)
-    session.guard = Guard(session) if guard else None
     try:
         frontend = _frontend(session, module, process_group)
     except UsageError:

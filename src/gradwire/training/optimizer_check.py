@@ -25,6 +25,7 @@ from gradwire.training.advice import advise, instead
 from gradwire.training.attached import keeper_of
 from gradwire.training.averages import Averages
 from gradwire.training.flushed import Flushed
+from gradwire.training.guard import Guard
 from gradwire.training.own_view import AttachedView
 from gradwire.training.session import Session
 from gradwire.training.trainable import Frozen
@@ -37,10 +38,11 @@ class OptimizerCheck:
     """Watches the optimizers of one attached model."""
 
     def __init__(
-        self, session: Session, frozen: Frozen, view: AttachedView, averages: Averages
-    ) -> None:
+        self, session: Session, frozen: Frozen, view: AttachedView, averages: Averages,
+        guard: Guard | None,
+    ) -> None:  # fmt: skip
         self._session, self._frozen, self._view = session, frozen, view
-        self._averages = averages
+        self._averages, self._guard = averages, guard
         plan = session.plan
         candidates = (plan.main_strategy, *plan.strategies)
         keepers = (s for s in candidates if s.feedback and s.feedback.moments())
@@ -77,8 +79,8 @@ class OptimizerCheck:
         self._view.before_step()
         self._check_momentum(optimizer, groups)
         self._check_steps(groups)
-        if not with_closure and self._session.guard is not None:
-            self._session.guard.before_step(optimizer)
+        if not with_closure and self._guard is not None:
+            self._guard.before_step(optimizer)
         if optimizer not in self._seen or self._session.loss_scale != 1.0:
             self._check_scaler()  # also of a step that `flush` is for
         if optimizer in self._seen:

@@ -6,10 +6,10 @@ gradients are complete goes to the conductor at once, unless clipping must first
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,6 @@ from gradwire.runtime.rates import Rates
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 from gradwire.training.clipping import LocalClip
-from gradwire.training.roles import View, Watch
 from gradwire.training.stats import Stats
 from gradwire.warmup import Warmup, at_density
 
@@ -44,6 +43,29 @@ class Settings:
     timeout_seconds: float = field(default=300.0, repr=False)  # may differ between ranks
     optimizer: object = field(default=None, repr=False)  # that was named
     guard: bool = False
+
+
+class View(Protocol):
+    """Knows where this rank computes (`training.own_view`), and is made around its session."""
+
+    def leave(self) -> None:
+        """Put the shared weights into the module."""
+
+    def send(self, names: Iterable[str]) -> None:
+        """Put those back whose gradients are there, and are about to be sent."""
+
+    def uncover(self) -> None:
+        """Make what waits readable, also amid a backward."""
+
+
+class Watch(Protocol):
+    """Who looks at what training loses (`training.guard`), and is made around its session."""
+
+    def given(self, name: str, gradient: Tensor) -> None:
+        """Look at a gradient of this rank."""
+
+    def arrived(self, name: str, average: Tensor | None) -> None:
+        """Look at an average; None: of a step that was skipped."""
 
 
 P = ParamSpec("P")

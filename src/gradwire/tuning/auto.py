@@ -50,8 +50,8 @@ class Tuner:
         self.is_settled = self._harmed = False
         self._session.expects_memory = any(Strategy.parse(s).feedback for s in strategies)
         self._recorder: Recorder | None = None
-        if self._session.guard is not None:
-            self._session.guard.pause()
+        if handle.guard is not None:
+            handle.guard.pause()
         self._steps = OnSteps(self._session, lambda steps: self._lives())
 
     def close(self) -> None:
@@ -132,8 +132,8 @@ class Tuner:
         self._adopt(best)
         self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
         self.is_settled = True
-        if self._session.guard is not None:
-            self._session.guard.look_now(self._note_harm)
+        if self.handle.guard is not None:
+            self.handle.guard.look_now(self._note_harm)
 
     def _choose(self, rival: Plan | None = None) -> Generator[None, None, Plan]:
         """The winner among what is best by the profile, and a plan that may have won before."""

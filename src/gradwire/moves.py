@@ -146,6 +146,9 @@ class _Rooted(_Collective):
     def is_root(self) -> bool:
         return self.rank == self.root
 
+    def bytes_sent(self, n: int) -> float:
+        return 0.0 if self.is_root else float(self.bytes)
+
     def _facts(self) -> str:
         return f"{super()._facts()[:-1]}, root {self.root})"
 
@@ -159,9 +162,6 @@ class Reduce(_Rooted):
 
     name: ClassVar[str] = "reduce"
 
-    def bytes_sent(self, n: int) -> float:
-        return 0.0 if self.is_root else float(self.bytes)
-
     def bytes_received(self, n: int) -> float:
         """What arrives in a chain that ends at the root: all but the first rank get one part."""
         return float(self.bytes) if n > 1 and (self.rank - self.root) % n != 1 else 0.0
@@ -172,9 +172,6 @@ class Gather(_Rooted):
     """The root gets every rank's data, all of one size: (n, len(data)); others nothing."""
 
     name: ClassVar[str] = "gather"
-
-    def bytes_sent(self, n: int) -> float:
-        return 0.0 if self.is_root else float(self.bytes)
 
     def bytes_received(self, n: int) -> float:
         return float((n - 1) * self.bytes) if self.is_root else 0.0

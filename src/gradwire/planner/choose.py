@@ -93,8 +93,7 @@ def choose(
     options = list(profile.strategies if strategies is None else strategies)
     _check(profile, options, lanes, error_budget, algorithm)
     freely, maker = Maker(profile, lanes), Maker(profile, lanes, algorithm, error_budget)
-    measured = [text for text in (FP32, BF16) if text in profile.strategies]
-    baselines = {text: _shortest(freely.plans([text])) for text in measured}
+    baselines = _baselines(freely)
     vectors = [FP32] if FP32 in profile.strategies else []  # may always travel so
     bound = freely.lower_bound(list(dict.fromkeys((*options, *vectors))))
     facts = error_budget, algorithm, tuple(options)
@@ -126,10 +125,9 @@ def judge(
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
     best = Candidate(plan, timeline_of(profile, plan), error_of(profile, plan))
     maker, options = Maker(profile, lanes), list(profile.strategies)
-    measured = [text for text in (FP32, BF16) if text in profile.strategies]
     return Choice(
-        best, {text: _shortest(maker.plans([text])) for text in measured}, (),
-        maker.lower_bound(options), False, error_budget, "given", tuple(options),
+        best, _baselines(maker), (), maker.lower_bound(options), False, error_budget, "given",
+        tuple(options),
     )  # fmt: skip
 
 
@@ -197,6 +195,11 @@ def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -
         f"'{errors[least]}' has the smallest error, {least:.3g}, and the budget is {budget}. "
         f"Raise it, or allow '{FP32}'."
     )
+
+
+def _baselines(maker: Maker) -> dict[str, Candidate]:
+    measured = [text for text in (FP32, BF16) if text in maker.profile.strategies]
+    return {text: _shortest(maker.plans([text])) for text in measured}
 
 
 def _shortest(candidates: Iterable[Candidate]) -> Candidate:

@@ -9,7 +9,6 @@ checkpointing runs one inside another, and two losses may each reach a part of t
 """
 
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.errors import UsageError
 from gradwire.plan import Plan
 from gradwire.training.averages import Averages
+from gradwire.training.module import after_last_words
 from gradwire.training.session import Session
 
 
@@ -82,7 +82,7 @@ class DdpFrontend:
             except UsageError as error:
                 if not self._raises:
                     raise
-                _at_end_of_backward(partial(self._refuse, error))
+                after_last_words(partial(self._refuse, error))  # so that DDP stays usable
                 future.set_result(bucket.buffer())  # now would be in DDP's midst: it is lost then
                 return future
         buffer = bucket.buffer()  # of a sparse bucket there are no views
@@ -105,7 +105,7 @@ class DdpFrontend:
         if bucket.is_last() or self._session.all_delivered:
             self._session.flush(self._session.nothing)
             if self._raises:
-                _at_end_of_backward(self._finish)
+                after_last_words(self._finish)
         return future
 
     def _begins(self, bucket: Any, names: list[str | None]) -> bool:
@@ -198,7 +198,7 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
     if state.frontend is not None:
         return state.frontend.take(bucket)
     if state.process != os.getpid():
-        _at_end_of_backward(_refuse_fork)
+        after_last_words(_refuse_fork)
         return _at_once(bucket.buffer())
     return _dense_mean(bucket, state.group)
 
@@ -239,15 +239,6 @@ def _shares_memory(ddp: Any) -> bool:
     """Whether writes to a gradient do not tell of a second backward: buckets count them together,
     and a parameter that is not used has one of zero_grad."""
     return bool(ddp.gradient_as_bucket_view or ddp.find_unused_parameters or ddp.static_graph)
-
-
-def _at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Have it called after DDP's own last word, so that DDP stays usable.
-
-    DDP queues its last word after our last bucket, hence the two steps.
-    """
-    queue = torch.autograd.Variable._execution_engine.queue_callback
-    queue(lambda: queue(callback))
 
 
 def inner(module: nn.Module) -> nn.Module:

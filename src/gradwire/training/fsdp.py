@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire.errors import UsageError
-from gradwire.training.module import ModuleFrontend
+from gradwire.training.module import ModuleFrontend, after_last_words
 from gradwire.training.session import Session
 from gradwire.training.trainable import trainable
 
@@ -82,7 +82,8 @@ class FsdpFrontend(ModuleFrontend):
             super()._deliver(name, gradient)
 
     def _after_backward(self, callback: Callable[[], None]) -> None:
-        _after_backward(callback)
+        """fully_shard's last words reduce what no hook in the backward pass has reached."""
+        after_last_words(callback)
 
 
 class DenseAverage:
@@ -108,7 +109,7 @@ class DenseAverage:
         if self._backward is None or self._backward() is None:  # that may have been aborted
             callback = partial(self._average)
             self._backward = weakref.ref(callback)
-            _after_backward(callback)
+            after_last_words(callback)
 
     def _average(self) -> None:
         self._backward = None
@@ -236,10 +237,3 @@ def _fill(parameters: Iterable[nn.Parameter]) -> None:
     for p in parameters:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
-
-
-def _after_backward(callback: Callable[[], None]) -> None:
-    """Have it called after fully_shard's own last words, which still reduce what no hook in the
-    backward pass has reached. They are queued in the pass; so we queue when it is over."""
-    queue = torch.autograd.Variable._execution_engine.queue_callback
-    queue(lambda: queue(callback))

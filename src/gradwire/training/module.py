@@ -166,3 +166,10 @@ class ModuleFrontend:
             self.averages.remember(
                 (name, self._gradient(name), self._writes(name)) for name in self._parameters
             )
+
+
+def after_last_words(callback: Callable[[], None]) -> None:
+    """Have it called, amid a backward, after DDP's and fully_shard's own last words, which still
+    reduce. These are queued in the pass; so we queue when it is over."""
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    queue(lambda: queue(callback))

@@ -32,7 +32,14 @@ def from_first(session: Session, make: Callable[[], str]) -> str:
         except Exception as error:  # whatever it is, the others must not wait for us
             words = error if isinstance(error, GradwireError) else repr(error)
             text, cause = f"{_FAILED}{words}", error
-    text = _broadcast(session, text)
+    performer, device = session.performers[0], session.device
+    data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8).to(device)
+    length = int(of_ranks(performer, device, [len(data)])[0])
+    room = torch.empty(length, dtype=torch.uint8, device=device)
+    sent = Broadcast(data if session.rank == 0 else room, 0, session.rank)
+    arrived = performer.perform(sent, "what rank 0 found")
+    assert isinstance(arrived, Tensor)
+    text = bytes(arrived.cpu().tolist()).decode()
     if text.startswith(_FAILED):
         raise PlanError(text.removeprefix(_FAILED)) from cause
     return text
@@ -46,14 +53,3 @@ def of_ranks(
     arrived = performer.perform(AllGather(mine.to(device).view(-1)), "what ranks measured")
     assert isinstance(arrived, Tensor)
     return arrived.cpu().view(-1, *mine.shape)
-
-
-def _broadcast(session: Session, text: str) -> str:
-    performer, device = session.performers[0], session.device
-    data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8).to(device)
-    length = int(of_ranks(performer, device, [len(data)])[0])
-    room = torch.empty(length, dtype=torch.uint8, device=device)
-    sent = Broadcast(data if session.rank == 0 else room, 0, session.rank)
-    arrived = performer.perform(sent, "what rank 0 found")
-    assert isinstance(arrived, Tensor)
-    return bytes(arrived.cpu().tolist()).decode()

@@ -106,7 +106,7 @@ class ExpectedStreams(Streams):
         count = sum(self.counts)
         return Expected(
             _places(count), torch.zeros(count, dtype=values), self.size, self._is_listed,
-            sums=_Sums(self._context, sum(self.counts) / max(1, self.size)),
+            context=self._context, density=count / max(1, self.size),
         )  # fmt: skip
 
     def tell(
@@ -130,32 +130,25 @@ class ExpectedStreams(Streams):
         """Nothing is remembered."""
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """What sums of streams have. density: of one rank's."""
-
-    context: SizedBucket
-    density: float
-
-    def count(self, n: int, ranks: int) -> int:
-        """How many of n elements the sum of so many ranks has."""
-        crowd = self.context.crowd
-        if self.context.ragged and crowd.fraction is not None:
-            return round(n * crowd.together(crowd.fraction, crowd.ranks * ranks))
-        return round(n * crowd.together(self.density, ranks))
-
-    def works(self, elements: int, contributions: int, entries: int) -> None:
-        """Note that streams are added up."""
-        work = Work("accumulate", elements, contributions, entries)
-        self.context.steps.append(work)
-
-
 @dataclass(frozen=True, eq=False)
 class Expected(Stream):
-    """A stream of which only the number of entries is known. ranks: whose sum it is."""
+    """A stream of which only the number of entries is known. density: of one rank's; ranks: whose
+    sum it is."""
 
-    sums: _Sums = field(kw_only=True)
+    context: SizedBucket = field(kw_only=True)
+    density: float = field(kw_only=True)
     ranks: int = 1
+
+    def _sum_count(self, ranks: int) -> int:
+        """How many entries the sum of so many ranks has."""
+        crowd = self.context.crowd
+        if self.context.ragged and crowd.fraction is not None:
+            return round(self.n * crowd.together(crowd.fraction, crowd.ranks * ranks))
+        return round(self.n * crowd.together(self.density, ranks))
+
+    def _add_up(self, elements: int, contributions: int, entries: int) -> None:
+        """Note that streams are added up."""
+        self.context.steps.append(Work("accumulate", elements, contributions, entries))
 
     def _of(self, count: int, n: int, dtype: torch.dtype, ranks: int) -> Expected:
         values = torch.zeros(count, dtype=dtype)
@@ -163,7 +156,7 @@ class Expected(Stream):
 
     def split(self, domains: Domains) -> list[Stream]:
         """Every owner has as many elements, and entries, as the next."""
-        world = self.sums.context.world
+        world = self.context.world
         counts = _shares(self.count, world)
         places, values = torch.split(self.places, counts), torch.split(self.values, counts)
         owned = zip(places, values, _shares(self.n, world))
@@ -201,16 +194,16 @@ class Expected(Stream):
 
     def mean_with(self, others: Sequence[Stream], dtype: torch.dtype) -> Stream:
         ranks = 1 + len(others)
-        self.sums.works(self.n, ranks, self.count)
-        return self._of(self.sums.count(self.n, ranks), self.n, dtype, ranks)
+        self._add_up(self.n, ranks, self.count)
+        return self._of(self._sum_count(ranks), self.n, dtype, ranks)
 
     def plus(self, other: Stream) -> Stream:
-        ranks = min(self.ranks + _ranks(other), self.sums.context.world)
-        self.sums.works(self.count + other.count, 2, max(self.count, other.count))
-        return self._of(self.sums.count(self.n, ranks), self.n, torch.float32, ranks)
+        ranks = min(self.ranks + _ranks(other), self.context.world)
+        self._add_up(self.count + other.count, 2, max(self.count, other.count))
+        return self._of(self._sum_count(ranks), self.n, torch.float32, ranks)
 
     def top(self, other: Stream, domains: Domains, counts: Sequence[int]) -> Stream:
-        self.sums.works(sum(counts), 2, self.count)
+        self._add_up(sum(counts), 2, self.count)
         return self._of(sum(counts), self.n, torch.float32, self.ranks + _ranks(other))
 
     def among(self, other: Stream) -> Tensor:

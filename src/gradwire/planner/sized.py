@@ -173,14 +173,12 @@ class SizedMachineSums(MachineSums):
         )  # fmt: skip
 
     def _scatter(self) -> AllToAll:
-        for n in self._context.bucket.sizes:
-            self._context.steps.append(Work("encode", n, 1, n))
+        self._works("encode", self._context)
         sent = _bytes(sum(self._shards.sizes))
         return replace(self._shards.outgoing(sent, self._local), group=self._node)
 
     def _average(self, arrived: Tensor) -> AllGather:
-        for n in self._crossing.bucket.sizes:
-            self._context.steps.append(Work("accumulate", n, len(self._node.ranks), n))
+        self._works("accumulate", self._crossing, len(self._node.ranks))
         return AllGather(_bytes(HEADER_BYTES), group=self._cross)
 
     def _all_well(self, told: Tensor) -> bool:
@@ -191,13 +189,15 @@ class SizedMachineSums(MachineSums):
         yield from over(self._cross, rounds)
 
     def _gather(self) -> AllGather:
-        for n in self._crossing.bucket.sizes:
-            self._context.steps.append(Work("encode", n, 1, n))
+        self._works("encode", self._crossing)
         return AllGather(_bytes(self._shards.answer_bytes), group=self._node)
 
     def _collect(self, messages: Tensor) -> None:
-        for n in self._context.bucket.sizes:
-            self._context.steps.append(Work("decode", n, 1, n))
+        self._works("decode", self._context)
+
+    def _works(self, kind: WorkKind, on: SizedContext, contributions: int = 1) -> None:
+        """Whole parameters, or this rank's parts of them."""
+        self._context.steps += [Work(kind, n, contributions, n) for n in on.bucket.sizes]
 
 
 class SizedStages(Walk):

@@ -426,7 +426,9 @@ def describe(
 ) -> list[Parameter]:
     """The parameters as planning sees them. module: theirs, to know which gradients are sparse."""
     parts = () if module is None else module.modules()
-    tables = {id(m.weight) for m in parts if _is_sparse(m)}
+    tables = {  # by DistributedDataParallel's own rule
+        id(m.weight) for m in parts if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.sparse
+    }
     return [
         Parameter(name, tuple(p.shape), str(p.dtype).removeprefix("torch."), id(p) in tables)
         for name, p in parameters.items()
@@ -452,8 +454,3 @@ def _check(parameter: Parameter, gradient: Tensor, device: torch.device) -> None
             f"{gradient.layout} with {gradient.sparse_dim()} sparse dimensions. Use one of these "
             "modules, or make the gradient dense."
         )
-
-
-def _is_sparse(module: nn.Module) -> bool:
-    """Whether a module's gradient is sparse, by DistributedDataParallel's own rule."""
-    return isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse

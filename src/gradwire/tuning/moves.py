@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from gradwire.groups import Group, Machines
 from gradwire.moves import (
@@ -29,10 +29,12 @@ SIZES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 """Bytes of one rank's data, by default."""
 _WARM_UP, _RUNS = 2, 7
 _PATIENCE_SECONDS = 0.4  # of a run: nothing larger is tried
-_DTYPES = ("float32", "bfloat16")  # of what adds up on the wire
-
-Make = Callable[[int, int, int, Group | None], Move]
-"""A move of so many bytes, by one of so many ranks, of a group."""
+_MEASURED: tuple[tuple[type[Move], str], ...] = (
+    *((kind, "float32") for kind in (AllReduce, Reduce, ReduceScatter)),
+    *((kind, "bfloat16") for kind in (AllReduce, Reduce, ReduceScatter)),
+    *((kind, "uint8") for kind in (AllGather, Gather, Broadcast, AllToAll, Exchange)),
+)
+"""Each kind, and the dtypes: of what adds up on the wire two."""
 
 
 def measure(
@@ -45,16 +47,15 @@ def measure(
     """
     made = dict[str, Fit]()
     for where, group in _groups(performer, machines).items():
-        n = len(group.ranks) if group else performer.world
-        rank = group.ranks.index(performer.rank) if group else performer.rank
-        for name, make in _moves(device):
+        for kind, name in _MEASURED:
             measured = list[tuple[int, list[float]]]()
             for size in (s for s in SIZES if s <= max(largest_bytes, SIZES[0])):
-                seconds = _runs(performer, partial(make, size, n, rank, group), device)
+                make = partial(_move, kind, getattr(torch, name), size, performer, group, device)
+                seconds = _runs(performer, make, device)
                 measured.append((size, seconds))
                 if min(seconds) > _PATIENCE_SECONDS:
                     break
-            made[f"{name} {where}"] = fit(measured)
+            made[f"{kind.name} {name} {where}"] = fit(measured)
     return made
 
 
@@ -65,46 +66,26 @@ def _groups(performer: Performer, machines: Machines | None) -> dict[str, Group 
     return found
 
 
-def _moves(device: torch.device) -> Iterator[tuple[str, Make]]:
-    def bytes_(size: int) -> Tensor:
-        return torch.zeros(size, dtype=torch.uint8, device=device)
-
-    for name in _DTYPES:
-        dtype: torch.dtype = getattr(torch, name)
-
-        def numbers(size: int, dtype: torch.dtype = dtype) -> Tensor:
-            return torch.zeros(size // dtype.itemsize, dtype=dtype, device=device)
-
-        yield f"all_reduce {name}", lambda s, n, r, g, x=numbers: AllReduce(x(s), group=g)  # type: ignore[misc]
-        yield f"reduce {name}", lambda s, n, r, g, x=numbers: Reduce(x(s), 0, r, group=g)  # type: ignore[misc]
-        yield (
-            f"reduce_scatter {name}",
-            lambda s, n, r, g, x=numbers: ReduceScatter(  # type: ignore[misc]
-                x(s), _even(x(s).numel(), n), r, group=g
-            ),
-        )
-    yield "all_gather uint8", lambda s, n, r, g: AllGather(bytes_(s), group=g)
-    yield "gather uint8", lambda s, n, r, g: Gather(bytes_(s), 0, r, group=g)
-    yield "broadcast uint8", lambda s, n, r, g: Broadcast(bytes_(s), 0, r, group=g)
-    yield (
-        "all_to_all uint8",
-        lambda s, n, r, g: AllToAll(
-            bytes_(s), _even(s, n), (_even(s, n)[r],) * n, r, alike=True, group=g
-        ),
-    )
-    yield "exchange uint8", lambda s, n, r, g: _swap(bytes_(s), n, r, g)
-
-
-def _swap(data: Tensor, n: int, rank: int, group: Group | None) -> Exchange:
-    """Neighbours in pairs, as a butterfly's first round; who has none is idle."""
-    peer = rank ^ 1
-    if peer >= n:
-        return Exchange({}, {}, group=group)
-    return Exchange({peer: data}, {peer: data.numel()}, group=group)
-
-
-def _even(total: int, n: int) -> tuple[int, ...]:
-    return tuple(total // n + (r < total % n) for r in range(n))
+def _move(
+    kind: Any, dtype: torch.dtype, size: int, performer: Performer, group: Group | None,
+    device: torch.device,
+) -> Move:  # fmt: skip
+    """Of so many bytes."""
+    data = torch.zeros(size // dtype.itemsize, dtype=dtype, device=device)
+    n = len(group.ranks) if group else performer.world
+    rank = group.ranks.index(performer.rank) if group else performer.rank
+    parts = tuple(data.numel() // n + (r < data.numel() % n) for r in range(n))
+    if kind is ReduceScatter:
+        return ReduceScatter(data, parts, rank, group=group)
+    if kind is AllToAll:
+        return AllToAll(data, parts, (parts[rank],) * n, rank, alike=True, group=group)
+    if kind is Exchange:  # neighbours in pairs, as a butterfly's first round; who has none is idle
+        peers = [peer for peer in (rank ^ 1,) if peer < n]
+        sizes = dict.fromkeys(peers, data.numel())
+        return Exchange(dict.fromkeys(peers, data), sizes, group=group)
+    rooted = (0, rank) if kind in (Reduce, Gather, Broadcast) else ()
+    move: Move = kind(data, *rooted, group=group)
+    return move
 
 
 def _runs(performer: Performer, make: Callable[[], Move], device: torch.device) -> list[float]:

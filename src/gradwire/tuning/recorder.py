@@ -75,7 +75,8 @@ class Recorder:
         if name not in self.density and gradient is not None:
             self.density[name] = _density(gradient)
         if self._ended and name in self._rows and gradient is not None:
-            self.samples[name].append(_copied(gradient, self._rows[name]))
+            own = gradient[: self._rows[name]].detach().to(torch.float32, copy=True)
+            self.samples[name].append(own.contiguous())
 
     def _on_end(self, error: BaseException | None) -> None:
         at = now(self._device)
@@ -96,10 +97,6 @@ def _sampled(session: Session, elements: int) -> dict[str, int]:
     ]  # fmt: skip
     share = min(1.0, elements / sum(p.elements for p in matrices)) if matrices else 0.0
     return {p.name: max(1, int(share * p.shape[0])) for p in matrices} if elements else {}
-
-
-def _copied(gradient: Tensor, rows: int) -> Tensor:
-    return gradient[:rows].detach().to(torch.float32, copy=True).contiguous()
 
 
 def _density(gradient: Tensor) -> float:

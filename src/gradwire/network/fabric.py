@@ -158,11 +158,19 @@ class Fabric:
 
     # -- paths -----------------------------------------------------------------------------
 
+    def crosses(self, source: Ints, target: Ints) -> NDArray[np.bool_]:
+        """Whether leaves are of different pods."""
+        far: NDArray[np.bool_] = self.pod_of[source] != self.pod_of[target]
+        return far
+
+    def uplink_of(self, source: Ints, target: Ints, path: NDArray[np.integer]) -> Ints:
+        """By which uplink of its leaf each path between leaves begins."""
+        return np.where(self.crosses(source, target), path // max(self.cores, 1), path)
+
     def hops(self, source: Ints, target: Ints, path: NDArray[np.integer]) -> Ints:
         """Which links paths between leaves take, [paths, 4]: numbers of `links`, or NO_LINK."""
         n, low, high = len(self.uplinks), *self._sizes
-        crosses = self.pod_of[source] != self.pod_of[target]
-        uplink = np.where(crosses, path // max(self.cores, 1), path)
+        crosses, uplink = self.crosses(source, target), self.uplink_of(source, target, path)
         core = np.where(crosses, path % max(self.cores, 1), 0)
         found = np.full((len(path), 4), NO_LINK, np.int64)
         found[:, 0] = source * n + uplink
@@ -175,8 +183,7 @@ class Fabric:
 
     def paths(self, source: Ints, target: Ints) -> Ints:
         """How many there are between leaves, whether they work or not."""
-        far = self.pod_of[source] != self.pod_of[target]
-        return len(self.uplinks) * np.where(far, self.cores, 1)
+        return len(self.uplinks) * np.where(self.crosses(source, target), self.cores, 1)
 
     def pairs(self, source: Ints, target: Ints) -> tuple[tuple[Ints, Ints], Ints]:
         """The different pairs of leaves, in order, and which of them each one is."""
@@ -190,23 +197,25 @@ class Fabric:
         return np.divmod(np.flatnonzero(there), self.leaves), which
 
     def path_rates(self, source: Ints, target: Ints) -> Ints:
-        """The slowest link of every path between leaves, [pairs, paths]; 0: it cannot be used.
-        The pairs are all within a pod, or all between pods."""
+        """The slowest link of every path between leaves, [pairs, paths]; 0: it cannot be used, or
+        is not there."""
         ends = np.minimum(self.up[source], self.down[target])
-        pods = self.pod_of[source], self.pod_of[target]
-        if (pods[0] == pods[1]).all():
+        far = self.crosses(source, target)
+        if not far.any():
             return ends
+        found = np.zeros((*ends.shape, max(self.cores, 1)), np.int64)
+        pods = self.pod_of[source[far]], self.pod_of[target[far]]
         between = np.minimum(self.core_up[pods[0]], self.core_down[pods[1]])
-        return np.minimum(ends[:, :, None], between).reshape(len(source), -1)
+        found[far, :, : self.cores] = np.minimum(ends[far, :, None], between)
+        found = found.reshape(len(source), -1)
+        found[~far, : ends.shape[1]] = ends[~far]
+        return found
 
     def usable_paths(self, source: Ints, target: Ints) -> Ints:
         """How many every pair of leaves has."""
         (a, b), which = self.pairs(source, target)
-        found = np.zeros(len(a), np.int64)
-        crosses = self.pod_of[a] != self.pod_of[b]
-        for rows in (crosses, ~crosses):
-            found[rows] = np.count_nonzero(self.path_rates(a[rows], b[rows]), axis=1)
-        return found[which]
+        many: Ints = np.count_nonzero(self.path_rates(a, b), axis=1)
+        return many[which]
 
     def refuse_others(self, flows: Flows) -> None:
         """NetworkError for flows of hosts that are not there."""

@@ -28,7 +28,7 @@ class Loads(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Some pairs of leaves, all in one pod or none, and what each sends over all its paths."""
+    """Some pairs of leaves, and what each sends over all its paths."""
 
     source: Ints
     target: Ints
@@ -50,16 +50,15 @@ def loads(
     hops = fabric.hops(source[own], target[own], path[own])
     add_loads(load, hops, amount[own].astype(kind) * finer)
     for some in shared:
-        shape = some.weights.shape
-        a, b = (np.repeat(end, shape[1]) for end in (some.source, some.target))
-        hops = fabric.hops(a, b, np.tile(np.arange(shape[1]), shape[0]))
         share = some.amount.astype(kind) * (finer // some.weights.sum(1).astype(kind))
-        add_loads(load, hops, (some.weights.astype(kind) * share[:, None]).reshape(-1))
+        pair, path = np.nonzero(some.weights)
+        hops = fabric.hops(some.source[pair], some.target[pair], path)
+        add_loads(load, hops, some.weights[pair, path].astype(kind) * share[pair])
     return Loads(load, unit * finer)
 
 
 def weights(fabric: Fabric, source: Ints, target: Ints) -> Ints:
-    """Rates of paths, [pairs, paths], as small whole numbers; pairs all in one pod, or none."""
+    """Rates of paths, [pairs, paths], as small whole numbers."""
     rates = fabric.path_rates(source, target)
     shared: Ints = np.gcd.reduce(rates, axis=1)
     return rates // np.maximum(shared, 1)[:, None]
@@ -70,13 +69,10 @@ def _spreads(fabric: Fabric, source: Ints, target: Ints, amount: Ints) -> Iterat
     ends, which = fabric.pairs(source, target)
     sums = np.zeros(len(ends[0]), amount.dtype)
     np.add.at(sums, which, amount)
-    crosses = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
-    for kind in (False, True):
-        rows = np.flatnonzero(crosses == kind)
-        paths = len(fabric.uplinks) * (fabric.cores if kind else 1)
-        for some in np.array_split(rows, 1 + len(rows) * paths // _AT_ONCE) if len(rows) else ():
-            a, b = ends[0][some], ends[1][some]
-            yield Spread(a, b, sums[some], weights(fabric, a, b))
+    paths = int(fabric.paths(*ends).max(initial=0))
+    for some in np.array_split(np.arange(len(sums)), 1 + len(sums) * paths // _AT_ONCE):
+        a, b = ends[0][some], ends[1][some]
+        yield Spread(a, b, sums[some], weights(fabric, a, b))
 
 
 def add_loads(load: NDArray[Any], hops: Ints, amount: NDArray[Any]) -> None:

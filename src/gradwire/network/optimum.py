@@ -36,17 +36,16 @@ def best_shares(flows: Flows, topology: Fabric) -> Shares:
     sums = np.zeros(len(ends[0]))
     np.add.at(sums, which, flows.bytes)
     classes = _Classes(topology)
-    crosses = topology.pod_of[ends[0]] != topology.pod_of[ends[1]]
+    crosses = topology.crosses(*ends)
     blocks = [
-        classes.block(ends[0][rows], ends[1][rows], sums[rows], rows, bool(far))
+        classes.block(ends[0][rows], ends[1][rows], sums[rows], rows, far)
         for far in (False, True)
-        for rows in [np.flatnonzero(crosses == far)]
-        if len(rows)
+        if len(rows := np.flatnonzero(crosses == far))
     ]
     part = np.zeros((len(ends[0]), len(topology.uplinks) * max(topology.cores, 1)))
     if not blocks:
         return Shares(*ends, part, 0.0)
-    value, seconds = _solved(blocks, len(topology.rates))
+    value, seconds = _solved(blocks)
     for block, own in zip(blocks, np.split(value, np.cumsum([b.works.size for b in blocks])[:-1])):
         shares = np.maximum(own.reshape(block.works.shape), 0) / block.many
         part[block.rows[:, None], np.arange(len(block.of_path))] = shares[:, block.of_path]
@@ -102,7 +101,7 @@ def _alike(columns: Ints) -> Ints:
     return np.unique(columns, axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _solved(blocks: list[_Block], links: int) -> tuple[Reals, float]:
+def _solved(blocks: list[_Block]) -> tuple[Reals, float]:
     """Parts, block by block, and min t: each pair's parts are 1 together, no link is busy longer
     than t."""
     sparse, linprog = _scipy()

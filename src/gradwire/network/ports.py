@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.network.arrays import Ints, Reals
-from gradwire.network.fabric import EVERY, Fabric
+from gradwire.network.fabric import BELOW, EVERY, Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.loads import weights
 
@@ -35,17 +35,14 @@ def port_shares(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> Reals
     """The part of each piece by each port."""
     if fabric.planes == 1:
         return np.ones((len(path), 1))
-    leaf = fabric.leaf_of
+    a, b = fabric.leaf_of[source], fabric.leaf_of[target]
     found = np.minimum(fabric.host_up[source], fabric.host_down[target]).astype(float)
-    far = fabric.pod_of[leaf[source]] != fabric.pod_of[leaf[target]]
-    pinned = path >= 0
-    uplink = np.where(far, path // max(fabric.cores, 1), path)[pinned]
-    found[pinned] = np.arange(fabric.planes) == fabric.plane_of[uplink][:, None]
-    for kind in (False, True):
-        rows = np.flatnonzero((path == EVERY) & (far == kind))
-        if len(rows):
-            own = weights(fabric, leaf[source[rows]], leaf[target[rows]]).astype(float)
-            by_uplink = own.reshape(len(rows), len(fabric.uplinks), -1).sum(2)
-            found[rows] = by_uplink @ (fabric.plane_of[:, None] == np.arange(fabric.planes))
+    found[path != BELOW] = 0
+    pinned, spread = np.flatnonzero(path >= 0), np.flatnonzero(path == EVERY)
+    own = weights(fabric, a[spread], b[spread])
+    some, number = np.nonzero(own)
+    rows, ways = np.append(pinned, spread[some]), np.append(path[pinned], number)
+    plane = fabric.plane_of[fabric.uplink_of(a[rows], b[rows], ways)]
+    np.add.at(found, (rows, plane), np.append(np.ones(len(pinned)), own[some, number]))
     shares: Reals = found / found.sum(1, keepdims=True)
     return shares

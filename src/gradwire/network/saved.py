@@ -105,9 +105,8 @@ def _refuse_paths(routes: Routes) -> None:
     fabric, flow, path, own = routes.fabric, routes.flow, routes.path, {"path": routes.path}
     ends = routes.flows.src[flow], routes.flows.dst[flow]
     source, target = (fabric.leaf_of[end] for end in ends)
-    far = fabric.pod_of[source] != fabric.pod_of[target]
-    most = len(fabric.uplinks) * np.where(far, fabric.cores, 1)
-    _refuse(own, "path", path >= most, "is there, between its leaves", ".pieces")
+    wrong = path >= fabric.paths(source, target)
+    _refuse(own, "path", wrong, "is there, between its leaves", ".pieces")
     wrong = (path == BELOW) != (source == target)
     _refuse(own, "path", wrong, "is -1 below one leaf, and only there", ".pieces")
     slowest = np.ones(len(path), np.int64)

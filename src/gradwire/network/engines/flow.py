@@ -60,17 +60,13 @@ def uses_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Int
     rows.append(np.repeat(pinned, 4))
     links.append(fabric.hops(a[pinned], b[pinned], path[pinned]).reshape(-1))
     parts.append(np.ones(4 * len(pinned)))
-    far = fabric.pod_of[a] != fabric.pod_of[b]
-    for kind in (False, True):
-        spread = np.flatnonzero((path == EVERY) & (far == kind))
-        if len(spread):
-            weight = weights(fabric, a[spread], b[spread])
-            paths = weight.shape[1]
-            some = np.repeat(spread, paths)
-            hops = fabric.hops(a[some], b[some], np.tile(np.arange(paths), len(spread)))
-            rows.append(np.repeat(some, 4))
-            links.append(hops.reshape(-1))
-            parts.append(np.repeat((weight / weight.sum(1, keepdims=True)).reshape(-1), 4))
+    spread = np.flatnonzero(path == EVERY)
+    weight = weights(fabric, a[spread], b[spread])
+    one, way = np.nonzero(weight)
+    some, weight = spread[one], weight / weight.sum(1, keepdims=True)
+    rows.append(np.repeat(some, 4))
+    links.append(fabric.hops(a[some], b[some], way).reshape(-1))
+    parts.append(np.repeat(weight[one, way], 4))
     row, link, part = np.concatenate(rows), np.concatenate(links), np.concatenate(parts)
     used = np.flatnonzero((link != NO_LINK) & (part > 0))
     order = used[np.argsort(row[used], kind="stable")]

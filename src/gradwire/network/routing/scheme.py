@@ -86,14 +86,8 @@ class Crossing:
         if (fabric.rates > 0).all():
             return Usable(fabric.paths(self.source, self.target))
         ends, pair = fabric.pairs(self.source, self.target)
-        far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
-        most = len(fabric.uplinks) * max(fabric.cores, 1)
-        table, counts = np.zeros((len(far), most), np.int64), np.zeros(len(far), np.int64)
-        for rows in (np.flatnonzero(far), np.flatnonzero(~far)):
-            works = fabric.path_rates(ends[0][rows], ends[1][rows]) > 0
-            table[rows, : works.shape[1]] = np.argsort(~works, axis=1, kind="stable")
-            counts[rows] = works.sum(1)
-        return Usable(counts[pair], table, pair)
+        works = fabric.path_rates(*ends) > 0
+        return Usable(works.sum(1)[pair], np.argsort(~works, axis=1, kind="stable"), pair)
 
     def pinned(self, path: Ints) -> Routes:
         """A path for each of them, whole."""

@@ -54,7 +54,7 @@ def share_out(crossing: Crossing, method: Method, seed: int) -> Share:
 def _tiers(crossing: Crossing) -> Iterator[Tier]:
     """All flows choose together, unless some uplinks lead to their pod and to no core."""
     fabric = crossing.fabric
-    far = fabric.pod_of[crossing.source] != fabric.pod_of[crossing.target]
+    far = fabric.crosses(crossing.source, crossing.target)
     uplinks = _fastest(fabric.up, fabric.down)
     cores = _fastest(fabric.core_up, fabric.core_down)
     beyond = np.where(cores.any(1), uplinks, 0)

@@ -39,11 +39,9 @@ class Wrap(Scheme):
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)
         ends, _ = fabric.pairs(crossing.source, crossing.target)
-        shares = np.zeros((len(ends[0]), len(fabric.uplinks) * max(fabric.cores, 1)), np.int64)
-        far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
-        for rows in (np.flatnonzero(far), np.flatnonzero(~far)):
-            own = weights(fabric, ends[0][rows], ends[1][rows])
-            shares[rows, : own.shape[1]] = own
+        own = weights(fabric, *ends)
+        shares = np.zeros((len(own), len(fabric.uplinks) * max(fabric.cores, 1)), np.int64)
+        shares[:, : own.shape[1]] = own
         cut = laid(crossing, shares, self.least, seed)
         return crossing.cut(cut.one, cut.path, cut.amount, cut.unit)
 
@@ -65,9 +63,9 @@ def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Cut:
     first = np.random.default_rng(seed).integers(0, shares.shape[1], len(shares))
     if fabric.planes == 1 or not len(pair):
         return wrapped(pair, crossing.sizes, shares, first, least)
-    far = fabric.pod_of[ends[0]] != fabric.pod_of[ends[1]]
-    path = np.arange(shares.shape[1])
-    uplink = np.where(far[:, None], path // max(fabric.cores, 1), path % len(fabric.uplinks))
+    source, target = (end[:, None] for end in ends)
+    uplink = fabric.uplink_of(source, target, np.arange(shares.shape[1]))
+    uplink %= len(fabric.uplinks)  # of paths that are not there, any
     own = [np.where(fabric.plane_of[uplink] == plane, shares, 0) for plane in range(fabric.planes)]
     ports = np.stack([part.sum(1) for part in own], axis=1)
     flows = np.arange(len(pair))

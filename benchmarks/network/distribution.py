@@ -41,7 +41,7 @@ def fullest_by_hash(
     """Of flows of one size that start together, in a leaf-spine whose links are alike; else
     NetworkError: `samples` is for those."""
     given = Flows.of(flows)
-    topology.refuse_others(given)
+    given.refuse_beyond(topology.hosts)
     crossing = Crossing(topology, given)
     crossing.refuse_unequal()
     if topology.cores or len(set(topology.rates.tolist())) > 1:

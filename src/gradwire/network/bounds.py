@@ -35,7 +35,7 @@ class Bounds:
 def bounds(flows: Flows, topology: Fabric) -> Bounds:
     """Bounds on the time of all flows. Spraying reaches it where links are equal and none
     failed."""
-    topology.refuse_others(flows)
+    flows.refuse_beyond(topology.hosts)
     steps, step = np.unique(flows.step, return_inverse=True)
     hosts = _longest(len(steps), [
         _seconds(step, flows.src, flows.bytes, topology.host_up.sum(1)),

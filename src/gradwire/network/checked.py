@@ -16,8 +16,8 @@ _MOST = 1e20
 
 
 def whole(name: str, values: ArrayLike, end: int = 1 << 63, least: int = 0) -> Ints:
-    """One row of whole numbers from `least` to below `end`, one after the other in memory;
-    NetworkError for anything else."""
+    """One row of whole numbers from `least` to below `end`, one after the other in memory; one
+    alone is a row. NetworkError for anything else."""
     rule = f"whole numbers from {least} to {end - 1}"
     given = _row(name, values, "iu", rule)
     if given.size and not least <= int(given.min()) <= int(given.max()) < end:
@@ -29,8 +29,7 @@ def whole(name: str, values: ArrayLike, end: int = 1 << 63, least: int = 0) -> I
 
 
 def real(name: str, values: ArrayLike) -> Reals:
-    """One row of numbers from 0 to 10^20, one after the other in memory; NetworkError for anything
-    else."""
+    """One row of numbers from 0 to 10^20, as of `whole`."""
     given = np.ascontiguousarray(_row(name, values, "iuf", "numbers"), np.float64)
     fits = (given >= 0) & (given <= _MOST)
     if not fits.all():
@@ -61,7 +60,7 @@ def same_length(**columns: Sized) -> None:
 
 def _row(name: str, values: ArrayLike, kinds: str, rule: str) -> NDArray[Any]:
     try:
-        given = np.asarray(values)
+        given = np.atleast_1d(np.asarray(values))
     except ValueError:  # rows of different lengths
         given = np.zeros((0, 0))
     if given.ndim != 1 or (given.size and given.dtype.kind not in kinds):

@@ -15,10 +15,10 @@ switch. Links that failed, or were never there, have rate 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from numpy.typing import NDArray
 from gradwire.errors import NetworkError
 from gradwire.network.arrays import Ints
 from gradwire.network.checked import same_length, whole
-
-if TYPE_CHECKING:
-    from gradwire.network.flows import Flows
 
 NO_LINK = -1
 _FASTEST = 10**18  # bits per second
@@ -156,6 +153,19 @@ class Fabric:
             for a, b, number in tier
         )
 
+    def numbers_of(self, links: Iterable[Link]) -> Ints:
+        """Their places in `links`; NetworkError if one is unknown."""
+        number = {link: i for i, link in enumerate(self.links)}
+        found = []
+        for link in links:
+            if link not in number:
+                raise NetworkError(
+                    f"what is named is a link of the topology; got {link}. A link is for example "
+                    f"{self._example}."
+                )
+            found.append(number[link])
+        return np.array(found, np.int64)
+
     # -- paths -----------------------------------------------------------------------------
 
     def crosses(self, source: Ints, target: Ints) -> NDArray[np.bool_]:
@@ -217,24 +227,14 @@ class Fabric:
         many: Ints = np.count_nonzero(self.path_rates(a, b), axis=1)
         return many[which]
 
-    def refuse_others(self, flows: Flows) -> None:
-        """NetworkError for flows of hosts that are not there."""
-        last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
-        if last >= self.hosts:
-            raise NetworkError(
-                f"hosts are numbered from 0 to {self.hosts - 1}; got a flow with host {last}. "
-                "Leave it out, or make the topology larger."
-            )
-
     # -- others like it --------------------------------------------------------------------
 
     def without(self, *failed: Link | str) -> Fabric:
         """The same, where these links, in one direction, or switches with all of theirs, failed.
         NetworkError if one is unknown."""
-        known = set(self.links)
-        names = {name for link in known for name in link[:2]}
+        known = {*self.links, *(name for link in self.links for name in link[:2])}
         for one in failed:
-            if one not in known and one not in names:
+            if one not in known:
                 link = self._example
                 shown = "-".join(one[:2]) if isinstance(one, tuple) else one
                 raise NetworkError(
@@ -247,15 +247,14 @@ class Fabric:
 
     def with_rates(self, bits_per_second: Mapping[Link, int]) -> Fabric:
         """The same, with other rates of some links; NetworkError if one is unknown."""
-        number = {link: i for i, link in enumerate(self.links)}
         rates = self.rates.copy()
-        for link, rate in bits_per_second.items():
-            if link not in number or rate < 0 or rate != int(rate):
+        for number, (link, rate) in zip(self.numbers_of(bits_per_second), bits_per_second.items()):
+            if rate < 0 or rate != int(rate):
                 raise NetworkError(
-                    f"a link of the topology has whole bits per second; got {link} with "
-                    f"{rate}. A link is for example {self._example}."
+                    f"a link has whole bits per second; got {link} with {rate}. Write for "
+                    f"example {10**11}."
                 )
-            rates[number[link]] = rate
+            rates[number] = rate
         return replace(self, rates=rates)
 
     # -- inside ----------------------------------------------------------------------------

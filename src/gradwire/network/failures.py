@@ -58,14 +58,7 @@ def sweep(
     fabric = routes.fabric
     sets = cables(fabric) if what is None else list(what)
     routes = _checked(routes)
-    number = {link: i for i, link in enumerate(fabric.links)}
-    unknown = [link for own in sets for link in own if link not in number]
-    if unknown:
-        raise NetworkError(
-            f"what fails are links of the topology; got {unknown[0]}. A link is for example "
-            f"{fabric.links[0]}."
-        )
-    links = np.array([number[link] for own in sets for link in own], np.int64)
+    links = fabric.numbers_of(link for own in sets for link in own)
     start = np.concatenate([[0], np.cumsum([len(own) for own in sets])]).astype(np.int64)
     native = core()
     if native is None:

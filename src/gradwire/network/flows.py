@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.network.arrays import Ints
+from gradwire.network.checked import whole
 
 
 class Flow(NamedTuple):
@@ -32,20 +33,25 @@ class Flows:
     def __init__(
         self, src: ArrayLike, dst: ArrayLike, bytes: ArrayLike, step: ArrayLike = 0
     ) -> None:
-        columns = [_whole(name, v) for name, v in zip(Flow._fields, (src, dst, bytes, step))]
+        columns = [
+            whole(f"{name} of flows", own, least=int(name == "bytes"))
+            for name, own in zip(Flow._fields, (src, dst, bytes, step))
+        ]
         try:
-            columns = list(np.broadcast_arrays(*columns, np.zeros_like(columns[0])))[:4]
+            columns = list(np.broadcast_arrays(*columns))
         except ValueError:
             lengths = ", ".join(str(c.size) for c in columns)
             raise NetworkError(
                 f"src, dst, bytes and step are equally long; got {lengths}. Give one of each for "
                 "every flow, or one number for all."
             ) from None
-        self.src, self.dst, self.bytes, self.step = (np.atleast_1d(c) for c in columns)
-        _refuse("hosts are numbered from 0", (self.src < 0) | (self.dst < 0), self)
-        _refuse("a flow has 1 byte or more", self.bytes < 1, self)
-        _refuse("steps are numbered from 0", self.step < 0, self)
-        _refuse("a flow goes to another host", self.src == self.dst, self)
+        self.src, self.dst, self.bytes, self.step = map(np.array, columns)  # copies
+        alone = np.flatnonzero(self.src == self.dst)
+        if len(alone):
+            raise NetworkError(
+                f"a flow goes to another host; flow {alone[0]} is {self.src[alone[0]]} -> "
+                f"{self.dst[alone[0]]}. Correct it, or leave it out."
+            )
 
     @staticmethod
     def of(flows: Flows | Iterable[Flow | tuple[int, ...]]) -> Flows:
@@ -83,6 +89,20 @@ class Flows:
             alike.setdefault(own.tobytes(), []).append(rows)
         return list(alike.values())
 
+    def refuse_beyond(self, number: int, what: str = "host") -> None:
+        """NetworkError for flows of hosts, or ranks, that are not among the first so many."""
+        last = self._named - 1
+        if last >= number:
+            raise NetworkError(
+                f"{what}s are numbered from 0 to {number - 1}; got a flow with {what} {last}. "
+                f"Leave it out, or have more {what}s."
+            )
+
+    @property
+    def _named(self) -> int:
+        """How many hosts there are at least."""
+        return int(max(self.src.max(initial=-1), self.dst.max(initial=-1))) + 1
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Flows):
             return NotImplemented
@@ -91,34 +111,10 @@ class Flows:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        hosts = int(max(self.src.max(initial=-1), self.dst.max(initial=-1))) + 1
-        return f"Flows({len(self)} among {hosts} hosts, {int(self.bytes.sum())} bytes)"
+        return f"Flows({len(self)} among {self._named} hosts, {int(self.bytes.sum())} bytes)"
 
 
 def joined(parts: Sequence[Flows]) -> Flows:
     """One after the other."""
     columns = [[getattr(flows, name) for flows in parts] for name in Flow._fields]
     return Flows(*(np.concatenate(own) if own else np.zeros(0, np.int64) for own in columns))
-
-
-def _whole(name: str, values: ArrayLike) -> Ints:
-    try:
-        given = np.asarray(values)
-    except ValueError:  # rows of different lengths
-        given = np.zeros((0, 0), object)
-    if given.size == 0 and given.ndim == 1:
-        given = given.astype(np.int64)
-    is_beyond = given.dtype == np.uint64 and int(given.max(initial=0)) >= 1 << 63
-    if given.dtype.kind not in "iu" or given.ndim > 1 or is_beyond:
-        raise NetworkError(
-            f"{name} of flows are whole numbers below 2^63 in one row; got {given.dtype} of shape "
-            f"{given.shape}. Round them, or pass a list of integers."
-        )
-    return given.astype(np.int64)
-
-
-def _refuse(rule: str, breaks: NDArray[np.bool_], flows: Flows) -> None:
-    if breaks.any():
-        i = int(breaks.argmax())
-        got = f"{flows.src[i]} -> {flows.dst[i]}, {flows.bytes[i]} bytes, step {flows.step[i]}"
-        raise NetworkError(f"{rule}; flow {i} is {got}. Correct it, or leave it out.")

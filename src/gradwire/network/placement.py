@@ -75,12 +75,7 @@ class Placement:
 
     def leaves_machine(self, flows: Flows) -> NDArray[np.bool_]:
         """Which flows between ranks need the network; NetworkError for other ranks."""
-        last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
-        if last >= self.ranks:
-            raise NetworkError(
-                f"ranks are numbered from 0 to {self.ranks - 1}; got a flow with rank {last}. "
-                "Place as many ranks as flows name."
-            )
+        flows.refuse_beyond(self.ranks, "rank")
         host, machine = self._columns
         far: NDArray[np.bool_] = machine[flows.src] != machine[flows.dst]
         far &= host[flows.src] != host[flows.dst]

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes
 from gradwire.network.arrays import Ints, Reals
 from gradwire.network.checked import each, real, same_length, whole
@@ -50,12 +49,7 @@ class Workload:
     def connect(self, flows: Flows) -> Ints:
         """Connections between ranks, and their numbers. bytes: that they are routed for. Those of
         one step are used at the same time, and routed together."""
-        last = int(max(flows.src.max(initial=-1), flows.dst.max(initial=-1)))
-        if last >= self.ranks:
-            raise NetworkError(
-                f"ranks are numbered from 0 to {self.ranks - 1}; got a connection of rank {last}. "
-                "Leave it out, or make the workload of more ranks."
-            )
+        flows.refuse_beyond(self.ranks, "rank")
         own = Flows(flows.src, flows.dst, flows.bytes, flows.step + self._steps)
         numbers = self._connected + np.arange(len(own))
         self._connections.append(own)
@@ -66,13 +60,13 @@ class Workload:
     def work(self, seconds: float | Reals, rows: int) -> Ints:
         """So many rows, each of its own seconds or all of the same."""
         nobody = np.full(count("rows of work", rows, 0, _MOST), NOBODY)
-        own = real("seconds of work", np.atleast_1d(seconds))
+        own = real("seconds of work", seconds)
         return self._add(nobody, each("seconds", own, rows), np.zeros_like(nobody))
 
     def send(self, connection: Ints, bytes: int | Ints) -> Ints:
         """A message on each, which is cut as the connection's bytes are."""
         own = whole("connections", connection, self._connected)
-        size = each("bytes", whole("bytes of messages", np.atleast_1d(bytes)), len(own))
+        size = each("bytes", whole("bytes of messages", bytes), len(own))
         return self._add(own, np.zeros(len(own)), size)
 
     def wait(self, before: Ints, after: Ints) -> None:

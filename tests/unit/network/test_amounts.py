@@ -132,8 +132,8 @@ FABRIC = leaf_spine(2, 2, 2)
         (lambda: simulate(route([(0, 2, 1)], FABRIC), "packet", seed=-1), "seed is a"),
         (lambda: bounds(Flows([0], [99], 1), FABRIC), "got a flow with host 99"),
         (lambda: route([(0, 1)], FABRIC), "a flow is source, destination, bytes"),  # type: ignore[list-item]
-        (lambda: Flows([[1], [2, 3]], [1], [1]), "whole numbers below"),  # type: ignore[list-item]
-        (lambda: Flows([0], [1], np.array([2**63], np.uint64)), "whole numbers below"),
+        (lambda: Flows([[1], [2, 3]], [1], [1]), "one row of whole numbers"),  # type: ignore[list-item]
+        (lambda: Flows([0], [1], np.array([2**63], np.uint64)), f"to {2**63 - 1}; number 0 is"),
         (lambda: leaf_spine(2, 2, 2, host_gbps=1e12), "1 bit to 1 Ebit per second"),
         (lambda: leaf_spine(2, 2, 2, host_gbps=1e-12), "1 bit to 1 Ebit per second"),
         (lambda: dual_plane(2, 2, 2, host_gbps="x"), "host_gbps is above 0"),  # type: ignore[arg-type]

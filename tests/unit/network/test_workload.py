@@ -159,7 +159,7 @@ def made() -> Workload:
         (lambda w: w.wait(np.arange(2), np.arange(1)), "got 2 of before, 1 of after"),
         (lambda w: w.send(np.array([1]), 10), "connections are whole numbers from 0 to 0"),
         (lambda w: w.send(np.array([0]), -10), "bytes of messages .* is -10"),
-        (lambda w: w.connect(Flows([0], [3], [10])), "from 0 to 2; got a connection of rank 3"),
+        (lambda w: w.connect(Flows([0], [3], [10])), "from 0 to 2; got a flow with rank 3"),
         (lambda w: w.exchange(np.array([0, 1]), Flows([0], [1], [1])), "each of 3 rows, .* got 2"),
         (lambda w: w.exchange(np.array([0, 1, 9]), Flows([0], [1], [1])), "number 2 is 9"),
         (lambda w: Workload(0), "ranks is a whole number of at least 1"),

@@ -67,14 +67,12 @@ def send(
     _refuse_too_many(connections, how)
     rates = all_rates(fabric)
     down = np.full(len(rates), _NEVER)
-    number = {link: i for i, link in enumerate(fabric.links)} if fails else {}
     for link, when in (fails or {}).items():
-        if link not in number or not 0 <= when < float("inf"):
+        if not 0 <= when < float("inf"):
             raise NetworkError(
-                f"a link of the topology fails at second 0 or later; got {link} at {when}. A link "
-                f"is for example {fabric.links[0]}."
+                f"a link fails at second 0 or later; got {link} at {when}. Correct it."
             )
-        down[number[link]] = round(min(when * 1e12, LATEST))
+        down[fabric.numbers_of([link])] = round(min(when * 1e12, LATEST))
     fast = native.core()
     limits = MOST_PACKETS, LATEST
     if fast is None:

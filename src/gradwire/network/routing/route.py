@@ -34,7 +34,7 @@ def route(
     """
     chosen, given = scheme_of(scheme), Flows.of(flows)
     count("seed", seed, 0)
-    topology.refuse_others(given)
+    given.refuse_beyond(topology.hosts)
     _refuse_disconnected(topology, given)
     groups = given.steps()
     if sum(map(len, groups)) < 2:

@@ -26,24 +26,21 @@ HUGE = 10**30
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"window": 0}, "window is a whole number of at least 1"),
+        ({"window": 0}, "in a transport window is a whole number, 1 to"),
         ({"packet_bytes": 1.5}, "packet_bytes is a whole number"),
-        *(({name: HUGE}, f"{name} is a whole number of at most 9,007,199,254,740,992")
+        *(({name: HUGE}, f"{name} is a whole number, 1 to 9007199254740992; got 1000")
           for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies")),
-        ({"latency_ns": 0.0}, "latency_ns is 0.001 to 1,000,000,000,000"),
-        ({"latency_ns": 1e-4}, "latency_ns is 0.001 to 1,000,000,000,000; got 0.0001"),
-        ({"latency_ns": HUGE}, "latency_ns is 0.001 to"),
-        ({"timeout_us": float("inf")}, "timeout_us is 1e-06 to 1,000,000,000; got inf"),
-        ({"timeout_us": float("nan")}, "timeout_us is 1e-06 to"),
-        ({"jitter_ns": -1.0}, "jitter_ns is 0 to"),
-        ({"exclude_us": -1.0}, "exclude_us is 0 to"),
-        ({"exclude_us": "long"}, "exclude_us is 0 to 1,000,000,000; got 'long'"),
-        ({"slow_down": 1}, "slow_down is True or False; got 1"),
-        ({"repath": None}, "repath is True or False; got None"),
-        (
-            {"spraying": "often"},
-            "spraying is one of 'random', 'rotating', 'recycled'; got 'often'",
-        ),
+        ({"latency_ns": 0.0}, "latency_ns is a finite number, 0.001 to"),
+        ({"latency_ns": 1e-4}, r"latency_ns is a finite number, 0.001 to 1e\+12; got 0.0001"),
+        ({"latency_ns": HUGE}, "latency_ns is a finite number, 0.001 to"),
+        ({"timeout_us": float("inf")}, r"timeout_us is a finite number, 1e-06 to 1e\+09; got inf"),
+        ({"timeout_us": float("nan")}, "timeout_us is a finite number, 1e-06 to"),
+        ({"jitter_ns": -1.0}, "jitter_ns is a finite number, 0 to"),
+        ({"exclude_us": -1.0}, "exclude_us is a finite number, 0 to"),
+        ({"exclude_us": "long"}, r"exclude_us is a finite number, 0 to 1e\+09; got 'long'"),
+        ({"slow_down": 1}, "slow_down is true or false; got 1"),
+        ({"repath": None}, "repath is true or false; got None"),
+        ({"spraying": "often"}, "spraying is one of random, rotating, recycled; got 'often'"),
     ],
 )  # fmt: skip
 def test_a_transport_that_cannot_be_is_refused(wrong: dict[str, object], said: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
+from gradwire.document import Document
 from gradwire.errors import NetworkError
 from gradwire.network.arrays import Ints
-from gradwire.network.fabric import count
+from gradwire.schema import Flag, Number, Table, Text, Whole
 
 Spraying = Literal["random", "rotating", "recycled"]
 CHOICES: tuple[str, ...] = ("pinned", *get_args(Spraying))
@@ -43,34 +44,20 @@ class Transport:
     jitter_ns: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies"):
-            number = count(name, getattr(self, name))
-            if number > _LARGEST:
-                raise NetworkError(
-                    f"{name} is a whole number of at most {_LARGEST:,}; got {number:,}. What is "
-                    f"never reached is, for example, {1 << 40}."
-                )
-        for name, least, per_second in (
-            ("latency_ns", 1e-3, 1e9), ("timeout_us", 1e-6, 1e6), ("exclude_us", 0, 1e6),
-            ("jitter_ns", 0, 1e9),
-        ):  # fmt: skip
-            _within(name, getattr(self, name), least, _LONGEST * per_second)
-        for name in ("slow_down", "repath"):
-            if not isinstance(getattr(self, name), bool):
-                raise NetworkError(
-                    f"{name} is True or False; got {getattr(self, name)!r}. Write True."
-                )
-        if self.spraying not in get_args(Spraying):
-            known = ", ".join(f"'{name}'" for name in get_args(Spraying))
-            raise NetworkError(f"spraying is one of {known}; got {self.spraying!r}. Use 'random'.")
+        _DOCUMENT.take(vars(self))
 
 
-def _within(name: str, value: float, least: float, most: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value <= most:
-        raise NetworkError(
-            f"{name} is {least:g} to {most:,.0f}; got {value!r}. Write for example 50."
-        )
+_COUNTS = ("packet_bytes", "window", "queue_bytes", "mark_bytes", "entropies")
+_DOCUMENT = Document(
+    "a transport",
+    Table({
+        **dict.fromkeys(_COUNTS, Whole(1, _LARGEST)),
+        "latency_ns": Number(1e-3, _LONGEST * 1e9), "timeout_us": Number(1e-6, _LONGEST * 1e6),
+        "exclude_us": Number(0, _LONGEST * 1e6), "jitter_ns": Number(0, _LONGEST * 1e9),
+        "spraying": Text(get_args(Spraying)), "slow_down": Flag(), "repath": Flag(),
+    }),
+    NetworkError, "Correct it",
+)  # fmt: skip
 
 
 class Connections(NamedTuple):

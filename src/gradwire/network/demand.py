@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from gradwire.network.patterns import (
 from gradwire.network.placement import Placement
 from gradwire.notation import Notation
 
+if TYPE_CHECKING:
+    from gradwire.planner.priced import PricedMove
+
 Pattern = Callable[[int, int], Flows]
 
 NOTATION = Notation(
@@ -35,57 +38,28 @@ ALGORITHMS: dict[str, Pattern] = {
     "all_reduce": ring, "all_gather": ring_gather, "reduce_scatter": ring_scatter,
     "all_to_all": pairwise, "gather": gather, "reduce": gather, "broadcast": scatter,
 }  # fmt: skip
-"""How each move is carried, unless something else is said."""
+"""How each move is carried."""
 
 
-class MoveLike(Protocol):
-    """What pricing writes of a move (`planner.priced.PricedMove`): plain values."""
-
-    @property
-    def name(self) -> str:
-        """The name of the kind of move."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the data that the rank brings."""
-
-    @property
-    def group(self) -> str:
-        """ "world", "node" or "cross"."""
-
-    @property
-    def to(self) -> Sequence[tuple[int, int]]:
-        """Which ranks get how many bytes, of an exchange."""
-
-
-def flows_of(
-    moves: Sequence[Sequence[MoveLike]], placement: Placement,
-    algorithms: Mapping[str, Pattern] | None = None,
-) -> Flows:  # fmt: skip
+def flows_of(moves: Sequence[Sequence[PricedMove]], placement: Placement) -> Flows:
     """The flows of every rank's moves, between hosts; one move after the other, each in its steps.
 
     NetworkError as of `flows_between`.
     """
-    return placement.placed(flows_between(moves, placement, algorithms))
+    return placement.placed(flows_between(moves, placement))
 
 
-def flows_between(
-    moves: Sequence[Sequence[MoveLike]], placement: Placement,
-    algorithms: Mapping[str, Pattern] | None = None,
-) -> Flows:  # fmt: skip
+def flows_between(moves: Sequence[Sequence[PricedMove]], placement: Placement) -> Flows:
     """The same as `flows_of`, between ranks.
 
-    moves: of each rank, or one row if all do the same. algorithms: patterns by names of moves,
-    instead of `ALGORITHMS`, for example {"all_reduce": halving_doubling}. "node" is the ranks of a
-    machine, "cross" those of equal place on every machine. NetworkError for exchanges of which
-    not all ranks are given, rows that do not fit together, and machines of unequal size with
-    moves across.
+    moves: of each rank, or one row if all do the same. "node" is the ranks of a machine, "cross"
+    those of equal place on every machine. NetworkError for exchanges of which not all ranks are
+    given, rows that do not fit together, and machines of unequal size with moves across.
     """
-    known = {**ALGORITHMS, **(algorithms or {})}
     rows = _fitting(moves, placement)
     parts, step = list[Flows](), 0
     for turn in zip(*rows):
-        own = [_shifted(flows, step) for flows in _of_move(turn, placement, known)]
+        own = [_shifted(flows, step) for flows in _of_move(turn, placement)]
         parts += own
         step = max((int(flows.step.max()) + 1 for flows in own if len(flows)), default=step)
     return joined(parts)
@@ -112,8 +86,8 @@ def in_groups(pattern: Pattern, ranks: int, each: int, bytes: int) -> Flows:
 
 
 def _fitting(
-    moves: Sequence[Sequence[MoveLike]], placement: Placement
-) -> Sequence[Sequence[MoveLike]]:
+    moves: Sequence[Sequence[PricedMove]], placement: Placement
+) -> Sequence[Sequence[PricedMove]]:
     names = {tuple(move.name for move in row) for row in moves}
     if len(moves) not in (1, placement.ranks) or len(names) > 1:
         raise NetworkError(
@@ -128,9 +102,7 @@ def _fitting(
     return moves
 
 
-def _of_move(
-    turn: Sequence[MoveLike], placement: Placement, known: Mapping[str, Pattern]
-) -> Iterator[Flows]:
+def _of_move(turn: Sequence[PricedMove], placement: Placement) -> Iterator[Flows]:
     """The flows of one move, between ranks of the world."""
     first = turn[0]
     for ranks in _groups(first.group, placement):
@@ -143,13 +115,13 @@ def _of_move(
             ]
             yield Flows.of(rows)
             continue
-        if first.name not in known:
+        if first.name not in ALGORITHMS:
             raise NetworkError(
-                f"moves are {', '.join([*known, 'exchange'])}; got '{first.name}'. Say how it "
-                "travels in algorithms."
+                f"moves are {', '.join([*ALGORITHMS, 'exchange'])}; got '{first.name}'. Leave it "
+                "out."
             )
         if len(ranks) > 1 and first.bytes:
-            flows, names = known[first.name](len(ranks), first.bytes), np.array(ranks)
+            flows, names = ALGORITHMS[first.name](len(ranks), first.bytes), np.array(ranks)
             yield Flows(names[flows.src], names[flows.dst], flows.bytes, flows.step)
 
 

@@ -9,7 +9,7 @@ from network_moves import move
 from gradwire.errors import NetworkError
 from gradwire.network import Flows
 from gradwire.network.demand import flows_of, in_groups
-from gradwire.network.patterns import all_to_all, halving_doubling
+from gradwire.network.patterns import all_to_all
 from gradwire.network.placement import Placement
 from gradwire.planner.priced import PricedMove
 from gradwire.planner.pricing import price
@@ -66,12 +66,6 @@ def test_one_move_begins_when_the_other_has_ended() -> None:
     flows = flows_of([moves], Placement.in_order(4))
     assert sorted(set(flows.step.tolist())) == list(range(3 + 3 + 1))
     assert flows[flows.step == 6] == Flows([0, 0, 0], [1, 2, 3], 5, 6)
-
-
-def test_another_algorithm_may_carry_a_move() -> None:
-    placement = Placement((3, 1, 0, 2))
-    flows = flows_of([[move("all_reduce", 64)]], placement, {"all_reduce": halving_doubling})
-    assert flows == placement.placed(halving_doubling(4, 64))
 
 
 def test_messages_of_exchanges_are_flows() -> None:

@@ -12,11 +12,11 @@ from network_moves import move
 
 from gradwire.errors import NetworkError
 from gradwire.network import Flows, leaf_spine
-from gradwire.network.demand import MoveLike
 from gradwire.network.patterns import ring
 from gradwire.network.placement import Placement
 from gradwire.network.step import workload_of
 from gradwire.network.workload import Workload
+from gradwire.planner.priced import PricedMove
 
 FOUR = leaf_spine(2, 2, 2, host_gbps=8)  # 1 byte each nanosecond
 
@@ -27,7 +27,7 @@ class Bucket:
     ready_seconds: float = 0.0
     before_seconds: float = 0.0
     after_seconds: float = 0.0
-    moves: tuple[tuple[MoveLike, ...], ...] = ((),)
+    moves: tuple[tuple[PricedMove, ...], ...] = ((),)
 
 
 RING = Bucket(moves=((move("all_reduce", 4_000_000),),))  # 6 ms

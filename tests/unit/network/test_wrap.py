@@ -51,11 +51,11 @@ def test_things_on_lines_are_cut_where_shares_end(
     shares = dice.integers(0, 5, (len(lines), 4))
     shares[:, 2] += 1
     cut = wrapped(line, sizes, shares, dice.integers(0, 4, len(lines)), least)
-    parts = [Fraction(n, cut.unit) for n in cut.amount.tolist()]
+    parts = [Fraction(n, cut.unit) for n in cut.part.tolist()]
     assert min(parts) > 0
     whole = [Fraction(0)] * len(sizes)
     on_path = np.full(shares.shape, Fraction(0), object)
-    for one, path, part in zip(cut.one.tolist(), cut.path.tolist(), parts):
+    for one, path, part in zip(cut.edge.tolist(), cut.way.tolist(), parts):
         whole[one] += part
         on_path[line[one], path] += part
         assert part >= least or part == sizes[one]
@@ -72,7 +72,7 @@ def test_sizes_beyond_64_bits_are_exact() -> None:
     cut = wrapped(
         np.zeros(2, np.int64), np.array([2**61, 2**61 + 1]), np.array([[1, 1, 5]]), np.array([1])
     )
-    totals = [sum(int(a) for a, p in zip(cut.amount, cut.path) if p == j) for j in range(3)]
+    totals = [sum(int(a) for a, p in zip(cut.part, cut.way) if p == j) for j in range(3)]
     assert [Fraction(t, cut.unit) for t in totals] == [
         Fraction((2**62 + 1) * w, 7) for w in (1, 1, 5)
     ]

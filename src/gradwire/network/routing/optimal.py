@@ -35,5 +35,4 @@ class Optimal(Scheme):
         shares = best_shares(flows[crossing.which], fabric)
         parts = np.rint(shares.part * _PARTS).astype(np.int64)
         parts[np.arange(len(parts)), parts.argmax(1)] += _PARTS - parts.sum(1)
-        cut = laid(crossing, parts, self.least, seed)
-        return crossing.cut(cut.one, cut.path, cut.amount, cut.unit)
+        return crossing.cut(*laid(crossing, parts, self.least, seed))

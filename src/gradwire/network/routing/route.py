@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +14,7 @@ from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing, Scheme
+from gradwire.network.routing.shares import Share
 from gradwire.notation import Notation
 
 NOTATION = Notation("routing scheme", "a scheme with its parameters", "ecmp_k(8)", NetworkError)
@@ -40,15 +40,11 @@ def route(
     if sum(map(len, groups)) < 2:
         return _routed(chosen, topology, given, seed)
     routed = [(steps, _routed(chosen, topology, given[steps[0]], seed)) for steps in groups]
-    unit = math.lcm(*(part.unit for _, part in routed))
-    return Routes(
-        topology, given,
-        np.concatenate([rows[part.flow] for steps, part in routed for rows in steps]),
-        np.concatenate([part.path for steps, part in routed for _ in steps]),
-        np.concatenate([
-            scaled(part.amount, unit // part.unit) for steps, part in routed for _ in steps
-        ]), unit,
-    )  # fmt: skip
+    return Routes(topology, given, *Share.joined([
+        Share(rows[own.flow], own.path, own.amount, own.unit)
+        for steps, own in routed
+        for rows in steps
+    ]))  # fmt: skip
 
 
 def _routed(scheme: Scheme, topology: Fabric, flows: Flows, seed: int) -> Routes:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gradwire.network.amounts import scaled
 from gradwire.network.arrays import Ints
 from gradwire.network.colouring import Side, colour
 
 
 class Share(NamedTuple):
-    """Parts of edges: of which, by which way, how much in 1/unit of it."""
+    """Parts of edges, or of other things: of which, by which way, how much in 1/unit."""
 
     edge: Ints
     way: Ints
     part: Ints
     unit: int
+
+    @staticmethod
+    def joined(shares: Sequence[Share]) -> Share:
+        """One after the other, in a unit that all have."""
+        unit = math.lcm(*(own.unit for own in shares))
+        return Share(
+            np.concatenate([own.edge for own in shares]),
+            np.concatenate([own.way for own in shares]),
+            np.concatenate([scaled(own.part, unit // own.unit) for own in shares]), unit,
+        )  # fmt: skip
 
 
 def whole(left: Side, right: Side, weights: Ints, seed: int) -> Share:
@@ -55,10 +68,10 @@ def exact(left: Side, right: Side, weights: Ints, seed: int) -> Share:
     pieces = np.bincount(row, minlength=max(over, 1))[number[cut]]
     first = np.searchsorted(row, number[cut])
     index = np.repeat(first - np.cumsum(pieces) + pieces, pieces) + np.arange(pieces.sum())
-    return Share(
-        np.concatenate([stays, np.repeat(cut, pieces)]), np.concatenate([ways, way[index]]),
-        np.concatenate([np.full(len(stays), unit), part[index]]), unit,
-    )  # fmt: skip
+    return Share.joined([
+        Share(stays, ways, np.full(len(stays), unit), unit),
+        Share(np.repeat(cut, pieces), way[index], part[index], unit),
+    ])  # fmt: skip
 
 
 def _needed(

@@ -6,7 +6,6 @@ leaves in a plane, then between pods by an uplink.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -105,11 +104,8 @@ def _refined(share: Share, tier: Tier, method: Method, seed: int) -> Share:
                 else:
                     own = _wrapped(left, right, part, ways.weight, seed)
                 found.append(own._replace(edge=edge[own.edge], way=ways.number[own.way]))
-    finer = math.lcm(1, *(own.unit for own in found))
-    return Share(
-        np.concatenate([own.edge for own in found]), np.concatenate([own.way for own in found]),
-        np.concatenate([scaled(own.part, finer // own.unit) for own in found]), share.unit * finer,
-    )  # fmt: skip
+    finer = Share.joined(found)
+    return finer._replace(unit=share.unit * finer.unit)
 
 
 def _wrapped(left: Side, right: Side, parts: Ints, weights: Ints, seed: int) -> Share:
@@ -117,8 +113,7 @@ def _wrapped(left: Side, right: Side, parts: Ints, weights: Ints, seed: int) -> 
     ends = left.vertex.astype(np.int64) * len(right.group) + right.vertex
     pairs, line = np.unique(ends, return_inverse=True)
     first = np.random.default_rng(seed).integers(0, len(weights), len(pairs))
-    own = wrapped(line, parts, np.tile(weights, (len(pairs), 1)), first)
-    return Share(own.one, own.path, own.amount, own.unit)
+    return wrapped(line, parts, np.tile(weights, (len(pairs), 1)), first)
 
 
 def _fastest(there: Ints, back: Ints) -> Ints:

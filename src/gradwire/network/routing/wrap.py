@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from gradwire.network.flows import Flows
 from gradwire.network.loads import EXACT, weights
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing, Scheme
+from gradwire.network.routing.shares import Share
 
 
 @dataclass(frozen=True)
@@ -42,20 +43,10 @@ class Wrap(Scheme):
         own = weights(fabric, *ends)
         shares = np.zeros((len(own), len(fabric.uplinks) * max(fabric.cores, 1)), np.int64)
         shares[:, : own.shape[1]] = own
-        cut = laid(crossing, shares, self.least, seed)
-        return crossing.cut(cut.one, cut.path, cut.amount, cut.unit)
+        return crossing.cut(*laid(crossing, shares, self.least, seed))
 
 
-class Cut(NamedTuple):
-    """Pieces: of which one, by which path, how much in 1/unit."""
-
-    one: Ints
-    path: Ints
-    amount: Ints
-    unit: int
-
-
-def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Cut:
+def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Share:
     """Flows on a line for each pair of leaves, by shares of its paths, [pairs, paths]. Hosts with
     ports on several planes send each flow by all of them, and each plane has its lines."""
     fabric = crossing.fabric
@@ -70,24 +61,20 @@ def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Cut:
     ports = np.stack([part.sum(1) for part in own], axis=1)
     flows = np.arange(len(pair))
     whole = wrapped(flows, crossing.sizes, ports[pair], np.zeros_like(flows), least)
-    found = list[Cut]()
+    found = list[Share]()
     for plane in range(fabric.planes):
-        here = np.flatnonzero(whole.path == plane)
+        here = np.flatnonzero(whole.way == plane)
         if not len(here):
             continue
         cut = wrapped(
-            pair[whole.one[here]], whole.amount[here], own[plane], first, least * whole.unit
+            pair[whole.edge[here]], whole.part[here], own[plane], first, least * whole.unit
         )
-        found.append(cut._replace(one=whole.one[here[cut.one]]))
-    finer = math.lcm(1, *(cut.unit for cut in found))
-    return Cut(
-        np.concatenate([cut.one for cut in found]), np.concatenate([cut.path for cut in found]),
-        np.concatenate([scaled(cut.amount, finer // cut.unit) for cut in found]),
-        whole.unit * finer,
-    )  # fmt: skip
+        found.append(cut._replace(edge=whole.edge[here[cut.edge]]))
+    finer = Share.joined(found)
+    return finer._replace(unit=whole.unit * finer.unit)
 
 
-def wrapped(line: Ints, sizes: Ints, shares: Ints, first: Ints, least: int = 0) -> Cut:
+def wrapped(line: Ints, sizes: Ints, shares: Ints, first: Ints, least: int = 0) -> Share:
     """Things laid on lines, cut where shares end.
 
     line: which line each is on; shares [lines, paths]: whole numbers, of each path, not all 0;
@@ -116,7 +103,7 @@ def wrapped(line: Ints, sizes: Ints, shares: Ints, first: Ints, least: int = 0) 
     unit = math.lcm(1, *np.unique(total[line]).tolist())
     length = np.append(cuts[1:], size.sum()) - cuts
     amount = scaled(length, parts_of(unit, total[line[order[thing]]]))
-    return Cut(order[thing], path, *reduced(amount, unit))
+    return Share(order[thing], path, *reduced(amount, unit))
 
 
 def _snapped(bounds: Any, starts: Any, size: Any, least: Any) -> Any:

@@ -6,11 +6,14 @@ csrc/network/paths.hpp.
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.network.arrays import Ints
 
+N = TypeVar("N", int, Ints)
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
@@ -23,9 +26,9 @@ def draws(seed: int, count: int) -> Ints:
         return (_mixed(key + steps) >> np.uint64(32)).astype(np.int64)
 
 
-def pick(drawn: Ints, count: Ints | int) -> Ints:
-    """One below count, by what was drawn."""
-    picked: Ints = drawn * count >> 32
+def pick(drawn: N, count: Any) -> N:
+    """One below count, by what was drawn: one number, or many."""
+    picked: N = drawn * count >> 32
     return picked
 
 

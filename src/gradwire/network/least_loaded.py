@@ -92,6 +92,5 @@ def _locally(waits: Reals, cores: int, drawn: int) -> int:
 
 def _first(longest: Reals, total: Reals, drawn: int) -> int:
     """The least, looked at from a drawn one on."""
-    start = int(pick(np.array([drawn]), len(longest))[0])
-    order = np.roll(np.arange(len(longest)), -start)
+    order = np.roll(np.arange(len(longest)), -pick(drawn, len(longest)))
     return int(order[np.lexsort((total[order], longest[order]))[0]])

@@ -116,6 +116,7 @@ class _Step:
     def __init__(self, job: Parallelism) -> None:
         self.job, self.workload = job, Workload(job.ranks)
         self.workload.connect(connections(job))
+        self.sent: dict[tuple[int, int, int], Ints] = {}  # kind, stage, microbatch: of replicas
         last = self._compute()
         if job.dp > 1:
             self._rings(last)
@@ -125,13 +126,12 @@ class _Step:
         al. 2021, figure 4), with messages between stages. The last backward pass of each stage:
         its parts, [stages][buckets], of each replica."""
         job, workload = self.job, self.workload
-        sent: dict[tuple[int, int, int], Ints] = {}  # kind, stage, microbatch: of each replica
         queues = [_order(job, stage) for stage in range(job.pp)]
         previous: list[Ints | None] = [None] * job.pp
         last: list[list[Ints]] = [[] for _ in range(job.pp)]
         while any(queues):
             for stage, queue in enumerate(queues):
-                while queue and self._is_there(queue[0], stage, sent):
+                while queue and self._is_there(*queue[0], stage):
                     kind, batch = queue.pop(0)
                     parts = job.buckets if not queue else 1
                     seconds = job.forward_seconds if kind == FORWARD else job.backward_seconds
@@ -139,34 +139,21 @@ class _Step:
                         rows = workload.work(seconds / parts, job.dp)
                         before = previous[stage]
                         if before is not None:
-                            self.workload.wait(before, rows)
-                        if part == 0:
-                            self._receive(kind, stage, batch, rows, sent)
+                            workload.wait(before, rows)
+                        arrived = self.sent.get((kind, stage, batch))
+                        if part == 0 and arrived is not None:
+                            workload.wait(arrived, np.repeat(rows, job.tp))
                         previous[stage] = rows
                         if not queue:
                             last[stage].append(rows)
-                    self._send(kind, stage, batch, rows, sent)
+                    self._send(kind, stage, batch, rows)
         return last
 
-    def _is_there(
-        self, task: tuple[int, int], stage: int, sent: dict[tuple[int, int, int], Ints]
-    ) -> bool:
-        kind, batch = task
+    def _is_there(self, kind: int, batch: int, stage: int) -> bool:
         first = 0 if kind == FORWARD else self.job.pp - 1
-        return stage == first or (kind, stage, batch) in sent
+        return stage == first or (kind, stage, batch) in self.sent
 
-    def _receive(
-        self, kind: int, stage: int, batch: int, rows: Ints,
-        sent: dict[tuple[int, int, int], Ints],
-    ) -> None:  # fmt: skip
-        arrived = sent.get((kind, stage, batch))
-        if arrived is not None:
-            self.workload.wait(arrived, np.repeat(rows, self.job.tp))
-
-    def _send(
-        self, kind: int, stage: int, batch: int, rows: Ints,
-        sent: dict[tuple[int, int, int], Ints],
-    ) -> None:  # fmt: skip
+    def _send(self, kind: int, stage: int, batch: int, rows: Ints) -> None:
         job, each = self.job, self.job.dp * self.job.tp
         to = stage + 1 if kind == FORWARD else stage - 1
         if not 0 <= to < job.pp:
@@ -174,7 +161,7 @@ class _Step:
         first = kind * (job.pp - 1) * each + min(stage, to) * each
         message = self.workload.send(first + np.arange(each), job.activation_bytes)
         self.workload.wait(np.repeat(rows, job.tp), message)
-        sent[kind, to, batch] = message
+        self.sent[kind, to, batch] = message
 
     def _rings(self, last: list[list[Ints]]) -> None:
         """Bucket after bucket: in each step a rank sends on what came in the one before."""

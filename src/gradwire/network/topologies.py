@@ -11,7 +11,7 @@ from gradwire.errors import NetworkError
 from gradwire.families import TOPOLOGIES
 from gradwire.network.built import NOTATION, built
 from gradwire.network.fabric import Fabric
-from gradwire.network.importers import htsim, toml
+from gradwire.network.importers import htsim, read, toml
 from gradwire.notation import name_of
 
 READERS: dict[str, Callable[[str], Fabric]] = {
@@ -25,23 +25,13 @@ def topology_of(text: str) -> Fabric:
     'rail_optimized(…)' or 'dual_plane(…)', or another package's; or of a file: own TOML, htsim's
     .topo. NetworkError if it is none."""
     reader = READERS.get(Path(text).suffix)
-    return built(text) if reader is None or "(" in text else reader(_read(text))
+    return built(text) if reader is None or "(" in text else reader(read(text))
 
 
 def latency_ns_of(text: str) -> float | None:
     """The latency of every link, where a file says it; NetworkError if it says several."""
     is_topo = Path(text).suffix == ".topo" and "(" not in text
-    return htsim.latency_ns(_read(text)) if is_topo else None
-
-
-def _read(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NetworkError(
-            f"a topology is a builder or a text file that is there; {file}: {error}. Write "
-            f"'{NOTATION.example}', or correct the name."
-        ) from None
+    return htsim.latency_ns(read(text)) if is_topo else None
 
 
 def varied(text: str, name: str, value: str) -> Fabric:

@@ -271,7 +271,7 @@ def test_files_are_known_by_their_end(tmp_path: Path) -> None:
     for name, text in (("a.toml", OWN), ("b.topo", TINY)):
         (tmp_path / name).write_text(text)
         assert topology_of(str(tmp_path / name)).hosts in (16, 32)
-    with pytest.raises(NetworkError, match=r"a builder or a text file that is there; .*none.toml"):
+    with pytest.raises(NetworkError, match=r"a text file that is there; .*none.toml"):
         topology_of(str(tmp_path / "none.toml"))
 
 

@@ -249,14 +249,15 @@ class _Engine:
         sender, count = self.senders[one], int(self.all.counts[one])
         choice = int(self.all.choice[one])
         if choice == _RANDOM:
-            return self.usable(one, self.drawn(one, sender.sent), count)
+            return self.usable(one, pick(self.drawn(one, sender.sent), count))
         if choice == _ROTATING:
-            first = int(pick(np.array([self.drawn(one, 0)]), count)[0])
-            return self.usable_number(one, (first + sender.sent) % count)
+            first = pick(self.drawn(one, 0), count)
+            return self.usable(one, (first + sender.sent) % count)
         if choice == _RECYCLED:
             if sender.good and sender.sent >= self.how.window:
                 return sender.good.popleft()
-            return self.usable(one, self.drawn(one, sender.sent % self.how.entropies), count)
+            drawn = self.drawn(one, sender.sent % self.how.entropies)
+            return self.usable(one, pick(drawn, count))
         return sender.path
 
     def may_repath(self, one: int) -> bool:
@@ -274,20 +275,17 @@ class _Engine:
     def other_path(self, one: int, now: int) -> int:
         """Any of the others, or the next one after it that is not avoided, if there is one."""
         sender, count = self.senders[one], int(self.all.counts[one])
-        number = int(pick(np.array([self.drawn(one, sender.sent)]), count - 1)[0])
-        if self.usable_number(one, number) == sender.path:
+        number = pick(self.drawn(one, sender.sent), count - 1)
+        if self.usable(one, number) == sender.path:
             number = count - 1
-        paths = [self.usable_number(one, (number + i) % count) for i in range(count)]
+        paths = [self.usable(one, (number + i) % count) for i in range(count)]
         free = [p for p in paths if p != sender.path and not self.avoids(one, p, now)]
         return free[0] if free else paths[0]
 
     def drawn(self, one: int, index: int) -> int:
         return int(draws(self.seed + one, index + 1)[index])
 
-    def usable(self, one: int, drawn: int, count: int) -> int:
-        return self.usable_number(one, int(pick(np.array([drawn]), count)[0]))
-
-    def usable_number(self, one: int, number: int) -> int:
+    def usable(self, one: int, number: int) -> int:
         table = self.all.table
         return number if table is None else int(table[self.all.pair[one], number])
 
@@ -306,9 +304,8 @@ class _Engine:
         last = len(fabric.rates) + (fabric.hosts + target) * ports + plane
         if path < 0:
             return first, last
-        up, down, core_up, core_down = fabric.hops(np.array([a]), np.array([b]), np.array([path]))[
-            0
-        ].tolist()
+        (hops,) = fabric.hops(*np.array([[a], [b], [path]])).tolist()
+        up, down, core_up, core_down = hops
         return (first, up, core_up, core_down, down, last) if far else (first, up, down, last)
 
     def size(self, packet: _Packet) -> int:

@@ -38,7 +38,7 @@ def topology(text: str) -> Fabric:
     count = shape.get("tiers", 0)
     if count not in (2, 3):
         raise NetworkError(f"htsim topologies have 2 or 3 tiers; got {count:g}. Correct 'Tiers'.")
-    hosts, up = _need(tiers, 0, "radix_down"), _need(tiers, 0, "radix_up")
+    hosts, up = _radix(tiers, 0, "radix_down"), _radix(tiers, 0, "radix_up")
     nodes = _whole("nodes", shape.get("nodes", 0))
     host_gbps, fabric_gbps = (_rate(tiers, tier) for tier in (0, 1))
     bundle = _whole("bundle of tier 1", tiers.get(1, {}).get("bundle", 1))
@@ -57,7 +57,7 @@ def topology(text: str) -> Fabric:
     _must_fit("Nodes", nodes, pod)
     _must_fit("Podsize", pod, hosts)
     return fat_tree(
-        nodes // pod, pod // hosts, hosts, up, _need(tiers, 1, "radix_up"), host_gbps=host_gbps,
+        nodes // pod, pod // hosts, hosts, up, _radix(tiers, 1, "radix_up"), host_gbps=host_gbps,
         fabric_gbps=fabric_gbps, core_gbps=_rate(tiers, 2),
     )  # fmt: skip
 
@@ -146,7 +146,7 @@ def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
         try:
             parsed = float(value)
         except ValueError:
-            _fail(number, line, f"{name} is a number")
+            parsed = math.nan
         if not math.isfinite(parsed):
             _fail(number, line, f"{name} is a number")
         if name == "tier":
@@ -156,19 +156,18 @@ def _keys(text: str) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
     return shape, tiers
 
 
-def _need(tiers: Mapping[int, Mapping[str, float]], tier: int, key: str) -> int:
+def _need(tiers: Mapping[int, Mapping[str, float]], tier: int, key: str) -> float:
     if key not in tiers.get(tier, {}):
         raise NetworkError(f"tier {tier} of an htsim topology says {key}; got none. Add a line.")
-    return _whole(f"{key} of tier {tier}", tiers[tier][key])
+    return tiers[tier][key]
 
 
 def _rate(tiers: Mapping[int, Mapping[str, float]], tier: int) -> float:
-    found = tiers.get(tier, {}).get("downlink_speed_gbps")
-    if found is None:
-        raise NetworkError(
-            f"tier {tier} of an htsim topology says downlink_speed_gbps; got none. Add a line."
-        )
-    return found
+    return _need(tiers, tier, "downlink_speed_gbps")
+
+
+def _radix(tiers: Mapping[int, Mapping[str, float]], tier: int, key: str) -> int:
+    return _whole(f"{key} of tier {tier}", _need(tiers, tier, key))
 
 
 def _whole(name: str, value: float) -> int:

@@ -40,9 +40,8 @@ def _by_one_hash(crossing: Crossing, drawn: Ints) -> Ints:
     path = usable.path(np.arange(len(drawn)), pick(drawn, usable.counts))
     pod = crossing.fabric.pod_of
     for one in np.flatnonzero(pod[crossing.source] != pod[crossing.target]).tolist():
-        own = usable.of(one)
+        own, chance = usable.of(one), int(drawn[one])
         uplinks = np.unique(own // cores)
-        uplink = uplinks[pick(drawn[one : one + 1], len(uplinks))]
-        above = own[own // cores == uplink]
-        path[one] = above[pick(drawn[one : one + 1], len(above))][0]
+        above = own[own // cores == uplinks[pick(chance, len(uplinks))]]
+        path[one] = above[pick(chance, len(above))]
     return path

@@ -55,7 +55,7 @@ def test_the_command_line(golden: Golden) -> None:
     lines += [f"    {line}" for line in surface(cli._parser("")) if line.startswith("--")]
     for command in cli.COMMANDS:
         parser = argparse.ArgumentParser()
-        cli._module(command).add_arguments(parser)
+        cli._declare(parser, command)
         lines += ["", f"gradwire {command}", *surface(parser, "    ")]
     golden("command_line.txt", "\n".join(lines) + "\n")
 

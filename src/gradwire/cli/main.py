@@ -1,4 +1,8 @@
-"""gradwire: the command line. Commands import what they need when they run."""
+"""gradwire: the command line. Commands import what they need when they run.
+
+A command is a file beside this one, `<command>.py`; one of several actions is a file for each of
+them, `<command>_<action>.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import os
 import select
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from gradwire.errors import GradwireError
 
@@ -23,6 +28,21 @@ COMMANDS = {
     "network": "which paths traffic should take between switches, and what that gains",
     "available": "every compressor, feedback and collective in a line; one of them in full",
 }
+ACTIONS = {
+    "bench": {
+        "kernels": "each kernel: time, GB/s, ratio to its twin, fraction of the memory limit",
+        "compressors": "each compressor: encoding and decoding against the bytes that must move",
+        "conductor": "what a bucket costs beyond its kernels and the wire",
+    },
+    "network": {
+        "plan": "schemes side by side, and what to do",
+        "simulate": "how long schemes take: the fullest link, fair shares, or every packet",
+        "whatif": "what failures, other spines and other places of ranks cost",
+        "export": "paths as a job, a simulator or another package's format has them",
+        "heatmap": "loads of every leaf and uplink, hashed beside planned, as SVG",
+    },
+}
+"""Of the commands that have several."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        code = int(_module(parsed.command).run(parsed))
+        code = int(parsed.run(parsed))
         if sys.stdout is not None:  # closed from the start
             sys.stdout.flush()
         return code
@@ -75,14 +95,30 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gradwire {gradwire.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, line in COMMANDS.items():
-        sub = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        sub = _added(commands, name, line)
         if name == command:
-            _module(name).add_arguments(sub)
+            _declare(sub, name)
     return parser
 
 
-def _module(command: str):  # type: ignore[no-untyped-def]
-    return importlib.import_module(f"gradwire.cli.{command}")
+def _declare(parser: argparse.ArgumentParser, command: str) -> None:
+    """The arguments of a command, or of all its actions; and what runs it."""
+    if command not in ACTIONS:
+        module = importlib.import_module(f"gradwire.cli.{command}")
+        module.add_arguments(parser)
+        parser.set_defaults(run=module.run)
+        return
+    metavar = "BENCHMARK" if command == "bench" else "ACTION"
+    actions = parser.add_subparsers(dest="action", metavar=metavar, required=True)
+    for action, line in ACTIONS[command].items():
+        _declare(_added(actions, action, line), f"{command}_{action}")
+
+
+def _added(commands: Any, name: str, line: str) -> argparse.ArgumentParser:
+    added: argparse.ArgumentParser = commands.add_parser(
+        name, help=line, description=line[0].upper() + line[1:] + "."
+    )
+    return added
 
 
 def _fail(error: GradwireError, as_json: bool) -> int:

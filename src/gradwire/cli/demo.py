@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gradwire.demo.rows import Row
     from gradwire.demo.runner import Setting
-    from gradwire.demo.summary import Summary
     from gradwire.demo.task import Point
     from gradwire.lab import Cluster
 
@@ -51,11 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run all rows, print the table, save plot and numbers; 0 if everything ran."""
     from gradwire.demo import outcome, runner
-    from gradwire.demo.summary import summarize
+    from gradwire.demo.summary import summarize, table
+    from gradwire.lab import Cluster
 
     began = time.monotonic()
     setting = _setting(arguments)
-    cluster = _cluster(setting)
+    cluster = Cluster(setting.hosts, setting.rate, loopback=setting.loopback)
     _announce(setting, cluster)
     progress = Progress()
     with cluster:
@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     document = outcome.document(summary, cluster, seconds)
     document["plot"] = str(plot)
     (arguments.out / "demo.json").write_text(json.dumps(document, indent=1) + "\n")
-    print(json.dumps(document) if arguments.json else _text(summary, plot))
+    told = f"\n{table(summary).as_text()}\n\nLoss against seconds: {plot}"
+    print(json.dumps(document) if arguments.json else told)
     return 0
 
 
@@ -93,12 +94,6 @@ def _setting(arguments: argparse.Namespace) -> Setting:
         strategies=tuple(arguments.strategy),
         lanes=arguments.lanes,
     )
-
-
-def _cluster(setting: Setting) -> Cluster:
-    from gradwire.lab import Cluster
-
-    return Cluster(setting.hosts, setting.rate, loopback=setting.loopback)
 
 
 def _announce(setting: Setting, cluster: Cluster) -> None:
@@ -158,12 +153,6 @@ class Progress:
         if self._row:
             print(f"{self._start}{self._line}", file=sys.stderr, flush=True)
         self._row = ""
-
-
-def _text(summary: Summary, plot: Path) -> str:
-    from gradwire.demo.summary import table
-
-    return f"\n{table(summary).as_text()}\n\nLoss against seconds: {plot}"
 
 
 def _say(words: str) -> None:

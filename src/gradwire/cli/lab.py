@@ -118,9 +118,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _hosts(arguments: argparse.Namespace) -> int | None:
-    if arguments.hosts is None and arguments.topology is None:
-        return _HOSTS
-    return int(arguments.hosts) if arguments.hosts is not None else None
+    given: int | None = arguments.hosts
+    return _HOSTS if given is None and arguments.topology is None else given
 
 
 def _order(arguments: argparse.Namespace, topology: Fabric | None) -> Sequence[int] | None:
@@ -137,20 +136,14 @@ def _run_document(
 ) -> dict[str, object]:
     links = {} if cluster.loopback else cluster.link_bytes()
     return {
-        **_cluster_document(cluster),
-        "command": command,
-        "exit_code": code,
-        "seconds": round(seconds, 3),
-        "links": [{"from": a, "to": b, "bytes": sent} for (a, b, _), sent in links.items()],
-    }
-
-
-def _cluster_document(cluster: Cluster) -> dict[str, object]:
-    return {
         "hosts": cluster.hosts,
         "procs_per_host": cluster.procs_per_host,
         "bits_per_second": None if cluster.loopback else cluster.bits_per_second,
         "mode": "loopback" if cluster.loopback else available().mode,
+        "command": command,
+        "exit_code": code,
+        "seconds": round(seconds, 3),
+        "links": [{"from": a, "to": b, "bytes": sent} for (a, b, _), sent in links.items()],
     }
 
 

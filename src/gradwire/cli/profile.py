@@ -67,12 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
             "its model, and take some 15 training steps. Look at its output."
         )
     profile = Profile.load(output)
-    print(json.dumps(_document(profile, output)) if arguments.json else _text(profile, output))
+    document = {"path": str(output), **json.loads(profile.to_json())}
+    print(json.dumps(document) if arguments.json else _text(profile, output))
     return 0
-
-
-def _document(profile: Profile, output: Path) -> dict[str, object]:
-    return {"path": str(output), **json.loads(profile.to_json())}
 
 
 def _text(profile: Profile, output: Path) -> str:

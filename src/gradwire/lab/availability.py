@@ -20,6 +20,11 @@ _SYSCTLS = {
 }
 """The kernel's switches: the value that forbids namespaces to a user, and one that does not."""
 
+_REASONS: dict[Mode, str] = {
+    "root": "running as root with the privilege to make network namespaces",
+    "rootless": "the kernel lets this user make user and network namespaces",
+}
+
 
 @dataclass(frozen=True)
 class Availability:
@@ -41,16 +46,14 @@ def available() -> Availability:
             "none", f"network namespaces are a part of Linux; this is {sys.platform}"
         )
     refusals = []
-    for mode in _modes_to_try():
+    for mode, reason in _REASONS.items():
+        if mode == "root" and os.geteuid() != 0:
+            continue
         refusal = _refusal(mode)
         if refusal is None:
-            return Availability(mode, _reason(mode))
+            return Availability(mode, reason)
         refusals.append(f"{mode}: {refusal}")
     return Availability("none", "; ".join(refusals))
-
-
-def _modes_to_try() -> list[Mode]:
-    return ["root", "rootless"] if os.geteuid() == 0 else ["rootless"]
 
 
 def _refusal(mode: Mode) -> str | None:
@@ -62,12 +65,6 @@ def _refusal(mode: Mode) -> str | None:
     except (LabError, OSError) as error:
         return str(error)
     return None
-
-
-def _reason(mode: Mode) -> str:
-    if mode == "root":
-        return "running as root with the privilege to make network namespaces"
-    return "the kernel lets this user make user and network namespaces"
 
 
 def refused(reason: str, instead: str) -> LabError:

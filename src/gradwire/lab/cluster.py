@@ -6,7 +6,6 @@ import itertools
 import json
 import socket
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire.errors import LabError
@@ -107,12 +106,7 @@ class Cluster:
         self._guard = GuardConnection(self._mode(), self._wiring)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._guard is not None:
             self._guard.close()
             self._guard = None

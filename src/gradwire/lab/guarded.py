@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from gradwire.errors import LabError
@@ -35,7 +36,7 @@ class GuardConnection:
         with far_end:
             self._process = _launch(far_end)
         try:
-            settings = {"mode": mode, "wiring": wiring.to_json()}
+            settings = {"mode": mode, "wiring": asdict(wiring)}
             with _own_process_file() as files:
                 send(self.channel, settings, files)
             self._await_ready()

@@ -5,7 +5,6 @@ import selectors
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from gradwire.errors import LabError
 from gradwire.lab.guarded import GuardConnection
@@ -114,12 +113,7 @@ class Job:
     def __enter__(self) -> "Job":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             if not self._cleared:
                 # An error of ours (Ctrl-C, a timeout) is on its way: keep that one.

@@ -6,7 +6,7 @@ host0 eth0 ──cable── host0 leaf0 spine1 ──cable── leaf0 spine1
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from gradwire.lab.rates import Shaping
@@ -50,13 +50,9 @@ class Wiring:
     addresses: Sequence[str]
     planes: Sequence[Sequence[str]] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Wiring:
-        """Read what `to_json` gave."""
+        """Read what `asdict` gave."""
         return Wiring(
             **{
                 **data,

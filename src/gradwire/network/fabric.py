@@ -271,11 +271,9 @@ class Fabric:
 
     def _rates_of(self, tier: int) -> Ints:
         low, high = self._sizes
-        start = (0, low, 2 * low, 2 * low + high)[tier]
-        if tier < 2:
-            return self.rates[start : start + low].reshape(self.leaves, len(self.uplinks))
-        shape = self.pods, len(self.uplinks), self.cores
-        return self.rates[start : start + high].reshape(shape)
+        own = np.split(self.rates, np.cumsum([low, low, high]))[tier]
+        n = len(self.uplinks)
+        return own.reshape((self.leaves, n) if tier < 2 else (self.pods, n, self.cores))
 
     def _switch(self, pod: int, name: str) -> str:
         return name if self.pods == 1 else f"pod{pod}.{name}"

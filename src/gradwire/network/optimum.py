@@ -8,6 +8,7 @@ treat them alike, so one variable stands for all of a class.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,13 +36,7 @@ def best_shares(flows: Flows, topology: Fabric) -> Shares:
     ends, which = topology.pairs(leaf[flows.src], leaf[flows.dst])
     sums = np.zeros(len(ends[0]))
     np.add.at(sums, which, flows.bytes)
-    classes = _Classes(topology)
-    crosses = topology.crosses(*ends)
-    blocks = [
-        classes.block(ends[0][rows], ends[1][rows], sums[rows], rows, far)
-        for far in (False, True)
-        if len(rows := np.flatnonzero(crosses == far))
-    ]
+    blocks = list(_blocks(topology, ends, sums))
     part = np.zeros((len(ends[0]), len(topology.uplinks) * max(topology.cores, 1)))
     if not blocks:
         return Shares(*ends, part, 0.0)
@@ -63,37 +58,33 @@ class _Block(NamedTuple):
     seconds: Reals  # [pairs, classes, hops]: on this link, of all that the pair sends
 
 
-class _Classes:
-    """Which uplinks are alike, and which cores."""
-
-    def __init__(self, fabric: Fabric) -> None:
-        self.fabric = fabric
-        low = np.concatenate([fabric.up, fabric.down]).T
-        high = np.concatenate([fabric.core_up, fabric.core_down])
-        above = high.transpose(1, 0, 2).reshape(len(fabric.uplinks), -1)
-        self.uplink, self.core = _alike(np.hstack([low, above])), np.zeros(0, np.int64)
-        if fabric.cores:
-            self.core = _alike(high.reshape(-1, fabric.cores).T)
-
-    def block(self, source: Ints, target: Ints, sums: Reals, rows: Ints, far: bool) -> _Block:
-        fabric = self.fabric
-        uplinks = np.bincount(self.uplink)
-        of_path, many = self.uplink, uplinks
-        sharing = uplinks[:, None].repeat(4, 1)
+def _blocks(fabric: Fabric, ends: tuple[Ints, Ints], sums: Reals) -> Iterator[_Block]:
+    """Pairs of leaves that send so much each: those within pods, then those between pods."""
+    low = np.concatenate([fabric.up, fabric.down]).T
+    high = np.concatenate([fabric.core_up, fabric.core_down])
+    above = high.transpose(1, 0, 2).reshape(len(fabric.uplinks), -1)
+    uplink = _alike(np.hstack([low, above]))
+    uplinks = np.bincount(uplink)
+    of_path, many, sharing = uplink, uplinks, uplinks[:, None].repeat(4, 1)
+    for far in (False, True):
+        rows = np.flatnonzero(fabric.crosses(*ends) == far)
+        if not len(rows):
+            continue
         if far:
-            cores = np.bincount(self.core)
-            of_path = (self.uplink[:, None] * len(cores) + self.core).reshape(-1)
+            core = _alike(high.reshape(-1, fabric.cores).T)
+            cores = np.bincount(core)
+            of_path = (uplink[:, None] * len(cores) + core).reshape(-1)
             many = np.outer(uplinks, cores).reshape(-1)
             sharing = np.repeat(uplinks, len(cores))[:, None].repeat(4, 1)
             sharing[:, 2:] = many[:, None]
         first = np.unique(of_path, return_index=True)[1]
         shape = len(rows), len(first)
-        a, b = (np.repeat(leaf, shape[1]) for leaf in (source, target))
+        a, b = (np.repeat(leaf[rows], shape[1]) for leaf in ends)
         link = fabric.hops(a, b, np.tile(first, shape[0])).reshape(*shape, 4)
         rates: Ints = np.where(link == NO_LINK, 1, fabric.rates[link])
         with np.errstate(divide="ignore"):
-            seconds = sums[:, None, None] * 8 / rates / sharing
-        return _Block(rows, of_path, many, rates.min(axis=2) > 0, link, seconds)
+            seconds = sums[rows, None, None] * 8 / rates / sharing
+        yield _Block(rows, of_path, many, rates.min(axis=2) > 0, link, seconds)
 
 
 def _alike(columns: Ints) -> Ints:

@@ -107,7 +107,7 @@ class _Job:
     name: str
     compressor: Compressor
     target: float
-    payload_bytes: Callable[[], int]
+    sections: Sections  # of a payload
     bytes: Callable[[], list[int]]
     call: Callable[[int], object]  # gets the number of the turn
     prepare: Callable[[int], object] = lambda turn: None
@@ -186,9 +186,8 @@ class _Bench:
         if compressor.claims(1).entries and strategy.feedback is None:
             target = math.inf  # the target is that of the pass with a feedback
         return _Job(
-            name, compressor, target, lambda: payload_bytes(compressor, self.n, sections), moved,
-            encode, lambda turn: encoder.release(),
-        )  # fmt: skip
+            name, compressor, target, sections, moved, encode, lambda turn: encoder.release()
+        )
 
     def decoding(self, compressor: Compressor) -> _Job:
         from gradwire.kernels import new_status
@@ -206,7 +205,7 @@ class _Bench:
             str(compressor),
             compressor,
             DECODE_TARGET,
-            lambda: payload_bytes(compressor, self.n, payloads[0]),
+            payloads[0],
             lambda: decode_bytes(compressor, self.n, self.payloads, payloads[0]),
             lambda turn: compressor.accumulate(
                 payloads, self.out, float(self.payloads), Key(0, turn, "weight")
@@ -218,7 +217,8 @@ class _Bench:
         job.prepare(number)
         self.references(number)
         _time(number, lambda: job.call(number), job.seconds)
-        job.sent, job.moved = job.payload_bytes(), job.bytes()
+        job.sent = payload_bytes(job.compressor, self.n, job.sections)
+        job.moved = job.bytes()
 
     def row(self, job: _Job) -> Row:
         timed, moved = job.seconds, job.moved

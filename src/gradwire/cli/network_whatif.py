@@ -52,11 +52,7 @@ def _failures(traffic: Traffic, arguments: argparse.Namespace, kind: str) -> dic
     from gradwire.network import failures
     from gradwire.network.routing.route import route
 
-    what = (
-        failures.cables(traffic.topology)
-        if kind == "cables"
-        else failures.switches(traffic.topology)
-    )
+    what = {"cables": failures.cables, "switches": failures.switches}[kind](traffic.topology)
     total = np.zeros(len(what))
     for steps in traffic.flows.steps():
         flows = traffic.flows[steps[0]]

@@ -149,15 +149,9 @@ def _plan(
         _say(f"wrote {arguments.output}")
     else:
         _say("no plan is kept: say -o plan.json")
-    if arguments.json:
-        kept = str(arguments.output) if arguments.output else None
-        print(
-            json.dumps(
-                {"plan": kept, "left_out": [*unsound, *left_out], **story.to_json()}, indent=2
-            )
-        )
-    else:
-        print(story.as_text())
+    kept = str(arguments.output) if arguments.output else None
+    told = {"plan": kept, "left_out": [*unsound, *left_out], **story.to_json()}
+    print(json.dumps(told, indent=2) if arguments.json else story.as_text())
 
 
 def _is_elsewhere(arguments: argparse.Namespace) -> bool:

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.network.checked import same_length, whole
-from gradwire.network.colouring_twin import colour_twin
 from gradwire.network.fabric import count
 from gradwire.network.native import core
 
 Numbers = NDArray[np.int32]
+_Chunk = dict[int, int]  # an edge for each colour that was given
 _MOST_GROUPS = 1 << 24
 _MOST_PLACES = 1 << 28  # of 40 bytes
 
@@ -97,3 +97,54 @@ def _refuse_too_large(left: Side, right: Side, colours: int) -> None:
             f"at {vertices} vertices with {colours} colours take {places}. Use fewer, or a power "
             "of two of colours below 2^31."
         )
+
+
+def colour_twin(left: Numbers, right: Numbers, colours: int) -> Numbers:
+    """The slow obvious way: edge after edge, by alternating paths (König 1916). Groups are not
+    looked at.
+
+    Vertices are cut into chunks of at most as many edges as there are colours, so that a colour
+    may come once at a chunk. If no colour is free at both ends of an edge, one that is free at the
+    left end and one that is free at the right change places along the path that begins at the
+    right: it never arrives at the left.
+    """
+    ends = list(zip(_chunks(left, colours), _chunks(right, colours)))
+    found = np.full(len(ends), -1, np.int32)
+    at_left: dict[int, _Chunk] = {}
+    at_right: dict[int, _Chunk] = {}
+
+    def give(edge: int, colour: int) -> None:
+        found[edge] = colour
+        a, b = ends[edge]
+        at_left[a][colour] = at_right[b][colour] = edge
+
+    for edge, (a, b) in enumerate(ends):
+        here, there = at_left.setdefault(a, {}), at_right.setdefault(b, {})
+        free = next(c for c in range(colours) if c not in here)
+        other = next(c for c in range(colours) if c not in there)
+        path, chunk, side = list[int](), there, 1
+        wanted = free
+        while wanted in chunk:
+            path.append(chunk[wanted])
+            side = 1 - side
+            chunk = (at_left, at_right)[side][ends[path[-1]][side]]
+            wanted = other if wanted == free else free
+        for one in path:
+            del at_left[ends[one][0]][int(found[one])], at_right[ends[one][1]][int(found[one])]
+        for one in path:
+            give(one, other if found[one] == free else free)
+        give(edge, free)
+    return found
+
+
+def _chunks(vertex: Numbers, size: int) -> list[int]:
+    """The chunk of each edge at its vertex: numbered as they are begun."""
+    current: dict[int, tuple[int, int]] = {}  # of each vertex: its chunk, and how full it is
+    begun, found = 0, list[int]()
+    for v in vertex.tolist():
+        chunk, full = current.get(v, (-1, size))
+        if full == size:
+            chunk, full, begun = begun, 0, begun + 1
+        current[v] = chunk, full + 1
+        found.append(chunk)
+    return found

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
 from gradwire.extension import VARIABLE
-from gradwire.network.colouring import Side, colour
-from gradwire.network.colouring_twin import colour_twin
+from gradwire.network.colouring import Side, colour, colour_twin
 from gradwire.network.native import core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -151,11 +151,11 @@ def _task(setting: Setting, cluster: Cluster, folder: Path) -> Task:
 def _limited(task: Task, row: Row, ran: Sequence[Ran], setting: Setting) -> Task:
     """A row's own task: after DDP fp32, rows go on to its loss if that takes about its time."""
     target = target_loss(ran)
-    task = task.of(row)
+    task = replace(task, method=row.method, strategy=row.strategy)
     if target is None:
         return task
     seconds = next(each.measured.curve[-1].seconds for each in ran if each.row == DDP)
-    return task.until(target, setting.patience * seconds)
+    return replace(task, target_loss=target, most_seconds=setting.patience * seconds)
 
 
 def _run_row(row: Row, task: Task, cluster: Cluster, watch: Watcher) -> Measured:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gradwire.demo.rows import Method, Row
+from gradwire.demo.rows import Method
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,6 @@ class Task:
     def held_out_words(self) -> int:
         """How many words the loss is measured on."""
         return self.held_out_streams * self.held_out_length
-
-    def of(self, row: Row) -> Task:
-        """The same training, by another row."""
-        return replace(self, method=row.method, strategy=row.strategy)
-
-    def until(self, loss: float, most_seconds: float) -> Task:
-        """The same training, on to a loss."""
-        return replace(self, target_loss=loss, most_seconds=most_seconds)
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""

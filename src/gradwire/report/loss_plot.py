@@ -95,7 +95,8 @@ def _mark_target(axes: Any, target: float) -> None:
 
 def _label_ends(axes: Any, lines: Sequence[Line]) -> None:
     """Names below the ends of the lines, the first to end lowest, so that nothing crosses."""
-    lowest, highest = _extent([loss for line in lines for _, loss in line.points])
+    losses = [loss for line in lines for _, loss in line.points]
+    lowest, highest = min(losses), max(losses)
     row = 0.065 * (highest - lowest)
     ends = sorted(zip(lines, colours(lines), strict=True), key=lambda end: end[0].points[-1][0])
     for place, (line, colour) in enumerate(ends):
@@ -111,10 +112,6 @@ def _label_ends(axes: Any, lines: Sequence[Line]) -> None:
     axes.set_ylim(lowest - row * (1.6 + len(ends)), highest + row)
 
 
-def _extent(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
-
-
 # -- without -------------------------------------------------------------------------------
 
 _LEFT, _TOP, _RIGHT, _BOTTOM = 60, 40, 840, 440
@@ -127,10 +124,11 @@ def svg(lines: Sequence[Line], title: str, target: float) -> str:
     parts = [
         f'<text x="{_LEFT}" y="24" font-size="15">{escape(title)}</text>',
         *frame.axes(),
-        *frame.target(),
+        frame.target(),
     ]
-    for i, (line, colour) in enumerate(zip(lines, colours(lines), strict=True)):
-        parts += [frame.line(line, colour), _legend(i, line.label, colour)]
+    for i, (line, colour) in enumerate(zip(lines, colours(lines), strict=True), 1):
+        legend = _text(_RIGHT, _TOP + _ROW * i, line.label, "end", colour)
+        parts += [frame.line(line, colour), legend]
     height = _BOTTOM + 60
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_RIGHT + 20} {height}"'
     body = "\n".join(parts)
@@ -162,10 +160,10 @@ class _Frame:
         style = f'fill="none" stroke="{colour}" stroke-width="2"{dashes}'
         return f'<polyline points="{points}" {style}/>'
 
-    def target(self) -> list[str]:
+    def target(self) -> str:
         y = self.y(self._target)
         style = f'stroke="{_GREY}" stroke-dasharray="2 3"'
-        return [f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}" {style}/>']
+        return f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}" {style}/>'
 
     def axes(self) -> list[str]:
         corner = f"{_LEFT},{_TOP} {_LEFT},{_BOTTOM} {_RIGHT},{_BOTTOM}"
@@ -179,10 +177,6 @@ class _Frame:
             _text((_LEFT + _RIGHT) / 2, _BOTTOM + 42, "seconds of training", "middle"),
             _text(_LEFT, _TOP - 4, "held-out loss (nats per word)", "start"),
         ]
-
-
-def _legend(row: int, label: str, colour: str) -> str:
-    return _text(_RIGHT, _TOP + _ROW * (row + 1), label, "end", colour)
 
 
 def _text(x: float, y: float, words: str, anchor: str, colour: str = "black") -> str:

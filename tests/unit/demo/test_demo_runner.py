@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradwire.demo import corpus, runner
-from gradwire.demo.rows import DDP, DDP_FP16, Row, contestants
+from gradwire.demo.rows import DDP_FP16, Row, contestants
 from gradwire.demo.task import Measured, Point, Task
 from gradwire.errors import LabError, StrategyError
 
@@ -140,6 +140,8 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_a_task_survives_a_file(tmp_path: Path) -> None:
-    task = Task("ddp", "", "t", "r", steps=3, steps_per_evaluation=2).of(DDP).until(6.5, 12.0)
+    task = Task(
+        "ddp", "", "t", "r", steps=3, steps_per_evaluation=2, target_loss=6.5, most_seconds=12.0
+    )
     task.save(tmp_path / "task.json")
     assert Task.load(tmp_path / "task.json") == task

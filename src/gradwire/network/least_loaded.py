@@ -70,15 +70,12 @@ def least_loaded_twin(
                 (fabric.rates[hops] > 0).all(1, keepdims=True),
                 (load[hops] + size) / fabric.rates[hops], np.inf,
             )  # fmt: skip
-        choose = _locally if local else _overall
-        found[i] = choose(waits, fabric.cores if far else 1, int(drawn[i]))
+        if local:
+            found[i] = _locally(waits, fabric.cores if far else 1, int(drawn[i]))
+        else:
+            found[i] = _first(waits.max(1), waits.cumsum(1)[:, -1], int(drawn[i]))
         load[hops[found[i]]] += size
     return found
-
-
-def _overall(waits: Reals, cores: int, drawn: int) -> int:
-    """The path whose slowest link is done first."""
-    return _first(waits.max(1), waits.cumsum(1)[:, -1], drawn)
 
 
 def _locally(waits: Reals, cores: int, drawn: int) -> int:

@@ -13,12 +13,11 @@ the leaf, -2: sprayed over all; amounts are in 1/unit bytes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gradwire.document import Document
 from gradwire.errors import NetworkError
@@ -70,10 +69,11 @@ def _fabric(uplinks: list[tuple[str, int]], cores: int, **columns: list[Any]) ->
     if len(columns["plane_of"]) != len(uplinks):
         raise broken(f"is of {len(uplinks)} uplinks", columns["plane_of"], ".plane_of")
     own = {name: np.array(column, np.int64) for name, column in columns.items()}
-    _refuse(own, "leaf_of", own["leaf_of"] >= leaves, f"is one of {leaves} leaves")
-    _refuse(own, "pod_of", own["pod_of"] >= leaves, f"is one of at most {leaves} pods")
-    _refuse(own, "plane_of", own["plane_of"] >= ports, f"is one of {ports} ports")
-    pods = int(own["pod_of"].max()) + 1
+    leaf_of, pod_of, plane_of = own["leaf_of"], own["pod_of"], own["plane_of"]
+    _refuse(".leaf_of", leaf_of, leaf_of >= leaves, f"is one of {leaves} leaves")
+    _refuse(".pod_of", pod_of, pod_of >= leaves, f"is one of at most {leaves} pods")
+    _refuse(".plane_of", plane_of, plane_of >= ports, f"is one of {ports} ports")
+    pods = int(pod_of.max()) + 1
     if pods > 1 and not cores:
         raise broken("is 1 or more, as there are several pods", cores, ".cores")
     links = 2 * len(uplinks) * (leaves + pods * cores)
@@ -83,18 +83,16 @@ def _fabric(uplinks: list[tuple[str, int]], cores: int, **columns: list[Any]) ->
 
 
 def _routes(topology: Fabric, flows: Flows, unit: int, pieces: dict[str, list[int]]) -> Routes:
-    last = topology.hosts - 1
-    for name in ("src", "dst"):
-        own = {name: getattr(flows, name)}
-        _refuse(own, name, own[name] > last, f"is one of {last + 1} hosts", ".flows")
+    hosts = topology.hosts
+    _refuse(".flows.src", flows.src, flows.src >= hosts, f"is one of {hosts} hosts")
+    _refuse(".flows.dst", flows.dst, flows.dst >= hosts, f"is one of {hosts} hosts")
     flow, path = (np.array(pieces[name], np.int64) for name in ("flow", "path"))
-    wrong = flow >= len(flows)
-    _refuse(pieces, "flow", wrong, f"is one of {len(flows)} flows", ".pieces")
+    _refuse(".pieces.flow", flow, flow >= len(flows), f"is one of {len(flows)} flows")
     total = max(unit, sum(pieces["amount"]), unit * sum(flows.bytes.tolist()))
     sums = np.zeros(len(flows), np.int64 if total < 1 << 62 else object)
     np.add.at(sums, flow, np.array(pieces["amount"], sums.dtype))
     wrong = sums != flows.bytes.astype(sums.dtype) * unit
-    _refuse({"bytes": flows.bytes}, "bytes", wrong, "is what its pieces add up to", ".flows")
+    _refuse(".flows.bytes", flows.bytes, wrong, "is what its pieces add up to")
     routes = Routes(topology, flows, flow, path, numbers(pieces["amount"]), unit)
     _refuse_paths(routes)
     return routes
@@ -102,35 +100,32 @@ def _routes(topology: Fabric, flows: Flows, unit: int, pieces: dict[str, list[in
 
 def _refuse_paths(routes: Routes) -> None:
     """Broken for those that are not there, and those that do not work."""
-    fabric, flow, path, own = routes.fabric, routes.flow, routes.path, {"path": routes.path}
+    fabric, flow, path, at = routes.fabric, routes.flow, routes.path, ".pieces.path"
     ends = routes.flows.src[flow], routes.flows.dst[flow]
     source, target = (fabric.leaf_of[end] for end in ends)
-    wrong = path >= fabric.paths(source, target)
-    _refuse(own, "path", wrong, "is there, between its leaves", ".pieces")
+    _refuse(at, path, path >= fabric.paths(source, target), "is there, between its leaves")
     wrong = (path == BELOW) != (source == target)
-    _refuse(own, "path", wrong, "is -1 below one leaf, and only there", ".pieces")
+    _refuse(at, path, wrong, "is -1 below one leaf, and only there")
     slowest = np.ones(len(path), np.int64)
     rows = np.flatnonzero(path >= 0)
     hops = fabric.hops(source[rows], target[rows], path[rows])
     slowest[rows] = np.where(hops == NO_LINK, 1, fabric.rates[hops]).min(1, initial=1)
     rows = np.flatnonzero(path == EVERY)
     slowest[rows] = fabric.usable_paths(source[rows], target[rows])
-    _refuse(own, "path", slowest == 0, "takes no link of rate 0", ".pieces")
+    _refuse(at, path, slowest == 0, "takes no link of rate 0")
     loads = ports(fabric, routes.flows, flow, path, as_bytes(routes.amount, routes.unit))
     for name, load in zip(("host_up", "host_down"), loads):
-        rates = {name: getattr(fabric, name)}
-        stuck = ~(load >= 0) | ((load > 0) & (rates[name] == 0))
-        _refuse(rates, name, stuck, "is above 0 where a port is used", ".topology")
+        rates = getattr(fabric, name)
+        stuck = ~(load >= 0) | ((load > 0) & (rates == 0))
+        _refuse(f".topology.{name}", rates, stuck, "is above 0 where a port is used")
 
 
-def _refuse(
-    columns: Mapping[str, Any], name: str, wrong: NDArray[np.bool_], rule: str, place: str = ""
-) -> None:
+def _refuse(place: str, column: ArrayLike, wrong: NDArray[np.bool_], rule: str) -> None:
     """Broken, of the first that is wrong."""
     if wrong.any():
         at = [int(i) for i in np.argwhere(wrong)[0]]
-        found = np.array(columns[name], object)[tuple(at)]
-        raise broken(rule, found, f"{place}.{name}" + "".join(f"[{i}]" for i in at))
+        found = np.array(column, object)[tuple(at)]
+        raise broken(rule, found, place + "".join(f"[{i}]" for i in at))
 
 
 _RATE = Whole(0, 1 << 60)

@@ -89,7 +89,7 @@ def flows_on(arguments: argparse.Namespace, hosts: int, seed: int) -> Flows:
     where = placement_of(arguments, hosts, seed)
     if arguments.strategy is not None:
         return _of_strategy(arguments, where)
-    return where.placed(_traffic(arguments, hosts))
+    return where.placed(_traffic(arguments, where.ranks))
 
 
 def _of_strategy(arguments: argparse.Namespace, where: Placement) -> Flows:
@@ -110,18 +110,20 @@ def _bytes(arguments: argparse.Namespace) -> int:
     return round(asked)
 
 
-def _traffic(arguments: argparse.Namespace, hosts: int) -> Flows:
+def _traffic(arguments: argparse.Namespace, ranks: int) -> Flows:
     from gradwire.network.demand import in_groups, pattern_of
     from gradwire.network.fabric import count
 
-    ranks = _ranks(arguments, hosts)
     each = ranks if arguments.groups_of is None else count("--groups-of", arguments.groups_of)
     equal = -(-_bytes(arguments) // each) * each
     return in_groups(pattern_of(arguments.traffic), ranks, each, equal)
 
 
-def _ranks(arguments: argparse.Namespace, hosts: int) -> int:
+def placement_of(arguments: argparse.Namespace, hosts: int, seed: int) -> Placement:
+    """The hosts of the ranks that are asked for. NetworkError for more ranks than there are
+    hosts."""
     from gradwire.network.fabric import count
+    from gradwire.network.placement import Placement
 
     each = count("--per-machine", arguments.per_machine)
     if each > hosts:
@@ -136,15 +138,6 @@ def _ranks(arguments: argparse.Namespace, hosts: int) -> int:
         raise NetworkError(
             f"every rank has a host; got {ranks} ranks for {hosts}. Use a larger topology."
         )
-    return ranks
-
-
-def placement_of(arguments: argparse.Namespace, hosts: int, seed: int) -> Placement:
-    """The hosts of the ranks that are asked for. NetworkError for more ranks than there are
-    hosts."""
-    from gradwire.network.placement import Placement
-
-    each, ranks = arguments.per_machine, _ranks(arguments, hosts)
     if arguments.placement == "shuffled":
         everywhere = Placement.shuffled(hosts - hosts % each, seed, each)
         if ranks > everywhere.ranks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ def document(summary: Summary, cluster: Cluster, seconds: float) -> dict[str, ob
         "torch": torch.__version__,
         "kernels": kernels.instruction_set(),
         "seconds": round(seconds, 1),
-        **summary.as_json(),
+        **asdict(summary),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from gradwire.demo.rows import DDP
 from gradwire.demo.runner import Ran, target_loss
@@ -42,16 +42,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Summary:
-    """All rows, and what they have in common."""
+    """All rows, and what they have in common: seconds, bytes, losses in nats."""
 
     parameters: int
     steps: int
     target_loss: float
     results: list[Result]
-
-    def as_json(self) -> dict[str, object]:
-        """Plain values for `json.dumps`; times in seconds, bytes in bytes, losses in nats."""
-        return asdict(self)
 
     def step_seconds(self, label: str) -> float:
         """A row's step time, by its label. KeyError if there is no such row."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import PayloadError
-from gradwire.layout.stages import Circle, Having, Leaf, Region, StageLayout
+from gradwire.layout.stages import Circle, Having, Region, StageLayout
 from gradwire.moves import (
     AllGather,
     AllReduce,
@@ -203,6 +203,3 @@ def cuts(x: Tensors, region: Region, part: Region) -> Tensors:
     return [
         own[begin - start : end - start] for own, (start, _), (begin, end) in zip(x, region, part)
     ]
-
-
-__all__ = ["Leaf", "Messages", "Site", "StageMoves", "Tensors", "alone", "cuts", "elements"]

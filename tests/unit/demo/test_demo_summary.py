@@ -1,6 +1,7 @@
 """From measured runs to the numbers that are printed."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ def test_the_table_says_all(made: summary.Summary) -> None:
 
 
 def test_the_summary_is_json(made: summary.Summary) -> None:
-    read = json.loads(json.dumps(made.as_json()))
+    read = json.loads(json.dumps(asdict(made)))
     assert read["results"][2]["strategy"] == "dgc(0.001) | allgather"
     assert read["results"][0]["seconds_to_target"] is None
 

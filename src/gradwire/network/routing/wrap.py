@@ -39,11 +39,16 @@ class Wrap(Scheme):
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)
+        return crossing.cut(*laid(crossing, self.shares(crossing), self.least, seed))
+
+    def shares(self, crossing: Crossing) -> Ints:
+        """Of each pair of leaves, by each path, [pairs, paths]."""
+        fabric = crossing.fabric
         ends, _ = fabric.pairs(crossing.source, crossing.target)
         own = weights(fabric, *ends)
         shares = np.zeros((len(own), len(fabric.uplinks) * max(fabric.cores, 1)), np.int64)
         shares[:, : own.shape[1]] = own
-        return crossing.cut(*laid(crossing, shares, self.least, seed))
+        return shares
 
 
 def laid(crossing: Crossing, shares: Ints, least: int, seed: int) -> Share:

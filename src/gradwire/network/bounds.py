@@ -36,45 +36,25 @@ def bounds(flows: Flows, topology: Fabric) -> Bounds:
     """Bounds on the time of all flows. Spraying reaches it where links are equal and none
     failed."""
     flows.refuse_beyond(topology.hosts)
-    steps, step = np.unique(flows.step, return_inverse=True)
-    hosts = _longest(len(steps), [
-        _seconds(step, flows.src, flows.bytes, topology.host_up.sum(1)),
-        _seconds(step, flows.dst, flows.bytes, topology.host_down.sum(1)),
-    ])  # fmt: skip
-    leaf, pod = topology.leaf_of, topology.pod_of[topology.leaf_of]
-    fabric = _longest(len(steps), [
-        *_crossing(flows, step, leaf, topology.up.sum(1), topology.down.sum(1)),
-        *_crossing(flows, step, pod, topology.core_up.sum((1, 2)),
-                   topology.core_down.sum((1, 2))),
-    ])  # fmt: skip
+    host, leaf = np.arange(topology.hosts), topology.leaf_of
+    hosts = _longest(flows, host, topology.host_up.sum(1), topology.host_down.sum(1))
+    leaves = _longest(flows, leaf, topology.up.sum(1), topology.down.sum(1))
+    up, down = topology.core_up.sum((1, 2)), topology.core_down.sum((1, 2))
+    fabric = np.maximum(leaves, _longest(flows, topology.pod_of[leaf], up, down))
     total = np.maximum(hosts, fabric).sum()
     return Bounds(float(fabric.sum()), float(hosts.sum()), float(total))
 
 
-def _crossing(flows: Flows, step: Ints, part_of: Ints, up: Ints, down: Ints) -> list[Reals]:
-    """Amounts of flows between parts: out of one, and into the other."""
-    far = part_of[flows.src] != part_of[flows.dst]
-    size, when = flows.bytes[far], step[far]
-    return [
-        _seconds(when, part_of[flows.src][far], size, up),
-        _seconds(when, part_of[flows.dst][far], size, down),
-    ]
-
-
-def _seconds(step: Ints, place: Ints, bytes: Ints, rates: Ints) -> Reals:
-    """[steps, places]: of all that one place sends, or receives, at its rate. Infinite where
-    bytes must pass and nothing does."""
-    steps = int(step.max(initial=-1)) + 1
-    sums = np.zeros((steps, len(rates)))
-    np.add.at(sums, (step, place), bytes)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(sums > 0, 8.0 * sums / rates, 0.0)
-
-
-def _longest(steps: int, parts: list[Reals]) -> Reals:
-    """The longest time of each step, over all places of all parts."""
-    found = np.zeros(steps)
-    for own in parts:
-        if own.size:
-            found[: len(own)] = np.maximum(found[: len(own)], own.max(1))
+def _longest(flows: Flows, place_of: Ints, up: Ints, down: Ints) -> Reals:
+    """Of each step, the seconds of the place that takes longest to send all that goes to others,
+    or to receive: infinite where bytes must pass and nothing does. place_of: of each host."""
+    steps, step = np.unique(flows.step, return_inverse=True)
+    source, target = place_of[flows.src], place_of[flows.dst]
+    far, found = source != target, np.zeros(len(steps))
+    for place, rates in ((source, up), (target, down)):
+        sums = np.zeros((len(steps), len(rates)))
+        np.add.at(sums, (step[far], place[far]), flows.bytes[far])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            seconds = np.where(sums > 0, 8.0 * sums / rates, 0.0)
+        found = np.maximum(found, seconds.max(1, initial=0.0))
     return found

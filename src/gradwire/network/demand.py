@@ -56,9 +56,9 @@ def flows_between(moves: Sequence[Sequence[PricedMove]], placement: Placement) -
     those of equal place on every machine. NetworkError for exchanges of which not all ranks are
     given, rows that do not fit together, and machines of unequal size with moves across.
     """
-    rows = _fitting(moves, placement)
+    _refuse_unfit(moves, placement)
     parts, step = list[Flows](), 0
-    for turn in zip(*rows):
+    for turn in zip(*moves):
         own = [_shifted(flows, step) for flows in _of_move(turn, placement)]
         parts += own
         step = max((int(flows.step.max()) + 1 for flows in own if len(flows)), default=step)
@@ -85,9 +85,7 @@ def in_groups(pattern: Pattern, ranks: int, each: int, bytes: int) -> Flows:
     ])  # fmt: skip
 
 
-def _fitting(
-    moves: Sequence[Sequence[PricedMove]], placement: Placement
-) -> Sequence[Sequence[PricedMove]]:
+def _refuse_unfit(moves: Sequence[Sequence[PricedMove]], placement: Placement) -> None:
     names = {tuple(move.name for move in row) for row in moves}
     if len(moves) not in (1, placement.ranks) or len(names) > 1:
         raise NetworkError(
@@ -99,7 +97,6 @@ def _fitting(
             f"who exchanges with whom differs from rank to rank; got the moves of 1 rank of "
             f"{placement.ranks}. Price the strategy for every rank."
         )
-    return moves
 
 
 def _of_move(turn: Sequence[PricedMove], placement: Placement) -> Iterator[Flows]:

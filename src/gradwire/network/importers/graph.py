@@ -77,19 +77,17 @@ class _Graph:
         return own
 
     def two_tiers(self) -> Fabric:
-        planes = max(len(rack) for rack in self.racks)
+        planes = max(map(len, self.racks))
+        racks = [(*rack, *[""] * (planes - len(rack))) for rack in self.racks]  # "": no leaf
         uplinks, plane_of = list[tuple[str, int]](), list[int]()
         for plane in range(planes):
             for spine in self.middle:
-                most = max(
-                    len(self.rates[rack[plane], spine]) if plane < len(rack) else 0
-                    for rack in self.racks
-                )
+                most = max(len(self.rates.get((rack[plane], spine), ())) for rack in racks)
                 uplinks += [(spine, number) for number in range(most)]
                 plane_of += [plane] * most
         low = [
-            self._rate(rack[plane], spine, number) if plane < len(rack) else 0
-            for rack in self.racks
+            self._rate(rack[plane], spine, number)
+            for rack in racks
             for (spine, number), plane in zip(uplinks, plane_of)
         ]
         return self._fabric([0] * len(self.racks), uplinks, plane_of, 0, low, [])

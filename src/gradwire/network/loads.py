@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.network.arrays import Ints
-from gradwire.network.fabric import NO_LINK, Fabric
+from gradwire.network.fabric import EVERY, NO_LINK, Fabric
 
 EXACT = 2.0**62  # sums of int64 stay below; beyond, Python's own numbers
 _AT_ONCE = 1 << 22  # paths
@@ -62,6 +62,16 @@ def weights(fabric: Fabric, source: Ints, target: Ints) -> Ints:
     rates = fabric.path_rates(source, target)
     shared: Ints = np.gcd.reduce(rates, axis=1)
     return rates // np.maximum(shared, 1)[:, None]
+
+
+def ways_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Ints, Ints, Ints]:
+    """The paths that pieces between leaves take, as rows: which piece, which path, and how much
+    that one is worth beside the piece's others. What stays below a leaf has none."""
+    pinned, spread = np.flatnonzero(path >= 0), np.flatnonzero(path == EVERY)
+    own = weights(fabric, source[spread], target[spread])
+    some, way = np.nonzero(own)
+    worth = np.append(np.ones(len(pinned), np.int64), own[some, way])
+    return np.append(pinned, spread[some]), np.append(path[pinned], way), worth
 
 
 def _spreads(fabric: Fabric, source: Ints, target: Ints, amount: Ints) -> Iterator[Spread]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.network.arrays import Ints, Reals
-from gradwire.network.fabric import BELOW, EVERY, Fabric
+from gradwire.network.fabric import BELOW, Fabric
 from gradwire.network.flows import Flows
-from gradwire.network.loads import weights
+from gradwire.network.loads import ways_of
 
 
 def all_rates(fabric: Fabric) -> Ints:
@@ -38,11 +38,8 @@ def port_shares(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> Reals
     a, b = fabric.leaf_of[source], fabric.leaf_of[target]
     found = np.minimum(fabric.host_up[source], fabric.host_down[target]).astype(float)
     found[path != BELOW] = 0
-    pinned, spread = np.flatnonzero(path >= 0), np.flatnonzero(path == EVERY)
-    own = weights(fabric, a[spread], b[spread])
-    some, number = np.nonzero(own)
-    rows, ways = np.append(pinned, spread[some]), np.append(path[pinned], number)
-    plane = fabric.plane_of[fabric.uplink_of(a[rows], b[rows], ways)]
-    np.add.at(found, (rows, plane), np.append(np.ones(len(pinned)), own[some, number]))
+    some, way, worth = ways_of(fabric, a, b, path)
+    plane = fabric.plane_of[fabric.uplink_of(a[some], b[some], way)]
+    np.add.at(found, (some, plane), worth)
     shares: Reals = found / found.sum(1, keepdims=True)
     return shares

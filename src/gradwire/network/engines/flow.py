@@ -8,8 +8,8 @@ from gradwire.network.amounts import as_bytes
 from gradwire.network.arrays import Ints, Reals
 from gradwire.network.engines.maxmin import run
 from gradwire.network.engines.transfers import Rows, Transfers
-from gradwire.network.fabric import EVERY, NO_LINK, Fabric
-from gradwire.network.loads import weights
+from gradwire.network.fabric import NO_LINK, Fabric
+from gradwire.network.loads import ways_of
 from gradwire.network.ports import all_rates, port_shares
 from gradwire.network.routes import Routes
 
@@ -56,17 +56,11 @@ def uses_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Int
     for start, host in ((first, source), (first + fabric.hosts * ports, target)):
         links.append((start + host[:, None] * ports + np.arange(ports)).reshape(-1))
     a, b = fabric.leaf_of[source], fabric.leaf_of[target]
-    pinned = np.flatnonzero(path >= 0)
-    rows.append(np.repeat(pinned, 4))
-    links.append(fabric.hops(a[pinned], b[pinned], path[pinned]).reshape(-1))
-    parts.append(np.ones(4 * len(pinned)))
-    spread = np.flatnonzero(path == EVERY)
-    weight = weights(fabric, a[spread], b[spread])
-    one, way = np.nonzero(weight)
-    some, weight = spread[one], weight / weight.sum(1, keepdims=True)
+    some, way, worth = ways_of(fabric, a, b, path)
+    total = np.bincount(some, worth, len(path))
     rows.append(np.repeat(some, 4))
     links.append(fabric.hops(a[some], b[some], way).reshape(-1))
-    parts.append(np.repeat(weight[one, way], 4))
+    parts.append(np.repeat(worth / total[some], 4))
     row, link, part = np.concatenate(rows), np.concatenate(links), np.concatenate(parts)
     used = np.flatnonzero((link != NO_LINK) & (part > 0))
     order = used[np.argsort(row[used], kind="stable")]

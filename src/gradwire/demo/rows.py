@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gradwire.bench.traffic import payload_bytes
 from gradwire.strategy import Strategy
 
 Method = Literal["alone", "ddp", "ddp_fp16", "gradwire"]
@@ -56,9 +57,7 @@ def sent_share(row: Row) -> float:
     if row.method != "gradwire":
         return {"alone": 0.0, "ddp": 1.0, "ddp_fp16": 0.5}[row.method]
     elements = 1 << 20
-    sections = Strategy.parse(row.strategy).compressor.claims(elements).sections
-    sizes = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int16": 2}
-    return sum(sizes.get(dtype, 1) * count for dtype, count in sections) / (4 * elements)
+    return payload_bytes(Strategy.parse(row.strategy).compressor, elements) / (4 * elements)
 
 
 def keeps_momentum(strategy: str) -> bool:

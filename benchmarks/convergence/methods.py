@@ -256,7 +256,8 @@ LOCAL = tuple(
     Method(f"local-{every}-{name}-{collective}", f"{text} | {collective}", every=every)
     for every in (2, 4, 8)
     for name, text in (
-        ("none", "none"), ("1", "lloyd(1)+ef"), ("1-half", "lloyd(1, turns=2)+ef"),
+        ("none", "none"), ("2", "lloyd(2)+ef"), ("1", "lloyd(1)+ef"),
+        ("1-half", "lloyd(1, turns=2)+ef"),
         ("1-quarter", "lloyd(1, turns=4)+ef"), ("topk", "topk({density})+ef"),
     )
     for collective in ("allgather", "alltoall")

@@ -16,6 +16,7 @@ from gradwire.kernels import NON_FINITE, is_raised, new_status
 from gradwire.layout.pieces import Pieces
 from gradwire.local import LATER_RESIDUALS, OF_OTHER_SHAPE, OWNERS_RESIDUAL
 from gradwire.runtime.lockstep import lockstep
+from gradwire.runtime.sums import Sum, sum_all
 from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo, Strategy
 
 KEY = Key(seed=0, step=0, parameter="w")
@@ -181,7 +182,8 @@ def law_finite_elements_can_be_decoded(compressor: Compressor, n: int) -> None:
 def law_accumulate_sums_in_rank_order(
     compressor: Compressor, xs: Sequence[Tensor], dtype: torch.dtype = torch.float32
 ) -> None:
-    """accumulate is decode, the naive sum in rank order in fp32, and one division."""
+    """accumulate is decode, the naive sum in rank order in fp32, and one division; and so is what
+    block codes add up to in one call for many parameters."""
     n, payloads = len(xs[0]), [encoded(compressor, x) for x in xs]
     total = torch.zeros(n)
     for payload in payloads:
@@ -190,6 +192,9 @@ def law_accumulate_sums_in_rank_order(
     result = torch.full((n,), 99.0, dtype=dtype)
     compressor.accumulate(payloads, result, len(xs), KEY)
     assert torch.equal(result, wanted), f"{result} is not {wanted}"
+    beside = [torch.full_like(result, 99.0) for _ in range(2)]
+    sum_all(compressor, [Sum(payloads, other, len(xs), KEY, "w") for other in beside])
+    assert all(torch.equal(other, wanted) for other in beside), f"{beside} are not {wanted}"
 
 
 def law_sums_if_claimed(compressor: Compressor, xs: Sequence[Tensor]) -> None:

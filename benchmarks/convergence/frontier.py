@@ -1,81 +1,116 @@
-"""What the bytes buy: bits per character against how many times fewer are sent, AdamW and Muon.
+"""What the bytes buy: bits per character over dense's, against how many times fewer are sent.
 
 python benchmarks/convergence/frontier.py results/full.json results/frontier.png
 
-Four workers, 2,000 steps, every method at its best rate of those run; means over seeds, hollow
-where there is one. Of `gpt` what ran at the task's own rate alone is left out: dense is best at
-twice that.
+A panel for each task of four workers, every method at its best rate of those run near dense's own
+best; means over seeds, hollow where there is one. Above the line is what counts as worse than
+dense. What lies beyond a panel is named at its top.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 import report
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradwire.report.labels import spread
 
-TASKS = {"gpt": ("AdamW", "#0072B2", "o"), "gpt-muon": ("Muon", "#D55E00", "s")}
-LEAST_RATE = {"gpt": 1.25, "gpt-muon": 1.0}
-ROW = 0.0085
-"""Bits: a label's height."""
-COLUMNS = 1.5, 10.0, 60.0, math.inf
-"""Times fewer: up to each, labels stand below one another."""
+
+class Panel(NamedTuple):
+    """Of a task's runs those of so many steps, at rates between two."""
+
+    title: str
+    steps: int
+    rates: tuple[float, float]
+
+
+PANELS = {
+    "gpt": Panel("AdamW, gpt", 2000, (1.25, 3.0)),
+    "gpt-muon": Panel("Muon, gpt", 2000, (1.0, 3.0)),
+    "llama-muon": Panel("Muon, llama", 4000, (0.25, 0.7)),
+}
+WORSE = 1.01
+LEAST, MOST = 0.984, 1.062
+ROW = 0.0021
+"""A label's height."""
+COLOURS = {True: "#0072B2", False: "#D55E00"}
+"""Of what is as good as dense, and of others."""
 
 
 class Point(NamedTuple):
-    """fewer: times fewer bytes than dense."""
+    """ratio: of bits to dense's at its best, seed by seed; fewer: times fewer bytes than it."""
 
     fewer: float
-    bits: float
+    ratio: float
     seeds: int
 
 
 def points(records: Sequence[report.Record], task: str) -> dict[str, Point]:
-    """By method."""
-    own = [r for r in records if (r["task"], r["workers"], r["steps"]) == (task, 4, 2000)]
-    dense = fmean(r["bytes_per_step"] for r in own if r["method"] == "dense")
+    """By method, without dense."""
+    panel = PANELS[task]
+    own = [r for r in records if (r["task"], r["workers"], r["steps"]) == (task, 4, panel.steps)]
+    low, high = panel.rates
+    rows = [
+        row for row in report.rows(own) if low <= row.rate <= high or row.method[:5] == "local"
+    ]
+    best = min((row for row in rows if row.method == "dense"), key=lambda r: fmean(r.metrics))
+    dense = {run["seed"]: run["metric"] for run in best.runs}
+    sent = fmean(run["bytes_per_step"] for run in best.runs)
     found: dict[str, Point] = {}
-    for row in report.rows(own):
-        sent = fmean(run["bytes_per_step"] for run in row.runs)
-        point = Point(dense / sent, fmean(row.metrics), len(row.runs))
-        near = row.rate >= LEAST_RATE[task] or row.method.startswith("local")
-        if near and (row.method not in found or point.bits < found[row.method].bits):
+    for row in rows:
+        fewer = sent / fmean(run["bytes_per_step"] for run in row.runs)
+        pairs = [run["metric"] / dense[run["seed"]] for run in row.runs if run["seed"] in dense]
+        point = Point(fewer, fmean(pairs), len(pairs))
+        if row.method not in found or point.ratio < found[row.method].ratio:
             found[row.method] = point
+    found.pop("dense")
     return found
+
+
+def draw(axes: Axes, found: dict[str, Point]) -> None:
+    """One panel."""
+    axes.axhline(1.0, color="#888888", linewidth=1, linestyle="--")
+    axes.axhline(WORSE, color="#CC3311", linewidth=1)
+    inside = sorted(
+        ((m, p) for m, p in found.items() if p.ratio < MOST), key=lambda pair: pair[1].ratio
+    )
+    heights = spread([point.ratio for _, point in inside], ROW)
+    for (method, point), at in zip(inside, heights):
+        colour = COLOURS[point.ratio <= WORSE]
+        full = colour if point.seeds > 1 else "none"
+        axes.plot(point.fewer, point.ratio, "o", color=colour, markerfacecolor=full)
+        axes.annotate(
+            method, (point.fewer, point.ratio), (500, at), fontsize=7, va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.4, "alpha": 0.5},
+        )  # fmt: skip
+    beyond = sorted((p.ratio, m) for m, p in found.items() if p.ratio >= MOST)
+    told = "\n".join(
+        f"{method}: {ratio:.2f}, {found[method].fewer:.0f}×" for ratio, method in beyond
+    )
+    axes.text(0.02, 0.985, told, transform=axes.transAxes, fontsize=7, va="top", color="#555555")
 
 
 def main() -> None:
     records = report.read([Path(sys.argv[1])])
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    axes = figure.subplots()
-    for task, (optimizer, colour, marker) in TASKS.items():
-        found = points(records, task)
-        level = found["dense"].bits
-        axes.axhline(level, color=colour, linewidth=1, linestyle="--")
-        axes.annotate(f"dense {optimizer}", (0.46, level), xytext=(0, 3), color=colour,
-                      textcoords="offset points", fontsize=8)  # fmt: skip
-        for low, high in pairwise((0.0, *COLUMNS)):
-            own = [(m, p) for m, p in found.items() if low < p.fewer <= high and m != "dense"]
-            own.sort(key=lambda pair: pair[1].bits)  # from below
-            heights = spread([point.bits for _, point in own], ROW)
-            for (method, point), at in zip(own, heights):
-                full = colour if point.seeds > 1 else "none"
-                axes.plot(point.fewer, point.bits, marker, color=colour, markerfacecolor=full)
-                axes.annotate(method, (point.fewer, point.bits), (1.1 * point.fewer, at),
-                              fontsize=7, va="center")  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_xlim(0.45, 500)
-    axes.set_xlabel("times fewer bytes than fp32 all-reduce, among four")
-    axes.set_ylabel("held-out text (bits/character)")
-    axes.grid(alpha=0.3)
+    figure = Figure(figsize=(14, 6.5), layout="constrained")
+    for number, (task, panel) in enumerate(PANELS.items()):
+        axes = figure.add_subplot(1, len(PANELS), number + 1)
+        draw(axes, points(records, task))
+        axes.set_xscale("log")
+        axes.set_xlim(0.4, 30000)
+        axes.set_xticks([1, 10, 100], ["1×", "10×", "100×"])
+        axes.minorticks_off()
+        axes.set_ylim(LEAST, MOST)
+        axes.set_title(panel.title)
+        axes.set_xlabel("times fewer bytes than dense")
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("bits per character ÷ dense's at its best rate")
     figure.savefig(sys.argv[2], dpi=110)
 
 

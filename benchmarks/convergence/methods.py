@@ -237,6 +237,8 @@ MORE = (
         for name, text, turns, rest in (
             ("1-quarter-rest-4", "lloyd(1, turns=4)", "", _REST.format("qsgd(4)")),
             ("2-turns-4-rest-4", "lloyd(2)", "turns=4, ", _REST.format("qsgd(4)")),
+            ("2-turns-8-rest-4", "lloyd(2)", "turns=8, ", _REST.format("qsgd(4)")),
+            ("1-turns-4-rest-4", "lloyd(1)", "turns=4, ", _REST.format("qsgd(4)")),
             ("2-turns-4-rest-1", "lloyd(2)", "turns=4, ", _REST.format("lloyd(1, turns=2)")),
             ("2-turns-4", "lloyd(2)", "turns=4, ", ""),
         )

@@ -59,7 +59,7 @@ class Muon(Measured):
         ),
         Evidence(
             'lloyd(2)+muon(beta2=0.99, rest="qsgd | alltoall", turns=4) | alltoall', "muon", True,
-            "llama-muon", "muon-2-turns-4-rest-4",  # 0.8 % above dense; on gpt-muon 0.2 %
+            "llama-muon", "muon-2-turns-4-rest-4",  # 0.45 % above dense; on gpt-muon 0.2 %
         ),
         Evidence(
             "lloyd(1)+muon(beta2=0.99) | alltoall", "muon", False, "gpt-muon", "muon-1-alltoall"

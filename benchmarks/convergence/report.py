@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -90,17 +90,21 @@ def rows(records: Iterable[Record]) -> list[Row]:
 
 
 def _best(candidates: Sequence[dict[int, Record]]) -> dict[int, Record]:
-    """Of the same runs at several rates: those that learnt most, on the seeds of all of them."""
+    """Of the same runs at several rates: those that learnt most, any two compared on the seeds of
+    both, those of most seeds first."""
     if not candidates:
         return {}
-    seeds = set.intersection(*(set(own) for own in candidates))
     kind = TASKS[next(iter(candidates[0].values()))["task"]].metric.kind
     sign = -1.0 if kind == "accuracy" else 1.0
 
-    def badness(own: dict[int, Record]) -> float:
-        return sign * fmean(own[seed]["metric"] for seed in seeds or own)
+    def better(one: dict[int, Record], other: dict[int, Record]) -> dict[int, Record]:
+        both = one.keys() & other.keys()
+        mine, theirs = (
+            sign * fmean(own[seed]["metric"] for seed in both or own) for own in (one, other)
+        )
+        return other if theirs < mine else one
 
-    return min(candidates, key=badness)
+    return reduce(better, sorted(candidates, key=len, reverse=True))
 
 
 def _place(method: str) -> int:

@@ -105,6 +105,21 @@ def test_global_topk_is_compared_by_the_seeds_that_both_have(suite: SimpleNamesp
     assert "gtopk less ef-topk: -1.00 points; within 1: yes." in suite.report.tables(records)
 
 
+def test_dense_s_best_rate_is_found_by_all_seeds_that_two_have(suite: SimpleNamespace) -> None:
+    """A third rate with one seed does not make one seed decide between the others."""
+    read = {0.5: [95.2, 91.0, 91.0], 1.0: [95.0, 95.0, 95.0], 2.0: [94.0]}
+    records = [
+        record("dense", seed, accuracy, 0.2, rate=rate)
+        for rate, found in read.items()
+        for seed, accuracy in enumerate(found)
+    ]
+    lines = suite.report.tables(records).splitlines()
+    assert [line for line in lines if line.startswith("| dense | 3 | 95.00 ± 0.00 |  |")]
+    records.append(record("dense", 0, 96.0, 0.2, rate=4.0))
+    lines = suite.report.tables(records).splitlines()
+    assert [line for line in lines if line.startswith("| dense, rate × 4 | 1 | 96.00 |  |")]
+
+
 def test_curves_are_drawn(suite: SimpleNamespace, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     suite.report.plot(

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import PayloadError
 from gradwire.runtime.codec import Memory
+from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.runtime.lockstep import Rounds, drive
 from gradwire.strategy import StepInfo
@@ -52,7 +54,10 @@ class Several:
         self, gradients: Sequence[Named], *, skipped: bool = False, clip_scale: float = 1.0,
         damage: Damage | None = None,
     ) -> list[Named]:  # fmt: skip
-        """One step over all buckets; every rank's results, in the parameters' shapes."""
+        """One step over all buckets; every rank's results, in the parameters' shapes.
+
+        PayloadError: what every rank says that received damage, or heard of it.
+        """
         results = [
             {n: torch.full(shape, 7.0, dtype=self.dtype) for n, shape in self.shapes.items()}
             for _ in range(self.world)
@@ -68,9 +73,9 @@ class Several:
                 moves = context.strategy.collective.rounds(context)
                 rounds.append(_damaged(moves, damage) if _hits(damage, context.rank) else moves)
             drive(rounds, self.trace)
-        for contexts in self.contexts:
-            for context in contexts:
-                context.end(skipped=skipped)
+        said = [_end(context, skipped) for contexts in self.contexts for context in contexts]
+        if any(said):
+            raise PayloadError("; ".join(said))
         self.taken += 1
         return results
 
@@ -80,6 +85,14 @@ class Several:
             {n: {key: v.clone() for key, v in state.items()} for n, state in memory.items()}
             for memory in self.memories
         ]
+
+
+def _end(context: BucketContext, skipped: bool) -> str:
+    try:
+        context.end(skipped)
+    except PayloadError as error:
+        return str(error)
+    return ""
 
 
 def _hits(damage: Damage | None, rank: int) -> bool:

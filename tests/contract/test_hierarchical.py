@@ -15,6 +15,7 @@ from torch import Tensor
 from gradwire import Strategy, lockstep
 from gradwire.errors import PayloadError, StrategyError, UsageError
 from gradwire.groups import Machines
+from gradwire.runtime.context import BucketContext
 from gradwire.runtime.hierarchy import BucketMachineSums
 from gradwire.runtime.lockstep import Rounds, drive
 from suites import first
@@ -396,11 +397,12 @@ def failures(run: Several, at: int, rank: int, change: Callable[[Any], Any]) -> 
     """What every rank said in the end, if all said something; MoveError if some rank waits."""
     said = [""] * run.world
 
-    def heard(rounds: Rounds, number: int) -> Rounds:
+    def heard(rounds: Rounds, context: BucketContext) -> Rounds:
         try:
             yield from rounds
+            context.end(skipped=False)
         except PayloadError as error:
-            said[number] = str(error)
+            said[context.rank] = str(error)
 
     def damaged(rounds: Rounds) -> Rounds:
         arrived, number = None, 0
@@ -419,7 +421,7 @@ def failures(run: Several, at: int, rank: int, change: Callable[[Any], Any]) -> 
         flat = [x.reshape(-1) for x in mine.values()]
         context.begin(flat, flat, laws.StepInfo(0))
         own = context.strategy.collective.rounds(context)
-        rounds.append(heard(damaged(own) if context.rank == rank else own, context.rank))
+        rounds.append(heard(damaged(own) if context.rank == rank else own, context))
     drive(rounds, run.trace)
     return said
 

@@ -1,4 +1,4 @@
-"""Nothing above the kernels asks a device for a value while a bucket is compressed.
+"""Nothing above the kernels asks a device for a value until the step ends.
 
 On a GPU each such question stops the host until all that was asked before is done. Here the room
 works outside of the watch: what is proven is the protocol, the encoders, the context and the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -29,11 +29,14 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.collectives import AllGatherSum
 from gradwire.compressors import Identity
 from gradwire.feedback._measured import Measured
-from gradwire.kernels import formats, is_finite, rooms
+from gradwire.kernels import formats, is_finite, rooms, status
 from gradwire.kernels.formats import Format
 from gradwire.local import NOISE
+from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
+from gradwire.runtime.lockstep import drive
 from gradwire.strategy import Key, Sections, StepInfo
+from gradwire.trace import Trace
 
 READS = {
     "item", "tolist", "numpy", "cpu", "nonzero", "argwhere", "is_nonzero", "equal", "allclose",
@@ -45,27 +48,41 @@ READING = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", 
            "bincount", "unique_dim", "unique_consecutive"}  # fmt: skip
 """The same as operations, for what is called from within torch."""
 HINT = "where to begin the next selection: a number that a room gives back"
-OWN = "one's own payload is decoded by what checks those of others"
+LISTS = "whether a payload can be read: the rooms of today say at once which one cannot"
 NUMBER = "a number of the state, which the kernel takes as such"
+NO_MESSAGE = "it has none whose flags it could raise"
+BETWEEN = "what is decided between two moves, which may be none"
 MAY_READ = {
     "compressors/topk.py encode: topk": HINT,
     "runtime/codec.py encode: update_topk": HINT,
     "runtime/encoder.py _advance: update_topk": HINT,
-    "compressors/_entries.py write: first_violation": OWN,
-    "compressors/_entries.py places: decode_indices": OWN,
-    "compressors/topk.py write: first_violation": OWN,
-    "compressors/topk.py add: first_violation": OWN,
-    "compressors/topk.py accumulate: accumulate_coded": OWN,
-    "compressors/randk.py add: first_violation": OWN,
-    "compressors/randk.py accumulate: first_violation": OWN,
-    "compressors/_codec.py accumulate: accumulate_codes": OWN,
-    "compressors/_signs.py accumulate: tolist": OWN,
+    "compressors/_entries.py write: first_violation": LISTS,
+    "compressors/_entries.py places: decode_indices": LISTS,
+    "compressors/topk.py write: first_violation": LISTS,
+    "compressors/topk.py undo: first_violation": LISTS,
+    "compressors/topk.py add: first_violation": LISTS,
+    "compressors/topk.py accumulate: accumulate_coded": LISTS,
+    "compressors/randk.py add: first_violation": LISTS,
+    "compressors/randk.py accumulate: first_violation": LISTS,
+    "compressors/_codec.py accumulate: accumulate_codes": LISTS,
+    "compressors/_signs.py accumulate: tolist": LISTS,
     "feedback/_adam_encoder.py step_of: __int__": NUMBER,
     "feedback/_adam_encoder.py step_of: _local_scalar_dense": NUMBER,
     "feedback/_measured.py noise_factor: __float__": NUMBER,
     "feedback/_measured.py noise_factor: _local_scalar_dense": NUMBER,
+    "runtime/encoder.py _retreat: first_violation": LISTS,
+    "runtime/sums.py sum_all: accumulate_codes": LISTS,
+    "runtime/hierarchy.py _all_well: __bool__": BETWEEN,
+    "runtime/hierarchy.py _all_well: _local_scalar_dense": BETWEEN,
+    "runtime/message.py check_headers: tolist": BETWEEN,
+    "runtime/verdict.py fine: __int__": BETWEEN,
+    "runtime/verdict.py fine: _local_scalar_dense": BETWEEN,
+    "runtime/stages.py _finish: is_finite": BETWEEN,
     "runtime/encoder.py _look: largest": "in every 64th step: what is large, for journals",
-    "collectives/powersgd.py <genexpr>: is_finite": "it has no message whose flags it could raise",
+    "collectives/powersgd.py <genexpr>: is_finite": NO_MESSAGE,
+    "collectives/powersgd.py orthonormalize: is_finite": NO_MESSAGE,
+    "collectives/powersgd.py finish: is_finite": NO_MESSAGE,
+    "collectives/powersgd.py multiply: is_finite": NO_MESSAGE,
 }
 """What is asked for, by whom, above the kernels: file, function, and what; and why."""
 SHOWN_BY = (
@@ -73,6 +90,7 @@ SHOWN_BY = (
     'topk(0.1, values="bf16")+ef | allgather',
     "randk(0.1)+ef | allreduce", "randk(0.1)+dgc | allgather", "int8+dgc | allgather",
     "sign(scaled=True)+dgc | allgather", "none+adam | allreduce", "powersgd(2)",
+    "int8+ef | hierarchical", 'none | steps("compress@gpu, all_gather, decompress@gpu")',
 )  # fmt: skip
 """Strategies that need all of these."""
 
@@ -156,29 +174,47 @@ class Outside:
 
 
 def reads(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What is read up to the first move: of ordinary steps and of one that is spoiled."""
+    """What is read until the step ends: of ordinary steps and of one that is spoiled."""
     watch, constants = Watch(), [form.most_scale for form in FORMATS]
     assert constants, "found once, before anything is watched"
     monkeypatch.setitem(rooms.ROOMS, "cpu", Outside(rooms.ROOMS["cpu"], watch))
+    monkeypatch.setattr(status, "is_raised", _seen_by_nobody(status.is_raised, watch))
     bucket = Bucket((Parameter("a", (12, 50)), Parameter("b", (70,))))
-    context = make_context(strategy, bucket, 1, 4, {})
-    for ask in ("entries", "tell"):
-        monkeypatch.setattr(context.streams, ask, _are_counted)
+    contexts = [make_context(strategy, bucket, rank, 4, {}) for rank in range(4)]
+    for context in contexts:
+        for ask in ("entries", "tell"):
+            monkeypatch.setattr(context.streams, ask, _are_counted)
     for step in range(3):
-        given = [normal(n, 7 * step + n) for n in bucket.sizes]
-        if step == 2:
-            given[1][3] = torch.nan
-        context.begin(given, [x.clone() for x in given], StepInfo(step, 0.5 if step else 1.0))
-        rounds = strategy.collective.rounds(context)
+        for context in contexts:
+            given = [normal(n, 7 * step + n + context.rank) for n in bucket.sizes]
+            if step == 2 and context.rank == 1:
+                given[1][3] = torch.nan
+            context.begin(given, [x.clone() for x in given], StepInfo(step, 0.5 if step else 1.0))
+        rounds = [strategy.collective.rounds(context) for context in contexts]
         with Asks(watch), Operations(watch):
-            next(rounds)
-        rounds.close()
-        if isinstance(strategy.feedback, Measured):
+            drive(rounds, Trace(4))
+        with watch.rest():
+            _end(contexts, finite=step < 2)
+    return watch.found
+
+
+def _end(contexts: Sequence[BucketContext], finite: bool) -> None:
+    for context in contexts:
+        assert context.finite == finite
+        if isinstance(context.strategy.feedback, Measured):
             for state in context.codec.states:
                 state[NOISE] = torch.tensor([1.0, 1.0, 1.5])
-        for encoder in context.codec._at_work:
-            encoder.release()
-    return watch.found
+        context.end(skipped=False)
+
+
+def _seen_by_nobody(look: Callable[[Tensor], bool], watch: Watch) -> Callable[[Tensor], bool]:
+    """What `run_if` and `run_unless` do is the room's business."""
+
+    def unwatched(status: Tensor) -> bool:
+        with watch.rest():
+            return look(status)
+
+    return unwatched
 
 
 def _are_counted(*numbers: int, **more: Any) -> None:
@@ -190,7 +226,7 @@ FIXED = [s for s in strategies() if all(s.compressor.claims(n).fixed for n in (1
 
 
 @pytest.mark.parametrize("strategy", FIXED, ids=instances.ids)
-def test_nothing_is_read_while_a_bucket_is_compressed(
+def test_nothing_is_read_until_the_step_ends(
     strategy: Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = reads(strategy, monkeypatch)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import PayloadError
+from gradwire.kernels import DAMAGED, NON_FINITE
 from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.runtime.message import (
     Header,
@@ -108,14 +109,14 @@ def test_numbers_are_all_values_without_the_header() -> None:
 # -- header ------------------------------------------------------------------------------------
 
 
-def stamped(finite: bool = True, digest: int = DIGEST, step: int = STEP) -> torch.Tensor:
+def stamped(flags: int = 0, digest: int = DIGEST, step: int = STEP) -> torch.Tensor:
     message = torch.full((48,), 0xEE, dtype=torch.uint8)
-    Header(message).write(digest, step, finite)
+    Header(message).write(digest, step, flags)
     return message
 
 
 def test_the_header_is_four_little_endian_words_and_nothing_more() -> None:
-    message = stamped(finite=False)
+    message = stamped(NON_FINITE)
     raw = bytes(message.tolist())
     assert raw[:8] == b"GRDWIRE1"
     assert struct.unpack("<qqqq", raw[:32])[1:] == (1, DIGEST, STEP)
@@ -123,7 +124,7 @@ def test_the_header_is_four_little_endian_words_and_nothing_more() -> None:
 
 
 def test_reading_tells_whether_every_rank_was_finite() -> None:
-    good, bad = stamped(), stamped(finite=False)
+    good, bad = stamped(), stamped(NON_FINITE)
     assert check_headers(header_of(torch.stack([good, good, good])), DIGEST, STEP) is True
     for place in range(3):
         messages = [good] * 3
@@ -160,9 +161,9 @@ def test_every_rank_in_another_step_is_named() -> None:
         check_headers(header_of(messages), DIGEST, STEP)
 
 
-def test_a_rank_that_received_damage_stops_all() -> None:
-    good, bad = stamped(), stamped()
-    Header(bad).write(DIGEST, STEP, finite=True, damaged=True)
+@pytest.mark.parametrize("flags", [DAMAGED, DAMAGED | NON_FINITE])
+def test_a_rank_that_received_damage_stops_all(flags: int) -> None:
+    good, bad = stamped(), stamped(flags)
     with pytest.raises(PayloadError, match=r"rank 1 received a damaged payload in step 7"):
         check_headers(header_of(torch.stack([good, bad, good])), DIGEST, STEP)
 

@@ -40,17 +40,21 @@ from gradwire.kernels.status import (
     finite_part,
     flag_non_finite,
     is_raised,
+    judge,
     new_status,
+    run_if,
+    run_unless,
     spoil_if,
 )
 from gradwire.kernels.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.tensors import check_index_range
 from gradwire.kernels.together import Work, together
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
-from gradwire.kernels.values import NON_FINITE, Noise, Reaching
+from gradwire.kernels.values import DAMAGED, NON_FINITE, Noise, Reaching
 
 __all__ = [
     "CHUNK",
+    "DAMAGED",
     "INDEX_CODES",
     "JOURNAL_FACTOR",
     "NON_FINITE",
@@ -97,6 +101,7 @@ __all__ = [
     "is_finite",
     "is_raised",
     "is_rows",
+    "judge",
     "largest",
     "merge_streams",
     "new_status",
@@ -112,6 +117,8 @@ __all__ = [
     "restore_topk",
     "retreat",
     "rows_of",
+    "run_if",
+    "run_unless",
     "scatter_stripes",
     "scratch",
     "shape_of",

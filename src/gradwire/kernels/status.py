@@ -1,11 +1,15 @@
-"""The status word: whether something that was met is not finite, told where the numbers are.
+"""The status word: what is wrong with numbers, told where the numbers are.
 
-    status, (1,) int64, on their device: 0 while all is well
-      ▲ raised by whoever meets inf or NaN, never cleared; in a message it is the header's flags
+status, (1,) int64, on their device: 0 while all is well
+  ▲ raised, never cleared: NON_FINITE by whoever meets inf or NaN, and in a message it is the
+  │ header's flags; DAMAGED by whoever finds that what arrived cannot be used
+  └─► run_if, run_unless: what is done about it
 
 Nobody waits for the device to be told, so on a GPU nothing stops; who must know on the host asks
 `is_raised`, once for many parameters.
 """
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -54,6 +58,33 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
 def is_raised(status: Tensor) -> bool:
     """Whether it is: the host waits for the device."""
     return bool(status)
+
+
+def run_if(status: Tensor, work: Callable[[], None]) -> None:
+    """Do the work if it is raised. The rooms of today look at the word; that of a device for which
+    the host would have to wait must do without, so the work should be kernels' alone."""
+    if is_raised(status):
+        work()
+
+
+def run_unless(status: Tensor, work: Callable[[], None]) -> None:
+    """Do the work if it is not raised, as `run_if`."""
+    if not is_raised(status):
+        work()
+
+
+def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
+    """Raise the word by all that n headers say, and by DAMAGED if one is not of these facts.
+
+    headers: (n, 4) int64: of each the first fact, flags, and two more facts. Raises KernelError.
+    """
+    if headers.dtype != torch.int64 or headers.ndim != 2 or headers.shape[1] != 4:
+        raise KernelError(
+            "headers must be torch.int64 of shape (n, 4), not "
+            f"{headers.dtype} of shape {tuple(headers.shape)}; pass those of n messages"
+        )
+    check_status(headers, status)
+    room_of(headers).judge(headers, facts, status)
 
 
 def finite_part(x: Tensor, status: Tensor | None = None) -> Tensor:

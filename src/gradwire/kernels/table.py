@@ -50,6 +50,9 @@ class Room(Protocol):
     def spoil_if(self, status: Tensor, x: Tensor, /) -> None:
         """x = NaN everywhere if it is raised."""
 
+    def judge(self, headers: Tensor, facts: Sequence[int], status: Tensor, /) -> None:
+        """Raise it by the flags of headers, and by DAMAGED if one has other flags or facts."""
+
     # random numbers
 
     def random_bits(self, noise: Noise, n: int, first: int, /) -> Tensor:

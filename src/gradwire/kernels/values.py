@@ -31,6 +31,8 @@ class Noise(NamedTuple):
 
 NON_FINITE = 1
 """The bit of the status word that says that something is not finite."""
+DAMAGED = 2
+"""The bit that says that something which arrived cannot be used."""
 
 SILENCE = Noise(0, 0)
 """For what throws no dice."""

@@ -1,15 +1,15 @@
 """A bucket's gradients, compressed in one step and, if it comes to nothing, taken back.
 
-begin ──► compress ──► … ──► write ──► end
+begin ──► compress ──► … ──► conclude ──► end
      states updated      averages       skipped: what was sent is given back
-                     └─► spoil: some rank saw inf or NaN; results are NaN, states as they were
+                         or, where some rank saw inf or NaN, NaN, and states as they were
 
 Whoever encodes something beside, as owners do, takes part by a `Part`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Literal, Protocol, TypeAlias
 
@@ -18,12 +18,14 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import Bucket, digest
+from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.local import Own
 from gradwire.member import padded
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, used
 from gradwire.runtime.sums import Sum, sum_all
+from gradwire.runtime.verdict import Verdict
 from gradwire.strategy import (
     Compressor,
     Encoder,
@@ -80,7 +82,7 @@ class Codec:
         self.length = torch.tensor([self.layout.bytes], device=self.device)  # of ragged: at most
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
-        self.finite, self._compressed = True, False
+        self.verdict, self._compressed = Verdict(self.digest, self.device), False
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
         self._exact = kernels.Scratch()  # the bucket's own: needed until the step ends
@@ -114,7 +116,8 @@ class Codec:
     ) -> None:
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
-        self.finite, self._compressed, self._own = True, False, ()
+        self._compressed, self._own = False, ()
+        self.verdict.begin(info.step)
         for part in self.parts:
             part.begin()
 
@@ -186,7 +189,23 @@ class Codec:
             self._exact.room(f"{i}", n, torch.float32, self.device) for i, n in enumerate(sizes)
         ]
 
-    def write(self, payloads: Sequence[Sequence[Sections]]) -> None:
+    def conclude(self, write: Callable[[], None]) -> None:
+        """Write the averages, if all that arrived is well: PayloadError, if one is bad. Else every
+        state becomes what it was, and averages are NaN."""
+
+        def write_or_refuse() -> None:
+            try:
+                write()
+            except PayloadError as error:
+                self.verdict.refuse(error)
+
+        word = self.verdict.word
+        # Results may lie where gradients do, which undoing reads: nothing is written before.
+        kernels.run_if(word, self._undo)
+        kernels.run_unless(word, write_or_refuse)
+        kernels.run_if(word, self._spoil_results)
+
+    def average(self, payloads: Sequence[Sequence[Sections]]) -> None:
         """The averages of payloads, by parameter, then by rank. PayloadError if one is bad."""
         work = enumerate(zip(self.means, payloads, self.bucket.names))
         sums = [Sum(parts, mean, self.world, self.key(i), name) for i, (mean, parts, name) in work]
@@ -206,9 +225,19 @@ class Codec:
         if self._exact_undo:
             self._snapshots = [{k: v.clone() for k, v in s.items()} for s in self.states]
 
+    @property
+    def finite(self) -> bool:
+        """False where a rank saw inf or NaN, as far as is known: the host waits for the device.
+        Raises PayloadError, where what arrived cannot be used."""
+        return self.verdict.fine
+
     def spoil(self) -> None:
         """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""
-        self.finite = False
+        self.verdict.spoil()
+        self._undo()
+        self._spoil_results()
+
+    def _undo(self) -> None:
         if self.strategy.feedback is not None:  # else nothing is remembered
             for part in self.parts:
                 part.undo()
@@ -218,6 +247,8 @@ class Codec:
         for state, old in zip(self.states, self._snapshots):
             state.clear()
             state.update(old)
+
+    def _spoil_results(self) -> None:
         for result in self.results:
             kernels.fill_nan(result)
 
@@ -233,8 +264,7 @@ class Codec:
             for encoder, state, sections in zip(self._at_work, self.states, self._own):
                 encoder.give_back(state, sections)
         if skipped and feedback is not None:
-            for result in self.results:  # given back: a step with it would count it twice
-                kernels.fill_nan(result)
+            self._spoil_results()  # given back: a step with it would count it twice
         for encoder in self._at_work:
             encoder.release()
         self._snapshots = []

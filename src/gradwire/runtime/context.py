@@ -52,7 +52,7 @@ class BucketContext(Context):
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in codec.claims)
         self.streams = BucketStreams(codec)
         codec.parts.append(self.streams)
-        self._inbox = Inbox(codec.layout, world, codec.digest, codec.ragged)
+        self._inbox = Inbox(codec.layout, world, codec.ragged)
         self._counts = [claim.sections[-1][1] for claim in codec.claims]  # where they add up
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         one_as_it_is = len(codec.claims) == 1 and codec.claims[0].lossless
@@ -108,8 +108,10 @@ class BucketContext(Context):
         return self.codec.buffer
 
     def accumulate(self, messages: Tensor) -> None:
-        payloads = self._inbox.read(messages, self.step)
-        return self.codec.spoil() if payloads is None else self.codec.write(payloads)
+        codec, inbox = self.codec, self._inbox
+        inbox.check(messages)
+        codec.verdict.hear(messages)
+        codec.conclude(lambda: codec.average(inbox.payloads(messages)))
 
     def numbers(self) -> Tensor:
         codec = self.codec
@@ -125,16 +127,15 @@ class BucketContext(Context):
         return own
 
     def divide(self, total: Tensor) -> None:
-        if not kernels.is_finite(total):
-            return self.codec.spoil()
-        parts = torch.split(total, self._counts)
-        return self.codec.write([[(part,)] for part in parts])
+        codec, parts = self.codec, torch.split(total, self._counts)
+        kernels.flag_non_finite(total, codec.verdict.word)
+        codec.conclude(lambda: codec.average([[(part,)] for part in parts]))
 
     def scatter(self, means: Compressor | None = None) -> AllToAll:
         codec = self.codec
         if self._shards is None:
             self._shards = Shards(
-                self.strategy, self.bucket, self.rank, self.world, codec.device, means=means,
+                self.strategy, self.bucket, self.rank, self.world, codec.verdict, means=means,
                 states=codec.states,
             )  # fmt: skip
             codec.compressors = self._shards.compressors()
@@ -144,13 +145,14 @@ class BucketContext(Context):
 
     def reduce(self, arrived: Tensor) -> Tensor:
         assert self._shards is not None, "reduce comes after scatter"
-        return self._shards.reduce(arrived, self.codec.digest, self.codec.info, self.seed)
+        self._shards.average(arrived, self.codec.info, self.seed)
+        return self._shards.answer(self.codec.digest, self.codec.info, self.seed)
 
     def collect(self, messages: Tensor) -> None:
         assert self._shards is not None, "collect comes after scatter"
-        codec = self.codec
-        if not self._shards.collect(messages, codec.means, codec.digest, codec.info, self.seed):
-            codec.spoil()
+        codec, write = self.codec, self._shards.collect
+        self._shards.hear(messages)
+        codec.conclude(lambda: write(messages, codec.means, codec.info, self.seed))
 
     def room(self, name: str, n: int) -> Tensor:
         return self.codec.scratch.room(name, n, torch.float32, self.codec.device)

@@ -55,15 +55,18 @@ class BucketMachineSums(MachineSums):
             ranks.index(rank), len(ranks), dict(zip(self.kept.names, codec.states)), **options,
         )  # fmt: skip
         plain = Strategy.parse("none | alltoall")
-        self._shards = Shards(plain, bucket, self._local, self._per_node, device, self.pieces)
+        self._verdict = codec.verdict
+        self._shards = Shards(
+            plain, bucket, self._local, self._per_node, self._verdict, self.pieces
+        )
         self._encoders = [make_encoder(c, None) for c in self._shards.compressors()]
         self._status = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=device)
         self._header = Header(self._status)
-        self._well = self._crossed = False
+        self._crossed = False
 
     def begin(self) -> None:
         """A new step."""
-        self._well = self._crossed = False
+        self._crossed = False
         self._shards.begin()
 
     def undo(self) -> None:
@@ -79,23 +82,25 @@ class BucketMachineSums(MachineSums):
         return replace(self._shards.outgoing(), group=self._node)
 
     def _average(self, arrived: Tensor) -> AllGather:
-        digest, info = self._codec.digest, self._codec.info
+        codec, verdict = self._codec, self._verdict
         try:
-            self._well = self._shards.average(arrived, digest, info, self._codec.seed)
+            self._shards.average(arrived, codec.info, codec.seed)
         except PayloadError as error:
-            self._shards.damage = error
-        damaged = self._shards.damage is not None
-        self._header.write(digest, info.step, self._well, damaged)
+            verdict.refuse(error)
+        self._header.write(codec.digest, codec.info.step)
+        self._header.status.copy_(verdict.word)
         return AllGather(self._status, group=self._cross)
 
     def _all_well(self, told: Tensor) -> bool:
-        context = self._codec
+        """Whether all machines may cross; the host waits for the device."""
+        codec, verdict = self._codec, self._verdict
         try:
             check_size(told, len(self._cross.ranks), HEADER_BYTES)
-            self._well = check_headers(header_of(told), context.digest, context.info.step)
+            if not check_headers(header_of(told), codec.digest, codec.info.step):
+                verdict.spoil()
         except PayloadError as error:
             self._damaged_across(error)
-        return self._well
+        return not kernels.is_raised(verdict.word)
 
     def _cross_over(self) -> Generator[Move, Any, None]:
         crossing, self._crossed = self._crossing, True
@@ -104,30 +109,26 @@ class BucketMachineSums(MachineSums):
         crossing.begin(means, means, info._replace(clip_scale=1.0))  # clipped already
         try:
             yield from over(self._cross, crossing.rounds())
-            self._well = crossing.finite
+            if not crossing.finite:
+                self._verdict.spoil()
         except PayloadError as error:
             self._damaged_across(error)
 
     def _damaged_across(self, error: PayloadError) -> None:
         """Remember damage, to be told inside the machine before this rank stops."""
-        self._well = False
-        if self._shards.damage is None:
-            ranks = ", ".join(map(str, self._cross.ranks))
-            self._shards.damage = PayloadError(
-                f"across machines, where ranks {ranks} are counted from 0: {error}"
-            )
+        ranks = ", ".join(map(str, self._cross.ranks))
+        where = f"across machines, where ranks {ranks} are counted from 0"
+        self._verdict.refuse(PayloadError(f"{where}: {error}"))
 
     def _gather(self) -> AllGather:
-        context = self._codec
-        digest, info, seed = context.digest, context.info, context.seed
-        message = self._shards.answer(self._well, digest, info, seed)
+        codec = self._codec
+        message = self._shards.answer(codec.digest, codec.info, codec.seed)
         return AllGather(message, group=self._node)
 
     def _collect(self, messages: Tensor) -> None:
-        context = self._codec
-        digest, info, seed = context.digest, context.info, context.seed
-        if not self._shards.collect(messages, context.results, digest, info, seed):
-            context.spoil()
+        codec, write = self._codec, self._shards.collect
+        self._shards.hear(messages)
+        codec.conclude(lambda: write(messages, codec.results, codec.info, codec.seed))
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
         """What waits of the part of the machine's mean that this rank owns; and what other members

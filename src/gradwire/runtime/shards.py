@@ -14,21 +14,17 @@ from torch import Tensor
 
 from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
-from gradwire.kernels import together
+from gradwire.kernels import run_unless, together
 from gradwire.layout.pieces import Pieces
 from gradwire.layout.shards import ShardLayout
 from gradwire.local import OWNERS_RESIDUAL, Own
 from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Outcome
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import (
-    Header,
-    check_headers,
-    check_size,
-    header_of,
-)
+from gradwire.runtime.message import Header, check_size
 from gradwire.runtime.pieces import PieceByPiece, of_piece
 from gradwire.runtime.sums import Sum, sum_all
+from gradwire.runtime.verdict import Verdict
 from gradwire.strategy import Compressor, Key, Recurrence, State, StepInfo, Strategy
 
 
@@ -37,15 +33,16 @@ class Shards:
 
     pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does. means: what
     owners compress by, if it is not the strategy's compressor. states: of each parameter, for
-    what owners remember; None: of nothing.
+    what owners remember; None: of nothing. verdict: the bucket's, which hears all that arrives.
     """
 
     def __init__(
-        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, device: torch.device,
+        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, verdict: Verdict,
         pieces: Sequence[Pieces] | None = None, means: Compressor | None = None,
         states: Sequence[State] | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
+        self._verdict, device = verdict, verdict.word.device
         self._means_by = means or strategy.compressor
         self._states: Sequence[State] = states or [{} for _ in bucket.names]
         plan = ShardLayout.of(strategy.compressor, bucket, world, pieces, self._means_by)
@@ -70,7 +67,6 @@ class Shards:
         ]
         rule = Recurrence(state=OWNERS_RESIDUAL) if remembers(strategy) else None
         self._encoders = [make_encoder(self._means_by, None, rule) for _ in self.pieces]
-        self.damage: PayloadError | None = None
         self._encoded = False  # whether this step's encoders have seen the means
 
     def compressors(self) -> list[PieceByPiece]:
@@ -79,7 +75,7 @@ class Shards:
 
     def begin(self) -> None:
         """A new step."""
-        self._encoded, self.damage = False, None
+        self._encoded = False
 
     def open(self, digest: int, step: int) -> Tensor:
         """Stamp the messages. Returns the status of what is now encoded into the sections."""
@@ -91,13 +87,8 @@ class Shards:
         self._header.spread()
         return self._move
 
-    def reduce(self, arrived: Tensor, digest: int, info: StepInfo, seed: int) -> Tensor:
-        """The owner's work, and the message for all."""
-        finite = self.average(arrived, digest, info, seed)
-        return self.answer(finite, digest, info, seed)
-
-    def average(self, arrived: Tensor, digest: int, info: StepInfo, seed: int) -> bool:
-        """The sums of the owner's pieces, divided; False if some rank was not finite.
+    def average(self, arrived: Tensor, info: StepInfo, seed: int) -> None:
+        """The sums of the owner's pieces, divided, if all is well.
 
         Where a payload is damaged, the others must hear of it before this rank stops.
         """
@@ -105,9 +96,11 @@ class Shards:
         if arrived.numel() != self.world * layout.bytes:
             check_size(arrived, self.world, layout.bytes)
         messages = arrived.view(self.world, layout.bytes)
-        if not check_headers(header_of(messages), digest, info.step):
-            return False
-        by_rank = [layout.views(message) for message in messages]
+        self._verdict.hear(messages)
+        run_unless(self._verdict.word, lambda: self._sum(messages, info, seed))
+
+    def _sum(self, messages: Tensor, info: StepInfo, seed: int) -> None:
+        by_rank = [self.layouts[self.rank].views(message) for message in messages]
         work = zip(self.bucket.names, self.pieces, self.means, *by_rank)
         sums = []
         for name, pieces, mean, *parts in work:
@@ -116,39 +109,41 @@ class Shards:
         try:
             sum_all(self.strategy.compressor, sums)
         except PayloadError as error:
-            self.damage = error
-        return self.damage is None
+            self._verdict.refuse(error)
 
-    def answer(self, finite: bool, digest: int, info: StepInfo, seed: int) -> Tensor:
+    def answer(self, digest: int, info: StepInfo, seed: int) -> Tensor:
         """The owner's means, compressed, if all is well: the message for all."""
-        plain, header = StepInfo(info.step), self._my_header
-        header.write(digest, info.step, finite, damaged=self.damage is not None)
-        if not finite:
-            return self._mine
+        header, word = self._my_header, self._verdict.word
+        header.write(digest, info.step)
+        header.status.copy_(word)
+        run_unless(word, lambda: self._encode_means(header.status, info, seed))
+        return self._mine
+
+    def _encode_means(self, status: Tensor, info: StepInfo, seed: int) -> None:
+        plain = StepInfo(info.step)
         keys = [self._key_of_mean(p, self.rank, info, seed) for p in range(len(self.means))]
         work = zip(self._encoders, self.means, self._states, keys, self._my_sections)
         self._encoded = True
         together(
             (
-                encoder.work(Own(mean, state, plain, key), sections, header.status)
+                encoder.work(Own(mean, state, plain, key), sections, status)
                 for encoder, mean, state, key, sections in work
             ),
-            header.status,
+            status,
         )
-        return self._mine
 
     def _key_of_mean(self, p: int, owner: int, info: StepInfo, seed: int) -> Key:
         return Key(seed, info.step, f"{self.bucket.names[p]}/mean of {owner}", owner)
 
-    def collect(
-        self, messages: Tensor, results: Sequence[Tensor], digest: int, info: StepInfo, seed: int
-    ) -> bool:
-        """Every owner's message into the results; False if some rank saw inf or NaN."""
-        if self.damage is not None:
-            raise self.damage
+    def hear(self, messages: Tensor) -> None:
+        """What every owner's message, (world, bytes), says of the step."""
         check_size(messages, self.world, len(self._mine))
-        if not check_headers(header_of(messages), digest, info.step):
-            return False
+        self._verdict.hear(messages)
+
+    def collect(
+        self, messages: Tensor, results: Sequence[Tensor], info: StepInfo, seed: int
+    ) -> None:
+        """Every owner's message into the results. Raises PayloadError."""
         sums = []
         for owner, (layout, message) in enumerate(zip(self._answers, messages)):
             whence = f"payload 0 is the mean from rank {owner}"
@@ -159,7 +154,6 @@ class Shards:
                 key = self._key_of_mean(p, owner, info, seed)
                 sums.append(Sum([sections], part, 1.0, key, name, whence))
         sum_all(self._means_by, sums)
-        return True
 
     def undo(self) -> None:
         """The owner's memory as it was before this step."""

@@ -148,7 +148,7 @@ class BucketStages(Walk):
             key = self._key(names[p], voice)
             encoder.encode(one.x, one.state, sections, info, key, header.status)
         if self._damage is not None:
-            header.write(*step, damaged=True)
+            header.write(*step, kernels.DAMAGED)
         header.spread()
         self._messages = [[message.to(self._codec.device)] for message in messages]
 

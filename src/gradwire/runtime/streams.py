@@ -82,8 +82,9 @@ class BucketStreams(Streams):
     ) -> Generator[Move, Any, list[list[int]] | None]:
         codec, size = self._codec, told_bytes(len(numbers))
         message = torch.zeros(size, dtype=torch.uint8, device=codec.device)
-        damaged, step = self.damage is not None, codec.info.step
-        Header(message).write(self._digest, step, self._finite and finite, damaged)
+        flags, step = 0 if self._finite and finite else kernels.NON_FINITE, codec.info.step
+        flags |= kernels.DAMAGED if self.damage is not None else 0
+        Header(message).write(self._digest, step, flags)
         message[HEADER_BYTES:-WORD].view(torch.int64).copy_(torch.tensor(numbers))
         seal(message)
         messages = yield AllGather(message)

@@ -25,7 +25,7 @@ from gradwire.kernels.cpu.sparse import (
     add,
     first_violation,
 )
-from gradwire.kernels.cpu.status import spoil_if
+from gradwire.kernels.cpu.status import judge, spoil_if
 from gradwire.kernels.cpu.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.cpu.update import invert, restore_topk, update_topk
 
@@ -59,6 +59,7 @@ __all__ = [
     "hash_partition",
     "invert",
     "is_finite",
+    "judge",
     "largest",
     "lower_bound",
     "merge_streams",

@@ -1,10 +1,11 @@
 """The status word, by looking at it: on the CPU nobody waits for it."""
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from gradwire.kernels.values import NON_FINITE
+from gradwire.kernels.values import DAMAGED, NON_FINITE
 
 
 def raise_unless(finite: bool, status: Tensor) -> None:
@@ -16,3 +17,12 @@ def raise_unless(finite: bool, status: Tensor) -> None:
 def spoil_if(status: Tensor, x: Tensor) -> None:
     if status:
         x.fill_(math.nan)
+
+
+def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
+    first, *more = facts
+    told, known = 0, (0, NON_FINITE, DAMAGED, NON_FINITE | DAMAGED)
+    for one, flags, *others in headers.tolist():
+        told |= flags if one == first and others == more and flags in known else DAMAGED
+    if told:
+        status.bitwise_or_(told)

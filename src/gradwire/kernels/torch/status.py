@@ -1,17 +1,28 @@
 """The status word in torch: neither here nor in what raises it is anything read on the host."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gradwire.kernels.values import NON_FINITE
+from gradwire.kernels.values import DAMAGED, NON_FINITE
 
 
-def raise_unless(finite: Tensor, status: Tensor) -> None:
+def raise_unless(finite: Tensor, status: Tensor, bit: int = NON_FINITE) -> None:
     """finite: (), bool."""
-    status.bitwise_or_((~finite).to(torch.int64) * NON_FINITE)
+    status.bitwise_or_((~finite).to(torch.int64) * bit)
 
 
 def spoil_if(status: Tensor, x: Tensor) -> None:
     x.masked_fill_(status != 0, math.nan)
+
+
+def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
+    flags = headers[:, 1]
+    whole = (flags & ~(NON_FINITE | DAMAGED)) == 0
+    for column, fact in zip((0, 2, 3), facts):
+        whole &= headers[:, column] == fact
+    told = torch.where(whole, flags, DAMAGED)
+    for bit in (NON_FINITE, DAMAGED):
+        raise_unless(((told & bit) == 0).all(), status, bit)

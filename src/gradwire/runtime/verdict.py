@@ -1,0 +1,59 @@
+"""What becomes of one bucket's step: told on the device, read on the host when the step ends.
+
+headers of all ranks ──► hear ──┐
+payloads that are none ► refuse ┼─► word ──► kernels.run_if: states as they were, NaN as averages
+sums that overflow ────► spoil ─┘    └─────► fine, when the step ends: it counts; or PayloadError
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.errors import PayloadError
+from gradwire.runtime.message import check_headers, facts_of, header_of
+
+
+class Verdict:
+    """word: (1,) int64, raised by NON_FINITE where the step is skipped on all ranks alike, by
+    DAMAGED where it is the last."""
+
+    def __init__(self, digest: int, device: torch.device) -> None:
+        self.word = kernels.new_status(device)
+        self._digest, self._step = digest, -1
+        self._told: list[Tensor | PayloadError] = []  # headers of all ranks, and errors
+
+    def begin(self, step: int) -> None:
+        """A new step, of which nothing is known."""
+        self.word.zero_()
+        self._step = step
+        self._told.clear()
+
+    def hear(self, messages: Tensor) -> None:
+        """What the headers of messages, (n, bytes), say."""
+        headers = header_of(messages).clone()  # the network's buffer is another's next
+        self._told.append(headers)
+        kernels.judge(headers, facts_of(self._digest, self._step), self.word)
+
+    def spoil(self) -> None:
+        """Something is not finite."""
+        self.word.bitwise_or_(kernels.NON_FINITE)
+
+    def refuse(self, error: PayloadError) -> None:
+        """Something that arrived cannot be used. The first reason stays."""
+        self.word.bitwise_or_(kernels.DAMAGED)
+        self._told.append(error)
+
+    @property
+    def fine(self) -> bool:
+        """Whether the step counts, as far as is known: the host waits for the device.
+
+        Raises PayloadError: what arrived cannot be used, and why.
+        """
+        word = int(self.word)
+        for told in self._told if word & kernels.DAMAGED else ():
+            if isinstance(told, PayloadError):
+                raise told
+            check_headers(told, self._digest, self._step)
+        return not word

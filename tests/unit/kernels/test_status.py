@@ -1,0 +1,76 @@
+"""The status word: what headers say of a step, and what is done about it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from in_torch import in_torch
+
+from gradwire.errors import KernelError
+from gradwire.kernels import (
+    DAMAGED,
+    NON_FINITE,
+    is_raised,
+    judge,
+    new_status,
+    run_if,
+    run_unless,
+)
+
+FACTS = (0x31455249_57445247, 2**62 + 5, -7)
+"""Whole words, signed."""
+
+
+def headers(*flags: int) -> torch.Tensor:
+    first, *more = FACTS
+    rows = [[first, flag, *more] for flag in flags]
+    return torch.tensor(rows, dtype=torch.int64).view(-1, 4)
+
+
+def told(given: torch.Tensor, before: int = 0) -> int:
+    """What the word says afterwards, by either room."""
+    words = [new_status().fill_(before) for _ in range(2)]
+    for word, face in zip(words, (judge, in_torch(judge))):
+        face(given, FACTS, word)
+    assert torch.equal(*words)
+    return int(words[0])
+
+
+@pytest.mark.parametrize(
+    ("flags", "wanted"),
+    [
+        ((0, 0, 0), 0), ((), 0), ((0, NON_FINITE, 0), NON_FINITE), ((DAMAGED,), DAMAGED),
+        ((NON_FINITE, DAMAGED), NON_FINITE | DAMAGED), ((3, 0), NON_FINITE | DAMAGED),
+        ((0, 4), DAMAGED), ((0, 5), DAMAGED), ((-1, 0), DAMAGED), ((2**62, 0), DAMAGED),
+    ],
+)  # fmt: skip
+def test_all_that_any_header_says(flags: tuple[int, ...], wanted: int) -> None:
+    given = headers(*flags)
+    assert told(given) == wanted
+    assert told(given, NON_FINITE) == wanted | NON_FINITE, "it is never cleared"
+
+
+@given(st.integers(0, 2), st.sampled_from([0, 2, 3]), st.integers(0, 63))
+def test_any_bit_of_a_fact_is_damage(rank: int, column: int, bit: int) -> None:
+    given = headers(0, 0, 0)
+    given[rank, column] ^= torch.tensor(1) << bit
+    assert told(given) == DAMAGED
+
+
+@pytest.mark.parametrize(
+    "given", [torch.zeros(4), torch.zeros(4, dtype=torch.int64), headers(0)[:, :3]]
+)
+def test_what_is_no_header_is_refused(given: torch.Tensor) -> None:
+    with pytest.raises(KernelError, match=r"headers must be torch\.int64 of shape \(n, 4\)"):
+        judge(given, FACTS, new_status())
+
+
+@pytest.mark.parametrize("raised", [0, NON_FINITE, DAMAGED])
+def test_work_is_done_by_what_the_word_says(raised: int) -> None:
+    word, done = new_status().fill_(raised), list[str]()
+    run_if(word, lambda: done.append("if"))
+    run_unless(word, lambda: done.append("unless"))
+    assert done == ["if" if raised else "unless"]
+    assert is_raised(word) == bool(raised)

@@ -81,11 +81,12 @@ void accumulate_at(int set, int type, Address target, std::size_t n,
 // Code, section, bytes, value, k, type of the values.
 using CodedPayload = std::tuple<int, Address, std::size_t, Address, std::size_t, int>;
 
+// Type and address of the target, n, payloads, divisor, stream.
+using CodedSum = std::tuple<int, Address, std::size_t, std::vector<CodedPayload>, float, bool>;
+
 // Whether every payload's places are a list; then the sum is written.
-bool accumulate_coded_at(int set, int type, Address target, std::size_t n,
-                         const std::vector<CodedPayload>& payloads, float divisor, bool stream) {
-    const Sparse& sparse = sparse_of(set);
-    const nb::gil_scoped_release release;
+bool accumulate_coded(const Sparse& sparse, const CodedSum& row) {
+    const auto& [type, target, n, payloads, divisor, stream] = row;
     std::size_t total = 0;
     for (const auto& payload : payloads) total += std::get<4>(payload);
     thread_local std::vector<std::int32_t> places;  // fresh pages cost more than the work
@@ -102,6 +103,15 @@ bool accumulate_coded_at(int set, int type, Address target, std::size_t n,
     sparse.accumulate(static_cast<Float>(type), at<void>(target), n, list.data(), list.size(),
                       divisor, stream);
     return true;
+}
+
+// The first whose payloads are not all lists, where the work ends; else how many there are.
+std::size_t accumulate_coded_at(int set, const std::vector<CodedSum>& rows) {
+    const Sparse& sparse = sparse_of(set);
+    const nb::gil_scoped_release release;
+    std::size_t done = 0;
+    while (done < rows.size() && accumulate_coded(sparse, rows[done])) ++done;
+    return done;
 }
 
 void accumulate_dense_at(int set, int type, Address target, std::size_t n,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gradwire.errors import PayloadError
     from gradwire.kernels.formats import Format
+    from gradwire.kernels.sums import SumSegment
     from gradwire.kernels.values import Noise
     from gradwire.moves import AllToAll, Move
     from gradwire.streams import Domains, Stream
@@ -83,6 +84,20 @@ class BlockCodes(NamedTuple):
     scales: Tensor
     noise: Noise
     place: slice | None = None
+
+
+class ForMany:
+    """What kernels do for many parameters in one call, of a compressor that lets them."""
+
+    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
+        """The sections as block codes, if they are such, and all that `encode` does."""
+        return ()
+
+    def added(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
+    ) -> Sequence[SumSegment]:
+        """What `accumulate` asks kernels for, if that is all it does. Raises PayloadError."""
+        return ()
 
 
 class Own(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from gradwire.local import BlockCodes, Context, Encoder, Opening, Own, Sections, State
+from gradwire.local import Context, Encoder, ForMany, Opening, Own, Sections, State
 from gradwire.member import Claims, Evidence, Key, Member, Recurrence, StepInfo
 from gradwire.pairs import Parts, check_promises
 from gradwire.registry import parse_strategy
@@ -28,7 +28,7 @@ __all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Evidence
            "Key", "Member", "Recurrence", "Sections", "State", "StepInfo", "Strategy"]  # fmt: skip
 
 
-class Compressor(Member):
+class Compressor(Member, ForMany):
     """What is sent of one parameter. Pure and local; x is 1-D and contiguous, of a float dtype."""
 
     @abstractmethod
@@ -63,10 +63,6 @@ class Compressor(Member):
         """Which of n elements a payload of this rank's speaks of, as `read`; None: of all."""
         claims = self.claims(n)
         return self.read(sections, n)[0] if claims.entries or claims.elements else None
-
-    def blocks(self, sections: Sections, key: Key | None) -> Sequence[BlockCodes]:
-        """The sections as block codes, if they are such; key None: of others, to be read."""
-        return ()
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         """Feedback (None: without) and encoding in one pass, where there is a kernel for it."""

@@ -62,6 +62,7 @@ MAY_READ = {
     "compressors/topk.py undo: first_violation": LISTS,
     "compressors/topk.py add: first_violation": LISTS,
     "compressors/topk.py accumulate: accumulate_coded": LISTS,
+    "runtime/sums.py sum_all: accumulate_coded": LISTS,
     "compressors/randk.py add: first_violation": LISTS,
     "compressors/randk.py accumulate: first_violation": LISTS,
     "compressors/_codec.py accumulate: accumulate_codes": LISTS,

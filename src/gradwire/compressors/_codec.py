@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.kernels.formats import Format
-from gradwire.kernels.values import SILENCE
 from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Compressor, Key, Sections
 
@@ -37,9 +36,9 @@ class Codec(Compressor):
         scales, codes = sections
         kernels.encode_codes(self.format(), x, codes, scales, status, noise_of(key))
 
-    def blocks(self, sections: Sections, key: Key | None) -> Sequence[BlockCodes]:
-        (scales, codes), noise = sections, SILENCE if key is None else noise_of(key)
-        return [BlockCodes(self.format(), codes, scales, noise)]
+    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
+        scales, codes = sections
+        return [BlockCodes(self.format(), codes, scales, noise_of(key))]
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
         self.accumulate([sections], x, 1.0)
@@ -51,5 +50,13 @@ class Codec(Compressor):
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:
+        kernels.add_up([self._sum(payloads, x, divisor)])
+
+    def added(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
+    ) -> Sequence[kernels.SumSegment]:
+        return [self._sum(payloads, x, divisor)]
+
+    def _sum(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCodes:
         pairs = [(codes, scales) for scales, codes in payloads]
-        kernels.accumulate_codes(self.format(), x, pairs, divisor)
+        return kernels.SumCodes(self.format(), x, pairs, divisor)

@@ -71,10 +71,18 @@ class Ragged(Compressor):
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:
+        kernels.add_up([self._sum(payloads, x, divisor)])
+
+    def added(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
+    ) -> Sequence[kernels.SumSegment]:
+        return [self._sum(payloads, x, divisor)]
+
+    def _sum(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCoded:
         read = [self._read(r, section, x.numel()) for r, (section,) in enumerate(payloads)]
         codes = [entries.code for entries, _ in read]
         places, values = [parts[0] for _, parts in read], [parts[1] for _, parts in read]
-        kernels.accumulate_coded(x, codes, places, values, divisor)
+        return kernels.SumCoded(x, codes, places, values, divisor)
 
     def _read(self, payload: int, section: Tensor, n: int) -> tuple[Entries, Sections]:
         if section.numel() < _HEAD:

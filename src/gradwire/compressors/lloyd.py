@@ -71,8 +71,13 @@ class Lloyd(Codec):
         if self.turns > 1:  # what others' turns send must not wait beside inf
             kernels.flag_non_finite(x, status)
 
-    def blocks(self, sections: Sections, key: Key | None) -> Sequence[BlockCodes]:
+    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         return super().blocks(sections, key) if self.turns == 1 else ()
+
+    def added(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
+    ) -> Sequence[kernels.SumSegment]:
+        return super().added(payloads, x, divisor, key) if self.turns == 1 else ()
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         part = v[self._part(v.numel(), key)]

@@ -96,9 +96,17 @@ class TopK(Compressor):
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:
+        kernels.add_up([self._sum(payloads, x, divisor)])
+
+    def added(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
+    ) -> Sequence[kernels.SumSegment]:
+        return [self._sum(payloads, x, divisor)]
+
+    def _sum(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCoded:
         codes = [self.entries(x.numel()).code] * len(payloads)
         places, values = [p[0] for p in payloads], [p[1] for p in payloads]
-        kernels.accumulate_coded(x, codes, places, values, divisor)
+        return kernels.SumCoded(x, codes, places, values, divisor)
 
     def read(self, sections: Sections, n: int) -> tuple[Tensor, Tensor]:
         return self.entries(n).places(0, sections[0]), sections[1]

@@ -10,7 +10,6 @@ from gradwire.kernels.casts import add_cast, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import (
     accumulate_codes,
-    accumulate_many_codes,
     add_codes,
     encode_codes,
     update_codes,
@@ -31,7 +30,7 @@ from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import random_bits, strata
 from gradwire.kernels.row_sums import sum_rows
 from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
-from gradwire.kernels.segments import AdamCodes, SumCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
 from gradwire.kernels.selection import fallbacks, reaching, topk
 from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
@@ -47,6 +46,7 @@ from gradwire.kernels.status import (
     spoil_if,
 )
 from gradwire.kernels.streams import flat_places, place_stream, split_stream
+from gradwire.kernels.sums import SumSegment, add_up
 from gradwire.kernels.tensors import check_index_range
 from gradwire.kernels.together import Work, together
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
@@ -64,7 +64,9 @@ __all__ = [
     "Reaching",
     "Scratch",
     "Shape",
+    "SumCoded",
     "SumCodes",
+    "SumSegment",
     "UpdateCodes",
     "UpdateTopk",
     "Work",
@@ -72,12 +74,12 @@ __all__ = [
     "accumulate_coded",
     "accumulate_codes",
     "accumulate_dense",
-    "accumulate_many_codes",
     "accumulate_signs",
     "add",
     "add_cast",
     "add_codes",
     "add_signs",
+    "add_up",
     "advance",
     "cast",
     "check_index_range",

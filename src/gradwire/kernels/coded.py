@@ -10,6 +10,7 @@ from gradwire.kernels.index_codes import check_list, code_bytes
 from gradwire.kernels.indices import check_section, decode_indices
 from gradwire.kernels.memory import scratch
 from gradwire.kernels.rooms import room_of
+from gradwire.kernels.segments import SumCoded
 from gradwire.kernels.sparse import check_layout, check_payload, check_target, check_values
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_same_device
@@ -25,13 +26,26 @@ def accumulate_coded(
     Raises PayloadError, with out untouched, naming the payload; KernelError for out and divisor.
     Memory: 4 bytes per entry and thread, kept.
     """
+    accumulate_many_coded([SumCoded(out, codes, sections, values, divisor)])
+
+
+def accumulate_many_coded(segments: Sequence[SumCoded]) -> None:
+    """`accumulate_coded` of many: until the first with a bad payload, if there is one."""
+    checked = [_checked(one) for one in segments]
+    room = room_of(*(one.out for one in checked[:1]))
+    bad = room.accumulate_coded(checked)
+    if bad < len(checked):
+        out, codes, sections, values, _ = checked[bad]
+        checked_places(out.numel(), out, codes, sections, values, room)  # which says what is wrong
+
+
+def _checked(one: SumCoded) -> SumCoded:
+    out, codes, sections, values, divisor = one
     by = check_target(out, divisor)
-    room, n = room_of(out), out.numel()
     _check_lists(codes, sections, values)
     for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
-        _check_coded(payload, n, out, code, section, value)
-    if not room.accumulate_coded(out, codes, sections, values, by):
-        checked_places(n, out, codes, sections, values, room)  # which says what is wrong
+        _check_coded(payload, out.numel(), out, code, section, value)
+    return one._replace(divisor=by)
 
 
 def _check_lists(codes: Sequence[str], sections: list[Tensor], values: list[Tensor]) -> None:

@@ -27,6 +27,9 @@ CodesRow: TypeAlias = tuple[int, int, int, int, int, int, Rule, Dice, int, int, 
 """Format, type, gradient, u, v, n; rule, dice, codes, scales, hint, journal."""
 AdamRow: TypeAlias = tuple[int, int, int, int, int, int, int, Step, Dice, int, int]
 """Format, type, gradient, m, q, v, n; step, dice, codes, scales."""
+CodedSumRow: TypeAlias = (
+    "tuple[int, int, int, list[tuple[int, int, int, int, int, int]], float, bool]"
+)
 SumRow: TypeAlias = tuple[int, int, int, int, list[tuple[int, int]], int, float, float, bool]
 """Format, type, target, n, payloads; scales of each, the largest there may be, divisor, stream."""
 
@@ -88,10 +91,7 @@ class Core(StreamsCore, PlannerCore, Protocol):
         stream: bool,
         /,
     ) -> None: ...
-    def accumulate_coded(
-        self, set: int, type: int, target: int, n: int,
-        payloads: list[tuple[int, int, int, int, int, int]], divisor: float, stream: bool, /,
-    ) -> bool: ...  # fmt: skip
+    def accumulate_coded(self, set: int, rows: list[CodedSumRow], /) -> int: ...
     def accumulate_dense(
         self,
         set: int,

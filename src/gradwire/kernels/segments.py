@@ -86,3 +86,13 @@ class SumCodes(NamedTuple):
     out: Tensor
     payloads: Sequence[Payload]
     divisor: float
+
+
+class SumCoded(NamedTuple):
+    """The arguments of `accumulate_coded`."""
+
+    out: Tensor
+    codes: Sequence[str]
+    sections: list[Tensor]
+    values: list[Tensor]
+    divisor: float

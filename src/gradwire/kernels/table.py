@@ -9,7 +9,7 @@ from torch import Tensor
 from gradwire.kernels.formats import Format
 from gradwire.kernels.jobs import Best, Jobs, Recorded, Served
 from gradwire.kernels.machine import Machine
-from gradwire.kernels.segments import AdamCodes, SumCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
 from gradwire.kernels.shapes import Shape
 from gradwire.kernels.values import (
     AdamStep,
@@ -71,11 +71,8 @@ class Room(Protocol):
     ) -> None:
         """out = the sum of sparse payloads, divided."""
 
-    def accumulate_coded(
-        self, out: Tensor, codes: Sequence[str], sections: list[Tensor], values: list[Tensor],
-        divisor: float, /,
-    ) -> bool:  # fmt: skip
-        """The same of coded places; whether all are lists, or else nothing is written."""
+    def accumulate_coded(self, segments: Sequence[SumCoded], /) -> int:
+        """The same of coded places, until the first that are no list; how many that is."""
 
     def accumulate_dense(self, out: Tensor, payloads: list[Tensor], divisor: float, /) -> None:
         """out = the sum of dense payloads, divided."""

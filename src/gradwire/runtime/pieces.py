@@ -42,11 +42,11 @@ class PieceByPiece(Compressor):
             found.append(places + begin)
         return torch.cat(found)
 
-    def blocks(self, sections: Sections, key: Key | None) -> Sequence[BlockCodes]:
+    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         return [
             block._replace(place=slice(*self.bounds[j]))
             for j, own in enumerate(self._own(sections))
-            for block in self.inner.blocks(own, key and of_piece(key, j))
+            for block in self.inner.blocks(own, of_piece(key, j))
         ]
 
     def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:

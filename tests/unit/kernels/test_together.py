@@ -14,7 +14,7 @@ from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import UpdateCodes, UpdateTopk, Work, cpu, new_status, together
 from gradwire.kernels.adam import adam_codes
 from gradwire.kernels.formats import INT8, LLOYD2, TERNARY, Format
-from gradwire.kernels.segments import AdamCodes, SumCodes
+from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes
 from gradwire.kernels.values import AdamStep, Noise
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
@@ -111,6 +111,29 @@ def test_what_a_work_raises_is_raised() -> None:
         together([fails(), asking([update(3, INT8, 0)], found=[])], new_status())
 
 
+def listed(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places in gap8, and values."""
+    places = torch.arange(seed, n, 9, dtype=torch.int32)
+    section = torch.empty(kernels.code_bytes("gap8", n, places.numel()), dtype=torch.uint8)
+    kernels.encode_indices(places, n, "gap8", section)
+    return section, torch.randn(places.numel(), generator=torch.Generator().manual_seed(seed))
+
+
+def test_sums_of_all_kinds_are_what_each_is_by_itself() -> None:
+    n = 700
+    codes, lists = [coded(INT8, n), coded(INT8, n)], [listed(n, 2), listed(n, 5)]
+    sections, values = [s for s, _ in lists], [v for _, v in lists]
+    first, second, *outs = (torch.full((n,), 7.0) for _ in range(6))
+    kernels.accumulate_codes(INT8, first, codes, 2.0)
+    kernels.accumulate_coded(second, ["gap8"] * 2, sections, values, 3.0)
+    of_codes = [SumCodes(INT8, out, codes, 2.0) for out in outs[::2]]
+    of_places = [SumCoded(out, ["gap8"] * 2, sections, values, 3.0) for out in outs[1::2]]
+    kernels.add_up([of_codes[0], of_places[0], of_codes[1], of_places[1]])
+    for out, wanted in zip(outs, (first, second, first, second)):
+        assert torch.equal(out, wanted)
+    kernels.add_up([])
+
+
 def test_of_bad_payloads_the_first_is_named_and_what_follows_is_not_written() -> None:
     n = 700
     good = coded(INT8, n)
@@ -118,8 +141,18 @@ def test_of_bad_payloads_the_first_is_named_and_what_follows_is_not_written() ->
     outs = [torch.full((n,), 7.0) for _ in range(3)]
     lists = [[good], [good, bad], [good]]
     with pytest.raises(PayloadError, match="payload 1: scales must be finite"):
-        kernels.accumulate_many_codes(
-            [SumCodes(INT8, out, own, 2.0) for out, own in zip(outs, lists)]
+        kernels.add_up([SumCodes(INT8, out, own, 2.0) for out, own in zip(outs, lists)])
+    assert [float(out[0]) for out in outs] == [0.0, 7.0, 7.0]
+
+
+def test_of_bad_lists_the_first_is_named_and_what_follows_is_not_written() -> None:
+    n, (good, values) = 700, listed(700, 2)
+    bad = torch.full_like(good, 255)
+    outs = [torch.full((n,), 7.0) for _ in range(3)]
+    given = [[good, good], [good, bad], [good, good]]
+    with pytest.raises(PayloadError, match="payload 1: "):
+        kernels.add_up(
+            [SumCoded(out, ["gap8"] * 2, s, [values] * 2, 2.0) for out, s in zip(outs, given)]
         )
     assert [float(out[0]) for out in outs] == [0.0, 7.0, 7.0]
 

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from gradwire.kernels.core import CodedSumRow
 from gradwire.kernels.index_codes import INDEX_CODES
 from gradwire.kernels.native import chosen
+from gradwire.kernels.segments import SumCoded
 from gradwire.kernels.tensors import CODES, goes_around, pointer
 
 
@@ -23,17 +25,24 @@ def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor
     )  # fmt: skip
 
 
-def accumulate_coded(
-    out: Tensor, codes: Sequence[str], sections: list[Tensor], values: list[Tensor], divisor: float
-) -> bool:
-    held = [(s.contiguous(), v.contiguous()) for s, v in zip(sections, values)]
+def accumulate_coded(segments: Sequence[SumCoded]) -> int:
+    held = [
+        [(s.contiguous(), v.contiguous()) for s, v in zip(one.sections, one.values)]
+        for one in segments
+    ]
+    rows = [_coded_row(one, payloads) for one, payloads in zip(segments, held)]
+    return chosen.core.accumulate_coded(chosen.number, rows)
+
+
+def _coded_row(one: SumCoded, held: Sequence[tuple[Tensor, Tensor]]) -> CodedSumRow:
+    """The arguments of one; held: its sections and values, contiguous."""
     payloads = [
         (INDEX_CODES.index(code), pointer(s), s.nbytes, pointer(v), v.numel(), CODES[v.dtype])
-        for code, (s, v) in zip(codes, held)
+        for code, (s, v) in zip(one.codes, held)
     ]
-    return chosen.core.accumulate_coded(
-        chosen.number, CODES[out.dtype], pointer(out), out.numel(), payloads, divisor,
-        goes_around(out),
+    out = one.out
+    return (
+        CODES[out.dtype], pointer(out), out.numel(), payloads, one.divisor, goes_around(out),
     )  # fmt: skip
 
 

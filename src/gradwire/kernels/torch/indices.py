@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.index_codes import GAP_BYTES, escape_of, low_width, whole_bytes
+from gradwire.kernels.segments import SumCoded
 from gradwire.kernels.torch.sparse import accumulate, first_violation
 
 
@@ -115,15 +116,14 @@ def _read_gaps(section: Tensor, code: str, k: int) -> tuple[Tensor, bool]:
     return after[places] - 1, not bool(words[used:].any())
 
 
-def accumulate_coded(
-    out: Tensor, codes: Sequence[str], sections: list[Tensor], values: list[Tensor], divisor: float
-) -> bool:
+def accumulate_coded(segments: Sequence[SumCoded]) -> int:
     """One list after the other."""
-    lists = []
-    for code, section, value in zip(codes, sections, values):
-        lists.append(torch.empty(value.numel(), dtype=torch.int32, device=out.device))
-        end = decode_indices(section.contiguous().view(torch.uint8), out.numel(), code, lists[-1])
-        if end != value.numel():
-            return False
-    accumulate(out, lists, values, divisor)
-    return True
+    for number, (out, codes, sections, values, divisor) in enumerate(segments):
+        lists = []
+        for code, section, value in zip(codes, sections, values):
+            lists.append(torch.empty(value.numel(), dtype=torch.int32, device=out.device))
+            given = section.contiguous().view(torch.uint8)
+            if decode_indices(given, out.numel(), code, lists[-1]) != value.numel():
+                return number
+        accumulate(out, lists, values, divisor)
+    return len(segments)

@@ -103,7 +103,7 @@ def sampled(number: int, **given: Any) -> object:
     return samples(number=50 if 50 < number <= 1 << 28 else number, **given)
 
 
-@target(sampled, name="network.samples.samples", weight=1, same=None)
+@target(sampled, name="network.samples.samples", weight=3, same=None)
 def _samples(draw: Draw) -> dict[str, object]:
     schemes = ("ecmp", "ecmp_k(2)", "ecmp", "coloured")
     return {**_asked(draw, schemes), "number": draw.whole(1, 5), "hosts": draw.chance(0.5)}

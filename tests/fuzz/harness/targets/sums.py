@@ -11,6 +11,7 @@ from gradwire import kernels
 from gradwire.kernels import (
     INDEX_CODES,
     Shape,
+    SumCoded,
     casts,
     coded,
     crowds,
@@ -20,7 +21,7 @@ from gradwire.kernels import (
     sparse,
 )
 from gradwire.kernels import status as words
-from harness.draws import FLOATS, Draw
+from harness.draws import FLOATS, Draw, Made
 from harness.targets._register import status, target
 
 DOMAINS = (2**31 - 1, 2**31 - 16, 2**20, 2**24 + 5)
@@ -170,6 +171,12 @@ def _accumulate_coded(draw: Draw) -> dict[str, object]:
         "out": draw.floats(n), "codes": codes, "sections": sections, "values": values,
         "divisor": _divisor(draw),
     }  # fmt: skip
+
+
+@target(coded.accumulate_many_coded)
+def _accumulate_many_coded(draw: Draw) -> dict[str, object]:
+    segments = [Made(SumCoded, _accumulate_coded(draw)) for _ in range(draw.whole(0, 3))]
+    return {"segments": segments}
 
 
 @target(coded.decoded_places)

@@ -1,0 +1,26 @@
+"""Sums of many parameters' payloads at once, of whatever kind they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from gradwire.kernels.coded import accumulate_many_coded
+from gradwire.kernels.codes import accumulate_many_codes
+from gradwire.kernels.segments import SumCoded, SumCodes
+
+SumSegment: TypeAlias = "SumCodes | SumCoded"
+
+_MANY: dict[type[SumSegment], Callable[[Sequence[Any]], None]] = {
+    SumCodes: accumulate_many_codes,
+    SumCoded: accumulate_many_coded,
+}
+
+
+def add_up(segments: Sequence[SumSegment]) -> None:
+    """Write all averages, in one call of each kind. Raises KernelError; PayloadError, where a
+    payload is bad: then some are written."""
+    for kind, many in _MANY.items():
+        own = [segment for segment in segments if type(segment) is kind]
+        if own:
+            many(own)

@@ -24,6 +24,7 @@ std::uint64_t zeros_of(const T* x, std::size_t count) {
 template <class T>
 SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint8_t* bits) {
     SignSums out{0.0, 0.0, 0, true};
+    TreeSum of_below, of_above;
     const Vector zero = fill(0);
     for (std::size_t begin = 0; begin < n; begin += sum_block) {
         const std::size_t end = n - begin < sum_block ? n : begin + sum_block;
@@ -53,9 +54,11 @@ SignSums pack_signs_all(const T* x, std::size_t n, const Noise* noise, std::uint
             __builtin_memcpy(bits + i / 8, &below, (count + 7) / 8);
             out.count_below += static_cast<std::size_t>(__builtin_popcountll(below));
         }
-        out.below += sums.total(0);
-        out.above += sums.total(1);
+        of_below.add(sums.total(0));
+        of_above.add(sums.total(1));
     }
+    out.below = of_below.total();
+    out.above = of_above.total();
     out.finite = out.above - out.below < static_cast<double>(float_of(infinity_bits));
     return out;
 }
@@ -100,7 +103,7 @@ template <class T>
 std::uint32_t largest_all(const T* x, std::size_t n, double* squares) {
     alignas(64) float held[sum_block];
     std::uint32_t most = 0;
-    double total = 0.0;
+    TreeSum total;
     for (std::size_t begin = 0; begin < n; begin += sum_block) {
         const std::size_t m = n - begin < sum_block ? n - begin : sum_block;
         const float* const block = as_fp32(x + begin, m, held);
@@ -112,9 +115,9 @@ std::uint32_t largest_all(const T* x, std::size_t n, double* squares) {
             const Vector v = load_some(block + i, m - i < W ? m - i : W);
             sums.add_to(0, i, mul(v, v));
         }
-        total += sums.total(0);
+        total.add(sums.total(0));
     }
-    if (squares != nullptr) *squares = total;
+    if (squares != nullptr) *squares = total.total();
     return most;
 }
 

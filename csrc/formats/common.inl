@@ -59,6 +59,27 @@ struct LaneSums {
     }
 };
 
+// The sum of blocks' sums in fp64: neighbours pairwise, then pairs of these, as many parallel
+// workers would, with zeros for what lacks to a power of two.
+class TreeSum {
+    double waiting_[64] = {};  // the sum of 2^level blocks, if that bit of their number is set
+    std::uint64_t count_ = 0;
+
+public:
+    void add(double sum) {
+        int level = 0;
+        for (; count_ >> level & 1; ++level) sum = waiting_[level] + sum;
+        waiting_[level] = sum;
+        ++count_;
+    }
+    double total() const {
+        double sum = 0.0;
+        for (int level = 0; count_ >> level != 0; ++level)
+            if (count_ >> level & 1) sum = waiting_[level] + sum;
+        return sum;
+    }
+};
+
 // The mean magnitude of a block; not finite if it is not. Parts are added, so no sum is too large.
 inline float mean_of(const float* x, std::size_t m) {
     LaneSums<1> sums;

@@ -49,7 +49,7 @@ class Claims:
         parameter of a model may travel uncompressed beside it.
     fixed: the sections have the sizes that are stated. Otherwise there is one section of bytes,
         as large as it can get, which begins with how many of them are used: 8 bytes.
-        What follows it in a message begins at the next multiple of 8 (`padded`).
+        What follows it in a message begins at the next multiple of 16 (`padded`).
     entries: a payload is places and values, which `read` gives.
     listed: these places are int32 numbers, not a code.
     read_again: bytes of each fp32 element that are read a second time, as all must be seen before
@@ -75,9 +75,13 @@ class Claims:
         return self.lossless or self.contraction == 1.0
 
 
+ALIGNED = 16
+"""Where sections begin: at a multiple of so many bytes."""
+
+
 def padded(size: int) -> int:
-    """Round a size up to where the next part may begin: a multiple of 8 bytes."""
-    return size + -size % 8
+    """Round a size up to where the next section may begin."""
+    return size + -size % ALIGNED
 
 
 @dataclass(frozen=True)

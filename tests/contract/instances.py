@@ -138,28 +138,34 @@ WORLDS = (1, 2, 3, 5, 8)
 
 # -- by hand, not by claims --------------------------------------------------------------------
 
-PAYLOAD_BYTES: dict[str, Callable[[Compressor, int, int], int]] = {
-    "none": lambda c, n, item: item * n,
-    "fp16": lambda c, n, item: 2 * n,
-    "bf16": lambda c, n, item: 2 * n,
-    "int8": lambda c, n, item: n + 4 * blocks(n, 256),
-    "fp8": lambda c, n, item: n + 4 * blocks(n, 256),
-    "qsgd": lambda c, n, item: blocks(n * c.bits, 8) + 4 * blocks(n, 512),  # type: ignore
-    "natural": lambda c, n, item: n + blocks(n, 8),
-    "terngrad": lambda c, n, item: blocks(n, 5) + 4 * min(n, 1),
-    "sign": lambda c, n, item: blocks(n, 8) + 4 * min(n, int(c.scaled)),  # type: ignore[attr-defined]
-    "onebit": lambda c, n, item: blocks(n, 8) + 8 * min(n, 1),
+SECTION_BYTES: dict[str, Callable[[Compressor, int, int], tuple[int, ...]]] = {
+    "none": lambda c, n, item: (item * n,),
+    "fp16": lambda c, n, item: (2 * n,),
+    "bf16": lambda c, n, item: (2 * n,),
+    "int8": lambda c, n, item: (4 * blocks(n, 256), n),
+    "fp8": lambda c, n, item: (4 * blocks(n, 256), n),
+    "qsgd": lambda c, n, item: (4 * blocks(n, 512), blocks(n * c.bits, 8)),  # type: ignore
+    "natural": lambda c, n, item: (n + blocks(n, 8),),
+    "terngrad": lambda c, n, item: (4 * min(n, 1), blocks(n, 5)),
+    "sign": lambda c, n, item: (4 * min(n, int(c.scaled)), blocks(n, 8)),  # type: ignore[attr-defined]
+    "onebit": lambda c, n, item: (8 * min(n, 1), blocks(n, 8)),
     "lloyd": lambda c, n, item: (
-        blocks(c.bits * in_turn(c, n), 8) + 4 * blocks(in_turn(c, n), 512)  # type: ignore
+        4 * blocks(in_turn(c, n), 512),
+        blocks(c.bits * in_turn(c, n), 8),  # type: ignore
     ),
-    "randk": lambda c, n, item: 4 * sent_by_topk(c, n),
-    "threshold": lambda c, n, item: 16 + 8 * blocks(n, 64) + 4 * n,
+    "randk": lambda c, n, item: (4 * sent_by_topk(c, n),),
+    "threshold": lambda c, n, item: (16 + 16 * blocks(n, 128) + 4 * n,),
     "nonzero": lambda c, n, item: (
-        16 + (8 * blocks(n, 64) if c.index == "auto" else 8 * blocks(n, 2)) + 4 * n  # type: ignore
+        16 + (16 * blocks(n, 128) if c.index == "auto" else 16 * blocks(n, 4)) + 4 * n,  # type: ignore
     ),
     "topk": lambda c, n, item: topk_bytes(c, n),
 }
-"""Bytes of one payload, or of the longest; item: bytes of an element of the gradient."""
+"""Bytes of each section of a payload, or of the longest; item: of an element of the gradient."""
+
+
+def payload(compressor: Compressor, n: int, item: int) -> int:
+    """Bytes of one payload, or of the longest."""
+    return sum(SECTION_BYTES[compressor.name](compressor, n, item))
 
 
 def blocks(n: int, size: int) -> int:
@@ -192,27 +198,25 @@ def sent_by_topk(compressor: Compressor, n: int) -> int:
     return min(n, math.ceil(compressor.density * n))  # type: ignore[attr-defined]
 
 
-def topk_bytes(compressor: Compressor, n: int) -> int:
+def topk_bytes(compressor: Compressor, n: int) -> tuple[int, int]:
     k, index = sent_by_topk(compressor, n), compressor.index  # type: ignore[attr-defined]
     places = {code: size(n, k) for code, size in PLACES.items()}
     each = 4 if compressor.values == "fp32" else 2  # type: ignore[attr-defined]
-    return each * k + (min(places.values()) if index == "auto" else places[index])
+    return (min(places.values()) if index == "auto" else places[index]), each * k
 
 
-def message_bytes(payload: int) -> int:
-    """With its header of 32 bytes, padded to a multiple of 8."""
-    return 32 + -(-payload // 8) * 8
+def message_bytes(*sections: int) -> int:
+    """With its header of 32 bytes; each section, and the end, at a multiple of 16."""
+    return 32 + sum(16 * blocks(size, 16) for size in sections)
 
 
-def payload(c: Compressor, n: int, item: int) -> int:
-    return PAYLOAD_BYTES[c.name](c, n, item)
+def message(c: Compressor, n: int, item: int) -> int:
+    return message_bytes(*SECTION_BYTES[c.name](c, n, item))
 
 
 BYTES_SENT: dict[str, Callable[[Compressor, int, int, int], list[float]]] = {
     "allreduce": lambda c, world, n, item: [2 * (world - 1) / world * payload(c, n, item)] * world,
-    "allgather": lambda c, world, n, item: (
-        [(world - 1) * message_bytes(payload(c, n, item))] * world
-    ),
+    "allgather": lambda c, world, n, item: [(world - 1) * message(c, n, item)] * world,
     "alltoall": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
     "vote": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
     "steps": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
@@ -226,7 +230,7 @@ def to_owners_and_back(c: Compressor, world: int, n: int, item: int) -> list[flo
     size = 64 * blocks(n, 64 * world)
     pieces = [max(0, min(size, n - j * size)) for j in range(world)]
     first = zlib.crc32(b"x") % world
-    owned = [message_bytes(payload(c, pieces[(r - first) % world], item)) for r in range(world)]
+    owned = [message(c, pieces[(r - first) % world], item) for r in range(world)]
     return [float(sum(owned) - own + (world - 1) * max(owned)) for own in owned]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from inputs import DENORMAL, FLOATS, NASTY, VECTORS, normal, ranks
-from instances import COMPRESSORS, OWN_CLASS, PAYLOAD_BYTES
+from instances import COMPRESSORS, OWN_CLASS, payload
 from torch import Tensor
 
 from gradwire.compressors import BFloat16, Float16, TopK
@@ -27,7 +27,7 @@ SIZES = (0, 1, 2, 7, 100, 1001)
 @every_dtype
 def test_payload_is_what_is_claimed(compressor: Compressor, dtype: torch.dtype) -> None:
     for n in SIZES:
-        by_hand = PAYLOAD_BYTES[compressor.name](compressor, n, dtype.itemsize)
+        by_hand = payload(compressor, n, dtype.itemsize)
         laws.law_payload_is_what_is_claimed(compressor, normal(n, dtype=dtype), by_hand)
 
 
@@ -36,7 +36,7 @@ def test_payload_is_what_is_claimed(compressor: Compressor, dtype: torch.dtype) 
 @pytest.mark.parametrize("name", NASTY)
 def test_nasty_inputs(compressor: Compressor, name: str) -> None:
     x = NASTY[name]
-    by_hand = PAYLOAD_BYTES[compressor.name](compressor, len(x), 4)
+    by_hand = payload(compressor, len(x), 4)
     laws.law_payload_is_what_is_claimed(compressor, x, by_hand)
     laws.law_same_seed_same_bytes(compressor, x)
     laws.law_input_is_not_changed(compressor, x)

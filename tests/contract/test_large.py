@@ -7,7 +7,7 @@ import laws
 import pytest
 import torch
 from inputs import normal
-from instances import PAYLOAD_BYTES, REMEMBERED
+from instances import REMEMBERED, payload
 
 from gradwire.strategy import Compressor
 
@@ -18,7 +18,7 @@ X = normal(N, seed=3)
 @pytest.mark.parametrize("compressor", REMEMBERED, ids=instances.ids)
 def test_ten_million_elements(compressor: Compressor) -> None:
     sections = laws.encoded(compressor, X)
-    assert sum(s.nbytes for s in sections) == PAYLOAD_BYTES[compressor.name](compressor, N, 4)
+    assert sum(s.nbytes for s in sections) == payload(compressor, N, 4)
     back = laws.decoded(compressor, sections, N)
     contraction = compressor.claims(N).contraction
     if contraction is not None:

@@ -507,7 +507,7 @@ MUTANTS = [
     Mutant(laws.law_is_the_mean, DividedTwice(), Identity(),
            lambda c: (Strategy(c, AllReduceSum()), integers(3, N))),
     Mutant(laws.law_bytes_follow_the_formula, SendsItTwice(), AllGatherSum(),
-           travelling(ranks(3, 10), [2 * (32 + 40)] * 3)),
+           travelling(ranks(3, 10), [2 * (32 + 48)] * 3)),
     Mutant(laws.law_moves_do_not_depend_on_the_data, AsksForEachOther(), AllGatherSum(),
            travelling(ranks(3, N), [torch.zeros(N)] * 3)),
     Mutant(laws.law_inputs_stay, OverwritesTheGradient(), AllGatherSum(),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from inputs import FLOATS, ranks
 from instances import strategies
+from several import Several, drawn
 from torch import Tensor
 
 from gradwire import Strategy, lockstep
@@ -43,6 +44,21 @@ def test_in_every_format(text: str, dtype: torch.dtype) -> None:
     steps = [ranks(WORLD, N, step, dtype) for step in range(2)]
     bad = [spoiled(ranks(WORLD, N, 7, dtype), 2, float("inf"), N - 1)]
     laws.law_non_finite_spoils_the_step_and_nothing_else(Strategy.parse(text), steps, bad)
+
+
+@pytest.mark.parametrize("text", ["none | allreduce", "fp16 | allreduce", "fp16+ef | allreduce"])
+def test_a_bad_step_leaves_nothing_between_the_values_of_two_parameters(text: str) -> None:
+    """What lies there is added up by the network, too."""
+    run = Several(text, {"a": (3,), "b": (0,), "c": (5,)}, WORLD)
+    gradients = drawn(run.shapes, WORLD)
+    gradients[1]["c"][2] = float("nan")
+    assert all(x.isnan().all() for result in run.step(gradients) for x in result.values())
+    for step in (1, 2):
+        gradients = drawn(run.shapes, WORLD, step)
+        for result in run.step(gradients):
+            for name, x in result.items():
+                mean = torch.stack([own[name] for own in gradients]).mean(0)
+                assert torch.allclose(x, mean, atol=1e-2), "of good numbers"
 
 
 @pytest.mark.parametrize("strategy", strategies(), ids=instances.ids)

@@ -83,13 +83,13 @@ def our_bytes(shapes: list[Shape], text: str) -> tuple[int, int]:
             dense += bucket.bytes
             continue
         claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
-        compressed += message_bytes(sum(payload_bytes(claim) for claim in claims))
+        compressed += message_bytes(*(size for claim in claims for size in payload_bytes(claim)))
     return compressed + dense, dense
 
 
-def payload_bytes(claims: Claims) -> int:
-    """Each section begins where its items may begin: at most one item is left out before it."""
-    return sum((count + 1) * ITEM_BYTES[dtype] for dtype, count in claims.sections)
+def payload_bytes(claims: Claims) -> list[int]:
+    """Of each section."""
+    return [count * ITEM_BYTES[dtype] for dtype, count in claims.sections]
 
 
 @every_model

@@ -39,7 +39,7 @@ def sparse(share: float, seed: int, shapes: dict[str, tuple[int, ...]] = SHAPES)
 def payload_bytes(n: int, k: int, item: int) -> int:
     """By hand: two words, the places in their shortest code, the values."""
     places = min(size(n, k) for size in PLACES.values())
-    return 16 + places + -places % 8 + item * k
+    return 16 + places + -places % 16 + item * k
 
 
 def by_hand(mine: Named, item: int) -> int:
@@ -101,7 +101,7 @@ def test_bytes_are_those_of_the_longest_and_of_the_lengths(text: str, shares: st
 @pytest.mark.parametrize("count", range(1, 9))
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9, 64, 65])
 def test_many_parameters_that_send_everything(text: str, n: int, count: int) -> None:
-    """Payloads begin at multiples of 8: the longest message has room for that."""
+    """Payloads begin at multiples of 16: the longest message has room for that."""
     shapes = {f"p{i}": (n,) for i in range(count)}
     gradients = [sparse(1.1, r, shapes) for r in range(2)]
     for mine in Several(text, shapes, 2).step(gradients):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -195,6 +196,17 @@ def test_reset(three: Ranks) -> None:
     three.run(emptied)
 
 
+def aligned(size: int) -> int:
+    """The next multiple of 16."""
+    return -(-size // 16) * 16
+
+
+def numbers(width: int, sizes: Mapping[str, int]) -> int:
+    """Bytes of bare numbers: of the last parameter first, each at a multiple of 16."""
+    *others, last = (width * k for k in reversed(sizes.values()))
+    return sum(map(aligned, others)) + last
+
+
 def told(strategy: str) -> None:
     model = small()
     world = dist.get_world_size()
@@ -213,14 +225,13 @@ def told(strategy: str) -> None:
         }
         if strategy.startswith("topk"):
             sent = {n: math.ceil(0.1 * k) for n, k in sizes.items() if n not in small_ones}
-            message = HEADER_BYTES + 8 * sum(sent.values())
-            dense = 4 * sum(small_ones.values())
-            wanted = (world - 1) * (message + -message % 8 + dense)
+            message = HEADER_BYTES + 2 * sum(aligned(4 * k) for k in sent.values())
+            wanted = (world - 1) * (message + numbers(4, small_ones))
             elements = sum(sent.values()) + sum(small_ones.values())
         else:
             width = 2 if strategy.startswith("bf16") else 4
             # So small that Gloo's all-reduce goes as a direct exchange (`DIRECT_BYTES`).
-            wanted = (world - 1) * width * sum(sizes.values())
+            wanted = (world - 1) * numbers(width, sizes)
             elements = sum(sizes.values())
         assert stats["bytes_sent"] == pytest.approx(wanted)
         assert stats["density"] == pytest.approx(elements / sum(sizes.values()))

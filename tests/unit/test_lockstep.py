@@ -38,10 +38,10 @@ def test_the_trace_counts_every_rank_and_move() -> None:
     ]
     assert trace.bytes_sent == [36.0] * 4
     _, trace = lockstep("topk(0.5, index='int32') | allgather", some(4))
-    assert trace.bytes_sent == [3 * (32 + 3 * 8)] * 4
+    assert trace.bytes_sent == [3 * (32 + 2 * 16)] * 4
     _, trace = lockstep("topk(0.5) | allgather", some(4))
-    bitmap_padded_to_floats = 1 + 3
-    assert trace.bytes_sent == [3 * (32 + bitmap_padded_to_floats + 3 * 4)] * 4
+    bitmap, values = 1 + 15, 3 * 4 + 4  # each to the next multiple of 16
+    assert trace.bytes_sent == [3 * (32 + bitmap + values)] * 4
 
 
 def test_state_carries_the_residual_from_call_to_call() -> None:

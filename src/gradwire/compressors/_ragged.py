@@ -1,7 +1,7 @@
 """What threshold and nonzero share: as many entries as there are, counted in the payload.
 
 0         8                 16
-│ bytes   │ 4·count + format │ places, coded, padded to 8 │ values │
+│ bytes   │ 4·count + format │ places, coded, padded to 16 │ values │
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One bit per element with two reconstruction values, and what they are made of.
 
 The sums are taken over blocks of 4096 elements in fp32, element i in lane i mod 64 and the lanes
-pairwise, and over the blocks in order in fp64: the same bits whatever the instruction set.
+pairwise, and over the blocks in fp64, neighbours pairwise, then pairs of pairs: the same bits
+whatever the instruction set, and however many work on it.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """One packed message: a header of 32 bytes, then the sections of every parameter.
 
     0        8        16       24       32
-    │ magic  │ flags  │ digest │ step   │ p0.section0 p0.section1 p1.section0 …      │ pad to 8
+    │ magic  │ flags  │ digest │ step   │ p0.section0 p0.section1 p1.section0 …      │ pad to 16
 
-Codes of 4 KiB and more begin, and then messages end, at a multiple of 64 bytes: a cache line.
+Every section begins at a multiple of 16 bytes, so that a GPU loads four numbers at once; codes of
+4 KiB and more begin, and then messages end, at a multiple of 64: a cache line.
 The sizes follow from the plan alone, so nothing about them travels; the digest of the plan does.
 Bare numbers (for AllReduce, where the network adds) are the same buffer without its header.
 """
@@ -16,9 +17,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradwire.member import ALIGNED
 from gradwire.strategy import Claims
 
 HEADER_BYTES = 32
+WIRE_VERSION = 2
+"""Of the format; ranks with another one are refused when a model is attached. 2: sections begin at
+multiples of 16, not of their items' sizes."""
 _LINE = 64
 _LONG_CODE = 4096
 
@@ -38,12 +43,12 @@ class Layout:
     @staticmethod
     def of(claims: Sequence[Claims]) -> Layout:
         """The layout for parameters with these claims, in order."""
-        at, end, parameters = HEADER_BYTES, 8, []
+        at, end, parameters = HEADER_BYTES, ALIGNED, []
         for claim in claims:
             sections = []
             for name, count in claim.sections:
                 dtype: torch.dtype = getattr(torch, name)
-                start = dtype.itemsize if claim.fixed else 8  # as ragged payloads begin
+                start = ALIGNED
                 if claim.fixed and dtype == torch.uint8 and count >= _LONG_CODE:
                     start = end = _LINE
                 at += -at % start
@@ -60,7 +65,16 @@ class Layout:
         ]
 
     def numbers(self, message: Tensor) -> Tensor:
-        """All values of a one-dtype layout, as one tensor without the header."""
+        """All values of a one-dtype layout, as one tensor without the header; zeros between the
+        values of two parameters, as in the message."""
         dtype, begin, _ = self.sections[0][0]
         end = self.sections[-1][-1][2]
         return message[begin:end].view(dtype)
+
+    def values(self, numbers: Tensor) -> list[Tensor]:
+        """The values of each parameter in what `numbers` returned, or in a sum of such."""
+        first = self.sections[0][0][1]
+        return [
+            numbers[(begin - first) // dtype.itemsize : (end - first) // dtype.itemsize]
+            for ((dtype, begin, end),) in self.sections
+        ]

@@ -53,7 +53,6 @@ class BucketContext(Context):
         self.streams = BucketStreams(codec)
         codec.parts.append(self.streams)
         self._inbox = Inbox(codec.layout, world, codec.ragged)
-        self._counts = [claim.sections[-1][1] for claim in codec.claims]  # where they add up
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         one_as_it_is = len(codec.claims) == 1 and codec.claims[0].lossless
         self._as_it_is = strategy.feedback is None and one_as_it_is
@@ -123,11 +122,12 @@ class BucketContext(Context):
         if self.strategy.feedback is not None:  # the sum must not overwrite what may go back
             numbers = codec.scratch.room("numbers", own.numel(), own.dtype, codec.device)
             own = numbers.copy_(own)
-        kernels.spoil_if(codec.header.status, own)
+        values = codec.layout.values(own)  # of one parameter: what lies between them stays zero
+        kernels.spoil_if(codec.header.status, max(values, key=len))
         return own
 
     def divide(self, total: Tensor) -> None:
-        codec, parts = self.codec, torch.split(total, self._counts)
+        codec, parts = self.codec, self.codec.layout.values(total)
         kernels.flag_non_finite(total, codec.verdict.word)
         codec.conclude(lambda: codec.average([[(part,)] for part in parts]))
 

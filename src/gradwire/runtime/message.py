@@ -13,10 +13,10 @@ from torch import Tensor
 
 from gradwire.errors import PayloadError
 from gradwire.kernels import DAMAGED, NON_FINITE
-from gradwire.layout.message import HEADER_BYTES
-from gradwire.member import padded
+from gradwire.layout.message import HEADER_BYTES, WIRE_VERSION
+from gradwire.member import ALIGNED, padded
 
-_MAGIC = 0x31455249_57445247  # "GRDWIRE1", little endian
+_MAGIC = int.from_bytes(b"GRDWIRE%d" % WIRE_VERSION, "little")
 
 
 class Header:
@@ -101,9 +101,9 @@ def check_size(messages: Tensor, world: int, size: int) -> None:
 def check_ragged_size(messages: Tensor, world: int, most: int) -> None:
     """PayloadError unless there is one message per rank, of a length that one can have."""
     count, size = messages.shape
-    if count != world or not HEADER_BYTES <= size <= most or size % 8:
+    if count != world or not HEADER_BYTES <= size <= most or size % ALIGNED:
         raise PayloadError(
-            f"{world} ranks send {HEADER_BYTES} to {most} bytes each, a multiple of 8; "
+            f"{world} ranks send {HEADER_BYTES} to {most} bytes each, a multiple of {ALIGNED}; "
             f"{tuple(messages.shape)} arrived. The lengths that were exchanged are damaged: run "
             "`gradwire doctor`."
         )

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.member import padded
 
 WORD = 8  # bytes
 
@@ -47,7 +46,7 @@ def check_within(number: int, most: int) -> int:
 
 def sealed_bytes(size: int) -> int:
     """How many bytes `sealed` makes of so many."""
-    return padded(size) + WORD
+    return size + -size % WORD + WORD
 
 
 def sealed(content: Tensor) -> Tensor:

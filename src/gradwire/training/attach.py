@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
 from gradwire.groups import Machines
+from gradwire.layout.message import WIRE_VERSION
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.runtime.planes import PlanePerformer, agreed_pins, join_planes
@@ -396,7 +397,7 @@ def _in_short(plan: Plan) -> str:
     elements = sum(p.elements for p in parameters)
     return (
         f"{len(parameters)} parameters of {elements:,} elements in {len(plan.buckets)} buckets, "
-        f"'{plan.main_strategy}' (plan {plan.digest():x})"
+        f"'{plan.main_strategy}' (plan {plan.digest():x}, messages of version {WIRE_VERSION})"
     )
 
 

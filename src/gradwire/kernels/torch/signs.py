@@ -48,8 +48,11 @@ def lane_sum(x: Tensor) -> Tensor:
     while lanes.shape[1] > 1:
         half = lanes.shape[1] // 2
         lanes = lanes[:, :half] + lanes[:, half:]
-    blocks = torch.nn.functional.pad(lanes.flatten().double(), (1, 0))
-    return blocks.cumsum(0)[-1]  # on the CPU one after the other
+    blocks = lanes.flatten().double()
+    while blocks.numel() > 1:
+        blocks = torch.nn.functional.pad(blocks, (0, blocks.numel() % 2))
+        blocks = blocks[0::2] + blocks[1::2]
+    return blocks.sum()  # of one, or of none
 
 
 def decode_signs(bits: Tensor, values: Tensor, n: int) -> Tensor:

@@ -20,6 +20,9 @@ if NATIVE := os.environ.get("GRADWIRE_TEST_NATIVE"):
     sys.modules[_spec.name] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules[_spec.name])
 
+# The kernels of CUDA run on processors in tests; before anything imports triton.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 GOLDEN = Path(__file__).parent / "golden"
 
 pytest_plugins = ("suites", "pytester")

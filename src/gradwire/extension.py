@@ -8,6 +8,7 @@ from typing import Any
 
 VARIABLE = "GRADWIRE_KERNELS"
 TWIN = "twin"  # a value of it: run without the extension, with as good results, but slower
+TRITON = "triton"  # the kernels of CUDA in Triton's interpreter, on processors: for tests
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from source import FILES
 
 CPP = ("core", "core_streams", "core_planner")
 """What the extension offers, declared function by function; the C++ says what each does."""
-ROOMS = ("gradwire.kernels.cpu", "gradwire.kernels.torch")
+ROOMS = ("gradwire.kernels.cpu", "gradwire.kernels.torch", "gradwire.kernels.cuda")
 """Their operations are those of `kernels.table.Room`, which says what each does."""
 MODULES = [
     module

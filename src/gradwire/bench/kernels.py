@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from gradwire.kernels.core import Core
+    from gradwire.kernels.values import Hint
 
 DENSITY = 0.001
 MOMENTUM = 0.9
@@ -136,7 +137,7 @@ def _selections(gradients: list[torch.Tensor]) -> list[_Contestant]:
     k = max(1, round(n * DENSITY))
     indices, values, status = torch.empty(k, dtype=torch.int32), torch.empty(k), new_status()
     magnitude = torch.empty(n)
-    hint = 0.0
+    hint: Hint = 0.0
 
     def native(turn: int) -> None:
         nonlocal hint
@@ -180,7 +181,7 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
     states = [(zeros(n), zeros(n)) for _ in range(3)]
     indices, values, velocities = torch.empty(k, dtype=torch.int32), torch.empty(k), torch.empty(k)
     magnitude, status = torch.empty(n), new_status()
-    hint = 0.0
+    hint: Hint = 0.0
 
     def native(turn: int) -> None:
         nonlocal hint

@@ -16,6 +16,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.compressors._density import check_density, count_of
 from gradwire.compressors._entries import Entries
+from gradwire.kernels.values import Hint
 from gradwire.local import Own
 from gradwire.strategy import (
     Claims,
@@ -123,7 +124,7 @@ class _Select(Encoder):
     """Selection without memory; keeps the last threshold, which only saves time."""
 
     compressor: TopK
-    hint: float = 0.0
+    hint: Hint = 0.0
     taken: _Taken | None = field(default=None, repr=False)
 
     def encode(
@@ -151,9 +152,9 @@ class _UpdateAndSelect(Encoder):
 
     compressor: TopK
     recurrence: Recurrence
-    hint: float = 0.0
+    hint: Hint = 0.0
     hint_of: Tensor | None = field(default=None, repr=False)  # the residual it is about
-    earlier_hint: float = 0.0  # of before this step
+    earlier_hint: Hint = 0.0  # of before this step
     fresh: bool = False  # this step made the state
     journal: kernels.Journal = field(default_factory=kernels.Journal, repr=False)
     taken: _Taken | None = field(default=None, repr=False)

@@ -10,6 +10,7 @@ from gradwire.kernels.journal import Journal
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import SumCodes, UpdateCodes
+from gradwire.kernels.selection import hint_of
 from gradwire.kernels.sparse import check_target
 from gradwire.kernels.status import check_status, told_to
 from gradwire.kernels.tensors import (
@@ -17,10 +18,9 @@ from gradwire.kernels.tensors import (
     check_float,
     check_same_device,
     finite_number,
-    real,
 )
 from gradwire.kernels.update import check_update, recurrence_of
-from gradwire.kernels.values import SILENCE, Noise, Payload
+from gradwire.kernels.values import SILENCE, Hint, Noise, Payload
 
 
 def encode_codes(
@@ -48,7 +48,7 @@ def update_codes(
     form: Format, gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor,
     codes: torch.Tensor, scales: torch.Tensor, noise: Noise, status: torch.Tensor, *,
     momentum: float | None, nesterov: bool = False, scale: float = 1.0, decay: float = 1.0,
-    hint: float = 0.0, journal: Journal | None = None,
+    hint: Hint = 0.0, journal: Journal | None = None,
 ) -> None:  # fmt: skip
     """`update_topk` of nothing, `encode_codes` of the residual, and what was coded out of it.
 
@@ -74,7 +74,7 @@ def _checked_update(one: UpdateCodes, status: torch.Tensor) -> UpdateCodes:
     check_codes(one.form, one.gradient.numel(), one.codes, one.scales)
     check_same_device(status, gradient=one.gradient, codes=one.codes, scales=one.scales)
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
-    return one._replace(momentum=m, scale=s, decay=d, hint=real(one.hint))
+    return one._replace(momentum=m, scale=s, decay=d, hint=hint_of(one.hint))
 
 
 def accumulate_codes(

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 from gradwire.errors import KernelError
-from gradwire.extension import TWIN, VARIABLE, extension
+from gradwire.extension import TRITON, TWIN, VARIABLE, extension
 from gradwire.kernels.core import Core
 
 SETS = ("plain", "avx2", "avx512")  # position = the number that the extension uses
@@ -47,7 +47,7 @@ class Choice:
 
     def take(self, name: str) -> str:
         """Run this from now on; it is known to be there."""
-        if name != TWIN and self.found is not None:
+        if name in SETS and self.found is not None:
             self.core, self.number = self.found, SETS.index(name)
         self.name = name
         return name
@@ -67,6 +67,13 @@ def _warn_once() -> None:
 
 
 def _checked(name: str, core: Core | None, source: str) -> str:
+    if name == TRITON:
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            raise KernelError(
+                f"{source} asks for {TRITON!r}, which runs on processors in Triton's interpreter "
+                "alone, for tests; set TRITON_INTERPRET=1 before anything imports triton"
+            )
+        return name
     if name != TWIN and name not in SETS:
         names = ", ".join((*SETS, TWIN))
         raise KernelError(f"{source} must be one of {names}, not {name!r}; correct or remove it")
@@ -86,7 +93,7 @@ def available_sets(core: Core | None = None) -> list[str]:
 
 
 def instruction_set() -> str:
-    """What CPU tensors run on: "avx512", "avx2", "plain", or "twin" (torch)."""
+    """What CPU tensors run on: "avx512", "avx2", "plain", "twin" (torch), or "triton"."""
     return chosen.resolve()
 
 
@@ -112,4 +119,4 @@ def use(name: str) -> Iterator[None]:
 def core_in_use() -> tuple[Core, int] | None:
     """The extension and the number of its instruction set, for benchmarks of the machine; None
     where the twins run."""
-    return None if chosen.resolve() == TWIN else (chosen.core, chosen.number)
+    return (chosen.core, chosen.number) if chosen.resolve() in SETS else None

@@ -6,17 +6,22 @@ that `room_of` names. Nothing else in the package decides whether C++ or torch r
     kernels/casts.py   checks ──► room_of(x) ─┬─► kernels/cpu/     addresses for the extension
                                               └─► kernels/torch/   the twins: the truth in tests
 
-A room is a package whose functions are those of `table.Room`. To add one for another device, as
-kernels/cuda/ in Triton, write the folder and add its line to ROOMS; no face changes. Tensors of
-devices that have no room of their own, all tensors where the extension is missing, and all that
-`use("twin")` or GRADWIRE_KERNELS=twin asks for, go to the twins.
+A room is a package whose functions are those of `table.Room`. To add one for another device, write
+the folder and add its line to ROOMS; no face changes. That of CUDA, kernels/cuda/ in Triton, is
+imported for the first tensor there. Tensors of devices that have no room of their own, all tensors
+where the extension is missing, and all that `use("twin")` or GRADWIRE_KERNELS=twin asks for, go to
+the twins.
 """
+
+import functools
+import importlib
+import warnings
 
 import torch
 
 import gradwire.kernels.torch as twins
 from gradwire.errors import KernelError
-from gradwire.extension import TWIN
+from gradwire.extension import TRITON, TWIN
 from gradwire.kernels import cpu
 from gradwire.kernels.native import chosen
 from gradwire.kernels.table import Room
@@ -24,7 +29,8 @@ from gradwire.kernels.table import Room
 ROOMS: dict[str, Room] = {
     "cpu": cpu,
 }
-"""The room of each type of device that has one beside the twins'."""
+"""The room of each type of device that has one beside the twins', and needs nothing else."""
+_LEAST_CAPABILITY = (8, 0)
 
 
 def room_of(*tensors: torch.Tensor | None) -> Room:
@@ -38,7 +44,11 @@ def room_of(*tensors: torch.Tensor | None) -> Room:
             _refuse_meta(tensor)
             device = tensor.device.type
             break
-    return twins if name == TWIN else ROOMS.get(device, twins)
+    if name == TWIN:
+        return twins
+    if name == TRITON or (device == "cuda" and device not in ROOMS):
+        return _in_triton(interpreted=name == TRITON)
+    return ROOMS.get(device, twins)
 
 
 def exact_room_of(x: torch.Tensor) -> Room:
@@ -54,3 +64,36 @@ def _refuse_meta(tensor: torch.Tensor) -> None:
             f"a kernel works on numbers, but a tensor of shape {tuple(tensor.shape)} is on the "
             "meta device, which has none; move it to a device"
         )
+
+
+@functools.cache
+def _in_triton(interpreted: bool) -> Room:
+    """The room of CUDA tensors; the twins, after one warning, where it cannot be. interpreted: on
+    processors."""
+    why = "" if interpreted else _why_not()
+    if not why:
+        try:
+            room: Room = importlib.import_module("gradwire.kernels.cuda")
+        except ImportError as error:
+            why = f"Triton cannot be imported ({error}); install triton, which comes with torch"
+        else:
+            return room
+    warnings.warn(
+        f"gradwire's CUDA kernels do not run here, and torch's operations take their place, with "
+        f"the same results, slower: {why}",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return twins
+
+
+def _why_not() -> str:
+    """Why Triton's kernels would not run on this device, if so."""
+    if torch.version.hip is not None:
+        return "they were never tried on ROCm"
+    found = torch.cuda.get_device_capability()
+    if found < _LEAST_CAPABILITY:
+        return (
+            f"they need compute capability 8.0 or more, and the device has {found[0]}.{found[1]}"
+        )
+    return ""

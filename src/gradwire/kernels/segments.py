@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradwire.kernels.formats import Format
 from gradwire.kernels.journal import Journal
-from gradwire.kernels.values import AdamStep, Moments, Noise, Payload
+from gradwire.kernels.values import AdamStep, Hint, Moments, Noise, Payload
 
 
 class UpdateTopk(NamedTuple):
@@ -33,7 +33,7 @@ class UpdateTopk(NamedTuple):
     mask: bool = True
     scale: float = 1.0
     decay: float = 1.0
-    hint: float = 0.0
+    hint: Hint = 0.0
     journal: Journal | None = None
 
 
@@ -51,7 +51,7 @@ class UpdateCodes(NamedTuple):
     nesterov: bool = False
     scale: float = 1.0
     decay: float = 1.0
-    hint: float = 0.0
+    hint: Hint = 0.0
     journal: Journal | None = None
 
 

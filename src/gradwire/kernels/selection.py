@@ -20,7 +20,7 @@ from gradwire.kernels.tensors import (
     finite_number,
     real,
 )
-from gradwire.kernels.values import Reaching
+from gradwire.kernels.values import Hint, Reaching
 
 
 def fallbacks() -> int:
@@ -41,10 +41,15 @@ def check_selection(x: torch.Tensor, k: int, indices: torch.Tensor, values: torc
     check_apart("indices", indices, values, x)
 
 
+def hint_of(hint: Hint) -> Hint:
+    """A number as fp64; a word of a room as it is."""
+    return hint if isinstance(hint, torch.Tensor) else real(hint)
+
+
 def topk(
     x: torch.Tensor, k: int, indices: torch.Tensor, values: torch.Tensor, status: torch.Tensor,
-    hint: float = 0.0,
-) -> float:  # fmt: skip
+    hint: Hint = 0.0,
+) -> Hint:  # fmt: skip
     """Writes the k elements of largest magnitude, by ascending index. Returns the hint for the
     next call on similar data, a magnitude that candidates reach; 0: unknown.
 
@@ -56,7 +61,7 @@ def topk(
     check_float("x", x)
     check_selection(x, k, indices, values)
     check_status(x, status)
-    return room_of(x).topk(x, k, indices, values, status, real(hint))
+    return room_of(x).topk(x, k, indices, values, status, hint_of(hint))
 
 
 def reaching(x: torch.Tensor, least: float, status: torch.Tensor) -> Reaching:

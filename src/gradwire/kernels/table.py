@@ -13,6 +13,7 @@ from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes
 from gradwire.kernels.shapes import Shape
 from gradwire.kernels.values import (
     AdamStep,
+    Hint,
     Moments,
     Noise,
     Partition,
@@ -124,14 +125,14 @@ class Room(Protocol):
         """Selections so far whose hint was too high."""
 
     def topk(
-        self, x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: float, /
-    ) -> float:
+        self, x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: Hint, /
+    ) -> Hint:
         """The k of largest magnitude, by ascending index; the next hint."""
 
     def reaching(self, x: Tensor, least: float, status: Tensor, /) -> Reaching:
         """All of magnitude `least` or more."""
 
-    def update_topk(self, segments: Sequence[UpdateTopk], status: Tensor, /) -> list[float]:
+    def update_topk(self, segments: Sequence[UpdateTopk], status: Tensor, /) -> Sequence[Hint]:
         """Recurrences, and the k largest of each residual taken out; the next hints."""
 
     def invert(

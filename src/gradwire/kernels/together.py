@@ -17,13 +17,14 @@ from gradwire.kernels.adam import adam_many_codes
 from gradwire.kernels.codes import update_many_codes
 from gradwire.kernels.segments import AdamCodes, UpdateCodes, UpdateTopk
 from gradwire.kernels.update import update_many_topk
+from gradwire.kernels.values import Hint
 
 Segment: TypeAlias = "UpdateTopk | UpdateCodes | AdamCodes"
 Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
 """It yields segments that do not depend on each other, and receives what each of them gave: the
 next hint of `UpdateTopk`, nothing of others."""
 
-_MANY: dict[type[Segment], Callable[[Sequence[Any], Tensor], Sequence[float] | None]] = {
+_MANY: dict[type[Segment], Callable[[Sequence[Any], Tensor], Sequence[Hint] | None]] = {
     UpdateTopk: update_many_topk,
     UpdateCodes: update_many_codes,
     AdamCodes: adam_many_codes,

@@ -18,7 +18,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import UpdateTopk
-from gradwire.kernels.selection import check_selection
+from gradwire.kernels.selection import check_selection, hint_of
 from gradwire.kernels.status import told_to
 from gradwire.kernels.tensors import (
     check_apart,
@@ -26,8 +26,8 @@ from gradwire.kernels.tensors import (
     check_float,
     check_same_device,
     finite_number,
-    real,
 )
+from gradwire.kernels.values import Hint
 
 
 def check_update(
@@ -67,7 +67,7 @@ def recurrence_of(
 def advance(
     gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor,
     status: torch.Tensor, *, momentum: float | None, nesterov: bool = False, scale: float = 1.0,
-    decay: float = 1.0, hint: float = 0.0, journal: Journal | None = None,
+    decay: float = 1.0, hint: Hint = 0.0, journal: Journal | None = None,
 ) -> None:  # fmt: skip
     """`update_topk` that takes nothing out. Raises KernelError."""
     places, nothing = nothing_taken(residual)
@@ -112,9 +112,9 @@ def update_topk(
     mask: bool = True,
     scale: float = 1.0,
     decay: float = 1.0,
-    hint: float = 0.0,
+    hint: Hint = 0.0,
     journal: Journal | None = None,
-) -> float:
+) -> Hint:
     """Adds a gradient to the residual, takes out the k largest entries, and clears them there.
     Returns the next hint.
 
@@ -137,7 +137,7 @@ def update_topk(
     return found
 
 
-def update_many_topk(segments: Sequence[UpdateTopk], status: torch.Tensor) -> list[float]:
+def update_many_topk(segments: Sequence[UpdateTopk], status: torch.Tensor) -> Sequence[Hint]:
     """`update_topk` of many. Raises KernelError."""
     return told_to(status).update_topk([_checked(one, status) for one in segments], status)
 
@@ -148,7 +148,7 @@ def _checked(one: UpdateTopk, status: torch.Tensor) -> UpdateTopk:
     check_apart("indices", one.indices, one.velocity, one.velocities, one.gradient)
     check_same_device(status, gradient=one.gradient, indices=one.indices, values=one.values)
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
-    return one._replace(momentum=m, scale=s, decay=d, hint=real(one.hint))
+    return one._replace(momentum=m, scale=s, decay=d, hint=hint_of(one.hint))
 
 
 def undo_topk(

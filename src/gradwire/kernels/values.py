@@ -38,6 +38,11 @@ SILENCE = Noise(0, 0)
 """For what throws no dice."""
 
 
+Hint: TypeAlias = "float | Tensor"
+"""The magnitude that candidates of the next selection reach, as a room gives it back: a number, or
+a word on its device; 0: unknown."""
+
+
 class Reaching(NamedTuple):
     """places: (k,) int32, ascending; values: (k,) fp32. Until the thread's next call."""
 

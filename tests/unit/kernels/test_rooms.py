@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_type_hints
@@ -53,9 +57,13 @@ def test_rooms_have_the_operations_of_the_table_and_no_others() -> None:
         assert sorted(vars(room)["__all__"]) == operations
 
 
-@pytest.mark.parametrize("room", [cpu, twins], ids=["cpu", "torch"])
-def test_operations_take_and_give_what_the_table_says(room: Any) -> None:
+@pytest.mark.parametrize("of", ["cpu", "torch", "cuda"])
+def test_operations_take_and_give_what_the_table_says(of: str) -> None:
     """mypy says so, too, but not always if only a file in a room has changed."""
+    if of == "cuda":
+        pytest.importorskip("triton")
+    room: Any = importlib.import_module(f"{HOME}.{of}")
+    assert sorted(room.__all__) == sorted(twins.__all__)
     for name in room.__all__:
         asked, own = getattr(Room, name), getattr(room, name)
         parameters = list(inspect.signature(asked).parameters.values())[1:]
@@ -81,12 +89,77 @@ def test_the_cpu_has_its_room_unless_the_twins_are_asked_for(name: str) -> None:
 @SETS
 def test_another_device_has_a_room_by_one_line(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with use(name):
-        assert room_of(elsewhere("cuda")) is twins
+        assert room_of(elsewhere("xpu")) is twins
         third: Any = SimpleNamespace()
-        monkeypatch.setitem(rooms.ROOMS, "cuda", third)
-        assert room_of(elsewhere("cuda")) is (twins if name == native.TWIN else third)
-        assert room_of(None, elsewhere("cuda")) is room_of(elsewhere("cuda"))
+        monkeypatch.setitem(rooms.ROOMS, "xpu", third)
+        assert room_of(elsewhere("xpu")) is (twins if name == native.TWIN else third)
+        assert room_of(None, elsewhere("xpu")) is room_of(elsewhere("xpu"))
         assert room_of(torch.ones(2)) is room_of()
+
+
+@pytest.fixture
+def _asked_anew() -> Iterator[None]:
+    rooms._in_triton.cache_clear()
+    yield
+    rooms._in_triton.cache_clear()
+
+
+@SETS
+@pytest.mark.usefixtures("_asked_anew")
+def test_cuda_has_its_room_where_triton_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(rooms, "_why_not", lambda: "")
+    with use(name):
+        found: Any = room_of(elsewhere("cuda"))
+        own = importlib.import_module(f"{HOME}.cuda")
+        assert found is (twins if name == native.TWIN else own)
+
+
+@pytest.mark.usefixtures("_asked_anew")
+def test_where_it_does_not_torch_works_after_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "_why_not", lambda: "the device is too old")
+    with use("plain"):
+        with pytest.warns(RuntimeWarning, match="CUDA kernels do not run here.*too old"):
+            assert room_of(elsewhere("cuda")) is twins
+        assert room_of(elsewhere("cuda")) is twins, "and says so once"
+
+
+@pytest.mark.usefixtures("_asked_anew")
+def test_without_triton_torch_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError("No module named 'triton'")
+
+    monkeypatch.setattr(rooms, "_why_not", lambda: "")
+    monkeypatch.setattr(rooms, "importlib", SimpleNamespace(import_module=missing))
+    with use("plain"), pytest.warns(RuntimeWarning, match="Triton cannot be imported.*install"):
+        assert room_of(elsewhere("cuda")) is twins
+
+
+@pytest.mark.parametrize(
+    ("hip", "capability", "said"),
+    [(None, (9, 0), ""), (None, (7, 5), "capability 8.0 or more, and the device has 7.5"),
+     ("6.2", (9, 0), "ROCm")],
+)  # fmt: skip
+def test_old_devices_and_others_are_refused(
+    hip: str | None, capability: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert said in rooms._why_not()
+    assert bool(said) == bool(rooms._why_not())
+
+
+def test_the_interpreter_is_asked_for_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    with pytest.raises(KernelError, match="set TRITON_INTERPRET=1"), use("triton"):
+        pass
+
+
+def test_nothing_imports_triton_before_it_is_needed() -> None:
+    """It takes seconds, and need not be there."""
+    code = "import sys, gradwire, gradwire.kernels; print('triton' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 @SETS
@@ -125,7 +198,7 @@ def imported(text: str) -> set[str]:
 
 
 def in_a_room(name: str) -> bool:
-    return re.match(rf"{HOME}\.(cpu|torch)\b", name) is not None
+    return re.match(rf"{HOME}\.(cpu|cuda|torch)\b", name) is not None
 
 
 def test_nobody_else_names_a_room() -> None:

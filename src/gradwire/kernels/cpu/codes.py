@@ -58,7 +58,7 @@ def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
     return (
         one.form.number, CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual),
         x.numel(), (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.noise,
-        pointer(one.codes), pointer(one.scales), one.hint, begun(one.journal),
+        pointer(one.codes), pointer(one.scales), float(one.hint), begun(one.journal),
     )  # fmt: skip
 
 

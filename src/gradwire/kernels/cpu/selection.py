@@ -7,7 +7,7 @@ from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.memory import kept, scratch
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, pointer
-from gradwire.kernels.values import Reaching
+from gradwire.kernels.values import Hint, Reaching
 
 _SLACK = 128  # the extension may write so many beyond the last: csrc/kernels.hpp
 
@@ -16,14 +16,14 @@ def fallbacks() -> int:
     return chosen.core.fallbacks()
 
 
-def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: float) -> float:
+def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: Hint) -> Hint:
     x = x.contiguous()
     n, type_, places = x.numel(), CODES[x.dtype], pointer(indices)
-    hint, finite = chosen.core.topk(
-        chosen.number, type_, pointer(x), n, k, places, pointer(values), hint
+    found, finite = chosen.core.topk(
+        chosen.number, type_, pointer(x), n, k, places, pointer(values), float(hint)
     )
     raise_unless(finite, status)
-    return hint
+    return found
 
 
 def reaching(x: Tensor, least: float, status: Tensor) -> Reaching:

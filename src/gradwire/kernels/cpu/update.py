@@ -10,6 +10,7 @@ from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.tensors import CODES, pointer
+from gradwire.kernels.values import Hint
 
 _FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
 
@@ -21,7 +22,7 @@ def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, 
     return (_NESTEROV if nesterov else _MOMENTUM), momentum
 
 
-def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> list[float]:
+def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
     given = [one.gradient.contiguous() for one in segments]
     hints, finite = chosen.core.update_topk(
         chosen.number, [_row(x, one) for x, one in zip(given, segments)]
@@ -35,7 +36,7 @@ def _row(x: Tensor, one: UpdateTopk) -> UpdateRow:
     return (
         CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual), x.numel(),
         (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.mask, one.k,
-        pointer(one.indices), pointer(one.values), pointer(one.velocities), one.hint,
+        pointer(one.indices), pointer(one.values), pointer(one.velocities), float(one.hint),
         begun(one.journal),
     )  # fmt: skip
 

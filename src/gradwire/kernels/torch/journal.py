@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from gradwire.kernels.journal import FACTOR, Journal
+from gradwire.kernels.values import Hint
 
 
 class Whole:
@@ -25,7 +26,7 @@ class Whole:
 
 
 def keep_whole(
-    journal: Journal, scaled: Tensor, velocity: Tensor | None, residual: Tensor, hint: float
+    journal: Journal, scaled: Tensor, velocity: Tensor | None, residual: Tensor, hint: Hint
 ) -> None:
     """Before an update: all or nothing, by the limit that the extension applies to blocks."""
     journal.clear()

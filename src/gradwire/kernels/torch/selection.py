@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.torch.status import raise_unless
-from gradwire.kernels.values import Reaching
+from gradwire.kernels.values import Hint, Reaching
 
 
 def fallbacks() -> int:
@@ -21,8 +21,8 @@ def reaching(x: Tensor, least: float, status: Tensor) -> Reaching:
 
 
 def topk(
-    x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: float = 0.0
-) -> float:
+    x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: Hint = 0.0
+) -> Hint:
     """The hint is of no use and is given back."""
     x = x.detach().float()
     raise_unless(x.isfinite().all(), status)

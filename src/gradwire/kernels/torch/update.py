@@ -9,16 +9,17 @@ from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.torch.journal import keep_whole
 from gradwire.kernels.torch.selection import sort_out
 from gradwire.kernels.torch.status import raise_unless
+from gradwire.kernels.values import Hint
 
 _SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
 
 
-def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> list[float]:
+def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
     """One after the other. The journal keeps all or nothing."""
     return [_update_topk(one, status) for one in segments]
 
 
-def _update_topk(one: UpdateTopk, status: Tensor) -> float:
+def _update_topk(one: UpdateTopk, status: Tensor) -> Hint:
     velocity, residual, values = one.velocity, one.residual, one.values
     d = one.gradient.detach().float() * one.scale
     if one.journal is not None:

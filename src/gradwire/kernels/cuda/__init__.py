@@ -1,0 +1,72 @@
+"""The room of CUDA tensors: kernels in Triton, which is imported with it; twins for the rest.
+
+device      bits, recurrences, dice        formats   what a quantizer writes
+tables      segments, for one launch       codes     recurrences and Adam's step with codes
+selection   the k largest, and `update`    sums      of codes; `sparse`, `dense`, `signs`
+
+In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
+GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said
+in `table.Room`. What the host still waits for: docs/gpu.md.
+"""
+
+from gradwire.kernels.cuda.codes import adam_codes, encode_codes, update_codes
+from gradwire.kernels.cuda.dense import (
+    accumulate_dense,
+    add_cast,
+    cast,
+    flag_non_finite,
+    judge,
+    spoil_if,
+)
+from gradwire.kernels.cuda.signs import accumulate_signs, add_signs, pack_signs
+from gradwire.kernels.cuda.sparse import accumulate, add, first_violation
+from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
+from gradwire.kernels.cuda.update import invert, topk, update_topk
+from gradwire.kernels.torch import (
+    accumulate_coded,
+    adam,
+    contained,
+    count_crowds,
+    decode_indices,
+    decode_shaped,
+    encode_indices,
+    encode_shaped,
+    exhaust_options,
+    fallbacks,
+    finite_part,
+    flat_places,
+    gather_stripes,
+    hash_partition,
+    is_finite,
+    largest,
+    lower_bound,
+    merge_streams,
+    nonzero_rows,
+    ordered_step,
+    place_stream,
+    random_bits,
+    reaching,
+    record_step,
+    restore_topk,
+    scatter_stripes,
+    search_options,
+    simulate_step,
+    split_stream,
+    strata,
+    sum_rows,
+    top_of_two,
+    undo_adam,
+    undominated,
+)
+
+__all__ = [
+    "accumulate", "accumulate_coded", "accumulate_codes", "accumulate_dense", "accumulate_signs",
+    "adam", "adam_codes", "add", "add_cast", "add_codes", "add_signs", "cast", "contained",
+    "count_crowds", "decode_indices", "decode_shaped", "encode_codes", "encode_indices",
+    "encode_shaped", "exhaust_options", "fallbacks", "finite_part", "first_violation",
+    "flag_non_finite", "flat_places", "gather_stripes", "hash_partition", "invert", "is_finite",
+    "judge", "largest", "lower_bound", "merge_streams", "nonzero_rows", "ordered_step",
+    "pack_signs", "place_stream", "random_bits", "reaching", "record_step", "restore_topk",
+    "scatter_stripes", "search_options", "simulate_step", "split_stream", "spoil_if", "strata",
+    "sum_rows", "top_of_two", "topk", "undo_adam", "undominated", "update_codes", "update_topk",
+]  # fmt: skip

@@ -1,0 +1,54 @@
+"""What the kernels of a selection know of a segment: the columns of its row, and its state."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gradwire.kernels.cuda.device import FEEDBACK, address, is_finite, widened
+
+NONE = tl.constexpr(3)
+"""No recurrence: what is selected from is read only."""
+BLOCK = 4096
+"""Elements of a program."""
+
+G, U, V, N, K, INDICES, VALUES, VELOCITIES, HINT, HINT_BITS, M, S, D = (
+    tl.constexpr(i) for i in range(13)
+)
+FIRST, BLOCKS, SLOT, ROOM, KEPT, WHICH, KEEPS = (tl.constexpr(i) for i in range(13, 20))
+WIDTH = tl.constexpr(20)
+
+TOTAL, EXACT, PREFIX, NEED = (tl.constexpr(i) for i in range(4))
+"""Of the state: candidates; whether the exact path runs; its prefix, and how many are needed of
+those that begin with it."""
+WORDS = tl.constexpr(4)
+BINS = tl.constexpr(2048)
+
+
+@triton.jit
+def hint_of(row):
+    """The bits of the threshold: of the word on the device, or of the number."""
+    word = tl.load(row + HINT)
+    bits = tl.load(row + HINT_BITS).to(tl.int32)
+    return tl.load(address(word, tl.int32, False), mask=word != 0, other=bits)
+
+
+@triton.jit
+def take(row, i, on, to, dtype: tl.constexpr, mode: tl.constexpr, masks: tl.constexpr):
+    """Write entries i, where `on`, to places `to` of the result, and clear them."""
+    v = address(tl.load(row + V), dtype, False)
+    indices = address(tl.load(row + INDICES), tl.int32, False)
+    values = address(tl.load(row + VALUES), tl.float32, False)
+    x = tl.load(v + i, mask=on, other=0.0)
+    wide = widened(x)
+    good = is_finite(wide)
+    tl.store(indices + to, i, mask=on)
+    tl.store(values + to, tl.where(good, wide, 0.0), mask=on)
+    if mode != NONE:
+        tl.store(v + i, tl.zeros_like(x), mask=on & good)
+    if (mode != NONE) & (mode != FEEDBACK):
+        u = address(tl.load(row + U), tl.float32, False)
+        velocities = address(tl.load(row + VELOCITIES), tl.float32, False)
+        tl.store(velocities + to, tl.load(u + i, mask=on, other=0.0), mask=on)
+        if masks:
+            tl.store(u + i, tl.zeros_like(wide), mask=on)

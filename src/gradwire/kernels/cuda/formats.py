@@ -1,0 +1,133 @@
+"""What a quantizer writes for a block, on the device: of the formats of kernels/formats.py those
+that have a scale for each block.
+
+A tile is R whole blocks, (R, B), in the order of memory. Part p of a block lies in the same bits
+of every byte, so that reshaping a tile to (R, parts, bytes) packs it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from gradwire.kernels.cuda.device import random_bits
+from gradwire.kernels.formats import (
+    INNER,
+    INT8,
+    LEAST_SCALED,
+    LEVELS2,
+    LEVELS4,
+    LEVELS8,
+    LLOYD1,
+    LLOYD2,
+    OUTER,
+    THRESHOLD,
+    Format,
+)
+
+NEAREST, LEVELS, SIGNS, QUARTERS = (tl.constexpr(i) for i in range(4))
+"""Ways to find a code: the nearest whole number; one of two, by dice; x < 0; by a limit, too."""
+_LEAST, _LIMIT = tl.constexpr(LEAST_SCALED), tl.constexpr(THRESHOLD)
+_INNER, _OUTER = tl.constexpr(INNER), tl.constexpr(OUTER)
+
+
+class Written(NamedTuple):
+    """A format as kernels want it: constants of a compilation."""
+
+    way: int
+    bits: int
+    steps: int
+    block: int
+
+
+_WAYS = {
+    INT8: NEAREST, LEVELS2: LEVELS, LEVELS4: LEVELS, LEVELS8: LEVELS, LLOYD1: SIGNS,
+    LLOYD2: QUARTERS,
+}  # fmt: skip
+
+
+def written(form: Format) -> Written | None:
+    """None: it has no kernels here."""
+    way = _WAYS.get(form)
+    return None if way is None else Written(way.value, form.bits, int(form.steps), form.block)
+
+
+@triton.jit
+def tree(x, R: tl.constexpr):
+    """(R, 64) as the sums of rows, pairwise by halves: (R, 1)."""
+    x = tl.sum(tl.reshape(x, [R, 2, 32]), 1)
+    x = tl.sum(tl.reshape(x, [R, 2, 16]), 1)
+    x = tl.sum(tl.reshape(x, [R, 2, 8]), 1)
+    x = tl.sum(tl.reshape(x, [R, 2, 4]), 1)
+    x = tl.sum(tl.reshape(x, [R, 2, 2]), 1)
+    return tl.reshape(tl.sum(tl.reshape(x, [R, 2, 1]), 1), [R, 1])
+
+
+@triton.jit
+def mean_of(x, m, R: tl.constexpr, B: tl.constexpr):
+    """The mean magnitude of each row, of which m elements count: 64 lanes, row after row of these,
+    of parts, so that no sum is too large. (R, 1)."""
+    parts = tl.reshape(tl.abs(x) * 0.001953125, [R, B // 64, 64])
+    rows = tl.arange(0, B // 64)[None, :, None]
+    lanes = tl.zeros([R, 64], tl.float32)
+    for q in tl.static_range(B // 64):
+        lanes += tl.sum(tl.where(rows == q, parts, 0.0), 1)  # one of them and zeros: exact
+    return tree(lanes, R) * tl.div_rn(tl.zeros([R, 1], tl.float32) + 512.0, m.to(tl.float32))
+
+
+@triton.jit
+def scale_of(x, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
+    """What x is multiplied by, or compared with, and the scale: (R, 1) each."""
+    if (way == SIGNS) | (way == QUARTERS):
+        top = mean_of(x, m, R, B)
+        step = top
+        by = top
+    else:
+        top = tl.max(tl.abs(x), 1, keep_dims=True)
+        one: tl.constexpr = 1.0 if way == NEAREST else 16777216.0
+        step = tl.div_rn(top, tl.zeros_like(top) + steps)
+        by = tl.div_rn(tl.zeros_like(top) + steps * one, top)
+    scaled = top >= _LEAST
+    return tl.where(scaled, by, 0.0), tl.where(scaled, tl.minimum(step, most), 0.0)
+
+
+@triton.jit
+def code_of(x, by, i, first, second, shift, way: tl.constexpr, steps: tl.constexpr):
+    """The code of each element, from 0 where it has less than 8 bits, and what it stands for."""
+    if way == NEAREST:
+        code = ((x * by + 12582912.0) - 12582912.0).to(tl.int32)  # half to even
+        value = code.to(tl.float32)
+    elif way == LEVELS:
+        dice = random_bits(i, first, second, shift) >> 8
+        level = ((tl.abs(x) * by).to(tl.uint32) + dice) >> 24
+        level = tl.minimum(level.to(tl.int32), steps)
+        code = tl.where(x < 0, -level, level)
+        value = code.to(tl.float32)
+        if steps < 100:
+            code += steps
+    elif way == SIGNS:
+        code = tl.where(x < 0, 0, 1)
+        value = tl.where(x < 0, -1.0, 1.0)
+    else:
+        far = (tl.abs(x) > by * _LIMIT).to(tl.int32)
+        code = tl.where(x < 0, 1 - far, 2 + far)
+        size = tl.where(far == 1, _OUTER, _INNER)
+        value = tl.where(x < 0, -size, size)
+    return code, value
+
+
+@triton.jit
+def value_of(code, way: tl.constexpr, steps: tl.constexpr, bits: tl.constexpr):
+    """What a code stands for, once it is out of its byte."""
+    if bits == 8:
+        value = code.to(tl.int8).to(tl.float32)
+    elif way == LEVELS:
+        value = (code - steps).to(tl.float32)
+    elif way == SIGNS:
+        value = tl.where(code == 0, -1.0, 1.0)
+    else:
+        size = tl.where((code == 0) | (code == 3), _OUTER, _INNER)
+        value = tl.where(code < 2, -size, size)
+    return value

@@ -1,0 +1,77 @@
+"""Whole strategies on the room of CUDA tensors, in Triton's interpreter: the twins' results, and
+their states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from several import Named, Several, drawn
+
+from gradwire.kernels import use
+
+pytest.importorskip("triton")
+SHAPES = {"a": (700,), "b": (3, 5), "c": (4100,)}
+WORLD = 2
+
+
+@pytest.fixture(autouse=True)
+def _numpy_says_nothing() -> Iterator[None]:
+    with np.errstate(all="ignore"):
+        yield
+
+
+def steps(text: str, room: str) -> tuple[list[list[Named]], list[dict[str, Named]]]:
+    """Results of four steps, of which the third is spoiled on one rank and the fourth skipped, and
+    the states after them."""
+    with use(room):
+        run, results = Several(text, SHAPES, WORLD), []
+        for step in range(4):
+            gradients = drawn(SHAPES, WORLD, step)
+            if step == 2:
+                gradients[1]["c"][5] = torch.inf
+            results.append(run.step(gradients, skipped=step == 3))
+        return results, run.kept()
+
+
+def equal(one: Named, other: Named) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.equal(x.nan_to_num(7.0), other[name].nan_to_num(7.0)) for name, x in one.items()
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "topk(0.01) | allgather", "int8 | alltoall", "qsgd(4) | allgather", "bf16 | allreduce",
+        "none | allgather",
+    ],
+)  # fmt: skip
+def test_results_and_states_are_the_twins(text: str) -> None:
+    (mine, states), (wanted, other) = (steps(text, room) for room in ("triton", "twin"))
+    for step, (own, theirs) in enumerate(zip(mine, wanted)):
+        for rank, (x, y) in enumerate(zip(own, theirs)):
+            assert equal(x, y), f"step {step}, rank {rank}"
+    for memory, known in zip(states, other):
+        for name, state in memory.items():
+            assert equal(state, known[name]), name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
+        "lloyd(2)+adam(beta2=0.99) | allgather",
+    ],
+)  # fmt: skip
+def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
+    """Blocks are kept aside on a device where gradients are large; by the twins, all."""
+    (mine, states), (wanted, other) = (steps(text, room) for room in ("triton", "twin"))
+    for own, theirs in zip(mine[:2], wanted):
+        assert all(equal(x, y) for x, y in zip(own, theirs))
+    for memory, known in zip(states, other):
+        for name, state in memory.items():
+            for key, x in state.items():
+                assert torch.allclose(x, known[name][key], atol=1e-5), (name, key)

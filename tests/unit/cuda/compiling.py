@@ -1,0 +1,152 @@
+"""Compiles every kernel of the CUDA room without a device, as a program of its own: the
+interpreter takes the place of the compiler where TRITON_INTERPRET is set.
+
+Prints a row for each: architecture, kernel, constants, registers, bytes spilled, wide loads, and
+fused multiply-adds and flushes to zero, of which there must be none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.pop("TRITON_INTERPRET", None)
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from gradwire.kernels import formats
+from gradwire.kernels.cuda import (
+    candidates,
+    codes,
+    dense,
+    exact,
+    kept,
+    signs,
+    sparse,
+    sums,
+    update,
+)
+from gradwire.kernels.cuda.columns import BLOCK
+from gradwire.kernels.cuda.formats import written
+from gradwire.kernels.cuda.selection import CHUNK
+
+TYPES = {
+    **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
+    **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
+    **dict.fromkeys(["rows", "payloads", "headers", "status"], "*i64"),
+    **dict.fromkeys(["bits", "ends"], "*u8"),
+    **dict.fromkeys(["kept", "u", "v", "values", "total"], "*fp32"),
+    **dict.fromkeys(["source", "x", "out", "target"], "*fp32"),
+    **dict.fromkeys(["n", "k", "count", "number_of", "first"], "i32"),
+    **dict.fromkeys(["dice1", "dice2", "dice3", "magic", "digest", "step"], "i64"),
+    **dict.fromkeys(["m", "s", "d", "by", "factor"], "fp32"),
+    "sums": "*fp64",
+}
+"""Of arguments, by their names."""
+OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
+
+
+def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Each with its constants; every: all formats, dtypes and recurrences."""
+    dtypes = [tl.bfloat16, *([tl.float32, tl.float16] if every else [])]
+    for dtype in dtypes:
+        for mode in range(4) if every else (0, 1):
+            yield candidates.mark, {
+                "dtype": dtype, "mode": mode, "marks": True, "aligned": True, "BLOCK": BLOCK,
+            }  # fmt: skip
+        yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
+    of_v = {"dtype": tl.float32}
+    took = {**of_v, "mode": 1, "masks": True}
+    yield candidates.scan, {"CHUNK": CHUNK}
+    yield candidates.compact, {**of_v, "BLOCK": BLOCK}
+    yield candidates.select, {**took, "CHUNK": CHUNK}
+    for step in range(3):
+        yield exact.hist, {**of_v, "step": step, "BLOCK": BLOCK}
+    yield exact.count, {**of_v, "BLOCK": BLOCK}
+    yield exact.offset, {"CHUNK": CHUNK}
+    yield exact.emit, {**took, "BLOCK": BLOCK}
+    yield kept.put_back, {"with_velocity": True, "BLOCK": BLOCK}
+    names = ("INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2")
+    for name in names if every else ("INT8", "LEVELS4", "LLOYD2"):
+        form = written(getattr(formats, name))
+        assert form is not None
+        of = {"way": form.way, "bits": form.bits, "steps": form.steps, "B": form.block,
+              "R": codes.TILE // form.block, "aligned": True, "dtype": tl.float32}  # fmt: skip
+        for mode in (0, 1, 3, 4) if every else (0, 4):
+            yield codes.encode, {**of, "mode": mode}
+        yield sums.add_codes_up, {**of, "divides": True}
+        yield sums.scales_are_good, {"B": form.block, "CHUNK": 1024}
+    yield signs.pack, {"throws": True, "R": signs.TOGETHER}
+    yield signs.stand_for, {"count": 2, "CHUNK": signs.CHUNK}
+    yield signs.add_signs_up, {**of_v, "of": 1, "divides": True, "TILE": signs.TILE}
+    yield sparse.violation, {"BLOCK": sparse.CHUNK}
+    yield sparse.add_list, {"BLOCK": sparse.CHUNK}
+    lists = {"of_values": tl.float32, "TILE": sparse.TILE, "CHUNK": sparse.CHUNK}
+    yield sparse.add_lists, {**of_v, **lists}
+    yield dense.cast_all, {"to": tl.float32, "checks": True, "BLOCK": dense.BLOCK}
+    yield dense.zero_if, {"BLOCK": dense.BLOCK}
+    yield dense.add_scaled, {"BLOCK": dense.BLOCK}
+    yield dense.look, {"BLOCK": dense.BLOCK}
+    yield dense.spoil, {**of_v, "BLOCK": dense.BLOCK}
+    yield dense.add_dense, {**of_v, "of_values": tl.float32, "aligned": True, "BLOCK": dense.BLOCK}
+    yield dense.judge_all, {"ROWS": 8}
+
+
+def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
+    names = kernel.arg_names
+    types = {name: "constexpr" if name in constants else TYPES.get(name) for name in names}
+    if "g" in types:
+        types["g"] = OF_DTYPE[str(constants["dtype"])]
+    for name, of in types.items():
+        assert of is not None, f"{kernel.__name__}'s {name} has no type here"
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(names)
+        if str(types[name]).startswith("*")
+    }
+    source = ASTSource(
+        fn=kernel, signature=types, attrs=aligned,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+    )  # fmt: skip
+    options = {"enable_fp_fusion": False, "num_warps": 8}
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def resources(cubin: bytes) -> dict[str, int]:
+    """Registers, and bytes of stack and of local memory, to which registers are spilled."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    return {name: int(n) for name, n in re.findall(r"(REG|STACK|LOCAL):(\d+)", said)}
+
+
+def main(capabilities: list[int], every: bool) -> None:
+    for capability in capabilities:
+        for kernel, constants in kernels(every):
+            made = compiled(kernel, constants, capability)
+            ptx = made.asm["ptx"]
+            print(json.dumps({
+                "capability": capability, "kernel": kernel.__name__,
+                "constants": {name: str(value) for name, value in constants.items()},
+                **resources(made.asm["cubin"]), "shared": made.metadata.shared,
+                "fused": len(re.findall(r"\bfma\.rn\.f32", ptx)), "flushed": ptx.count(".ftz"),
+                "wide": ptx.count("ld.global.v4"), "divided": ptx.count("div.full"),
+            }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main([int(given) for given in sys.argv[1:] if given != "every"], "every" in sys.argv)

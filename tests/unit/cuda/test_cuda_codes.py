@@ -1,0 +1,162 @@
+"""Quantizers on CUDA, in the interpreter: the twins' codes, scales, states and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from interpreted import drawn, every_float, same_by_both
+from torch import Tensor
+
+import gradwire.kernels.torch as twins
+from gradwire.kernels import AdamCodes, SumCodes, UpdateCodes, cuda, new_status
+from gradwire.kernels.formats import (
+    E4M3,
+    INT8,
+    LEVELS2,
+    LEVELS4,
+    LEVELS8,
+    LLOYD1,
+    LLOYD2,
+    POWERS,
+    TERNARY,
+    Format,
+)
+from gradwire.kernels.values import AdamStep, Noise
+
+SIZES = (2500, 0, 1, 700, 3, 2048, 64)
+HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
+IN_TRITON = [INT8, LEVELS2, LEVELS4, LEVELS8, LLOYD1, LLOYD2]
+every_format = pytest.mark.parametrize("form", IN_TRITON, ids=lambda form: f"format {form.number}")
+OTHERS = [E4M3, TERNARY, POWERS]
+"""That the twins encode on the device."""
+
+
+def rooms(form: Format, n: int) -> tuple[Tensor, Tensor]:
+    return torch.full((form.code_bytes(n),), 0xAA, dtype=torch.uint8), torch.full(
+        (form.scales(n),), 7.0
+    )
+
+
+def state(n: int, seed: int) -> Tensor:
+    """With a block that is nearly zero."""
+    x = drawn(n, seed)
+    x[512:600] *= 1e-35
+    return x
+
+
+def noise(i: int) -> Noise:
+    return Noise.of(f"parameter {i}", 3)
+
+
+@every_format
+@pytest.mark.parametrize("what", ["feedback", "momentum", "nesterov"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_updates_are_the_twins(form: Format, what: str, dtype: torch.dtype) -> None:
+    momentum = None if what == "feedback" else 0.9
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            UpdateCodes(
+                form, drawn(n, i, "bad" if i == 3 else "normal", dtype),
+                None if momentum is None else state(n, i + 9), state(n, i + 5), *rooms(form, n),
+                noise(i), momentum, what == "nesterov", 0.5, 0.95 if momentum is None else 1.0,
+            )
+            for i, n in enumerate(SIZES)
+        ]  # fmt: skip
+        written = [(one.codes, one.scales, one.residual, one.velocity) for one in made]
+        return [made, status], [x for own in written for x in own if x is not None]
+
+    same_by_both([cuda.update_codes, twins.update_codes], given)
+
+
+@every_format
+def test_adam_s_steps_are_the_twins(form: Format) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            AdamCodes(
+                form, drawn(n, i, "bad" if i == 3 else "normal"),
+                (state(n, i + 9), state(n, i).abs()), state(n, i + 5), HOW, *rooms(form, n),
+                noise(i),
+            )
+            for i, n in enumerate(SIZES)
+        ]  # fmt: skip
+        written = [(one.codes, one.scales, one.v, *one.moments) for one in made]
+        return [made, status], [x for own in written for x in own]
+
+    same_by_both([cuda.adam_codes, twins.adam_codes], given)
+
+
+@pytest.mark.parametrize("form", [*IN_TRITON, *OTHERS], ids=lambda form: f"format {form.number}")
+@every_float
+def test_encoding_and_decoding_are_the_twins(form: Format, dtype: torch.dtype) -> None:
+    for i, n in enumerate((2500, 1, 0)):
+
+        def given(status: Tensor, i: int = i, n: int = n) -> tuple[list[object], list[Tensor]]:
+            codes, scales = rooms(form, n)
+            return [form, drawn(n, i, dtype=dtype), codes, scales, status, noise(i), None], [
+                codes,
+                scales,
+            ]
+
+        same_by_both([cuda.encode_codes, twins.encode_codes], given)
+        codes, scales = rooms(form, n)
+        twins.encode_codes(form, drawn(n, i), codes, scales, new_status(), noise(i))
+
+        def added(
+            status: Tensor, n: int = n, pair: tuple[Tensor, Tensor] = (codes, scales)
+        ) -> tuple[list[object], list[Tensor]]:
+            v = drawn(n, 77)
+            return [form, v, *pair, -0.3], [v]
+
+        same_by_both([cuda.add_codes, twins.add_codes], added)
+
+
+def test_what_is_not_finite_raises_the_status() -> None:
+    for form in IN_TRITON:
+        status, x = new_status(), drawn(600, 1, "bad")
+        cuda.encode_codes(form, x, *rooms(form, 600), status, noise(0), None)
+        assert int(status) == 1
+
+
+def payload(form: Format, n: int, rank: int) -> tuple[Tensor, Tensor]:
+    codes, scales = rooms(form, n)
+    twins.encode_codes(form, drawn(n, rank) * 10.0**rank, codes, scales, new_status(), noise(rank))
+    return codes, scales
+
+
+@pytest.mark.parametrize("form", [*IN_TRITON, TERNARY], ids=lambda form: f"format {form.number}")
+@every_float
+def test_sums_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            SumCodes(
+                form, torch.full((n,), 7.0).to(dtype),
+                [payload(form, n, rank) for rank in range(3 if i else 0)], 3.0,
+            )
+            for i, n in enumerate(SIZES)
+        ]  # fmt: skip
+        return [made], [one.out for one in made]
+
+    assert same_by_both([cuda.accumulate_codes, twins.accumulate_codes], given) == [len(SIZES)] * 2
+
+
+@every_format
+def test_a_bad_scale_is_told_and_nothing_is_written_there(form: Format) -> None:
+    good = payload(form, 700, 0)
+    bad = good[0], torch.full_like(good[1], torch.inf)
+    outs = [torch.full((700,), 7.0) for _ in range(2)]
+    made = [SumCodes(form, outs[0], [good], 2.0), SumCodes(form, outs[1], [good, bad], 2.0)]
+    assert cuda.accumulate_codes(made) == 1
+    assert bool((outs[1] == 7.0).all())
+
+
+def test_tiles_are_whole_blocks() -> None:
+    from gradwire.kernels.cuda import codes, sums
+
+    tiles: list[Callable[[Format], int]] = [
+        lambda f: codes.TILE % f.block,
+        lambda f: sums.TILE % f.block,
+    ]
+    assert not any(tile(form) for tile in tiles for form in IN_TRITON)

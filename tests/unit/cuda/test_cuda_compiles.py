@@ -1,0 +1,42 @@
+"""The kernels of CUDA compile to machine code for each architecture, without a device."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+STREAMING = {
+    "mark", "encode", "inverted", "put_back", "add_dense", "add_scaled", "cast_all", "look",
+}  # fmt: skip
+"""Kernels whose time is that of reading numbers once, which takes wide loads."""
+MOST_REGISTERS = 255
+"""Of a thread: more there are not, and what exceeds them is spilled."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(["90"], id="some for 9.0"),
+        pytest.param(["80", "90", "100", "every"], id="all", marks=pytest.mark.full),
+    ],
+)
+def test_none_spills_fuses_or_flushes(given: list[str]) -> None:
+    """Fused or flushed numbers would not be the twins'."""
+    program = Path(__file__).with_name("compiling.py")
+    done = subprocess.run(
+        [sys.executable, program, *given], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) >= 30
+    for row in rows:
+        assert row["STACK"] == row["LOCAL"] == 0, f"spills: {row}"
+        assert row["fused"] == row["flushed"] == row["divided"] == 0, f"other numbers: {row}"
+        assert row["REG"] <= MOST_REGISTERS
+        if row["kernel"] in STREAMING:
+            assert row["wide"] > 0, f"no wide loads: {row}"

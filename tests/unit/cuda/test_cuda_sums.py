@@ -1,0 +1,166 @@
+"""Sparse and dense sums, signs, casts and the status word on CUDA, in the interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from interpreted import dice, drawn, every_float, same_by_both
+from torch import Tensor
+
+import gradwire.kernels.torch as twins
+from gradwire.kernels import cuda, new_status
+from gradwire.kernels.values import Noise
+
+EACH = (0, 1, 17, 5000)
+
+
+def places(n: int, k: int, seed: int) -> Tensor:
+    return torch.randperm(n, generator=dice(seed))[:k].sort().values.int()
+
+
+@every_float
+@pytest.mark.parametrize("values", [torch.float32, torch.bfloat16], ids=str)
+def test_sparse_sums_are_the_twins(dtype: torch.dtype, values: torch.dtype) -> None:
+    for n, k, world in ((9000, 700, 3), (9000, 0, 2), (7, 7, 2), (0, 0, 1), (50, 3, 0)):
+
+        def given(
+            status: Tensor, n: int = n, k: int = k, world: int = world
+        ) -> tuple[list[object], list[Tensor]]:
+            out = torch.full((n,), 7.0).to(dtype)
+            lists = [places(n, k, r) for r in range(world)]
+            own = [(drawn(k, r) * 10.0**r).to(values) for r in range(world)]
+            return [out, lists, own, 3.0], [out]
+
+        same_by_both([cuda.accumulate, twins.accumulate], given)
+
+
+def test_entries_are_added_as_the_twins_do() -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        v = drawn(3000, 1)
+        return [v, places(3000, 600, 2), drawn(600, 3), -0.3], [v]
+
+    same_by_both([cuda.add, twins.add], given)
+
+
+@pytest.mark.parametrize(("entry", "value"), [(0, -1), (600, None), (1199, 3000), (700, 0)])
+def test_the_first_violation_is_found(entry: int, value: int | None) -> None:
+    own = places(3000, 1200, 1)
+    assert cuda.first_violation(own, 3000) == 1200
+    own[entry] = own[entry - 1] if value is None else value
+    assert cuda.first_violation(own, 3000) == twins.first_violation(own, 3000) == entry
+
+
+@every_float
+@pytest.mark.parametrize("throws", [False, True])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_signs_are_the_twins(count: int, throws: bool, dtype: torch.dtype) -> None:
+    for n in EACH:
+
+        def packed(status: Tensor, n: int = n) -> tuple[list[object], list[Tensor]]:
+            x = drawn(n, n, "ties", dtype)
+            bits = torch.full(((n + 7) // 8,), 0xAA, dtype=torch.uint8)
+            values = torch.full((count,), 7.0)
+            return [x, bits, values, status, Noise.of("x", 1) if throws else None], [bits, values]
+
+        same_by_both([cuda.pack_signs, twins.pack_signs], packed)
+    (_, bits, values, _, _), _ = packed(new_status())
+    twins.pack_signs(drawn(5000, 1), bits, values, new_status(), None)
+
+    def summed(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        out = torch.full((5000,), 7.0).to(dtype)
+        return [out, [(bits, values)] * 3, 3.0], [out]
+
+    same_by_both([cuda.accumulate_signs, twins.accumulate_signs], summed)
+
+    def added(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        v = drawn(5000, 9)
+        return [v, bits, values, -0.7], [v]
+
+    same_by_both([cuda.add_signs, twins.add_signs], added)
+
+
+def test_sums_over_many_blocks_are_a_tree() -> None:
+    """Of 11 blocks, of which the last is short."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        x, values = drawn(10 * 4096 + 5, 1) * 1e3, torch.zeros(2)
+        bits = torch.zeros((x.numel() + 7) // 8, dtype=torch.uint8)
+        return [x, bits, values, status, None], [bits, values]
+
+    same_by_both([cuda.pack_signs, twins.pack_signs], given)
+
+
+def test_signs_of_what_is_not_finite_raise_the_status() -> None:
+    status, values = new_status(), torch.ones(1)
+    cuda.pack_signs(
+        drawn(5000, 1, "bad"), torch.zeros(625, dtype=torch.uint8), values, status, None
+    )
+    assert (int(status), float(values)) == (1, 0.0)
+
+
+@every_float
+@pytest.mark.parametrize("to", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["normal", "bad"])
+def test_casts_are_the_twins(dtype: torch.dtype, to: torch.dtype, kind: str) -> None:
+    for checks in (True, False):
+
+        def given(status: Tensor, checks: bool = checks) -> tuple[list[object], list[Tensor]]:
+            x = drawn(5000, 1, kind).mul_(300.0).to(dtype)
+            target = torch.full((5000,), 7.0).to(to)
+            return [x, target, status if checks else None], [target]
+
+        same_by_both([cuda.cast, twins.cast], given)
+
+
+def test_a_cast_that_overflows_leaves_zeros() -> None:
+    x, target, status = torch.full((5000,), 1e6), torch.ones(5000).half(), new_status()
+    cuda.cast(x, target, status)
+    assert (int(status), int(target.count_nonzero())) == (1, 0)
+
+
+@every_float
+def test_dense_sums_and_scaled_ones_are_the_twins(dtype: torch.dtype) -> None:
+    def summed(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        out = torch.full((5000,), 7.0).to(dtype)
+        return [out, [drawn(5000, r, dtype=dtype) for r in range(3)], 3.0], [out]
+
+    same_by_both([cuda.accumulate_dense, twins.accumulate_dense], summed)
+
+    def added(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        v = drawn(5000, 1)
+        return [v, drawn(5000, 2, dtype=dtype), -0.3], [v]
+
+    same_by_both([cuda.add_cast, twins.add_cast], added)
+
+
+@every_float
+def test_the_status_word_is_the_twins(dtype: torch.dtype) -> None:
+    for kind in ("normal", "bad"):
+
+        def looked(status: Tensor, kind: str = kind) -> tuple[list[object], list[Tensor]]:
+            return [drawn(5000, 1, kind, dtype), status], []
+
+        same_by_both([cuda.flag_non_finite, twins.flag_non_finite], looked)
+    for raised in (0, 1, 2):
+
+        def spoiled(status: Tensor, raised: int = raised) -> tuple[list[object], list[Tensor]]:
+            x = drawn(5000, 1, dtype=dtype)
+            return [status.fill_(raised), x], [x]
+
+        same_by_both([cuda.spoil_if, twins.spoil_if], spoiled)
+
+
+FACTS = (0x32455249_57445247, 2**62 + 5, -7)
+
+
+@pytest.mark.parametrize("flags", [(0, 0, 0), (0, 1, 0), (2,), (1, 2), (4, 0), (-1, 0), ()])
+@pytest.mark.parametrize("column", [None, 0, 2, 3])
+def test_headers_are_judged_as_the_twins_do(flags: tuple[int, ...], column: int | None) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        rows = [[FACTS[0], flag, *FACTS[1:]] for flag in flags]
+        headers = torch.tensor(rows, dtype=torch.int64).view(-1, 4)
+        if column is not None and flags:
+            headers[-1, column] ^= 1 << 40
+        return [headers, FACTS, status], []
+
+    same_by_both([cuda.judge, twins.judge], given)

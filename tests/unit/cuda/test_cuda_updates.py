@@ -1,0 +1,149 @@
+"""Recurrences and exact selections on CUDA, in the interpreter: the twins' bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from interpreted import drawn, every_float, same_by_both
+from torch import Tensor
+
+import gradwire.kernels.torch as twins
+from gradwire.kernels import Journal, UpdateTopk, cuda, new_status
+from gradwire.kernels.values import Hint
+
+SIZES, KS = (5000, 0, 1, 4096, 40), (50, 0, 1, 2048, 40)
+RULES = [(None, False), (0.9, False), (0.9, True)]
+every_rule = pytest.mark.parametrize(("momentum", "nesterov"), RULES)
+
+
+def segments(
+    step: int, momentum: float | None, nesterov: bool, kind: str, dtype: torch.dtype,
+    hints: Sequence[Hint], state: list[tuple[Tensor | None, Tensor]],
+) -> list[UpdateTopk]:  # fmt: skip
+    return [
+        UpdateTopk(
+            drawn(n, 31 * step + i, kind, dtype), u, v, k,
+            torch.full((k,), -1, dtype=torch.int32), torch.full((k,), 7.0),
+            None if u is None else torch.full((k,), 7.0), momentum, nesterov,
+            mask=i % 2 == 0, scale=0.5, decay=0.9 if momentum is None else 1.0, hint=hints[i],
+        )
+        for i, ((u, v), n, k) in enumerate(zip(state, SIZES, KS))
+    ]  # fmt: skip
+
+
+def tensors(made: Sequence[UpdateTopk]) -> list[Tensor]:
+    return [
+        x for one in made
+        for x in (one.indices, one.values, one.residual, one.velocity, one.velocities)
+        if x is not None
+    ]  # fmt: skip
+
+
+@every_rule
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("normal", torch.float32),
+        ("ties", torch.bfloat16),
+        ("zeros", torch.float16),
+        ("bad", torch.float32),
+    ],
+)
+def test_updates_of_many_are_the_twins(
+    momentum: float | None, nesterov: bool, kind: str, dtype: torch.dtype
+) -> None:
+    """The first step takes the exact path; the others go by the hint, a word on the device."""
+
+    def begun() -> list[tuple[Tensor | None, Tensor]]:
+        return [
+            (None if momentum is None else drawn(n, 7 + i), drawn(n, 5 + i))
+            for i, n in enumerate(SIZES)
+        ]
+
+    states: list[list[tuple[Tensor | None, Tensor]]] = [begun(), begun()]
+    hints: list[Sequence[Hint]] = [[0.0] * len(SIZES)] * 2
+    for step in range(3):
+        made = [
+            segments(step, momentum, nesterov, kind, dtype, *own) for own in zip(hints, states)
+        ]
+        turns = iter(made)
+
+        def given(
+            status: Tensor, turns: Iterator[list[UpdateTopk]] = turns
+        ) -> tuple[list[object], list[Tensor]]:
+            own = next(turns)
+            return [own, status], tensors(own)
+
+        hints = same_by_both([cuda.update_topk, twins.update_topk], given)
+        assert all(isinstance(hint, Tensor) for hint in hints[0])
+
+
+@every_float
+@pytest.mark.parametrize("kind", ["normal", "ties", "zeros", "bad"])
+def test_selections_without_memory_are_the_twins(kind: str, dtype: torch.dtype) -> None:
+    hint: Hint = 0.0
+    for step, k in enumerate((30, 30, 4999, 0)):
+
+        def given(
+            status: Tensor, step: int = step, k: int = k, hint: Hint = hint
+        ) -> tuple[list[object], list[Tensor]]:
+            x = drawn(5000, step, kind, dtype)
+            indices, values = torch.zeros(k, dtype=torch.int32), torch.zeros(k)
+            return [x, k, indices, values, status, hint], [x, indices, values]
+
+        hint, _ = same_by_both([cuda.topk, twins.topk], given)
+
+
+@pytest.mark.parametrize("hint", [1e-30, 0.5, 2.0, 1e30])
+def test_no_threshold_changes_what_is_selected(hint: float) -> None:
+    """Candidates that are all, many, few and none."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        indices, values = torch.zeros(50, dtype=torch.int32), torch.zeros(50)
+        return [drawn(9000, 1), 50, indices, values, status, hint], [indices, values]
+
+    same_by_both([cuda.topk, twins.topk], given)
+
+
+@every_rule
+@every_float
+def test_inverting_is_the_twins(
+    momentum: float | None, nesterov: bool, dtype: torch.dtype
+) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        u = None if momentum is None else drawn(5000, 2)
+        g, v = drawn(5000, 1, dtype=dtype), drawn(5000, 3)
+        v[11] = 3e38
+        return [g, u, v], [v] if u is None else [u, v]
+
+    how = {"momentum": momentum, "nesterov": nesterov, "scale": 0.5, "decay": 0.9}
+    same_by_both([lambda *x: cuda.invert(*x, **how), lambda *x: twins.invert(*x, **how)], given)
+
+
+@every_rule
+def test_large_blocks_are_kept_and_come_back_to_the_bit(
+    momentum: float | None, nesterov: bool
+) -> None:
+    """Where a gradient is far beyond the threshold, an inverted step would lose the state."""
+    n = 20 * 4096
+    u, v = None if momentum is None else drawn(n, 1), drawn(n, 2)
+    old_u, old_v = None if u is None else u.clone(), v.clone()
+    g, journal = drawn(n, 3), Journal()
+    g[5 * 4096 + 7], g[9 * 4096] = 1e9, -1e12
+    places, none = torch.zeros(0, dtype=torch.int32), torch.zeros(0)
+    one = UpdateTopk(
+        g, u, v, 0, places, none, None if u is None else none, momentum, nesterov, False,
+        hint=1.0, journal=journal,
+    )  # fmt: skip
+    cuda.update_topk([one], new_status())
+    assert journal.elements == 2 * 4096
+    journal.check(u, v)
+    cuda.invert(g, u, v, momentum=momentum, nesterov=nesterov, scale=1.0, decay=1.0)
+    journal.put_back(u, v)
+    for block in (5, 9):
+        part = slice(block * 4096, (block + 1) * 4096)
+        assert torch.equal(v[part], old_v[part])
+        assert u is None or old_u is None or torch.equal(u[part], old_u[part])
+    assert torch.allclose(v, old_v, atol=1e-4)

@@ -18,10 +18,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,6 +28,7 @@ from torch import Tensor
 from gradwire.errors import GradwireError, PeerError, UsageError
 from gradwire.families import outsiders
 from gradwire.runtime.context import BucketContext
+from gradwire.runtime.device_order import NOTHING, Before, LaneOrder, Made
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 from gradwire.trace import Span, Trace
@@ -38,11 +37,11 @@ from gradwire.trace import Span, Trace
 class QueuedBucket:
     """One bucket of the plan, step after step."""
 
-    def __init__(self, index: int, context: BucketContext) -> None:
-        self.index, self.context = index, context
+    def __init__(self, index: int, context: BucketContext, device: torch.device) -> None:
+        self.index, self.context, self.made = index, context, Made(device)
         self.label = f"bucket {index} [{context.strategy}]"
         # Handed over once per step; a queue in C costs a tenth of a threading.Event.
-        self.ready: SimpleQueue[torch.cuda.Event | None] = SimpleQueue()
+        self.ready: SimpleQueue[Before] = SimpleQueue()
 
 
 _GRACE_SECONDS = 10.0
@@ -64,7 +63,7 @@ class Conductor:
         on_end: Callable[[BaseException | None], None], device: torch.device,
         timeout_seconds: float = 300.0,
     ) -> None:  # fmt: skip
-        self.buckets = [QueuedBucket(i, context) for i, context in enumerate(contexts)]
+        self.buckets = [QueuedBucket(i, context, device) for i, context in enumerate(contexts)]
         self.trace = Trace(performers[0].world)
         self.error: BaseException | None = None
         self.step, self.is_orphan, self._timeout_seconds = -1, False, timeout_seconds
@@ -125,17 +124,17 @@ class Conductor:
         self._done.clear()
         self.trace.spans.clear()
 
+    def delivered(self, index: int) -> None:
+        """A gradient of this bucket was made, by what the calling thread has asked for so far."""
+        self.buckets[index].made.add()
+
     def ready(
         self, index: int, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
         """Hand over one bucket. Returns at once."""
         queued = self.buckets[index]
         queued.context.begin(gradients, results, info)
-        event = None
-        if self._device.type == "cuda":
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-        queued.ready.put(event)
+        queued.ready.put(queued.made.take())
 
     def wait(self) -> None:
         """Block until the step is over, and raise what went wrong in it.
@@ -180,7 +179,7 @@ class Conductor:
                 )
             )
         for queued in self.buckets:
-            queued.ready.put(None)
+            queued.ready.put(NOTHING)
         for lane in self._lanes:
             if lane is not threading.current_thread():
                 lane.join(timeout=patience_seconds)
@@ -219,8 +218,7 @@ class Conductor:
     def join_streams(self) -> None:
         """Make the caller's CUDA stream wait for every lane's."""
         for lane in self._lanes:
-            if lane.stream is not None:
-                torch.cuda.current_stream(self._device).wait_stream(lane.stream)
+            lane.order.join()
 
     @property
     def is_over(self) -> bool:
@@ -271,19 +269,22 @@ class _Lane(threading.Thread):
     ) -> None:
         super().__init__(name=f"gradwire-lane-{index}", daemon=True)
         self._conductor, self._index, self._buckets = conductor, index, buckets
-        self.performer = performer
-        cuda = conductor._device.type == "cuda"
-        self.stream = torch.cuda.Stream(conductor._device) if cuda else None  # type: ignore[no-untyped-call]
+        self.performer, self.order = performer, LaneOrder(conductor._device)
 
     @torch.no_grad()
     def run(self) -> None:
         while self._buckets:
             for queued in self._buckets:
-                event = queued.ready.get()
+                before = queued.ready.get()
                 if self._conductor.closing:
                     return
-                with self._on_stream(event):
+                codec = queued.context.codec
+                own, results = (*codec.gradients, *codec.results), codec.results
+                with self.order.after(before):
+                    self.order.uses(own)
                     self._run(queued)
+                    self.order.hands_over(results, before)
+                    del codec, own, results  # what the step's end forgets
                     self._conductor.finished()
 
     def _run(self, queued: QueuedBucket) -> None:
@@ -295,13 +296,6 @@ class _Lane(threading.Thread):
             if not isinstance(error, GradwireError):
                 error.add_note(_told(queued))
             self._conductor.fail(error)
-
-    def _on_stream(self, event: torch.cuda.Event | None) -> AbstractContextManager[Any]:
-        if self.stream is None:
-            return nullcontext()
-        if event is not None:
-            self.stream.wait_event(event)
-        return torch.cuda.stream(self.stream)
 
     def _drive(self, queued: QueuedBucket) -> None:
         """Run the collective's generator: local work up to a move, the move, and on."""

@@ -28,7 +28,7 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.groups import Group
 from gradwire.moves import AllToAll
 from gradwire.pins import Pins
-from gradwire.runtime.process_groups import attaching, exchange_text, wait_for_all
+from gradwire.runtime.process_groups import CPU, attaching, exchange_text, wait_for_all
 from gradwire.runtime.torch_dist import Part, Performer
 
 HOST, ADDRESSES = "GRADWIRE_HOST", "GRADWIRE_PLANES"
@@ -166,17 +166,18 @@ class PlanePerformer(Performer):
     Large messages of equal size go in turns, those of one step of the plan at a time: nothing
     may run late into the next turn, or it meets what it must not; a barrier sees to that.
     What one rank sends to all through others (reduce, gather, broadcast) takes the hosts' own
-    addresses. CPU tensors, Gloo.
+    addresses. Over Gloo.
     """
 
     def __init__(
         self, group: dist.ProcessGroup, planes: Planes,
         parts: Mapping[Group, dist.ProcessGroup] | None = None,
+        device: torch.device = CPU,
     ) -> None:  # fmt: skip
-        super().__init__(group)
+        super().__init__(group, None, device)
         self._planes = planes
         self._parts = {
-            name: PlanePerformer(part, replace(planes, ranks=name.ranks))
+            name: PlanePerformer(part, replace(planes, ranks=name.ranks), None, device)
             for name, part in (parts or {}).items()
         }
         hosts = [planes.host(rank) for rank in range(self.world)]

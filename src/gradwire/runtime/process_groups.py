@@ -18,6 +18,8 @@ from gradwire.groups import Group, Machines
 from gradwire.plan import Plan
 from gradwire.runtime.torch_dist import all_gather
 
+CPU = torch.device("cpu")
+
 
 @contextmanager
 def attaching() -> Iterator[None]:
@@ -31,7 +33,9 @@ def attaching() -> Iterator[None]:
         ) from error
 
 
-def make_group(parent: dist.ProcessGroup | None, timeout_seconds: float) -> dist.ProcessGroup:
+def make_group(
+    parent: dist.ProcessGroup | None, timeout_seconds: float, device: torch.device = CPU
+) -> dist.ProcessGroup:
     """A group of the same ranks and backend, for one lane. Collective: its ranks must call.
 
     torch names a group of some of the world's ranks by how many groups each of them is in: for
@@ -39,14 +43,15 @@ def make_group(parent: dist.ProcessGroup | None, timeout_seconds: float) -> dist
     """
     parent = parent if parent is not None else dist.group.WORLD
     assert parent is not None
-    group = _make_group(parent, range(dist.get_world_size(parent)), timeout_seconds)
+    group = _make_group(parent, range(dist.get_world_size(parent)), timeout_seconds, device)
     assert isinstance(group, dist.ProcessGroup)
     return group
 
 
 def make_parts(
-    parent: dist.ProcessGroup, machines: Machines | None, timeout_seconds: float
-) -> dict[Group, dist.ProcessGroup]:
+    parent: dist.ProcessGroup, machines: Machines | None, timeout_seconds: float,
+    device: torch.device = CPU,
+) -> dict[Group, dist.ProcessGroup]:  # fmt: skip
     """This rank's groups inside and across machines, for one lane. Collective.
 
     Every rank makes every group, in one order, those it is not in as well. None where no machine
@@ -56,14 +61,14 @@ def make_parts(
     if machines is None or machines.per_node == 1:
         return made
     for group in machines.groups():
-        part = _make_group(parent, group.ranks, timeout_seconds)
+        part = _make_group(parent, group.ranks, timeout_seconds, device)
         if rank in group.ranks:
             made[group] = part
     return made
 
 
 def _make_group(
-    parent: dist.ProcessGroup, ranks: Sequence[int], timeout_seconds: float
+    parent: dist.ProcessGroup, ranks: Sequence[int], timeout_seconds: float, device: torch.device
 ) -> dist.ProcessGroup:
     everybody = dist.get_process_group_ranks(parent)
     with attaching():
@@ -74,18 +79,21 @@ def _make_group(
             use_local_synchronization=len(everybody) < dist.get_world_size(),
         )
         if dist.get_rank(parent) in ranks:
-            wait_for_all(group)
+            wait_for_all(group, device)
     return group
 
 
-def wait_for_all(group: Any) -> None:
-    """Wait until every rank has connected to all of a new group of Gloo's. Collective.
+def wait_for_all(group: Any, device: torch.device = CPU) -> None:
+    """Wait until every rank has connected to all of a new group. Collective.
 
     A rank that is through may close the group, at a failed attach for example, while others still
-    connect to it: they fail, for a rank that only left. Other backends connect at first use.
+    connect to it: they fail, for a rank that only left. NCCL connects with the first collective,
+    in which all ranks must take part: not amid a step, where some may have nothing to say.
     """
     if group.name() == "gloo":
         group.barrier().wait()
+    elif device.type == "cuda":
+        dist.all_reduce(torch.zeros(1, device=device), group=group)
 
 
 def find_machines(

@@ -7,6 +7,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from itertools import accumulate
 from time import monotonic, sleep
@@ -30,6 +31,7 @@ from gradwire.moves import (
     Reduce,
     ReduceScatter,
 )
+from gradwire.runtime.host_copies import HostCopies
 
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
 
@@ -52,6 +54,9 @@ _EVEN = 1.5  # times the mean
 _GRACE = timedelta(seconds=1)  # for all that is under way, once something failed
 _LINE = 64  # bytes: what arrives from each rank begins at a cache line
 _CPU = torch.device("cpu")
+_PERFORMED = (
+    AllGather, AllReduce, AllToAll, Broadcast, Exchange, Gather, Reduce, ReduceScatter
+)  # fmt: skip
 
 
 class Performer:
@@ -69,6 +74,8 @@ class Performer:
         self._parts = {n: Performer(part, None, device) for n, part in (parts or {}).items()}
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = dist.get_backend(group) == "gloo"
+        by_host = self._gloo and device.type == "cuda"
+        self._host = HostCopies(device) if by_host else None
         self._scratch = kernels.Scratch()
 
     def perform(self, move: Move, label: str) -> Tensor | dict[int, Tensor]:
@@ -79,18 +86,8 @@ class Performer:
         """
         part = self._part(move)
         try:
-            if isinstance(move, AllReduce):
-                return part._all_reduce(move.data)
-            if isinstance(move, AllGather):
-                return part._all_gather(move.data)
-            if isinstance(move, AllToAll):
-                return part._all_to_all(move)
-            if isinstance(move, Exchange):
-                return part._exchange(move)
-            if isinstance(move, ReduceScatter):
-                return part._reduce_scatter(move)
-            if isinstance(move, Reduce | Gather | Broadcast):
-                return part._rooted(move)
+            if isinstance(move, _PERFORMED):
+                return part._by_host(move) if part._host is not None else part._directly(move)
         except (RuntimeError, ConnectionError) as error:
             raise PeerError(
                 f"every rank must take part in {move} of {label}; "
@@ -98,6 +95,32 @@ class Performer:
                 f"(The backend says: {str(error).splitlines()[0]})"
             ) from error
         raise MoveError(f"torch.distributed performs the moves of gradwire.moves; got {move}.")
+
+    def _directly(self, move: Any) -> Tensor | dict[int, Tensor]:
+        if isinstance(move, AllReduce):
+            return self._all_reduce(move.data)
+        if isinstance(move, AllGather):
+            return self._all_gather(move.data)
+        if isinstance(move, AllToAll):
+            return self._all_to_all(move)
+        if isinstance(move, Exchange):
+            return self._exchange(move)
+        if isinstance(move, ReduceScatter):
+            return self._reduce_scatter(move)
+        return self._rooted(move)
+
+    def _by_host(self, move: Any) -> Tensor | dict[int, Tensor]:
+        """Gloo carries what is in the host's memory: down, over the network, and up again."""
+        host = self._host
+        assert host is not None
+        if isinstance(move, Exchange):
+            arrived = self._exchange(replace(move, sends=host.down_all(move.sends)))
+            return {by: host.up(x) for by, x in arrived.items()}
+        data = move.data
+        found = self._directly(replace(move, data=host.down(data)))
+        assert isinstance(found, Tensor)
+        is_own = found.shape == data.shape and isinstance(move, AllReduce | Broadcast | Reduce)
+        return data.copy_(found, non_blocking=True) if is_own else host.up(found)
 
     def _part(self, move: Move) -> Performer:
         """Who performs it: of all ranks, or of some."""

@@ -33,7 +33,7 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.advice import advise
-from gradwire.training.attachable import check_parameters, check_ready, device_of
+from gradwire.training.attachable import check_lanes, check_parameters, check_ready, device_of
 from gradwire.training.attached import enter, leave
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
@@ -304,7 +304,8 @@ def attach_plan(
         parameters = trainable(module)
     device = device_of(parameters)
     check_parameters(parameters)
-    group = make_group(process_group, timeout_seconds)
+    check_lanes(lanes, process_group)
+    group = make_group(process_group, timeout_seconds, device)
     lanes = lanes or (2 if device.type == "cpu" else 1)
     try:
         described = describe(shards_of(parameters), module)
@@ -321,10 +322,11 @@ def attach_plan(
     except Exception:
         Performer(group).close()
         raise
-    lanes_used = min(agreed.lanes, len(agreed.buckets))
+    most = 1 if dist.get_backend(group) == "nccl" else agreed.lanes  # a plan may know no better
+    lanes_used = min(most, len(agreed.buckets))
     groups = [
         group,
-        *(make_group(process_group, timeout_seconds) for _ in range(lanes_used - 1)),
+        *(make_group(process_group, timeout_seconds, device) for _ in range(lanes_used - 1)),
     ]
     performers = [_performer(g, machines, pinned, timeout_seconds, device) for g in groups]
     if ddp is None:
@@ -353,10 +355,10 @@ def _performer(
     timeout_seconds: float, device: torch.device,
 ) -> Performer:  # fmt: skip
     """Make the performer of one lane. pinned: and the hosts of ranks. Collective."""
-    parts = make_parts(group, machines, timeout_seconds)
+    parts = make_parts(group, machines, timeout_seconds, device)
     if pinned is None:
         return Performer(group, parts, device)
-    return PlanePerformer(group, join_planes(*pinned, group, timeout_seconds), parts)
+    return PlanePerformer(group, join_planes(*pinned, group, timeout_seconds), parts, device)
 
 
 def same_plan(

@@ -90,3 +90,13 @@ def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
             "Move the module to one device before attaching."
         )
     return next(iter(devices))
+
+
+def check_lanes(lanes: int | None, group: dist.ProcessGroup | None) -> None:
+    """UsageError for several lanes of NCCL: nobody orders the collectives of two communicators on
+    one device, which then wait for each other."""
+    if lanes is not None and lanes > 1 and dist.get_backend(group) == "nccl":
+        raise UsageError(
+            f"over NCCL one lane issues all collectives of a device; got lanes={lanes}. Leave "
+            "lanes out: encoding overlaps the wire all the same."
+        )

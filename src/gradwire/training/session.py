@@ -284,6 +284,7 @@ class Session:
         if self.guard is not None and dense:
             self.guard.given(name, gradient)
         self._slots[b][i] = self._flat(gradient) if dense else gradient
+        self.conductor.delivered(b)
         self._missing[b] -= 1
         if self._missing[b] == 0 and not self._at_end:
             self._launch(b)

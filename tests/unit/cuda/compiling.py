@@ -31,6 +31,7 @@ from gradwire.kernels.cuda import (
     dense,
     exact,
     kept,
+    lists,
     signs,
     sparse,
     sums,
@@ -44,10 +45,10 @@ TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
     **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
     **dict.fromkeys(["rows", "payloads", "headers", "status"], "*i64"),
-    **dict.fromkeys(["bits", "ends"], "*u8"),
+    **dict.fromkeys(["bits", "ends", "section"], "*u8"),
     **dict.fromkeys(["kept", "u", "v", "values", "total"], "*fp32"),
     **dict.fromkeys(["source", "x", "out", "target"], "*fp32"),
-    **dict.fromkeys(["n", "k", "count", "number_of", "first"], "i32"),
+    **dict.fromkeys(["n", "k", "count", "number_of", "first", "width", "size"], "i32"),
     **dict.fromkeys(["dice1", "dice2", "dice3", "magic", "digest", "step"], "i64"),
     **dict.fromkeys(["m", "s", "d", "by", "factor"], "fp32"),
     "sums": "*fp64",
@@ -65,6 +66,14 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
                 "dtype": dtype, "mode": mode, "marks": True, "aligned": True, "BLOCK": BLOCK,
             }  # fmt: skip
         yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
+        if every:  # selected from as they are
+            yield candidates.compact, {"dtype": dtype, "BLOCK": BLOCK}
+            yield candidates.select, {"dtype": dtype, "mode": 3, "masks": False, "CHUNK": CHUNK}
+            yield exact.count, {"dtype": dtype, "BLOCK": BLOCK}
+            yield exact.emit, {"dtype": dtype, "mode": 3, "masks": False, "BLOCK": BLOCK}
+            for divides in (True, False):
+                of = {"dtype": dtype, "divides": divides, "TILE": signs.TILE}
+                yield signs.add_signs_up, of
     of_v = {"dtype": tl.float32}
     took = {**of_v, "mode": 1, "masks": True}
     yield candidates.scan, {"CHUNK": CHUNK}
@@ -88,12 +97,24 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield sums.scales_are_good, {"B": form.block, "CHUNK": 1024}
     yield signs.pack, {"throws": True, "R": signs.TOGETHER}
     yield signs.stand_for, {"count": 2, "CHUNK": signs.CHUNK}
-    yield signs.add_signs_up, {**of_v, "of": 1, "divides": True, "TILE": signs.TILE}
+    yield signs.add_signs_up, {**of_v, "divides": True, "TILE": signs.TILE}
     yield sparse.violation, {"BLOCK": sparse.CHUNK}
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
-    lists = {"of_values": tl.float32, "TILE": sparse.TILE, "CHUNK": sparse.CHUNK}
-    yield sparse.add_lists, {**of_v, **lists}
-    yield dense.cast_all, {"to": tl.float32, "checks": True, "BLOCK": dense.BLOCK}
+    tile = {"of_values": tl.float32, "TILE": sparse.TILE, "CHUNK": sparse.CHUNK}
+    yield sparse.add_lists, {**of_v, **tile}
+    for of in (tl.uint8, tl.uint16) if every else (tl.uint8,):
+        gaps = {"kind": 1, "of": of, "BLOCK": lists.BLOCK}
+        yield lists.count, gaps
+        yield lists.emit, gaps
+        yield lists.set_gaps, {"of": of, "CHUNK": lists.CHUNK}
+    ones = {"kind": 0, "of": tl.uint8, "BLOCK": lists.BLOCK}
+    yield lists.count, ones
+    yield lists.emit, ones
+    yield lists.before, {"kind": 1, "CHUNK": lists.CHUNK}
+    for kernel in (lists.check, lists.set_bits, lists.set_low_bits):
+        yield kernel, {"BLOCK": lists.BLOCK}
+    for to in (tl.float32, tl.bfloat16, tl.float16) if every else (tl.bfloat16,):
+        yield dense.cast_all, {"to": to, "checks": to == tl.float32, "BLOCK": dense.BLOCK}
     yield dense.zero_if, {"BLOCK": dense.BLOCK}
     yield dense.add_scaled, {"BLOCK": dense.BLOCK}
     yield dense.look, {"BLOCK": dense.BLOCK}
@@ -107,6 +128,8 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
     types = {name: "constexpr" if name in constants else TYPES.get(name) for name in names}
     if "g" in types:
         types["g"] = OF_DTYPE[str(constants["dtype"])]
+    if kernel in (lists.count, lists.before, lists.emit):
+        types["sums"] = "*i64"
     for name, of in types.items():
         assert of is not None, f"{kernel.__name__}'s {name} has no type here"
     aligned = {

@@ -120,6 +120,15 @@ def test_what_is_not_finite_raises_the_status() -> None:
         assert int(status) == 1
 
 
+@pytest.mark.parametrize("form", [LLOYD1, LLOYD2], ids=lambda form: f"format {form.number}")
+def test_a_mean_that_overflows_raises_the_status(form: Format) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        x = torch.full((7,), torch.finfo(torch.float32).max)
+        return [form, x, *rooms(form, 7), status, noise(0), None], []
+
+    same_by_both([cuda.encode_codes, twins.encode_codes], given)
+
+
 def payload(form: Format, n: int, rank: int) -> tuple[Tensor, Tensor]:
     codes, scales = rooms(form, n)
     twins.encode_codes(form, drawn(n, rank) * 10.0**rank, codes, scales, new_status(), noise(rank))

@@ -14,6 +14,8 @@ STREAMING = {
     "mark", "encode", "inverted", "put_back", "add_dense", "add_scaled", "cast_all", "look",
 }  # fmt: skip
 """Kernels whose time is that of reading numbers once, which takes wide loads."""
+FRAME = 64
+"""Bytes of a stack that ptxas may keep for itself, without spilling."""
 MOST_REGISTERS = 255
 """Of a thread: more there are not, and what exceeds them is spilled."""
 
@@ -35,7 +37,8 @@ def test_none_spills_fuses_or_flushes(given: list[str]) -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) >= 30
     for row in rows:
-        assert row["STACK"] == row["LOCAL"] == 0, f"spills: {row}"
+        assert row["LOCAL"] == 0, f"spills: {row}"
+        assert row["STACK"] <= FRAME, f"spills: {row}"
         assert row["fused"] == row["flushed"] == row["divided"] == 0, f"other numbers: {row}"
         assert row["REG"] <= MOST_REGISTERS
         if row["kernel"] in STREAMING:

@@ -79,6 +79,17 @@ def test_signs_are_the_twins(count: int, throws: bool, dtype: torch.dtype) -> No
     same_by_both([cuda.add_signs, twins.add_signs], added)
 
 
+def test_signs_of_all_kinds_add_up_together() -> None:
+    bits = torch.arange(625).remainder(256).to(torch.uint8)
+    kinds = [(bits, drawn(count, count) + 2) for count in (0, 1, 2)]
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        out = torch.empty(5000)
+        return [out, kinds, 3.0], [out]
+
+    same_by_both([cuda.accumulate_signs, twins.accumulate_signs], given)
+
+
 def test_sums_over_many_blocks_are_a_tree() -> None:
     """Of 11 blocks, of which the last is short."""
 

@@ -10,6 +10,7 @@ from interpreted import drawn, every_float, same_by_both
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
+from gradwire.errors import KernelError
 from gradwire.kernels import Journal, UpdateTopk, cuda, new_status
 from gradwire.kernels.values import Hint
 
@@ -147,3 +148,36 @@ def test_large_blocks_are_kept_and_come_back_to_the_bit(
         assert torch.equal(v[part], old_v[part])
         assert u is None or old_u is None or torch.equal(u[part], old_u[part])
     assert torch.allclose(v, old_v, atol=1e-4)
+
+
+def test_a_segment_that_selects_nothing_leaves_its_neighbour_s_candidates_alone() -> None:
+    """All of its elements reach its threshold, and it has room for none of them."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            UpdateTopk(
+                drawn(n, n), None, drawn(n, 2 * n), k, torch.zeros(k, dtype=torch.int32),
+                torch.zeros(k), None, None, hint=1e-20 if k == 0 else 2.0,
+            )
+            for n, k in ((6000, 0), (5000, 50), (4096, 0))
+        ]  # fmt: skip
+        return [made, status], tensors(made)
+
+    same_by_both([cuda.update_topk, twins.update_topk], given)
+
+
+@pytest.mark.parametrize("hint", [1e300, -1.0, torch.tensor([0.5], dtype=torch.float64)], ids=str)
+def test_a_threshold_of_any_kind_is_only_slower(hint: Hint) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        indices, values = torch.zeros(50, dtype=torch.int32), torch.zeros(50)
+        return [drawn(5000, 1), 50, indices, values, status, hint], [indices, values]
+
+    same_by_both([cuda.topk, twins.topk], given)
+
+
+def test_too_many_elements_are_refused() -> None:
+    from gradwire.kernels.cuda.tables import MOST, programs
+
+    assert programs(MOST, 4096) == (524272,)
+    with pytest.raises(KernelError, match="at most 2,147,418,112 elements"):
+        programs(MOST + 1, 4096)

@@ -18,18 +18,16 @@ from gradwire.kernels.cuda.dense import (
     judge,
     spoil_if,
 )
+from gradwire.kernels.cuda.lists import decode_indices, encode_indices
 from gradwire.kernels.cuda.signs import accumulate_signs, add_signs, pack_signs
-from gradwire.kernels.cuda.sparse import accumulate, add, first_violation
+from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, first_violation
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.update import invert, topk, update_topk
 from gradwire.kernels.torch import (
-    accumulate_coded,
     adam,
     contained,
     count_crowds,
-    decode_indices,
     decode_shaped,
-    encode_indices,
     encode_shaped,
     exhaust_options,
     fallbacks,

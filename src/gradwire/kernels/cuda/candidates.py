@@ -71,7 +71,7 @@ def mark(
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
     i = first + tl.arange(0, BLOCK)
-    whole = first + BLOCK <= n
+    whole = first <= n - BLOCK
     x = read(address(tl.load(row + G), dtype, aligned), i, n, whole)
     good = is_finite(x)
     if mode != NONE:
@@ -136,8 +136,8 @@ def compact(
     """The candidates, by index: places and magnitudes. Only sectors that hold one are read."""
     pid = tl.program_id(0)
     segment, first = block_of(blocks)
-    if tl.load(state + segment * WORDS + EXACT) == 0:
-        row = rows + segment * WIDTH
+    row = rows + segment * WIDTH
+    if (tl.load(row + K) > 0) & (tl.load(state + segment * WORDS + EXACT) == 0):
         v = address(tl.load(row + V), dtype, False)
         slot = tl.load(row + SLOT).to(tl.int32)
         b = tl.load(bits + pid * (BLOCK // 8) + tl.arange(0, BLOCK // 8)).to(tl.int32)

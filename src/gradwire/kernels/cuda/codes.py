@@ -27,7 +27,14 @@ from gradwire.kernels.cuda.device import (
 )
 from gradwire.kernels.cuda.formats import Written, code_of, scale_of, written
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import address_of, aligned, bits_of, blocks_on, rows_on
+from gradwire.kernels.cuda.tables import (
+    address_of,
+    aligned,
+    bits_of,
+    blocks_on,
+    on_its_device,
+    rows_on,
+)
 from gradwire.kernels.cuda.update import mode_of
 from gradwire.kernels.formats import Format
 from gradwire.kernels.segments import AdamCodes, UpdateCodes
@@ -123,14 +130,14 @@ def encode(
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
     i = first + tl.arange(0, R)[:, None] * B + tl.arange(0, B)[None, :]
-    whole = first + R * B <= n
+    whole = first <= n - R * B
     x = waiting(row, i, n, whole, status, dtype, mode, aligned)
     block = first // B + tl.arange(0, R)[:, None]
     m = tl.minimum(tl.maximum(n - block * B, 1), B)
-    by, scale = scale_of(x, m, number(tl.load(row + MOST)), way, steps, R, B)
+    by, scale, top = scale_of(x, m, number(tl.load(row + MOST)), way, steps, R, B)
     scales = address(tl.load(row + SCALES), tl.float32, False)
     tl.store(scales + block, scale, mask=block * B < n)
-    if tl.max((~is_finite(scale)).to(tl.int32)) != 0:
+    if tl.max((~is_finite(top)).to(tl.int32)) != 0:
         tl.atomic_or(status, tl.full([], 1, tl.int64))
     first1, first2 = tl.load(row + DICE1), tl.load(row + DICE2)
     code, value = code_of(x, by, i, first1, first2, tl.load(row + DICE3), way, steps)
@@ -147,7 +154,7 @@ def encode(
         shifts = tl.arange(0, parts)[None, :, None] * bits
         packed = tl.sum(tl.reshape(code, [R, parts, J]) << shifts, 1).to(tl.uint8)
         at = block * J + tl.arange(0, J)[None, :]
-        tl.store(codes + at, packed, mask=(block + 1) * B <= n)
+        tl.store(codes + at, packed, mask=block * B <= n - B)
         if (n % B != 0) & ~whole:  # the last block's parts are shorter
             last = n // B
             here = ends + segment * B
@@ -193,6 +200,7 @@ def _row(one: Coded, n: int, mode: int, most: float) -> list[int]:
     ]  # fmt: skip
 
 
+@on_its_device
 def encode_codes(
     form: Format, x: Tensor, codes: Tensor, scales: Tensor, status: Tensor, noise: Noise,
     clip: float | None,
@@ -206,6 +214,7 @@ def encode_codes(
     encode_all([one], known, NONE.value, form.most_scale, status)
 
 
+@on_its_device
 def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
     groups: dict[Any, list[UpdateCodes]] = {}
     for one in segments:
@@ -227,6 +236,7 @@ def _of_update(one: UpdateCodes) -> Coded:
     )  # fmt: skip
 
 
+@on_its_device
 def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
     groups: dict[Any, list[Coded]] = {}
     for form, g, (m, q), v, how, codes, scales, noise in segments:

@@ -25,13 +25,9 @@ from gradwire.kernels.cuda.device import (
     write,
 )
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import aligned, rows_on
+from gradwire.kernels.cuda.tables import aligned, on_its_device, programs, rows_on
 
 BLOCK = 4096
-
-
-def blocks(n: int) -> tuple[int]:
-    return (-(-n // BLOCK),)
 
 
 @triton.jit
@@ -87,7 +83,7 @@ def add_dense(
     write(out, i, rounded(total, dtype), n, whole)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["magic", "digest", "step", "count"])
 def judge_all(headers, magic, digest, step, count, status, ROWS: tl.constexpr):
     """All that headers say, and DAMAGED where one has other flags or facts. One program."""
     r = tl.arange(0, ROWS)
@@ -103,38 +99,43 @@ def judge_all(headers, magic, digest, step, count, status, ROWS: tl.constexpr):
         tl.atomic_or(status, all_told)
 
 
+@on_its_device
 def cast(source: Tensor, target: Tensor, status: Tensor | None) -> None:
     n, checks = source.numel(), status is not None
     if n:
         bad = torch.zeros_like(status) if status is not None else target
-        cast_all[blocks(n)](
+        cast_all[programs(n, BLOCK)](
             source.detach().contiguous(), target, n, bad, to=TYPES[target.dtype], checks=checks,
             BLOCK=BLOCK,
         )  # fmt: skip
         if checks:
-            zero_if[blocks(n)](bad, target, n, status, BLOCK=BLOCK)
+            zero_if[programs(n, BLOCK)](bad, target, n, status, BLOCK=BLOCK)
 
 
+@on_its_device
 def add_cast(v: Tensor, source: Tensor, factor: float) -> None:
     n = v.numel()
     if n:
-        add_scaled[blocks(n)](
+        add_scaled[programs(n, BLOCK)](
             v, source.contiguous(), n, factor, BLOCK=BLOCK, enable_fp_fusion=False
         )
 
 
+@on_its_device
 def flag_non_finite(x: Tensor, status: Tensor) -> None:
     if x.numel():
-        look[blocks(x.numel())](x.detach().contiguous(), x.numel(), status, BLOCK=BLOCK)
+        look[programs(x.numel(), BLOCK)](x.detach().contiguous(), x.numel(), status, BLOCK=BLOCK)
 
 
+@on_its_device
 def spoil_if(status: Tensor, x: Tensor) -> None:
     if x.dtype == torch.float64 or not x.is_contiguous():
         x.masked_fill_(status != 0, math.nan)
     elif x.numel():
-        spoil[blocks(x.numel())](status, x, x.numel(), dtype=TYPES[x.dtype], BLOCK=BLOCK)
+        spoil[programs(x.numel(), BLOCK)](status, x, x.numel(), dtype=TYPES[x.dtype], BLOCK=BLOCK)
 
 
+@on_its_device
 def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> None:
     kinds = {payload.dtype for payload in payloads}
     if len(kinds) != 1 or out.dtype == torch.float64:
@@ -143,13 +144,14 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
     held, n = [payload.detach().contiguous() for payload in payloads], out.numel()
     table = rows_on(out.device, [[payload.data_ptr()] for payload in held])
     if n:
-        add_dense[blocks(n)](
+        add_dense[programs(n, BLOCK)](
             out, table, n, len(held), divisor, dtype=TYPES[out.dtype],
             of_values=TYPES[kinds.pop()], aligned=aligned(*held), BLOCK=BLOCK,
             enable_fp_fusion=False,
         )  # fmt: skip
 
 
+@on_its_device
 def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
     count = headers.shape[0]
     judge_all[(1,)](

@@ -52,7 +52,7 @@ def block_of(blocks):
 def part_of(n, BLOCK: tl.constexpr):
     """The elements of this program, and whether all of them are there."""
     first = tl.program_id(0) * BLOCK
-    return first + tl.arange(0, BLOCK), first + BLOCK <= n
+    return first + tl.arange(0, BLOCK), first <= n - BLOCK
 
 
 @triton.jit

@@ -79,7 +79,7 @@ def mean_of(x, m, R: tl.constexpr, B: tl.constexpr):
 
 @triton.jit
 def scale_of(x, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
-    """What x is multiplied by, or compared with, and the scale: (R, 1) each."""
+    """What x is multiplied by, or compared with, the scale, and what it is of: (R, 1) each."""
     if (way == SIGNS) | (way == QUARTERS):
         top = mean_of(x, m, R, B)
         step = top
@@ -90,7 +90,7 @@ def scale_of(x, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constexpr
         step = tl.div_rn(top, tl.zeros_like(top) + steps)
         by = tl.div_rn(tl.zeros_like(top) + steps * one, top)
     scaled = top >= _LEAST
-    return tl.where(scaled, by, 0.0), tl.where(scaled, tl.minimum(step, most), 0.0)
+    return tl.where(scaled, by, 0.0), tl.where(scaled, tl.minimum(step, most), 0.0), top
 
 
 @triton.jit

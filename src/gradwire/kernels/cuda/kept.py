@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradwire.kernels.cuda.columns import BLOCK, KEEPS, KEPT, WHICH, hint_of
 from gradwire.kernels.cuda.device import FEEDBACK, address
+from gradwire.kernels.cuda.tables import on_its_device
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 
 FACTOR = tl.constexpr(JOURNAL_FACTOR)
@@ -36,6 +37,7 @@ class Blocks:
     def fits(self, n: int, with_velocity: bool) -> bool:
         return (n, with_velocity) == (self._n, self._with_velocity)
 
+    @on_its_device
     def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
         if self._slots:
             put_back[(self._slots,)](

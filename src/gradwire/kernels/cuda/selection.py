@@ -62,7 +62,7 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
     whole = all(aligned(one.g, one.u, one.v) for one in segments)
     of = {"dtype": dtype, "mode": mode}
     options = {"num_warps": 8, "enable_fp_fusion": False}
-    counts = torch.empty((3, programs), dtype=torch.int32, device=device)
+    counts = torch.empty((3, -(-programs // 4) * 4), dtype=torch.int32, device=device)
     bits = torch.empty(programs * BLOCK // 8, dtype=torch.uint8, device=device)
     marks = any(one.k for one in segments)
     mark[(programs,)](
@@ -74,7 +74,7 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
     read_from = {"dtype": dtype if mode == NONE.value else tl.float32}
     state = torch.empty((number_of, WORDS.value), dtype=torch.int32, device=device)
     bins = torch.empty((number_of, 3, BINS.value), dtype=torch.int32, device=device)
-    places = torch.empty((2, max(slots, 1)), dtype=torch.int32, device=device)
+    places = torch.empty((2, -(-slots // 4) * 4 + 4), dtype=torch.int32, device=device)
     taken = {**read_from, "mode": mode, "masks": masks}
     scan[(number_of,)](table, counts[0], state, bins, hints, CHUNK=CHUNK, **options)
     compact[(programs,)](
@@ -110,13 +110,16 @@ def _rows(segments: Sequence[Selection], sizes: Sequence[int]) -> tuple[list[lis
         room = min(n, CAPACITY * one.k)
         rows.append([
             *map(address_of, (one.g, one.u, one.v)), n, one.k,
-            *map(address_of, (one.indices, one.values, one.velocities)), *_hint(one.hint),
-            *map(bits_of, one.rule), first, number_of, slot, room,
+            *map(address_of, (one.indices, one.values, one.velocities)),
+            *_hint(one.hint, one.v.device), *map(bits_of, one.rule), first, number_of, slot, room,
             *((0, 0, 0) if one.kept is None else one.kept.row()),
         ])  # fmt: skip
         first, slot = first + number_of, slot + room
     return rows, slot
 
 
-def _hint(hint: Tensor | float) -> tuple[int, int]:
-    return (hint.data_ptr(), 0) if isinstance(hint, Tensor) else (0, bits_of(hint))
+def _hint(hint: Tensor | float, device: torch.device) -> tuple[int, int]:
+    if not isinstance(hint, Tensor):
+        return 0, bits_of(hint)
+    ours = hint.dtype == torch.float32 and hint.device == device
+    return (hint.data_ptr() if ours else 0), 0

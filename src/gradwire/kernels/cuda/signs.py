@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwire.kernels.cuda.device import address, part_of, random_bits, read, rounded, write
 from gradwire.kernels.cuda.formats import tree
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import rows_on
+from gradwire.kernels.cuda.tables import on_its_device, programs, rows_on, signed
 from gradwire.kernels.values import SILENCE, Noise, Payload
 
 BLOCK = tl.constexpr(4096)
@@ -26,7 +26,7 @@ TOGETHER = 8
 TILE, CHUNK = 4096, 1024
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "dice1", "dice2", "dice3"])
 def pack(x, n, bits, sums, dice1, dice2, dice3, throws: tl.constexpr, R: tl.constexpr):
     """The bits of R blocks, the sums of each below zero and above, and how many are below."""
     block = tl.program_id(0) * R + tl.arange(0, R)[:, None]
@@ -34,7 +34,7 @@ def pack(x, n, bits, sums, dice1, dice2, dice3, throws: tl.constexpr, R: tl.cons
     low = tl.zeros([R, LANES], tl.float32)
     high = tl.zeros([R, LANES], tl.float32)
     count = tl.zeros([R, LANES], tl.int32)
-    whole = (tl.program_id(0) + 1) * R * BLOCK <= n
+    whole = tl.program_id(0) * R * BLOCK <= n - R * BLOCK
     for row in range(ROWS):
         i = block * BLOCK + row * LANES + lane
         v = read(x, i, n, whole)
@@ -54,7 +54,7 @@ def pack(x, n, bits, sums, dice1, dice2, dice3, throws: tl.constexpr, R: tl.cons
     tl.store(here + 2, tl.sum(count, 1, keep_dims=True).to(tl.float64), mask=on)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["number_of", "n"])
 def stand_for(sums, number_of, n, values, status, count: tl.constexpr, CHUNK: tl.constexpr):
     """What the bits stand for, of the sums over all blocks: neighbours pairwise, in place, level
     by level. One program."""
@@ -87,23 +87,20 @@ def stand_for(sums, number_of, n, values, status, count: tl.constexpr, CHUNK: tl
 
 @triton.jit
 def add_signs_up(
-    out, payloads, n, count, by, dtype: tl.constexpr, of: tl.constexpr, divides: tl.constexpr,
-    TILE: tl.constexpr,
+    out, payloads, n, count, by, dtype: tl.constexpr, divides: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The sum of what all signs say, times or over a number. of: values of each payload."""
+    """The sum of what all signs say, times or over a number."""
     i, whole = part_of(n, TILE)
     total = tl.zeros([TILE], tl.float32)
     if not divides:
         total = read(out, i, n, whole)
     for r in range(count):
-        bits = address(tl.load(payloads + 2 * r), tl.uint8, False)
-        values = address(tl.load(payloads + 2 * r + 1), tl.float32, False)
-        low, high = -1.0, 1.0
-        if of == 1:
-            high = tl.load(values)
-            low = -high
-        if of == 2:
-            low, high = tl.load(values), tl.load(values + 1)
+        at = payloads + 3 * r
+        bits = address(tl.load(at), tl.uint8, False)
+        values, of = address(tl.load(at + 1), tl.float32, False), tl.load(at + 2)
+        one = tl.load(values, mask=of > 0, other=1.0)
+        high = tl.where(of == 2, tl.load(values + 1, mask=of == 2, other=0.0), one)
+        low = tl.where(of == 2, one, -one)
         byte = tl.load(bits + i // 8, mask=i < n, other=0).to(tl.int32)
         x = tl.where(((byte >> (i % 8)) & 1) == 1, low, high)
         if not divides:
@@ -114,34 +111,38 @@ def add_signs_up(
     write(out, i, rounded(total, dtype), n, whole)
 
 
+@on_its_device
 def pack_signs(
     x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None
 ) -> None:
     x, n = x.detach().contiguous(), x.numel()
-    blocks = max(1, -(-n // BLOCK.value))
+    blocks = max(1, *programs(n, BLOCK.value))
     sums = torch.empty((blocks, 3), dtype=torch.float64, device=x.device)
     pack[(-(-blocks // TOGETHER),)](
-        x, n, bits, sums, *(noise or SILENCE), throws=noise is not None, R=TOGETHER, num_warps=4,
-        enable_fp_fusion=False,
+        x, n, bits, sums, *map(signed, noise or SILENCE), throws=noise is not None, R=TOGETHER,
+        num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     stand_for[(1,)](sums, blocks, n, values, status, count=values.numel(), CHUNK=CHUNK)
 
 
+@on_its_device
 def accumulate_signs(out: Tensor, payloads: Sequence[Payload], divisor: float) -> None:
     _add_up(out, payloads, divisor, divides=True)
 
 
+@on_its_device
 def add_signs(v: Tensor, bits: Tensor, values: Tensor, factor: float) -> None:
     _add_up(v, [(bits, values)], factor, divides=False)
 
 
 def _add_up(out: Tensor, payloads: Sequence[Payload], by: float, *, divides: bool) -> None:
-    n, kinds = out.numel(), {values.numel() for _, values in payloads}
-    of = kinds.pop() if kinds else 0
+    n = out.numel()
     held = [(bits.contiguous(), values.contiguous()) for bits, values in payloads]
-    table = rows_on(out.device, [[b.data_ptr(), v.data_ptr()] for b, v in held] or [[0, 0]])
+    table = rows_on(
+        out.device, [[b.data_ptr(), v.data_ptr(), v.numel()] for b, v in held] or [[0] * 3]
+    )
     if n:
-        add_signs_up[(-(-n // TILE),)](
-            out, table, n, len(held), by, dtype=TYPES[out.dtype], of=of, divides=divides,
+        add_signs_up[programs(n, TILE)](
+            out, table, n, len(held), by, dtype=TYPES[out.dtype], divides=divides,
             TILE=TILE, enable_fp_fusion=False,
         )  # fmt: skip

@@ -19,11 +19,20 @@ import gradwire.kernels.torch.codes as twins
 from gradwire.kernels.cuda.device import address, block_of, number, rounded, widened
 from gradwire.kernels.cuda.formats import Written, value_of, written
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import address_of, aligned, bits_of, blocks_on, rows_on
+from gradwire.kernels.cuda.tables import (
+    address_of,
+    aligned,
+    bits_of,
+    blocks_on,
+    on_its_device,
+    rows_on,
+)
 from gradwire.kernels.formats import Format
 from gradwire.kernels.segments import SumCodes
 
 TILE = 2048
+SHARES = 16
+"""Programs that look at one segment's scales."""
 OUT, N, BY, FIRST, COUNT, MOST = (tl.constexpr(i) for i in range(6))
 WIDTH = tl.constexpr(6)
 """Columns: the payloads of a segment are COUNT rows of theirs, from FIRST on."""
@@ -32,15 +41,15 @@ WIDTH = tl.constexpr(6)
 @triton.jit
 def scales_are_good(rows, payloads, bad, B: tl.constexpr, CHUNK: tl.constexpr):
     """Raise the word of a segment where a scale of one of its payloads is none that is written:
-    not finite, or beyond the most. One program for a payload."""
-    segment = tl.program_id(0)
+    not finite, or beyond the most. Programs of a segment take turns."""
+    segment, share = tl.program_id(0), tl.num_programs(1) * CHUNK
     row = rows + segment * WIDTH
     n, most = tl.load(row + N).to(tl.int32), number(tl.load(row + MOST))
     blocks = (n + B - 1) // B
     for r in range(tl.load(row + COUNT).to(tl.int32)):
         at = payloads + 2 * (tl.load(row + FIRST).to(tl.int32) + r)
         scales = address(tl.load(at + 1), tl.float32, False)
-        for begin in range(0, blocks, CHUNK):
+        for begin in range(tl.program_id(1) * CHUNK, blocks, share):
             j = begin + tl.arange(0, CHUNK)
             s = tl.load(scales + j, mask=j < blocks, other=0.0)
             if tl.max((~(tl.abs(s) <= most)).to(tl.int32), 0) != 0:
@@ -72,7 +81,7 @@ def add_codes_up(
         block = first // B + tl.arange(0, R)[:, None, None]
         p, j = tl.arange(0, parts)[None, :, None], tl.arange(0, J)[None, None, :]
         m = tl.minimum(tl.maximum(n - block * B, 0), B)
-        whole = first + R * B <= n
+        whole = first <= n - R * B
         if whole:
             i = block * B + p * J + j
             on = i < n
@@ -120,7 +129,7 @@ def _run(
         given += [[codes.data_ptr(), scales.data_ptr()] for codes, scales in one.payloads]
     table, payloads = rows_on(device, rows), rows_on(device, given or [[0, 0]])
     if divides:
-        scales_are_good[(len(segments),)](table, payloads, bad, B=form.block, CHUNK=1024)
+        scales_are_good[(len(segments), SHARES)](table, payloads, bad, B=form.block, CHUNK=1024)
     whole = all(aligned(one.out, *(codes for codes, _ in one.payloads)) for one in segments)
     add_codes_up[(blocks.shape[0],)](
         table, blocks, payloads, bad, dtype=TYPES[dtype], way=form.way, bits=form.bits,
@@ -129,6 +138,7 @@ def _run(
     )  # fmt: skip
 
 
+@on_its_device
 def accumulate_codes(segments: Sequence[SumCodes]) -> int:
     """The host waits for the device, to tell which one is bad."""
     groups: dict[Any, list[int]] = {}
@@ -148,6 +158,7 @@ def accumulate_codes(segments: Sequence[SumCodes]) -> int:
     return first_bad
 
 
+@on_its_device
 def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float) -> None:
     known = written(form)
     if known is None:

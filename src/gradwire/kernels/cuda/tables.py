@@ -9,18 +9,46 @@ from sizes alone, are kept there.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+from gradwire.errors import KernelError
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+MOST = 2**31 - 2**16
+"""Elements of a tensor: beyond them 32-bit places of a last program would wrap around."""
+_LARGEST = struct.unpack("<f", struct.pack("<I", 0x7F7FFFFF))[0]
+
 
 def bits_of(x: float) -> int:
-    """fp32 as a whole number of 32 bits."""
+    """fp32 as a whole number of 32 bits; what is beyond its range is infinite."""
+    if abs(x) > _LARGEST:
+        x = math.copysign(math.inf, x)
     (bits,) = struct.unpack("<i", struct.pack("<f", x))
     return int(bits)
+
+
+def signed(word: int) -> int:
+    """32 bits as a number with a sign, so that a kernel's argument is of one type always."""
+    return word - (1 << 32) if word >> 31 else word
+
+
+def programs(n: int, block: int) -> tuple[int]:
+    """The grid for n elements. KernelError, where these are too many."""
+    if n > MOST:
+        raise KernelError(
+            f"a kernel on CUDA works on at most {MOST:,} elements; got {n:,}. Split the tensor"
+        )
+    return (-(-n // block),)
 
 
 def rows_on(device: torch.device, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -31,9 +59,17 @@ def rows_on(device: torch.device, rows: Sequence[Sequence[int]]) -> Tensor:
     return table.pin_memory().to(device, non_blocking=True)
 
 
-@lru_cache(maxsize=256)
 def blocks_on(device: torch.device, sizes: tuple[int, ...], block: int) -> Tensor:
     """(programs, 2) int32 there: each block of each segment; one for a segment of no elements."""
+    programs(max(sizes, default=0), block)
+    found = _blocks(device, sizes, block)
+    if found.is_cuda:  # others' streams may read it when it is forgotten
+        found.record_stream(torch.cuda.current_stream(device))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _blocks(device: torch.device, sizes: tuple[int, ...], block: int) -> Tensor:
     found = [(s, at) for s, n in enumerate(sizes) for at in range(0, max(n, 1), block)]
     return torch.tensor(found, dtype=torch.int32).to(device)
 
@@ -46,3 +82,24 @@ def aligned(*tensors: Tensor | None) -> bool:
 def address_of(x: Tensor | None) -> int:
     """0 of none."""
     return 0 if x is None else x.data_ptr()
+
+
+def on_its_device(operation: Callable[Given, Found]) -> Callable[Given, Found]:
+    """An operation that launches where its tensors are, whatever device is current."""
+
+    @wraps(operation)
+    def launched(*given: Given.args, **named: Given.kwargs) -> Found:
+        x = next(_tensors(given), None)
+        there = x is not None and x.is_cuda
+        with torch.cuda.device(x.device) if x is not None and there else nullcontext():
+            return operation(*given, **named)
+
+    return launched
+
+
+def _tensors(given: Iterable[Any]) -> Iterator[Tensor]:
+    for x in given:
+        if isinstance(x, Tensor):
+            yield x
+        elif isinstance(x, list | tuple):
+            yield from _tensors(x)

@@ -27,6 +27,7 @@ from gradwire.kernels.cuda.device import (
 )
 from gradwire.kernels.cuda.kept import Blocks
 from gradwire.kernels.cuda.selection import TYPES, Selection
+from gradwire.kernels.cuda.tables import on_its_device
 from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.values import Hint
 
@@ -38,6 +39,7 @@ def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, 
     return (NESTEROV if nesterov else MOMENTUM).value, momentum, 1.0
 
 
+@on_its_device
 def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
     groups: dict[Any, list[int]] = {}
     for i, one in enumerate(segments):
@@ -62,6 +64,7 @@ def _selection(one: UpdateTopk) -> Selection:
     )  # fmt: skip
 
 
+@on_its_device
 def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: Hint) -> Hint:
     x = x.detach().contiguous()
     one = Selection(x, None, x, k, indices, values, None, hint)
@@ -109,6 +112,7 @@ def step_of(sg, u, v, m, d, mode: tl.constexpr):
     return v1
 
 
+@on_its_device
 def invert(
     gradient: Tensor, velocity: Tensor | None, residual: Tensor, *, momentum: float | None,
     nesterov: bool, scale: float, decay: float,

@@ -1,0 +1,317 @@
+"""Codes of lists of places, read and written on the device: the codes of kernels/index_codes.py.
+
+    count ──► before ──► emit ──► check      ones or words of each block; sums over those before it
+
+All lists of a bucket that have one code are read by one launch of each. A list's word tells where
+it is damaged, as `decode_indices` would; nobody waits for it here.
+Bytes: each section twice, 4 for each place, and 4 more to check it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gradwire.kernels.cuda.device import address, block_of
+from gradwire.kernels.cuda.tables import blocks_on, on_its_device, programs, rows_on
+from gradwire.kernels.index_codes import GAP_BYTES, low_width, whole_bytes
+
+BITS, GAPS = tl.constexpr(0), tl.constexpr(1)
+"""Ones of a bitmap, of elias_fano's high part, too; and words that leave out places."""
+BLOCK, CHUNK = 1024, 1024
+"""Words of a program: bytes of bits, or gaps."""
+
+WORDS, COUNT, N, K, OUT, LOW, WIDTH_OF, LOW_BYTES, FIRST, BLOCKS = (
+    tl.constexpr(i) for i in range(10)
+)
+WIDTH = tl.constexpr(10)
+_FAR = tl.constexpr(2147483647)
+_OF = {"gap8": tl.uint8, "gap16": tl.uint16}
+
+
+class Listed(NamedTuple):
+    """One list: the bytes of its code, and where its k places of n elements go, int32."""
+
+    section: Tensor
+    code: str
+    n: int
+    out: Tensor
+
+
+@triton.jit
+def ones_of(words, i, on):
+    """(words, 8) bits of bytes."""
+    byte = tl.load(words + i, mask=on, other=0).to(tl.int32)
+    return (byte[:, None] >> tl.arange(0, 8)[None, :]) & 1
+
+
+@triton.jit
+def count(rows, blocks, counts, sums, kind: tl.constexpr, of: tl.constexpr, BLOCK: tl.constexpr):
+    """How many entries a block names; and of gaps, how far it goes."""
+    pid = tl.program_id(0)
+    segment, first = block_of(blocks)
+    row = rows + segment * WIDTH
+    words, size = address(tl.load(row + WORDS), of, False), tl.load(row + COUNT).to(tl.int32)
+    i = first + tl.arange(0, BLOCK)
+    if kind == BITS:
+        tl.store(counts + pid, tl.sum(ones_of(words, i, i < size)))
+    else:
+        escape: tl.constexpr = 255 if of == tl.uint8 else 65535
+        w = tl.load(words + i, mask=i < size, other=0).to(tl.int32)
+        names = ((w != escape) & (i < size)).to(tl.int32)
+        tl.store(counts + pid, tl.sum(names, 0))
+        tl.store(sums + pid, tl.sum((w + names).to(tl.int64), 0))
+
+
+@triton.jit
+def before(rows, counts, sums, found, kind: tl.constexpr, CHUNK: tl.constexpr):
+    """Both become sums over the blocks before. One program for a list, whose word begins as how
+    many entries there are, if these are too few."""
+    segment = tl.program_id(0)
+    row = rows + segment * WIDTH
+    first, number_of = tl.load(row + FIRST).to(tl.int32), tl.load(row + BLOCKS).to(tl.int32)
+    total = 0
+    far = tl.full([], 0, tl.int64)
+    for at in range(0, number_of, CHUNK):
+        j = at + tl.arange(0, CHUNK)
+        on = j < number_of
+        c = tl.load(counts + first + j, mask=on, other=0)
+        tl.store(counts + first + j, total + tl.cumsum(c, 0) - c, mask=on)
+        total += tl.sum(c, 0)
+        if kind == GAPS:
+            s = tl.load(sums + first + j, mask=on, other=0)
+            tl.store(sums + first + j, far + tl.cumsum(s, 0) - s, mask=on)
+            far += tl.sum(s, 0)
+    k = tl.load(row + K).to(tl.int32)
+    tl.store(found + 2 * segment, tl.minimum(total, k))
+    many = (total > k) & (kind == BITS)
+    tl.store(found + 2 * segment + 1, many.to(tl.int32))
+
+
+@triton.jit
+def emit(
+    rows, blocks, counts, sums, found, kind: tl.constexpr, of: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The entries of a block, unchecked; and whether something stands after the k-th."""
+    pid = tl.program_id(0)
+    segment, first = block_of(blocks)
+    row = rows + segment * WIDTH
+    words, size = address(tl.load(row + WORDS), of, False), tl.load(row + COUNT).to(tl.int32)
+    k, out = tl.load(row + K).to(tl.int32), address(tl.load(row + OUT), tl.int32, False)
+    i = first + tl.arange(0, BLOCK)
+    if kind == BITS:
+        ones = tl.reshape(ones_of(words, i, i < size), [BLOCK * 8])
+        to = tl.load(counts + pid) + tl.cumsum(ones, 0) - ones
+        on = (ones == 1) & (to < k)
+        place = first * 8 + tl.arange(0, BLOCK * 8)
+        width = tl.load(row + WIDTH_OF).to(tl.int32)
+        if width >= 0:  # elias_fano: the place says the upper bits, less the entries before
+            low = address(tl.load(row + LOW), tl.uint8, False)
+            place = (place - to) << width
+            for bit in range(width):
+                at = to.to(tl.int64) * width + bit
+                byte = tl.load(low + at // 8, mask=on, other=0).to(tl.int32)
+                place |= ((byte >> (at % 8).to(tl.int32)) & 1) << bit
+        tl.store(out + to, place, mask=on)
+    else:
+        escape: tl.constexpr = 255 if of == tl.uint8 else 65535
+        w = tl.load(words + i, mask=i < size, other=0).to(tl.int32)
+        names = ((w != escape) & (i < size)).to(tl.int32)
+        to = tl.load(counts + pid) + tl.cumsum(names, 0) - names
+        far = tl.load(sums + pid) + tl.cumsum((w + names).to(tl.int64), 0) - 1
+        place = tl.minimum(far, 2147483647).to(tl.int32)
+        tl.store(out + to, place, mask=(names == 1) & (to < k))
+        if tl.max(((to >= k) & (w != 0) & (i < size)).to(tl.int32), 0) != 0:
+            tl.atomic_or(found + 2 * segment + 1, 1)
+
+
+@triton.jit
+def check(rows, blocks, found, BLOCK: tl.constexpr):
+    """The first entry that is out of range or not above the one before, into the list's word."""
+    segment, first = block_of(blocks)
+    row = rows + segment * WIDTH
+    out, n = address(tl.load(row + OUT), tl.int32, False), tl.load(row + N).to(tl.int32)
+    k = tl.load(row + K).to(tl.int32)
+    j = first + tl.arange(0, BLOCK)
+    here = tl.load(out + j, mask=j < k, other=0)
+    last = tl.load(out + j - 1, mask=(j < k) & (j > 0), other=-1)
+    wrong = (j < k) & ((here <= last) | (here >= n))
+    worst = tl.min(tl.where(wrong, j, _FAR), 0)
+    if worst != _FAR:
+        tl.atomic_min(found + 2 * segment, worst)
+    if first == 0:  # what is left over of elias_fano's low part
+        width = tl.load(row + WIDTH_OF).to(tl.int32)
+        if width > 0:
+            low, size = address(tl.load(row + LOW), tl.uint8, False), k.to(tl.int64) * width
+            byte = tl.load(low + size // 8, mask=size % 8 != 0, other=0).to(tl.int32)
+            if (byte >> (size % 8).to(tl.int32)) != 0:
+                tl.atomic_or(found + 2 * segment + 1, 1)
+
+
+def decode_all(lists: Sequence[Listed]) -> Tensor:
+    """Launches for all, by their codes. Returns (lists, 2) int32: k, or the first entry that is
+    wrong or missing; and whether there is something after the k-th."""
+    device = lists[0].out.device
+    found = torch.empty((len(lists), 2), dtype=torch.int32, device=device)
+    kinds: dict[str, list[int]] = {}
+    for i, one in enumerate(lists):
+        kinds.setdefault(one.code, []).append(i)
+    for code, members in kinds.items():
+        own = [lists[i] for i in members]
+        words = torch.empty((len(members), 2), dtype=torch.int32, device=device)
+        _decode(code, own, words)
+        found[torch.tensor(members, device=device)] = words
+    return found
+
+
+def _decode(code: str, lists: Sequence[Listed], found: Tensor) -> None:
+    device = found.device
+    if code == "int32":
+        _check_as_they_are(lists, found)
+        return
+    kind, of = (GAPS, _OF[code]) if code in GAP_BYTES else (BITS, tl.uint8)
+    rows, sizes, first = [], [], 0
+    for section, _, n, out in lists:
+        k, low, width, start = out.numel(), section, -1, 0
+        if code == "elias_fano" and k:
+            width = low_width(n, k)
+            start = whole_bytes(k * width)
+        size = (section.numel() - start) // GAP_BYTES.get(code, 1)
+        number_of = max(1, -(-size // BLOCK))
+        rows.append([
+            section.data_ptr() + start, size, n, k, out.data_ptr(), low.data_ptr(), width, start,
+            first, number_of,
+        ])  # fmt: skip
+        sizes.append(size)
+        first += number_of
+    table, blocks = rows_on(device, rows), blocks_on(device, tuple(sizes), BLOCK)
+    counts = torch.empty(first, dtype=torch.int32, device=device)
+    sums = torch.empty(first, dtype=torch.int64, device=device)
+    what = {"kind": kind.value, "of": of, "BLOCK": BLOCK}
+    count[(first,)](table, blocks, counts, sums, **what)
+    before[(len(lists),)](table, counts, sums, found, kind=kind.value, CHUNK=CHUNK)
+    emit[(first,)](table, blocks, counts, sums, found, **what)
+    _check(table, lists, found)
+
+
+def _check(table: Tensor, lists: Sequence[Listed], found: Tensor) -> None:
+    blocks = blocks_on(found.device, tuple(one.out.numel() for one in lists), BLOCK)
+    check[(blocks.shape[0],)](table, blocks, found, BLOCK=BLOCK)
+
+
+def _check_as_they_are(lists: Sequence[Listed], found: Tensor) -> None:
+    """Of places that are not coded: into `out`, unless they are there."""
+    rows = []
+    for section, _, n, out in lists:
+        if out.data_ptr() != section.data_ptr():
+            out.copy_(section.view(torch.int32))
+        rows.append([0, 0, n, out.numel(), out.data_ptr(), 0, -1, 0, 0, 0])
+    found.copy_(rows_on(found.device, [[one.out.numel(), 0] for one in lists]))
+    _check(rows_on(found.device, rows), lists, found)
+
+
+@on_its_device
+def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> int:
+    """The host waits for the device."""
+    section, k = whole_words(section), indices_out.numel()
+    first, more = decode_all([Listed(section, code, n, indices_out)])[0].tolist()
+    return k + 1 if first == k and more else int(first)
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+@triton.jit
+def set_bits(places, section, k, width, BLOCK: tl.constexpr):
+    """Ones at the places of a list, or where elias_fano's high part has them. Of entries in one
+    byte the first writes it, so that no two write the same."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    byte = bit_of(places, j, k, width) // 8
+    first = (j < k) & ((j == 0) | (bit_of(places, j - 1, k, width) // 8 != byte))
+    value = tl.zeros([BLOCK], tl.int32)
+    for other in range(8):
+        at = bit_of(places, j + other, k, width)
+        value |= tl.where((j + other < k) & (at // 8 == byte), 1 << (at % 8).to(tl.int32), 0)
+    tl.store(section + byte, value.to(tl.uint8), mask=first)
+
+
+@triton.jit
+def bit_of(places, j, k, width):
+    """Where entry j has its one."""
+    place = tl.load(places + j, mask=(j >= 0) & (j < k), other=0).to(tl.int64)
+    return tl.where(width >= 0, (place >> tl.maximum(width, 0)) + j, place)
+
+
+@triton.jit
+def set_low_bits(places, section, k, width, size, BLOCK: tl.constexpr):
+    """elias_fano's low part: byte after byte, the low bits of each entry."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.zeros([BLOCK], tl.int32)
+    for bit in range(8):
+        at = i.to(tl.int64) * 8 + bit
+        on = (i < size) & (at < k.to(tl.int64) * width)
+        place = tl.load(places + at // width, mask=on, other=0)
+        value |= ((place >> (at % width).to(tl.int32)) & 1) << bit
+    tl.store(section + i, value.to(tl.uint8), mask=i < size)
+
+
+@triton.jit
+def set_gaps(places, section, k, size, of: tl.constexpr, CHUNK: tl.constexpr):
+    """Words that leave out places, and zeros after them. One program."""
+    escape: tl.constexpr = 255 if of == tl.uint8 else 65535
+    words = section.to(tl.pointer_type(of))
+    last = tl.load(places + k - 1)
+    used = tl.full([], 0, tl.int32)  # words, once all gaps are counted
+    for at in range(0, k, CHUNK):
+        j = at + tl.arange(0, CHUNK)
+        here = tl.load(places + j, mask=j < k, other=0)
+        before = tl.load(places + j - 1, mask=(j > 0) & (j < k), other=-1)
+        used += tl.sum(tl.where(j < k, (here - before - 1) // escape + 1, 0), 0)
+    for at in range(0, size, CHUNK):
+        i = at + tl.arange(0, CHUNK)
+        tl.store(words + i, tl.where(i < used - 1, escape, 0).to(of), mask=i < size)
+    tl.debug_barrier()
+    done = tl.full([], 0, tl.int32)
+    for at in range(0, k, CHUNK):
+        j = at + tl.arange(0, CHUNK)
+        here = tl.load(places + j, mask=j < k, other=last)
+        before = tl.load(places + j - 1, mask=(j > 0) & (j < k), other=-1)
+        out = tl.where(j < k, here - before - 1, 0)
+        many = tl.where(j < k, out // escape + 1, 0)
+        to = done + tl.cumsum(many, 0) - 1
+        tl.store(words + to, (out % escape).to(of), mask=j < k)
+        done += tl.sum(many, 0)
+
+
+def whole_words(section: Tensor) -> Tensor:
+    """The bytes of a section, where words of two bytes can be read."""
+    held = section.contiguous().view(torch.uint8)
+    return held.clone() if held.data_ptr() % 4 else held
+
+
+@on_its_device
+def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
+    places, k = indices.contiguous(), indices.numel()
+    if code == "int32":
+        section.copy_(places.view(torch.uint8))
+    elif k == 0 or code in ("bitmap", "elias_fano"):
+        section.zero_()
+    grid = programs(k, BLOCK)
+    if k and code == "bitmap":
+        set_bits[grid](places, section, k, -1, BLOCK=BLOCK)
+    if k and code == "elias_fano":
+        width = low_width(n, k)
+        size = whole_bytes(k * width)
+        if size:
+            set_low_bits[(-(-size // BLOCK),)](places, section, k, width, size, BLOCK=BLOCK)
+        set_bits[grid](places, section[size:], k, width, BLOCK=BLOCK)
+    if k and code in GAP_BYTES:
+        of, size = (
+            (tl.uint16, section.numel() // 2) if code == "gap16" else (tl.uint8, len(section))
+        )
+        set_gaps[(1,)](places, section, k, size, of=of, CHUNK=CHUNK)

@@ -72,7 +72,7 @@ $(PY):
 	  echo "$(PYTHON) lacks the venv module. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { \
 	  echo "the kernels need a C++20 compiler; '$${CXX:-c++}' is not there. On Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
-	@echo "setting up $(VENV), once: about 2 minutes and 1.6 GB, most of it torch"
+	@echo "setting up $(VENV), once: about 2 minutes and 2.3 GB, most of it torch and triton"
 	$(call part,1 of 3: a virtual environment,$(PYTHON) -m venv $(VENV))
 
 SOURCES := pyproject.toml CMakeLists.txt $(wildcard csrc/*.* csrc/*/*.*)

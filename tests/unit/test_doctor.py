@@ -80,6 +80,28 @@ def test_advice_is_shown_where_there_is_some() -> None:
     assert "compiled ones\n  build them\n" in text
 
 
+GPU = {"device": "A100", "capability": "8.0", "gigabytes": 42.1}
+
+
+@pytest.mark.parametrize(
+    ("more", "lines"),
+    [
+        ({"kernels": "triton", "tried": 144, "wrong": 0, "advice": "none"},
+         ["  kernels in Triton: 144 of 144 cases right, to the bit"]),
+        ({"kernels": "triton", "tried": 144, "wrong": 1, "advice": "report this"},
+         ["  kernels in Triton: 143 of 144 cases right, to the bit", "  report this"]),
+        ({"kernels": "torch", "advice": "Triton cannot be imported"},
+         ["  by torch's operations, slower than kernels of its own",
+          "  Triton cannot be imported"]),
+    ],
+)  # fmt: skip
+def test_a_gpu_is_told_of(more: dict[str, Any], lines: list[str]) -> None:
+    text = shown({**facts(), "cuda": GPU | more}).splitlines()
+    at = text.index("the GPU")
+    assert text[at + 1 : at + 2 + len(lines)] == ["  A100, capability 8.0, 42.1 GB", *lines]
+    assert "the GPU" not in shown({**facts(), "cuda": {"device": "none", "advice": "none"}})
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"), [(3.21, "3.2 s"), (45.6, "46 s"), (0.0123, "12 ms"), (2e-6, "2.0 µs")]
 )
@@ -111,5 +133,5 @@ def test_here(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("RANK", raising=False)
     assert main.main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert list(found) == ["machine", "torch", "kernels", "lab", "verdict"]
+    assert list(found) == ["machine", "torch", "kernels", "cuda", "lab", "verdict"]
     assert "gradwire works here" in shown(found)

@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     there = "missing" not in facts["torch"]
     if there:
         facts["kernels"] = _kernels()
+        facts["cuda"] = _cuda()
     facts["lab"] = _lab()
     if there and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         facts["network"] = _network(arguments.megabytes)
@@ -95,6 +96,32 @@ def _kernels() -> dict[str, Any]:
     native = used != "twin"
     advice = NONE if native else "the native part is not built: pip install with a C++ compiler"
     return {"instruction set": used, "native": native, "advice": advice}
+
+
+def _cuda() -> dict[str, Any]:
+    """What runs on the current device, and whether it gives what the twins give: a minute, most of
+    it to compile the kernels."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"device": NONE, "advice": NONE}
+    from gradwire.bench.rooms import cases, difference, room_of_cuda
+    from gradwire.kernels.rooms import why_no_triton
+
+    major, minor = torch.cuda.get_device_capability()
+    facts = {
+        "device": torch.cuda.get_device_name(), "capability": f"{major}.{minor}",
+        "gigabytes": round(torch.cuda.get_device_properties(0).total_memory / 1e9, 1),
+    }  # fmt: skip
+    why = why_no_triton()
+    if why:
+        return {**facts, "kernels": "torch", "advice": why}
+    tried = list(cases())
+    wrong = [said for case in tried if (said := difference(case, room_of_cuda(), "cuda"))]
+    advice = f"report this, and set GRADWIRE_KERNELS=twin: {wrong[0]}" if wrong else NONE
+    return {
+        **facts, "kernels": "triton", "tried": len(tried), "wrong": len(wrong), "advice": advice,
+    }  # fmt: skip
 
 
 def _lab() -> dict[str, Any]:
@@ -191,6 +218,7 @@ def text(facts: Facts) -> str:
         "this machine": _machine_lines(**facts),
         "torch": _torch_lines(**facts),
         "kernels": _kernel_lines(**facts),
+        "the GPU": _cuda_lines(**facts),
         "emulated networks (gradwire lab, gradwire demo)": _lab_lines(**facts),
         "the network between ranks": _network_lines(**facts),
         "verdict": _verdict_lines(**facts),
@@ -228,6 +256,20 @@ def _kernel_lines(kernels: dict[str, Any] | None = None, **_: Any) -> list[str]:
     if not kernels["native"]:
         return ["in torch, many times slower than compiled ones", *_advice(kernels)]
     return [f"compiled; what they use of this processor: {kernels['instruction set']}"]
+
+
+def _cuda_lines(cuda: dict[str, Any] | None = None, **_: Any) -> list[str]:
+    if cuda is None or cuda["device"] == NONE:
+        return []
+    lines = [f"{cuda['device']}, capability {cuda['capability']}, {cuda['gigabytes']} GB"]
+    if cuda["kernels"] == "torch":
+        return [*lines, "by torch's operations, slower than kernels of its own", *_advice(cuda)]
+    good = cuda["tried"] - cuda["wrong"]
+    return [
+        *lines,
+        f"kernels in Triton: {good} of {cuda['tried']} cases right, to the bit",
+        *_advice(cuda),
+    ]
 
 
 def _advice(section: dict[str, Any]) -> list[str]:

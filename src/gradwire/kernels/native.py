@@ -19,8 +19,9 @@ SETS = ("plain", "avx2", "avx512")  # position = the number that the extension u
 class Choice:
     """What runs on CPU tensors: resolved at the first use, changed by `use`.
 
-    name: one of SETS, or TWIN; None before the first use. core and number: the extension, and the
-    number of its instruction set, of the last name that was one of SETS; the cpu room reads them.
+    name: one of SETS, TWIN or TRITON; None before the first use. asked: somebody wanted that one.
+    core and number: the extension, and the number of its instruction set, of the last name that
+    was one of SETS; the cpu room reads them.
     """
 
     core: Core
@@ -29,6 +30,7 @@ class Choice:
     def __init__(self) -> None:
         self.found: Core | None = None
         self.name: str | None = None
+        self.asked = False
 
     def resolve(self) -> str:
         """The name, found out if nothing has asked for it yet; warns where there is no extension
@@ -39,17 +41,18 @@ class Choice:
             if wanted is not None:
                 return self.take(_checked(wanted, self.found, VARIABLE))
             if self.found is None:
-                self.take(TWIN)
                 _warn_once()
-                return TWIN
-            return self.take(SETS[self.found.best_instruction_set()])
+            best = TWIN if self.found is None else SETS[self.found.best_instruction_set()]
+            self.take(best)
+            self.asked = False
+            return best
         return self.name
 
     def take(self, name: str) -> str:
         """Run this from now on; it is known to be there."""
         if name in SETS and self.found is not None:
             self.core, self.number = self.found, SETS.index(name)
-        self.name = name
+        self.name, self.asked = name, True
         return name
 
 

@@ -8,9 +8,9 @@ that `room_of` names. Nothing else in the package decides whether C++ or torch r
 
 A room is a package whose functions are those of `table.Room`. To add one for another device, write
 the folder and add its line to ROOMS; no face changes. That of CUDA, kernels/cuda/ in Triton, is
-imported for the first tensor there. Tensors of devices that have no room of their own, all tensors
-where the extension is missing, and all that `use("twin")` or GRADWIRE_KERNELS=twin asks for, go to
-the twins.
+imported for the first tensor there. Tensors of devices that have no room of their own, those of
+the CPU where the extension is missing, and all that `use("twin")` or GRADWIRE_KERNELS=twin asks
+for, go to the twins.
 """
 
 import functools
@@ -44,7 +44,7 @@ def room_of(*tensors: torch.Tensor | None) -> Room:
             _refuse_meta(tensor)
             device = tensor.device.type
             break
-    if name == TWIN:
+    if name == TWIN and (chosen.asked or device == "cpu"):
         return twins
     if name == TRITON or (device == "cuda" and device not in ROOMS):
         return _in_triton(interpreted=name == TRITON)
@@ -70,14 +70,10 @@ def _refuse_meta(tensor: torch.Tensor) -> None:
 def _in_triton(interpreted: bool) -> Room:
     """The room of CUDA tensors; the twins, after one warning, where it cannot be. interpreted: on
     processors."""
-    why = "" if interpreted else _why_not()
+    why = why_no_triton(interpreted)
     if not why:
-        try:
-            room: Room = importlib.import_module("gradwire.kernels.cuda")
-        except ImportError as error:
-            why = f"Triton cannot be imported ({error}); install triton, which comes with torch"
-        else:
-            return room
+        room: Room = importlib.import_module("gradwire.kernels.cuda")
+        return room
     warnings.warn(
         f"gradwire's CUDA kernels do not run here, and torch's operations take their place, with "
         f"the same results, slower: {why}",
@@ -85,6 +81,18 @@ def _in_triton(interpreted: bool) -> Room:
         stacklevel=4,
     )
     return twins
+
+
+def why_no_triton(interpreted: bool = False) -> str:
+    """Why kernels in Triton cannot run on the current device; "" where they can. interpreted: on
+    processors."""
+    why = "" if interpreted else _why_not()
+    if not why:
+        try:
+            importlib.import_module("gradwire.kernels.cuda")
+        except ImportError as error:
+            why = f"Triton cannot be imported ({error}); install triton, which comes with torch"
+    return why
 
 
 def _why_not() -> str:

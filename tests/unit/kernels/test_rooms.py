@@ -26,6 +26,7 @@ HOME = "gradwire.kernels"
 MAY_NAME_A_ROOM = {
     f"{HOME}.rooms",
     "gradwire.bench.kernels",  # twins are rivals
+    "gradwire.bench.rooms",  # which compares them
     "gradwire.feedback._adam_encoder",  # the slow composition is made of a twin's parts
 }
 ROOT = Path(rooms.__file__).parents[1]
@@ -113,6 +114,20 @@ def test_cuda_has_its_room_where_triton_runs(name: str, monkeypatch: pytest.Monk
         found: Any = room_of(elsewhere("cuda"))
         own = importlib.import_module(f"{HOME}.cuda")
         assert found is (twins if name == native.TWIN else own)
+
+
+@pytest.mark.usefixtures("_asked_anew")
+def test_a_gpu_needs_no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none was built, tensors of the CPU go to the twins, and those of CUDA do not."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(rooms, "_why_not", lambda: "")
+    with use(native.TWIN):
+        assert room_of(elsewhere("cuda")) is twins, "as was asked"
+        monkeypatch.setattr(native.chosen, "asked", False)
+        own = importlib.import_module(f"{HOME}.cuda")
+        found: Any = room_of(elsewhere("cuda"))
+        assert found is own
+        assert room_of(torch.ones(2)) is twins
 
 
 @pytest.mark.usefixtures("_asked_anew")

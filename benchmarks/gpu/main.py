@@ -1,0 +1,183 @@
+"""What runs on a GPU, as anyone who has one can find out.
+
+1. bits   every operation of the CUDA room against its twin on the CPU
+2. speed  fused operations against a copy of as many bytes on this device, and against torch
+
+Needs torch with CUDA and Triton; neither the C++ extension nor pytest: PYTHONPATH=src is enough.
+Ten minutes at most, most of it to compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.bench.rooms import cases, difference, room_of_cuda
+from gradwire.kernels import formats
+from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.status import new_status
+from gradwire.kernels.values import AdamStep, Noise
+
+SIZES = 25_500_000, 100_000_000
+DENSITY, RANKS, RUNS = 0.001, 8, 20
+HOW = AdamStep.of(3, 0.9, 0.99, 1e-8)
+DEVICE = torch.device("cuda")
+
+
+def bits() -> dict[str, Any]:
+    """How many cases there are, and what differs in which."""
+    began, room = perf_counter(), room_of_cuda()
+    tried = [case for n in (5000, 70_001) for case in cases(n)]
+    wrong = [said for case in tried if (said := difference(case, room, DEVICE))]
+    return {"tried": len(tried), "wrong": wrong, "seconds": round(perf_counter() - began, 1)}
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Median seconds on the device."""
+    for _ in range(3):
+        work()
+    times = []
+    for _ in range(RUNS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return median(times)
+
+
+def copied_bytes_per_second() -> float:
+    """Of a copy of 1 GiB, read and written."""
+    x = torch.zeros(2**28, device=DEVICE)
+    y = torch.empty_like(x)
+    return 2 * x.nbytes / seconds_of(lambda: y.copy_(x))
+
+
+def numbers(n: int) -> Tensor:
+    return torch.randn(n, device=DEVICE)
+
+
+def coded(form: formats.Format, n: int) -> tuple[Tensor, Tensor]:
+    room = room_of_cuda()
+    codes = torch.zeros(form.code_bytes(n), dtype=torch.uint8, device=DEVICE)
+    scales = torch.zeros(form.scales(n), device=DEVICE)
+    room.encode_codes(form, numbers(n), codes, scales, new_status(DEVICE), Noise.of("x"), None)
+    return codes, scales
+
+
+def jobs(n: int) -> dict[str, tuple[Callable[[], object], float]]:
+    """The work of each, and bytes for each element that it cannot do without."""
+    room, status, k = room_of_cuda(), new_status(DEVICE), int(DENSITY * n)
+    g, u, v = numbers(n), numbers(n) * 0.1, numbers(n) * 0.1
+    places = torch.zeros(k, dtype=torch.int32, device=DEVICE)
+    values, velocities = torch.zeros((2, k), device=DEVICE)
+    hints: dict[str, Any] = {"dgc": 0.0, "ef": 0.0}
+
+    def update(name: str) -> None:
+        own = (u, velocities, 0.9) if name == "dgc" else (None, None, None)
+        one = UpdateTopk(g, own[0], v, k, places, values, own[1], own[2], hint=hints[name])
+        (hints[name],) = room.update_topk([one], status)
+
+    def codes_of(form: formats.Format) -> Callable[[], None]:
+        written = coded(form, n)
+        one = UpdateCodes(form, g, None, v, *written, Noise.of("x"), None)
+        return lambda: room.update_codes([one], status)
+
+    def adam_of(form: formats.Format) -> Callable[[], None]:
+        moments = numbers(n) * 0.1, numbers(n).square()
+        one = AdamCodes(form, g, moments, v, HOW, *coded(form, n), Noise.of("x"))
+        return lambda: room.adam_codes([one], status)
+
+    out = torch.empty(n, device=DEVICE)
+    dense = [coded(formats.INT8, n) for _ in range(RANKS)]
+    lists = [torch.randperm(n, device=DEVICE)[:k].sort().values.int() for _ in range(RANKS)]
+    sparse = SumCoded(out, ["int32"] * RANKS, lists, [numbers(k) for _ in range(RANKS)], 8.0)
+    signs = torch.zeros((n + 7) // 8, dtype=torch.uint8, device=DEVICE)
+    mean, coded_sum = torch.zeros(1, device=DEVICE), SumCodes(formats.INT8, out, dense, 8.0)
+    return {
+        "dgc, top-k": (lambda: update("dgc"), 20.25),
+        "ef, top-k": (lambda: update("ef"), 12.25),
+        "ef, int8": (codes_of(formats.INT8), 13.0),
+        "ef, qsgd(4)": (codes_of(formats.LEVELS4), 12.5),
+        "adam, lloyd(1)": (adam_of(formats.LLOYD1), 28.1),
+        "sum of 8 int8": (lambda: room.accumulate_codes([coded_sum]), 12.0),
+        "sum of 8 sparse": (lambda: room.accumulate_coded([sparse]), 4.1),
+        "signs": (lambda: room.pack_signs(g, signs, mean, status, None), 4.1),
+    }  # fmt: skip
+
+
+def rival(n: int) -> float:
+    """Seconds of dgc with an exact top-k by torch's operations."""
+    g, u, v, k = numbers(n), numbers(n) * 0.1, numbers(n) * 0.1, int(DENSITY * n)
+
+    def work() -> None:
+        u.mul_(0.9).add_(g)
+        v.add_(u)
+        places = torch.topk(v.abs(), k, sorted=False).indices
+        v.index_select(0, places)
+        v.index_fill_(0, places, 0.0)
+        u.index_fill_(0, places, 0.0)
+
+    return seconds_of(work)
+
+
+def small(parameters: int = 300, n: int = 2000) -> float:
+    """Seconds of dgc with top-k of many small parameters, in one call."""
+    room, status, k = room_of_cuda(), new_status(DEVICE), 20
+    made = []
+    for _ in range(parameters):
+        places = torch.zeros(k, dtype=torch.int32, device=DEVICE)
+        values, velocities = torch.zeros((2, k), device=DEVICE)
+        g, u, v = numbers(n), numbers(n), numbers(n)
+        made.append(UpdateTopk(g, u, v, k, places, values, velocities, 0.9, hint=1.5))
+    return seconds_of(lambda: room.update_topk(made, status))
+
+
+def speed() -> dict[str, Any]:
+    """Each job's seconds, and how many times a copy of its bytes takes them."""
+    copied = copied_bytes_per_second()
+    rows = []
+    for n in SIZES:
+        for name, (work, each) in jobs(n).items():
+            seconds = seconds_of(work)
+            rows.append({
+                "job": name, "elements": n, "seconds": seconds,
+                "over copy": seconds / (each * n / copied),
+            })  # fmt: skip
+        torch.cuda.empty_cache()
+    return {
+        "copied bytes_per_second": copied, "jobs": rows,
+        "torch's dgc seconds": {n: rival(n) for n in SIZES},
+        "300 small parameters seconds": small(),
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Print a table, and write all to a file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, help="a JSON file")
+    given = parser.parse_args()
+    found: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+        "triton": __import__("triton").__version__, "bits": bits(),
+    }  # fmt: skip
+    print(json.dumps(found, indent=1))
+    found["speed"] = speed()
+    for row in found["speed"]["jobs"]:
+        print(f"{row['job']:>18} {row['elements']:>11,} {row['seconds'] * 1e6:>9.0f} µs "
+              f"{row['over copy']:.2f} x a copy")  # fmt: skip
+    if given.output:
+        given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Whether the kernels of a device give what their twins in torch give, bit for bit.
+
+The same cases serve tests in Triton's interpreter, `gradwire doctor` on a machine with a GPU, and
+benchmarks/gpu. They need neither pytest nor the C++ extension.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import gradwire.kernels.torch as twins
+from gradwire.kernels import formats
+from gradwire.kernels.index_codes import INDEX_CODES, code_bytes
+from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.status import new_status
+from gradwire.kernels.values import AdamStep, Noise
+
+FORMATS = (
+    "INT8",
+    "LEVELS2",
+    "LEVELS4",
+    "LEVELS8",
+    "LLOYD1",
+    "LLOYD2",
+    "E4M3",
+    "TERNARY",
+    "POWERS",
+)
+RULES = ((None, False), (0.9, False), (0.9, True))
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
+
+
+class Case(NamedTuple):
+    """One call of an operation of `kernels.table.Room`. make: fresh arguments, on the CPU."""
+
+    name: str
+    operation: str
+    make: Callable[[], list[Any]]
+
+
+def difference(case: Case, room: Any, device: torch.device | str) -> str:
+    """What the room writes, and the twins do not, by tensors on the device; "": nothing.
+
+    room: a module with the operations of `kernels.table.Room`. Blocks until the device is done.
+    """
+    mine = [_moved(x, device) for x in case.make()]
+    wanted = case.make()
+    found = getattr(room, case.operation)(*mine)
+    given = getattr(twins, case.operation)(*wanted)
+    for number, (x, y) in enumerate(zip(_tensors(mine), _tensors(wanted))):
+        if not _alike(x.cpu(), y):
+            wrong = int((x.cpu() != y).sum())
+            return f"{case.name}: tensor {number} differs in {wrong} of {y.numel()} elements"
+    if isinstance(given, bool | int) and found != given:
+        return f"{case.name}: it returns {found}, and {given} is right"
+    return ""
+
+
+def room_of_cuda() -> Any:
+    """The room of CUDA tensors. Raises ImportError without Triton."""
+    return importlib.import_module("gradwire.kernels.cuda")
+
+
+def cases(n: int = 5000) -> Iterator[Case]:
+    """All operations that have kernels on CUDA, on tensors of n elements and of few."""
+    for dtype in FLOATS:
+        for momentum, nesterov in RULES:
+            yield from _of_rule(n, dtype, momentum, nesterov)
+        yield from _of_dtype(n, dtype)
+        for name in FORMATS:
+            yield from _of_format(n, dtype, name)
+        for count in (0, 1, 2):
+            yield _of_values(n, dtype, count)
+        for kind in ("normal", "bad"):
+            yield from _of_kind(n, dtype, kind)
+    for code in INDEX_CODES:
+        yield from _of_code(n, n // 50, code)
+
+
+def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool) -> Iterator[Case]:
+    rule = "ef" if momentum is None else "nesterov" if nesterov else "momentum"
+    yield Case(
+        f"update_topk {rule} {dtype}", "update_topk",
+        lambda: _updates(n, dtype, momentum, nesterov, "normal"),
+    )  # fmt: skip
+    yield Case(
+        f"update_topk of ties {rule} {dtype}", "update_topk",
+        lambda: _updates(n, dtype, momentum, nesterov, "ties"),
+    )  # fmt: skip
+    yield Case(
+        f"update_topk of NaN {rule} {dtype}", "update_topk",
+        lambda: _updates(n, dtype, momentum, nesterov, "bad"),
+    )  # fmt: skip
+    yield Case(
+        f"update_codes {rule} {dtype}", "update_codes",
+        lambda: _coded_updates(n, dtype, momentum, nesterov),
+    )  # fmt: skip
+
+
+def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
+    yield Case(f"adam_codes {dtype}", "adam_codes", lambda: _adam(n, dtype))
+    yield Case(f"topk {dtype}", "topk", lambda: [
+        drawn(n, 1, dtype=dtype), 40, torch.zeros(40, dtype=torch.int32), torch.zeros(40),
+        new_status(), 0.5,
+    ])  # fmt: skip
+    signs = torch.arange((n + 7) // 8).remainder(256).to(torch.uint8)
+    yield Case(f"accumulate_signs {dtype}", "accumulate_signs", lambda: [
+        torch.zeros(n, dtype=dtype), [(signs, drawn(c, c)) for c in (0, 1, 2)], 3.0,
+    ])  # fmt: skip
+    yield Case(f"accumulate_dense {dtype}", "accumulate_dense", lambda: [
+        torch.zeros(n, dtype=dtype), [drawn(n, r, dtype=dtype) for r in range(3)], 3.0,
+    ])  # fmt: skip
+    yield Case(f"accumulate {dtype}", "accumulate", lambda: [
+        torch.zeros(n, dtype=dtype), [places(n, n // 9, r) for r in range(3)],
+        [drawn(n // 9, r) for r in range(3)], 3.0,
+    ])  # fmt: skip
+    yield Case(f"spoil_if {dtype}", "spoil_if", lambda: [
+        new_status().fill_(1), drawn(n, 5, dtype=dtype),
+    ])  # fmt: skip
+
+
+def _of_format(n: int, dtype: torch.dtype, name: str) -> Iterator[Case]:
+    form = getattr(formats, name)
+    yield Case(f"encode_codes {name} {dtype}", "encode_codes", lambda: [
+        form, drawn(n, 2, dtype=dtype), *_rooms(form, n), new_status(), Noise.of("x"), None,
+    ])  # fmt: skip
+    yield Case(f"accumulate_codes {name} {dtype}", "accumulate_codes", lambda: [[SumCodes(
+        form, torch.zeros(n, dtype=dtype), [_payload(form, n, r) for r in range(3)], 3.0,
+    )]])  # fmt: skip
+
+
+def _of_values(n: int, dtype: torch.dtype, count: int) -> Case:
+    return Case(f"pack_signs with {count} values {dtype}", "pack_signs", lambda: [
+        drawn(n, 3, "ties", dtype), torch.zeros((n + 7) // 8, dtype=torch.uint8),
+        torch.zeros(count), new_status(), Noise.of("y", 1),
+    ])  # fmt: skip
+
+
+def _of_kind(n: int, dtype: torch.dtype, kind: str) -> Iterator[Case]:
+    yield Case(f"cast of {kind} to {dtype}", "cast", lambda: [
+        drawn(n, 4, kind), torch.zeros(n, dtype=dtype), new_status(),
+    ])  # fmt: skip
+    yield Case(f"flag_non_finite of {kind} {dtype}", "flag_non_finite", lambda: [
+        drawn(n, 4, kind, dtype), new_status(),
+    ])  # fmt: skip
+
+
+def _of_code(n: int, k: int, code: str) -> Iterator[Case]:
+    yield Case(f"encode_indices {code}", "encode_indices", lambda: [
+        places(n, k, 1), n, code, torch.zeros(code_bytes(code, n, k), dtype=torch.uint8),
+    ])  # fmt: skip
+    yield Case(f"decode_indices {code}", "decode_indices", lambda: [
+        _section(n, k, code, 1), n, code, torch.zeros(k, dtype=torch.int32),
+    ])  # fmt: skip
+    yield Case(f"accumulate_coded {code}", "accumulate_coded", lambda: [[SumCoded(
+        torch.zeros(n), [code] * 3, [_section(n, k, code, r) for r in range(3)],
+        [drawn(k, r) for r in range(3)], 3.0,
+    )]])  # fmt: skip
+
+
+# -- their arguments ---------------------------------------------------------------------------
+
+
+def drawn(n: int, seed: int, kind: str = "normal", dtype: torch.dtype = torch.float32) -> Tensor:
+    """(n,) numbers: normal, with ties, or with inf and NaN; with -0 and denormals among them."""
+    x = torch.randn(n, generator=torch.Generator().manual_seed(seed))
+    x = (x * 4).round() / 4 if kind == "ties" else x
+    if n > 8:
+        x[3], x[4], x[5] = -0.0, 1e-40, -1e-43
+    x = x.to(dtype)
+    if kind == "bad" and n > 9:
+        x[7], x[8], x[9] = torch.nan, torch.inf, -torch.inf
+    return x
+
+
+def places(n: int, k: int, seed: int) -> Tensor:
+    """(k,) int32, ascending."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return order[:k].sort().values.int()
+
+
+def _updates(
+    n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool, kind: str
+) -> list[Any]:
+    made = []
+    for i, (size, k) in enumerate(((n, n // 100), (0, 0), (1, 1), (n // 3, n // 9))):
+        u = None if momentum is None else drawn(size, 7 + i)
+        made.append(UpdateTopk(
+            drawn(size, i, kind, dtype), u, drawn(size, 3 + i), k,
+            torch.zeros(k, dtype=torch.int32), torch.zeros(k),
+            None if u is None else torch.zeros(k), momentum, nesterov, mask=i != 3, scale=0.5,
+            decay=0.9 if momentum is None else 1.0, hint=0.0 if i else 2.0,
+        ))  # fmt: skip
+    return [made, new_status()]
+
+
+def _rooms(form: formats.Format, n: int) -> tuple[Tensor, Tensor]:
+    return torch.zeros(form.code_bytes(n), dtype=torch.uint8), torch.zeros(form.scales(n))
+
+
+def _payload(form: formats.Format, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    codes, scales = _rooms(form, n)
+    twins.encode_codes(form, drawn(n, seed), codes, scales, new_status(), Noise.of("x", seed))
+    return codes, scales
+
+
+def _coded_updates(
+    n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool
+) -> list[Any]:
+    made = [
+        UpdateCodes(
+            getattr(formats, name), drawn(n, i, dtype=dtype),
+            None if momentum is None else drawn(n, i + 20), drawn(n, i + 40),
+            *_rooms(getattr(formats, name), n), Noise.of(name, 1), momentum, nesterov, 0.5,
+            0.9 if momentum is None else 1.0,
+        )
+        for i, name in enumerate(FORMATS)
+    ]  # fmt: skip
+    return [made, new_status()]
+
+
+def _adam(n: int, dtype: torch.dtype) -> list[Any]:
+    made = [
+        AdamCodes(
+            getattr(formats, name), drawn(n, i, dtype=dtype),
+            (drawn(n, i + 20), drawn(n, i + 40).abs()), drawn(n, i + 60), HOW,
+            *_rooms(getattr(formats, name), n), Noise.of(name, 1),
+        )
+        for i, name in enumerate(FORMATS[:6])
+    ]  # fmt: skip
+    return [made, new_status()]
+
+
+def _section(n: int, k: int, code: str, seed: int) -> Tensor:
+    section = torch.zeros(code_bytes(code, n, k), dtype=torch.uint8)
+    twins.encode_indices(places(n, k, seed), n, code, section)
+    return section
+
+
+# -- trees of arguments ------------------------------------------------------------------------
+
+
+def _moved(x: Any, device: torch.device | str) -> Any:
+    if isinstance(x, Tensor):
+        return x.to(device, copy=True)
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(_moved(y, device) for y in x))
+    if isinstance(x, list | tuple):
+        return type(x)(_moved(y, device) for y in x)
+    return x
+
+
+def _tensors(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+    elif isinstance(x, list | tuple):
+        for y in x:
+            yield from _tensors(y)
+
+
+def _alike(x: Tensor, y: Tensor) -> bool:
+    """Bit for bit, where every NaN is the same."""
+    if not y.is_floating_point():
+        return torch.equal(x, y)
+    integers = torch.int32 if y.dtype == torch.float32 else torch.int16
+    same = (x.isnan() & y.isnan()) | (x.view(integers) == y.view(integers))
+    return x.dtype == y.dtype and bool(same.all())

@@ -1,0 +1,82 @@
+"""The cases by which `gradwire doctor` and benchmarks/gpu try a device: here, the interpreter."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import gradwire.kernels.torch as twins
+from gradwire.bench.rooms import Case, cases, difference, room_of_cuda
+from gradwire.kernels import cuda
+
+SOME = [case for case in cases(600) if "float16" not in case.name]
+
+
+@pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
+def test_none_differs(case: Case) -> None:
+    assert difference(case, room_of_cuda(), "cpu") == ""
+
+
+def test_every_kernel_of_the_room_is_tried() -> None:
+    own = {
+        name for name in cuda.__all__
+        if getattr(cuda, name).__module__.startswith("gradwire.kernels.cuda")
+    }  # fmt: skip
+    rest = {"add", "add_cast", "add_codes", "add_signs", "first_violation", "invert", "judge"}
+    assert {case.operation for case in cases()} == own - rest, "those are parts of others"
+
+
+@pytest.mark.parametrize("entry", [0, 599])
+def test_one_wrong_element_is_told(entry: int) -> None:
+    def cast(source: Tensor, target: Tensor, status: Tensor | None) -> None:
+        twins.cast(source, target, status)
+        target[entry] += 1
+
+    (case,) = (case for case in cases(600) if case.name == "cast of normal to torch.float32")
+    room: Any = SimpleNamespace(cast=cast)
+    assert difference(case, room, "cpu") == (
+        "cast of normal to torch.float32: tensor 1 differs in 1 of 600 elements"
+    )
+
+
+def test_a_status_and_a_number_that_are_wrong_are_told() -> None:
+    names = {case.name: case for case in cases(600)}
+    silent: Any = SimpleNamespace(flag_non_finite=lambda x, status: None)
+    told = difference(names["flag_non_finite of bad torch.float32"], silent, "cpu")
+    assert told.endswith("tensor 1 differs in 1 of 1 elements")
+    wrong: Any = SimpleNamespace(
+        decode_indices=lambda *given: twins.decode_indices(*given) + 1
+    )  # fmt: skip
+    told = difference(names["decode_indices gap8"], wrong, "cpu")
+    assert told == "decode_indices gap8: it returns 13, and 12 is right"
+
+
+def test_the_benchmark_s_jobs_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the clock, which is the device's."""
+    path = Path(__file__).parents[3] / "benchmarks" / "gpu" / "main.py"
+    spec = importlib.util.spec_from_file_location("benchmark_of_gpus", path)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    monkeypatch.setattr(benchmark, "DEVICE", torch.device("cpu"))
+    worked = list[str]()
+
+    def seconds_of(work: Callable[[], object]) -> float:
+        work()
+        worked.append("well")
+        return 1.0
+
+    monkeypatch.setattr(benchmark, "seconds_of", seconds_of)
+    for work, each in benchmark.jobs(5000).values():
+        assert seconds_of(work) * each > 0
+    benchmark.rival(5000)
+    benchmark.small(parameters=2)
+    assert len(worked) == 10

@@ -209,7 +209,7 @@ def _end(contexts: Sequence[BucketContext], finite: bool) -> None:
 
 
 def _seen_by_nobody(look: Callable[[Tensor], bool], watch: Watch) -> Callable[[Tensor], bool]:
-    """What `run_if` and `run_unless` do is the room's business."""
+    """What `run_unless` does is the room's business."""
 
     def unwatched(status: Tensor) -> bool:
         with watch.rest():

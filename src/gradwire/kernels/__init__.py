@@ -41,7 +41,6 @@ from gradwire.kernels.status import (
     is_raised,
     judge,
     new_status,
-    run_if,
     run_unless,
     spoil_if,
 )
@@ -119,7 +118,6 @@ __all__ = [
     "restore_topk",
     "retreat",
     "rows_of",
-    "run_if",
     "run_unless",
     "scatter_stripes",
     "scratch",

@@ -3,7 +3,7 @@
 status, (1,) int64, on their device: 0 while all is well
   ▲ raised, never cleared: NON_FINITE by whoever meets inf or NaN, and in a message it is the
   │ header's flags; DAMAGED by whoever finds that what arrived cannot be used
-  └─► run_if, run_unless: what is done about it
+  └─► run_unless: what is done about it
 
 Nobody waits for the device to be told, so on a GPU nothing stops; who must know on the host asks
 `is_raised`, once for many parameters.
@@ -60,17 +60,16 @@ def is_raised(status: Tensor) -> bool:
     return bool(status)
 
 
-def run_if(status: Tensor, work: Callable[[], None]) -> None:
-    """Do the work if it is raised. The rooms of today look at the word; that of a device for which
-    the host would have to wait must do without, so the work should be kernels' alone."""
-    if is_raised(status):
-        work()
-
-
-def run_unless(status: Tensor, work: Callable[[], None]) -> None:
-    """Do the work if it is not raised, as `run_if`."""
+def run_unless(
+    status: Tensor, work: Callable[[], None], otherwise: Callable[[], None] | None = None
+) -> None:
+    """Do the work if the word is not raised, else the other. The rooms of today look at the word,
+    once; that of a device for which the host would have to wait must do without, so both should be
+    kernels' alone."""
     if not is_raised(status):
         work()
+    elif otherwise is not None:
+        otherwise()
 
 
 def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:

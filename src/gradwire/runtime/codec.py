@@ -198,12 +198,14 @@ class Codec:
                 write()
             except PayloadError as error:
                 self.verdict.refuse(error)
+                self._spoil_results()
 
-        word = self.verdict.word
-        # Results may lie where gradients do, which undoing reads: nothing is written before.
-        kernels.run_if(word, self._undo)
-        kernels.run_unless(word, write_or_refuse)
-        kernels.run_if(word, self._spoil_results)
+        kernels.run_unless(self.verdict.word, write_or_refuse, otherwise=self._take_back)
+
+    def _take_back(self) -> None:
+        """Undone first: results may lie where gradients do."""
+        self._undo()
+        self._spoil_results()
 
     def average(self, payloads: Sequence[Sequence[Sections]]) -> None:
         """The averages of payloads, by parameter, then by rank. PayloadError if one is bad."""
@@ -234,8 +236,7 @@ class Codec:
     def spoil(self) -> None:
         """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""
         self.verdict.spoil()
-        self._undo()
-        self._spoil_results()
+        self._take_back()
 
     def _undo(self) -> None:
         if self.strategy.feedback is not None:  # else nothing is remembered

@@ -1,7 +1,7 @@
 """What becomes of one bucket's step: told on the device, read on the host when the step ends.
 
 headers of all ranks ──► hear ──┐
-payloads that are none ► refuse ┼─► word ──► kernels.run_if: states as they were, NaN as averages
+payloads that are none ► refuse ┼─► word ──► kernels.run_unless: averages, or all is undone
 sums that overflow ────► spoil ─┘    └─────► fine, when the step ends: it counts; or PayloadError
 """
 

@@ -15,7 +15,6 @@ from gradwire.kernels import (
     is_raised,
     judge,
     new_status,
-    run_if,
     run_unless,
 )
 
@@ -70,7 +69,7 @@ def test_what_is_no_header_is_refused(given: torch.Tensor) -> None:
 @pytest.mark.parametrize("raised", [0, NON_FINITE, DAMAGED])
 def test_work_is_done_by_what_the_word_says(raised: int) -> None:
     word, done = new_status().fill_(raised), list[str]()
-    run_if(word, lambda: done.append("if"))
-    run_unless(word, lambda: done.append("unless"))
-    assert done == ["if" if raised else "unless"]
+    run_unless(word, lambda: done.append("work"), otherwise=lambda: done.append("other"))
+    run_unless(word, lambda: done.append("work"))
+    assert done == (["other"] if raised else ["work", "work"])
     assert is_raised(word) == bool(raised)

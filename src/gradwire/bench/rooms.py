@@ -54,7 +54,7 @@ def difference(case: Case, room: Any, device: torch.device | str) -> str:
     found = getattr(room, case.operation)(*mine)
     given = getattr(twins, case.operation)(*wanted)
     for number, (x, y) in enumerate(zip(_tensors(mine), _tensors(wanted))):
-        if not _alike(x.cpu(), y):
+        if not alike(x.cpu(), y):
             wrong = int((x.cpu() != y).sum())
             return f"{case.name}: tensor {number} differs in {wrong} of {y.numel()} elements"
     if isinstance(given, bool | int) and found != given:
@@ -168,9 +168,12 @@ def _of_code(n: int, k: int, code: str) -> Iterator[Case]:
 
 
 def drawn(n: int, seed: int, kind: str = "normal", dtype: torch.dtype = torch.float32) -> Tensor:
-    """(n,) numbers: normal, with ties, or with inf and NaN; with -0 and denormals among them."""
+    """(n,) numbers: normal, with ties, nearly all zeros, or with inf and NaN ("bad"); -0 and
+    denormals are among them."""
     x = torch.randn(n, generator=torch.Generator().manual_seed(seed))
     x = (x * 4).round() / 4 if kind == "ties" else x
+    if kind == "zeros":
+        x[torch.arange(n).remainder(97) > 0] = 0.0
     if n > 8:
         x[3], x[4], x[5] = -0.0, 1e-40, -1e-43
     x = x.to(dtype)
@@ -264,7 +267,7 @@ def _tensors(x: Any) -> Iterator[Tensor]:
             yield from _tensors(y)
 
 
-def _alike(x: Tensor, y: Tensor) -> bool:
+def alike(x: Tensor, y: Tensor) -> bool:
     """Bit for bit, where every NaN is the same."""
     if not y.is_floating_point():
         return torch.equal(x, y)

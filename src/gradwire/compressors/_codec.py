@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.compressors._added_up import AddedUp
 from gradwire.kernels.formats import Format
 from gradwire.local import BlockCodes
-from gradwire.strategy import Claims, Compressor, Key, Sections
+from gradwire.strategy import Claims, Key, Sections
 
 
 def noise_of(key: Key) -> kernels.Noise:
@@ -18,7 +19,7 @@ def noise_of(key: Key) -> kernels.Noise:
     return kernels.Noise.of(f"{key.seed}/{key.step}/{key.parameter}", key.rank)
 
 
-class Codec(Compressor):
+class Codec(AddedUp):
     """Sections: scales in fp32, codes in bytes. No memory beside them."""
 
     @abstractmethod
@@ -40,23 +41,10 @@ class Codec(Compressor):
         scales, codes = sections
         return [BlockCodes(self.format(), codes, scales, noise_of(key))]
 
-    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
-        self.accumulate([sections], x, 1.0)
-
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         scales, codes = sections
         kernels.add_codes(self.format(), v, codes, scales, factor)
 
-    def accumulate(
-        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
-    ) -> None:
-        kernels.add_up([self._sum(payloads, x, divisor)])
-
-    def added(
-        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
-    ) -> Sequence[kernels.SumSegment]:
-        return [self._sum(payloads, x, divisor)]
-
-    def _sum(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCodes:
+    def segment(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCodes:
         pairs = [(codes, scales) for scales, codes in payloads]
         return kernels.SumCodes(self.format(), x, pairs, divisor)

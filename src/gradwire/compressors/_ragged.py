@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.compressors._added_up import AddedUp
 from gradwire.compressors._entries import VALUES, Entries
 from gradwire.errors import PayloadError
 from gradwire.member import padded
-from gradwire.strategy import Compressor, Key, Sections
+from gradwire.strategy import Key, Sections
 
 _HEAD = 16
 _FORMATS = tuple(VALUES)
 
 
-class Ragged(Compressor):
+class Ragged(AddedUp):
     """Entries whose magnitude reaches a threshold, in the smallest code for their number.
 
     Memory: 10 bytes per entry and thread while encoding, 4 per entry and payload while decoding.
@@ -56,9 +57,6 @@ class Ragged(Compressor):
         entries.write(parts, found.places, found.values)
         section[_HEAD + parts[0].nbytes : used - parts[1].nbytes].zero_()
 
-    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
-        self.accumulate([sections], x, 1.0)
-
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         entries, parts = self._read(0, sections[0], v.numel())
         places, values = entries.read(parts)
@@ -68,17 +66,7 @@ class Ragged(Compressor):
         entries, parts = self._read(0, sections[0], n)
         return entries.places(0, parts[0]), parts[1]
 
-    def accumulate(
-        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
-    ) -> None:
-        kernels.add_up([self._sum(payloads, x, divisor)])
-
-    def added(
-        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
-    ) -> Sequence[kernels.SumSegment]:
-        return [self._sum(payloads, x, divisor)]
-
-    def _sum(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCoded:
+    def segment(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCoded:
         read = [self._read(r, section, x.numel()) for r, (section,) in enumerate(payloads)]
         codes = [entries.code for entries, _ in read]
         places, values = [parts[0] for _, parts in read], [parts[1] for _, parts in read]

@@ -83,9 +83,6 @@ class Lloyd(Codec):
         part = v[self._part(v.numel(), key)]
         super().add(self._written(sections, part.numel()), part, factor)
 
-    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
-        self.accumulate([sections], x, 1.0, key)
-
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.compressors._added_up import AddedUp
 from gradwire.compressors._density import check_density, count_of
 from gradwire.compressors._entries import Entries
 from gradwire.kernels.values import Hint
 from gradwire.local import Own
 from gradwire.strategy import (
     Claims,
-    Compressor,
     Encoder,
     Key,
     Member,
@@ -32,7 +32,7 @@ from gradwire.strategy import (
 
 
 @dataclass(frozen=True)
-class TopK(Compressor):
+class TopK(AddedUp):
     """k = ceil(density·n) of each parameter's n elements.
 
     values: "fp32", or "bf16" or "fp16", whose rounding error stays in the residual.
@@ -87,24 +87,11 @@ class TopK(Compressor):
         kernels.topk(x, entries.k, places, values, status)
         entries.write(sections, places, values)
 
-    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
-        self.accumulate([sections], x, 1.0)
-
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         places, values = self.entries(v.numel()).read(sections)
         kernels.add(v, places, values, factor)
 
-    def accumulate(
-        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
-    ) -> None:
-        kernels.add_up([self._sum(payloads, x, divisor)])
-
-    def added(
-        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
-    ) -> Sequence[kernels.SumSegment]:
-        return [self._sum(payloads, x, divisor)]
-
-    def _sum(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCoded:
+    def segment(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumCoded:
         codes = [self.entries(x.numel()).code] * len(payloads)
         places, values = [p[0] for p in payloads], [p[1] for p in payloads]
         return kernels.SumCoded(x, codes, places, values, divisor)

@@ -6,18 +6,15 @@ import random
 
 import pytest
 import torch
-from interpreted import dice, drawn, every_float, same_by_both
+from interpreted import every_float, same_by_both
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
+from gradwire.bench.rooms import drawn, places
 from gradwire.kernels import INDEX_CODES, SumCoded, code_bytes, cuda, encode_indices
 
 SIZES = [(9000, 700), (9000, 1), (9000, 9000), (40, 7), (100_000, 30), (5, 0), (1, 1)]
 every_code = pytest.mark.parametrize("code", INDEX_CODES)
-
-
-def places(n: int, k: int, seed: int) -> Tensor:
-    return torch.randperm(n, generator=dice(seed))[:k].sort().values.int()
 
 
 def coded(n: int, k: int, code: str, seed: int) -> Tensor:

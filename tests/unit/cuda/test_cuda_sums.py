@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from interpreted import dice, drawn, every_float, same_by_both
+from interpreted import every_float, same_by_both
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
+from gradwire.bench.rooms import drawn, places
 from gradwire.kernels import cuda, new_status
 from gradwire.kernels.values import Noise
 
 EACH = (0, 1, 17, 5000)
-
-
-def places(n: int, k: int, seed: int) -> Tensor:
-    return torch.randperm(n, generator=dice(seed))[:k].sort().values.int()
 
 
 @every_float

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
-from interpreted import drawn, every_float, same_by_both
+from interpreted import every_float, same_by_both
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
+from gradwire.bench.rooms import drawn
 from gradwire.errors import KernelError
 from gradwire.kernels import Journal, UpdateTopk, cuda, new_status
 from gradwire.kernels.values import Hint

@@ -1,0 +1,34 @@
+"""What compressors share whose payloads one kernel adds up, of many parameters at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.strategy import Compressor, Key, Sections
+
+
+class AddedUp(Compressor):
+    """The sum of payloads is one segment of `kernels.add_up`."""
+
+    @abstractmethod
+    def segment(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float
+    ) -> kernels.SumSegment:
+        """The sum of the payloads, divided, into x. Raises PayloadError."""
+
+    def decode(self, sections: Sections, x: Tensor, key: Key | None = None) -> None:
+        self.accumulate([sections], x, 1.0, key)
+
+    def accumulate(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    ) -> None:
+        kernels.add_up([self.segment(payloads, x, divisor)])
+
+    def added(
+        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key
+    ) -> Sequence[kernels.SumSegment]:
+        return [self.segment(payloads, x, divisor)]

@@ -45,7 +45,7 @@ def _checked(one: SumCoded) -> SumCoded:
     _check_lists(codes, sections, values)
     for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
         _check_coded(payload, out.numel(), out, code, section, value)
-    return one._replace(divisor=by)
+    return SumCoded(out, codes, sections, values, by)
 
 
 def _check_lists(codes: Sequence[str], sections: list[Tensor], values: list[Tensor]) -> None:

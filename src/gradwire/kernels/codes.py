@@ -74,7 +74,8 @@ def _checked_update(one: UpdateCodes, status: torch.Tensor) -> UpdateCodes:
     check_codes(one.form, one.gradient.numel(), one.codes, one.scales)
     check_same_device(status, gradient=one.gradient, codes=one.codes, scales=one.scales)
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
-    return one._replace(momentum=m, scale=s, decay=d, hint=hint_of(one.hint))
+    # All by place: a third of the time of `_replace`.
+    return UpdateCodes(*one[:7], m, one.nesterov, s, d, hint_of(one.hint), one.journal)
 
 
 def accumulate_codes(
@@ -105,7 +106,7 @@ def _checked_sum(one: SumCodes) -> SumCodes:
     for codes, scales in one.payloads:
         check_codes(one.form, one.out.numel(), codes, scales)
         check_same_device(one.out, codes=codes, scales=scales)
-    return one._replace(divisor=by)
+    return SumCodes(one.form, one.out, one.payloads, by)
 
 
 def add_codes(

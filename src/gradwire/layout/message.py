@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -73,8 +74,17 @@ class Layout:
 
     def values(self, numbers: Tensor) -> list[Tensor]:
         """The values of each parameter in what `numbers` returned, or in a sum of such."""
+        if len(self.sections) == 1:
+            return [numbers]
         first = self.sections[0][0][1]
         return [
             numbers[(begin - first) // dtype.itemsize : (end - first) // dtype.itemsize]
             for ((dtype, begin, end),) in self.sections
         ]
+
+    @cached_property
+    def longest(self) -> slice:
+        """Where the parameter with most values has them in `numbers`; of one section each."""
+        first = self.sections[0][0][1]
+        dtype, begin, end = max((one[0] for one in self.sections), key=lambda x: x[2] - x[1])
+        return slice((begin - first) // dtype.itemsize, (end - first) // dtype.itemsize)

@@ -169,7 +169,7 @@ class Codec:
 
     def _info(self, i: int) -> StepInfo:
         """What a feedback may know of the step, with the parameter's shape."""
-        return self.info._replace(shape=self.bucket.parameters[i].shape)
+        return StepInfo(self.info.step, self.info.clip_scale, self.bucket.parameters[i].shape)
 
     def key(self, i: int) -> Key:
         """The key of one parameter's dice in this step."""

@@ -56,6 +56,7 @@ class BucketContext(Context):
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         one_as_it_is = len(codec.claims) == 1 and codec.claims[0].lossless
         self._as_it_is = strategy.feedback is None and one_as_it_is
+        self._longest = codec.layout.longest
         self._shards: Shards | None = None
         self._detour: Detour | None = None
         self._committed = False
@@ -122,8 +123,8 @@ class BucketContext(Context):
         if self.strategy.feedback is not None:  # the sum must not overwrite what may go back
             numbers = codec.scratch.room("numbers", own.numel(), own.dtype, codec.device)
             own = numbers.copy_(own)
-        values = codec.layout.values(own)  # of one parameter: what lies between them stays zero
-        kernels.spoil_if(codec.header.status, max(values, key=len))
+        # Of one parameter: what lies between them stays zero.
+        kernels.spoil_if(codec.header.status, own[self._longest])
         return own
 
     def divide(self, total: Tensor) -> None:

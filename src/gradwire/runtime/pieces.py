@@ -14,7 +14,7 @@ from gradwire.strategy import Claims, Compressor, Key, Sections
 
 def of_piece(key: Key, j: int) -> Key:
     """The dice of piece j."""
-    return key._replace(parameter=f"{key.parameter}/{j}")
+    return Key(key.seed, key.step, f"{key.parameter}/{j}", key.rank)
 
 
 @dataclass(frozen=True)

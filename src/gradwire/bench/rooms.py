@@ -235,7 +235,7 @@ def _adam(n: int, dtype: torch.dtype) -> list[Any]:
             (drawn(n, i + 20), drawn(n, i + 40).abs()), drawn(n, i + 60), HOW,
             *_rooms(getattr(formats, name), n), Noise.of(name, 1),
         )
-        for i, name in enumerate(FORMATS[:6])
+        for i, name in enumerate(FORMATS)
     ]  # fmt: skip
     return [made, new_status()]
 

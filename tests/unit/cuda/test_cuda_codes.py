@@ -11,7 +11,15 @@ from torch import Tensor
 
 import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn
-from gradwire.kernels import AdamCodes, SumCodes, UpdateCodes, cuda, new_status
+from gradwire.kernels import (
+    AdamCodes,
+    Journal,
+    SumCodes,
+    UpdateCodes,
+    UpdateTopk,
+    cuda,
+    new_status,
+)
 from gradwire.kernels.formats import (
     E4M3,
     INT8,
@@ -72,7 +80,7 @@ def test_updates_are_the_twins(form: Format, what: str, dtype: torch.dtype) -> N
     same_by_both([cuda.update_codes, twins.update_codes], given)
 
 
-@every_format
+@pytest.mark.parametrize("form", [*IN_TRITON, *OTHERS], ids=lambda form: f"format {form.number}")
 def test_adam_s_steps_are_the_twins(form: Format) -> None:
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
         made = [
@@ -112,6 +120,24 @@ def test_encoding_and_decoding_are_the_twins(form: Format, dtype: torch.dtype) -
             return [form, v, *pair, -0.3], [v]
 
         same_by_both([cuda.add_codes, twins.add_codes], added)
+
+
+def test_an_earlier_update_s_journal_is_forgotten() -> None:
+    """Else undoing this one would put back what was before that."""
+    journal, places, none = Journal(), torch.zeros(0, dtype=torch.int32), torch.zeros(0)
+    v = drawn(20 * 4096, 1)
+    large = UpdateTopk(
+        drawn(v.numel(), 2) + 1e6, None, v, 0, places, none, None, None, hint=1.0, journal=journal
+    )
+    cuda.update_topk([large], new_status())
+    assert journal.elements
+    codes, scales = rooms(INT8, v.numel())
+    cuda.update_codes(
+        [UpdateCodes(INT8, drawn(v.numel(), 3), None, v, codes, scales, noise(0), None,
+                     journal=journal)],
+        new_status(),
+    )  # fmt: skip
+    assert not journal.elements
 
 
 def test_what_is_not_finite_raises_the_status() -> None:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-import gradwire.kernels.torch.codes as twins
+import gradwire.kernels.torch as twins
 from gradwire.kernels.cuda.columns import NONE
 from gradwire.kernels.cuda.device import (
     FEEDBACK,
@@ -230,6 +230,8 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
 
 def _of_update(one: UpdateCodes) -> Coded:
     _, m, d = mode_of(one.momentum, one.nesterov, one.decay)
+    if one.journal is not None:
+        one.journal.clear()  # nothing is kept here: undone to rounding
     return Coded(
         one.gradient.detach().contiguous(), one.velocity, None, one.residual, one.codes,
         one.scales, one.noise, (m, one.scale, d),
@@ -238,11 +240,20 @@ def _of_update(one: UpdateCodes) -> Coded:
 
 @on_its_device
 def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
-    groups: dict[Any, list[Coded]] = {}
-    for form, g, (m, q), v, how, codes, scales, noise in segments:
-        one = Coded(g.detach().contiguous(), m, q, v, codes, scales, noise, tuple(how))
-        groups.setdefault((form, g.dtype), []).append(one)
+    groups: dict[Any, list[AdamCodes]] = {}
+    for one in segments:
+        groups.setdefault((one.form, one.g.dtype), []).append(one)
     for (form, _), own in groups.items():
         known = written(form)
-        assert known is not None
-        encode_all(own, known, ADAM.value, form.most_scale, status)
+        if known is None:
+            twins.adam_codes(own, status)
+        else:
+            encode_all([_of_adam(one) for one in own], known, ADAM.value, form.most_scale, status)
+
+
+def _of_adam(one: AdamCodes) -> Coded:
+    m, q = one.moments
+    return Coded(
+        one.g.detach().contiguous(), m, q, one.v, one.codes, one.scales, one.noise,
+        tuple(one.how),
+    )  # fmt: skip

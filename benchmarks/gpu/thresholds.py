@@ -1,4 +1,4 @@
-"""How often a selection on CUDA has too few candidates, or many, by its rule of the next threshold.
+"""How often a selection on CUDA has too few candidates, or many, by its rule for thresholds.
 A minute; it needs no GPU.
 
 Gradients of log-normal scales that jump by 3, up at step 150 and down at 280. The rule is that of

@@ -386,6 +386,20 @@ def test_a_damaged_header_names_the_rank(text: str, what: str, at: int, receiver
         run.step(drawn(SHAPES, 3), damage=(at, receiver, change))
 
 
+@pytest.mark.parametrize("receiver", [0, 2])
+@pytest.mark.parametrize("text", ["int8+ef | alltoall", "signsgd | vote"])
+def test_an_owner_tells_all_of_damage_that_it_alone_received(text: str, receiver: int) -> None:
+    def change(arrived: Tensor) -> Tensor:
+        of_rank_1(arrived, 3)[:32].view(torch.int64)[3] = 8
+        return arrived
+
+    run = Several(text, SHAPES, 3)
+    with pytest.raises(PayloadError) as raised:
+        run.step(drawn(SHAPES, 3), damage=(0, receiver, change))
+    assert str(raised.value).count("rank 1 is at step 8") == 1
+    assert str(raised.value).count(f"rank {receiver} received a damaged payload") == 2
+
+
 # Whoever received it names the sender; the others are told who received it.
 NAMED = r"'a'.*payload 1|'a'.*rank 1|rank \d received a damaged payload"
 

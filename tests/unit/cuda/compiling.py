@@ -29,36 +29,42 @@ from gradwire.kernels.cuda import (
     candidates,
     codes,
     dense,
-    exact,
     kept,
     lists,
+    radix,
     signs,
     sparse,
     sums,
     update,
 )
-from gradwire.kernels.cuda.columns import BLOCK
+from gradwire.kernels.cuda.columns import BLOCK, ITEMS
 from gradwire.kernels.cuda.formats import written
 from gradwire.kernels.cuda.selection import CHUNK
 
 TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
+    **dict.fromkeys(["bins", "exacts", "wholes"], "*i32"),
     **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
     **dict.fromkeys(["rows", "payloads", "headers", "status"], "*i64"),
     **dict.fromkeys(["bits", "ends", "section"], "*u8"),
     **dict.fromkeys(["kept", "u", "v", "values", "total"], "*fp32"),
     **dict.fromkeys(["source", "x", "out", "target"], "*fp32"),
-    **dict.fromkeys(["n", "k", "count", "number_of", "first", "width", "size"], "i32"),
+    **dict.fromkeys(["n", "k", "count", "number_of", "all_of", "first", "width", "size"], "i32"),
     **dict.fromkeys(["dice1", "dice2", "dice3", "magic", "digest", "step"], "i64"),
     **dict.fromkeys(["m", "s", "d", "by", "factor"], "fp32"),
     "sums": "*fp64",
 }
 """Of arguments, by their names."""
+WARPS = {candidates.compact: 4} | dict.fromkeys(
+    (candidates.scan, radix.digit, radix.count, radix.emit), 16
+)
+"""Of programs; of others 8."""
 OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
 
 
 def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Each with its constants; every: all formats, dtypes and recurrences."""
+    sizes = {"ITEMS": ITEMS, "BLOCK": BLOCK}
     dtypes = [tl.bfloat16, *([tl.float32, tl.float16] if every else [])]
     for dtype in dtypes:
         for mode in range(4) if every else (0, 1):
@@ -68,9 +74,9 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
         if every:  # selected from as they are
             yield candidates.compact, {"dtype": dtype, "BLOCK": BLOCK}
-            yield candidates.select, {"dtype": dtype, "mode": 3, "masks": False, "CHUNK": CHUNK}
-            yield exact.count, {"dtype": dtype, "BLOCK": BLOCK}
-            yield exact.emit, {"dtype": dtype, "mode": 3, "masks": False, "BLOCK": BLOCK}
+            yield radix.digit, {"dtype": dtype, "step": 0, **sizes}
+            yield radix.count, {"dtype": dtype, **sizes, "CHUNK": ITEMS}
+            yield radix.emit, {"dtype": dtype, "mode": 3, "masks": False, **sizes}
             for divides in (True, False):
                 of = {"dtype": dtype, "divides": divides, "TILE": signs.TILE}
                 yield signs.add_signs_up, of
@@ -78,12 +84,10 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     took = {**of_v, "mode": 1, "masks": True}
     yield candidates.scan, {"CHUNK": CHUNK}
     yield candidates.compact, {**of_v, "BLOCK": BLOCK}
-    yield candidates.select, {**took, "CHUNK": CHUNK}
-    for step in range(3):
-        yield exact.hist, {**of_v, "step": step, "BLOCK": BLOCK}
-    yield exact.count, {**of_v, "BLOCK": BLOCK}
-    yield exact.offset, {"CHUNK": CHUNK}
-    yield exact.emit, {**took, "BLOCK": BLOCK}
+    for step in range(4):
+        yield radix.digit, {**of_v, "step": step, **sizes}
+    yield radix.count, {**of_v, **sizes, "CHUNK": ITEMS}
+    yield radix.emit, {**took, **sizes}
     yield kept.put_back, {"with_velocity": True, "BLOCK": BLOCK}
     names = ("INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2")
     for name in names if every else ("INT8", "LEVELS4", "LLOYD2"):
@@ -141,7 +145,7 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
         fn=kernel, signature=types, attrs=aligned,
         constexprs={(names.index(name),): value for name, value in constants.items()},
     )  # fmt: skip
-    options = {"enable_fp_fusion": False, "num_warps": 8}
+    options = {"enable_fp_fusion": False, "num_warps": WARPS.get(kernel, 8)}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 

@@ -1,6 +1,7 @@
-"""The fast path of a selection: what reaches the last threshold, and the k largest of that.
+"""What reaches the last threshold: a bit for each element, then places and magnitudes.
 
-Bytes for each element, beside what `mark` touches: 1/4 for the bits; a few for each candidate.
+Bytes for each element, beside what `mark` touches: 1/8 for the bits; for each candidate 12, and a
+sector of 32 that it is read from.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from gradwire.kernels.cuda.columns import (
     EXACT,
     FIRST,
     NEED,
+    NEXT_NEED,
     NONE,
-    PREFIX,
     ROOM,
     SLOT,
+    TABLES,
     TOTAL,
     WIDTH,
     WORDS,
@@ -30,7 +32,6 @@ from gradwire.kernels.cuda.columns import (
     U,
     V,
     hint_of,
-    take,
 )
 from gradwire.kernels.cuda.device import (
     FEEDBACK,
@@ -56,6 +57,7 @@ def mark(
     bits,
     counts,
     status,
+    exacts,
     dtype: tl.constexpr,
     mode: tl.constexpr,
     marks: tl.constexpr,
@@ -89,6 +91,8 @@ def mark(
             write(pu, i, u, n, whole)
     raise_if(status, ~good & (i < n))
     if marks:
+        if pid == 0:
+            tl.store(exacts, 0)
         hint = hint_of(row)
         take = (magnitude(x) >= hint) & (i < n)
         tl.store(bits + pid * (BLOCK // 8) + tl.arange(0, BLOCK // 8), packed(take, BLOCK))
@@ -96,8 +100,9 @@ def mark(
 
 
 @triton.jit
-def scan(rows, counts, state, table, hints, CHUNK: tl.constexpr):
-    """Counts become where each block's candidates begin; one program for a segment."""
+def scan(rows, counts, state, bins, hints, exacts, CHUNK: tl.constexpr):
+    """Counts become where each block's candidates begin, and the passes that follow begin anew.
+    One program for a segment; `exacts` is raised where all elements must be looked at."""
     segment = tl.program_id(0)
     row, own = rows + segment * WIDTH, state + segment * WORDS
     k, number_of = tl.load(row + K).to(tl.int32), tl.load(row + BLOCKS).to(tl.int32)
@@ -109,16 +114,27 @@ def scan(rows, counts, state, table, hints, CHUNK: tl.constexpr):
         tl.store(here + j, total + tl.cumsum(c, 0) - c, mask=j < number_of)
         total += tl.sum(c, 0)
     exact = (k > 0) & ((total < k) | (total > tl.load(row + ROOM).to(tl.int32)))
-    if k == 0:
-        tl.store(hints + segment, 0)
-    tl.store(own + TOTAL, total)
-    tl.store(own + EXACT, exact.to(tl.int32))
-    tl.store(own + PREFIX, 0)
-    tl.store(own + NEED, k)
     if exact:
-        bins = tl.arange(0, BINS)
-        for step in range(3):
-            tl.store(table + (segment * 3 + step) * BINS + bins, tl.zeros([BINS], tl.int32))
+        tl.atomic_or(exacts, 1)
+    lower = (hint_of(row).to(tl.float32, bitcast=True) * 0.97).to(tl.int32, bitcast=True)
+    tl.store(hints + segment, tl.where(k == 0, 0, tl.maximum(lower, 1)))
+    words = tl.arange(0, 16)
+    begun = tl.where(words == TOTAL, tl.where(k == 0, 0, total), 0)
+    begun = tl.where(words == EXACT, exact.to(tl.int32), begun)
+    begun = tl.where(words == NEED, k, begun)
+    begun = tl.where((words == NEXT_NEED) & (total >= 2 * k) & ~exact, 2 * k, begun)
+    tl.store(own + words, begun, mask=words < WORDS)
+    digits = tl.arange(0, BINS)
+    for step in range(TABLES):
+        tl.store(bins + (segment * TABLES + step) * BINS + digits, tl.zeros([BINS], tl.int32))
+
+
+@triton.jit
+def ones_of(byte):
+    """How many bits of a byte are set."""
+    pairs = byte - ((byte >> 1) & 0x55)
+    fours = (pairs & 0x33) + ((pairs >> 2) & 0x33)
+    return (fours + (fours >> 4)) & 15
 
 
 @triton.jit
@@ -140,79 +156,13 @@ def compact(
     if (tl.load(row + K) > 0) & (tl.load(state + segment * WORDS + EXACT) == 0):
         v = address(tl.load(row + V), dtype, False)
         slot = tl.load(row + SLOT).to(tl.int32)
-        b = tl.load(bits + pid * (BLOCK // 8) + tl.arange(0, BLOCK // 8)).to(tl.int32)
-        take = tl.reshape((b[:, None] >> tl.arange(0, 8)[None, :]) & 1, [BLOCK])
-        at = slot + tl.load(counts + pid) + tl.cumsum(take, 0) - take
-        i = first + tl.arange(0, BLOCK)
+        byte = tl.load(bits + pid * (BLOCK // 8) + tl.arange(0, BLOCK // 8)).to(tl.int32)
+        ones = ones_of(byte)
+        before = slot + tl.load(counts + pid) + tl.cumsum(ones, 0) - ones
+        bit = tl.arange(0, 8)[None, :]
+        take = (byte[:, None] >> bit) & 1
+        at = before[:, None] + ones_of(byte[:, None] & ((1 << bit) - 1))
+        i = first + tl.arange(0, BLOCK // 8)[:, None] * 8 + bit
         x = widened(tl.load(v + i, mask=take == 1, other=0.0))
         tl.store(places + at, i, mask=take == 1)
         tl.store(magnitudes + at, magnitude(x), mask=take == 1)
-
-
-@triton.jit
-def digit_of(
-    magnitudes,
-    total,
-    prefix,
-    need,
-    SHIFT: tl.constexpr,
-    TOP: tl.constexpr,
-    WIDE: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """One more digit of the need-th largest that begins with the prefix, and how many are needed
-    of those that begin with both."""
-    h = tl.zeros([WIDE], tl.int32)
-    for at in range(0, total, CHUNK):
-        j = at + tl.arange(0, CHUNK)
-        b = tl.load(magnitudes + j, mask=j < total, other=0)
-        on = (j < total) & ((b >> TOP) == (prefix >> TOP))
-        h += tl.histogram((b >> SHIFT) & (WIDE - 1), WIDE, mask=on)
-    above = tl.sum(h, 0) - tl.cumsum(h, 0)
-    digit = tl.sum((above >= need).to(tl.int32), 0)
-    more = tl.sum(tl.where(tl.arange(0, WIDE) == digit, above, 0), 0)
-    return prefix | (digit << SHIFT), need - more
-
-
-@triton.jit
-def select(
-    rows,
-    state,
-    places,
-    magnitudes,
-    hints,
-    dtype: tl.constexpr,
-    mode: tl.constexpr,
-    masks: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """The k largest candidates of a segment, and the next threshold. One program for each."""
-    segment = tl.program_id(0)
-    row, own = rows + segment * WIDTH, state + segment * WORDS
-    k = tl.load(row + K).to(tl.int32)
-    if (k > 0) & (tl.load(own + EXACT) == 0):
-        total, slot = tl.load(own + TOTAL), tl.load(row + SLOT).to(tl.int32)
-        places += slot
-        magnitudes += slot
-        least, need = digit_of(magnitudes, total, 0, k, 23, 31, 256, CHUNK)
-        least, need = digit_of(magnitudes, total, least, need, 15, 23, 256, CHUNK)
-        least, need = digit_of(magnitudes, total, least, need, 7, 15, 256, CHUNK)
-        least, need = digit_of(magnitudes, total, least, need, 0, 7, 128, CHUNK)
-        done = 0
-        ties = 0
-        for at in range(0, total, CHUNK):
-            j = at + tl.arange(0, CHUNK)
-            b = tl.load(magnitudes + j, mask=j < total, other=-1)
-            equal = (b == least).to(tl.int32)
-            rank = ties + tl.cumsum(equal, 0) - equal
-            keep = ((b > least) | ((equal == 1) & (rank < need))).to(tl.int32)
-            i = tl.load(places + j, mask=keep == 1, other=0)
-            take(row, i, keep == 1, done + tl.cumsum(keep, 0) - keep, dtype, mode, masks)
-            done += tl.sum(keep, 0)
-            ties += tl.sum(equal, 0)
-        twice = 2 * k
-        lower = (hint_of(row).to(tl.float32, bitcast=True) * 0.97).to(tl.int32, bitcast=True)
-        if total >= twice:
-            lower, need = digit_of(magnitudes, total, 0, twice, 23, 31, 256, CHUNK)
-            lower, need = digit_of(magnitudes, total, lower, need, 15, 23, 256, CHUNK)
-        tl.store(hints + segment, tl.maximum(lower, 1))

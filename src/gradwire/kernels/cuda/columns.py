@@ -11,18 +11,24 @@ NONE = tl.constexpr(3)
 """No recurrence: what is selected from is read only."""
 BLOCK = 4096
 """Elements of a program."""
+ITEMS = 2048
+"""Candidates of a program."""
 
 G, U, V, N, K, INDICES, VALUES, VELOCITIES, HINT, HINT_BITS, M, S, D = (
     tl.constexpr(i) for i in range(13)
 )
-FIRST, BLOCKS, SLOT, ROOM, KEPT, WHICH, KEEPS = (tl.constexpr(i) for i in range(13, 20))
-WIDTH = tl.constexpr(20)
+FIRST, BLOCKS, SLOT, ROOM, KEPT, WHICH, KEEPS, ITEM = (tl.constexpr(i) for i in range(13, 21))
+WIDTH = tl.constexpr(21)
+"""FIRST, BLOCKS: of all elements. SLOT, ROOM: of candidates; ITEM: the first block of them."""
 
-TOTAL, EXACT, PREFIX, NEED = (tl.constexpr(i) for i in range(4))
-"""Of the state: candidates; whether the exact path runs; its prefix, and how many are needed of
-those that begin with it."""
-WORDS = tl.constexpr(4)
-BINS = tl.constexpr(2048)
+TOTAL, EXACT, PREFIX, NEED, NEXT, NEXT_NEED, DONE = (tl.constexpr(i) for i in range(7))
+"""Of the state: candidates; whether all elements are looked at; what the k-th largest is known to
+begin with, and how many are needed of those that do; the same of the next threshold; and how many
+blocks each of five passes has done."""
+WORDS = tl.constexpr(12)
+BINS = tl.constexpr(256)
+TABLES = tl.constexpr(5)
+"""Histograms of a segment: of four digits, and of the next threshold's second."""
 
 
 @triton.jit

@@ -44,7 +44,13 @@ def address(word, dtype: tl.constexpr, aligned: tl.constexpr):
 @triton.jit
 def block_of(blocks):
     """Which segment this program works on, and where its block begins there."""
-    at = blocks + 2 * tl.program_id(0)
+    return block_at(blocks, tl.program_id(0))
+
+
+@triton.jit
+def block_at(blocks, number_of):
+    """The segment of a block, and where it begins there."""
+    at = blocks + 2 * number_of
     return tl.load(at), tl.multiple_of(tl.load(at + 1), 16)
 
 

@@ -1,10 +1,10 @@
 """The k largest of each segment, exactly, without a word to the host.
 
-    mark ──► scan ──► compact ──► select        what reaches the last threshold, then the k of it
-               │ too few, or too many: the segment's flag
-               └──► hist ×3 ──► count ──► offset ──► emit   every element, else they end at once
+    mark ──► scan ──► compact ──► digit x4 ──► count ──► emit
+              │                     of what reaches the last threshold,
+              └─ too few, too many: of all elements of the segment
 
-All ten are launched, always: the flag decides on the device. Ties go to the lower index, and the
+All nine are launched, always: a flag decides on the device. Ties go to the lower index, and the
 result ascends, as the twins' does. The next threshold is what twice as many would reach.
 Source: radix selection, digit by digit of the magnitudes' bits.
 """
@@ -18,15 +18,17 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.cuda.candidates import compact, mark, scan, select
-from gradwire.kernels.cuda.columns import BINS, BLOCK, NONE, WORDS
-from gradwire.kernels.cuda.exact import count, emit, hist, offset
+from gradwire.kernels.cuda.candidates import compact, mark, scan
+from gradwire.kernels.cuda.columns import BINS, BLOCK, ITEMS, NONE, TABLES, WORDS
 from gradwire.kernels.cuda.kept import Blocks
+from gradwire.kernels.cuda.radix import count, digit, emit
 from gradwire.kernels.cuda.tables import address_of, aligned, bits_of, blocks_on, rows_on
 
-CHUNK = 4096
+CHUNK = 8192
 CAPACITY = 16
-"""Candidates for each element that is selected; what exceeds it takes the exact path."""
+"""Candidates for each element that is selected; where there are more, all are looked at."""
+WORKERS = 528
+"""Programs that look at all elements, where that must be: four for each multiprocessor (H100)."""
 
 
 class Selection(NamedTuple):
@@ -54,68 +56,86 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
     """Launches all; gradients are of one dtype. Returns the next hints, words on the device."""
     device, dtype = status.device, TYPES[segments[0].g.dtype]
     sizes = tuple(one.g.numel() for one in segments)
-    blocks = blocks_on(device, sizes, BLOCK)
-    programs, number_of = blocks.shape[0], len(segments)
-    hints = torch.empty(number_of, dtype=torch.int32, device=device)
-    rows, slots = _rows(segments, sizes)
-    table = rows_on(device, rows)
-    whole = all(aligned(one.g, one.u, one.v) for one in segments)
-    of = {"dtype": dtype, "mode": mode}
-    options = {"num_warps": 8, "enable_fp_fusion": False}
-    counts = torch.empty((3, -(-programs // 4) * 4), dtype=torch.int32, device=device)
-    bits = torch.empty(programs * BLOCK // 8, dtype=torch.uint8, device=device)
+    rooms = tuple(min(n, CAPACITY * one.k) for one, n in zip(segments, sizes))
+    wholes, blocks = blocks_on(device, sizes, BLOCK), blocks_on(device, rooms, ITEMS)
+    programs, items, number_of = wholes.shape[0], blocks.shape[0], len(segments)
+    room = _Room(device, number_of, programs, items, sum(rooms))
+    table = rows_on(device, _rows(segments, sizes, rooms))
     marks = any(one.k for one in segments)
     mark[(programs,)](
-        table, blocks, bits, counts[0], status, **of, marks=marks, aligned=whole, BLOCK=BLOCK,
-        **options,
+        table, wholes, room.bits, room.counts, status, room.exacts, dtype=dtype, mode=mode,
+        marks=marks, aligned=all(aligned(one.g, one.u, one.v) for one in segments), BLOCK=BLOCK,
+        num_warps=8, enable_fp_fusion=False,
     )  # fmt: skip
     if not marks:
-        return list(hints.zero_().view(torch.float32).split(1))
-    read_from = {"dtype": dtype if mode == NONE.value else tl.float32}
-    state = torch.empty((number_of, WORDS.value), dtype=torch.int32, device=device)
-    bins = torch.empty((number_of, 3, BINS.value), dtype=torch.int32, device=device)
-    places = torch.empty((2, -(-slots // 4) * 4 + 4), dtype=torch.int32, device=device)
-    taken = {**read_from, "mode": mode, "masks": masks}
-    scan[(number_of,)](table, counts[0], state, bins, hints, CHUNK=CHUNK, **options)
-    compact[(programs,)](
-        table, blocks, bits, counts[0], state, places[0], places[1], **read_from, BLOCK=BLOCK,
+        return list(room.hints.zero_().view(torch.float32).split(1))
+    options = {"num_warps": 16, "enable_fp_fusion": False}
+    of_v = {"dtype": dtype if mode == NONE.value else tl.float32, "BLOCK": BLOCK}
+    scan[(number_of,)](
+        table, room.counts, room.state, room.bins, room.hints, room.exacts, CHUNK=CHUNK,
         **options,
     )  # fmt: skip
-    select[(number_of,)](
-        table, state, places[0], places[1], hints, **taken, CHUNK=CHUNK, **options
-    )
-    for step in range(3):
-        hist[(programs,)](
-            table, blocks, state, bins, **read_from, step=step, BLOCK=BLOCK, **options
-        )
-    count[(programs,)](
-        table, blocks, state, bins, counts[1], counts[2], **read_from, BLOCK=BLOCK, **options
-    )
-    offset[(number_of,)](table, state, counts[1], counts[2], CHUNK=CHUNK, **options)
-    emit[(programs,)](
-        table, blocks, state, bins, counts[1], counts[2], hints, **taken, BLOCK=BLOCK, **options
-    )
-    return list(hints.view(torch.float32).split(1))
+    compact[(programs,)](
+        table, wholes, room.bits, room.counts, room.state, room.places, room.magnitudes, **of_v,
+        num_warps=4,
+    )  # fmt: skip
+    grid = (items + min(programs, WORKERS),)
+    given, known = (table, blocks, wholes, room.state), (room.exacts, items, programs)
+    for step in range(4):
+        digit[grid](
+            *given, room.bins, room.magnitudes, room.hints, *known, **of_v, step=step,
+            ITEMS=ITEMS, **options,
+        )  # fmt: skip
+    count[grid](
+        *given, room.magnitudes, room.above, room.equal, *known, **of_v, ITEMS=ITEMS,
+        CHUNK=ITEMS, **options,
+    )  # fmt: skip
+    emit[grid](
+        *given, room.places, room.magnitudes, room.above, room.equal, *known, **of_v, mode=mode,
+        masks=masks, ITEMS=ITEMS, **options,
+    )  # fmt: skip
+    return list(room.hints.view(torch.float32).split(1))
+
+
+class _Room:
+    """What the launches tell each other; one allocation, whose parts begin at multiples of 64
+    bytes. hints outlives it."""
+
+    def __init__(
+        self, device: torch.device, segments: int, programs: int, items: int, slots: int
+    ) -> None:
+        self.hints = torch.empty(segments, dtype=torch.int32, device=device)
+        sizes = (
+            1, segments * WORDS.value, segments * TABLES.value * BINS.value, programs,
+            items + programs, items + programs, slots, slots, programs * BLOCK // 32,
+        )  # fmt: skip
+        wide = [-(-size // 16) * 16 for size in sizes]
+        parts = torch.empty(sum(wide), dtype=torch.int32, device=device).split(wide)
+        self.exacts, self.state, self.bins, self.counts = parts[:4]
+        self.above, self.equal, self.places, self.magnitudes, bits = parts[4:]
+        self.bits = bits.view(torch.uint8)
 
 
 TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 """torch's, as Triton says them."""
 
 
-def _rows(segments: Sequence[Selection], sizes: Sequence[int]) -> tuple[list[list[int]], int]:
-    """What the kernels know of each, and how much room all their candidates take."""
-    rows, first, slot = [], 0, 0
-    for one, n in zip(segments, sizes):
+def _rows(
+    segments: Sequence[Selection], sizes: Sequence[int], rooms: Sequence[int]
+) -> list[list[int]]:
+    """What the kernels know of each."""
+    rows, first, slot, item = [], 0, 0, 0
+    for one, n, room in zip(segments, sizes, rooms):
         number_of = max(1, -(-n // BLOCK))
-        room = min(n, CAPACITY * one.k)
         rows.append([
             *map(address_of, (one.g, one.u, one.v)), n, one.k,
             *map(address_of, (one.indices, one.values, one.velocities)),
             *_hint(one.hint, one.v.device), *map(bits_of, one.rule), first, number_of, slot, room,
-            *((0, 0, 0) if one.kept is None else one.kept.row()),
+            *((0, 0, 0) if one.kept is None else one.kept.row()), item,
         ])  # fmt: skip
         first, slot = first + number_of, slot + room
-    return rows, slot
+        item += max(1, -(-room // ITEMS))
+    return rows
 
 
 def _hint(hint: Tensor | float, device: torch.device) -> tuple[int, int]:

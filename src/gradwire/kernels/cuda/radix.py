@@ -1,0 +1,218 @@
+"""The k largest, exactly: of a segment's candidates, or of all its elements, where candidates were
+too few or too many.
+
+    digit x4 ──► count ──► emit
+
+A pass counts how often each digit of the magnitudes' bits follows what the k-th largest is known
+to begin with; the program that ends last finds its next digit. Programs up to `number_of` have a
+block of candidates each. The others take turns with the blocks of all elements, or end at once.
+Bytes: of a candidate 24; of an element, where all are looked at, 24.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from gradwire.kernels.cuda.columns import (
+    BINS,
+    BLOCKS,
+    DONE,
+    EXACT,
+    FIRST,
+    ITEM,
+    NEED,
+    NEXT,
+    NEXT_NEED,
+    PREFIX,
+    SLOT,
+    TABLES,
+    TOTAL,
+    WIDTH,
+    WORDS,
+    N,
+    V,
+    take,
+)
+from gradwire.kernels.cuda.device import address, block_at, magnitude, widened
+
+
+@triton.jit
+def is_last(own, step, parts):
+    """Whether all other blocks of the segment have done this step; what they wrote can be read."""
+    tl.debug_barrier()
+    return tl.atomic_add(own + DONE + step, 1) == parts - 1
+
+
+@triton.jit
+def picked(bins, need, WIDE: tl.constexpr):
+    """The digit of the need-th largest, and how many are needed of those that have it."""
+    h = tl.load(bins + tl.arange(0, WIDE), cache_modifier=".cg")  # others wrote it: from L2
+    above = tl.sum(h, 0) - tl.cumsum(h, 0)
+    digit = tl.sum((above >= need).to(tl.int32), 0)
+    return digit, need - tl.sum(tl.where(tl.arange(0, WIDE) == digit, above, 0), 0)
+
+
+@triton.jit
+def add_digits(bins, b, on, prefix, SHIFT: tl.constexpr, TOP: tl.constexpr, WIDE: tl.constexpr):
+    """Count those that begin with the prefix by their next digit."""
+    on = on & ((b >> TOP) == (prefix >> TOP))
+    h = tl.histogram((b >> SHIFT) & (WIDE - 1), WIDE, mask=on)
+    tl.atomic_add(bins + tl.arange(0, WIDE), h, mask=h > 0, sem="relaxed")
+
+
+@triton.jit
+def one_digit(b, on, own, bins, hint, parts, step: tl.constexpr):
+    """One block's part of a step: bits 23 to 30, 15 to 22, 7 to 14, 0 to 6."""
+    shift: tl.constexpr = 23 - 8 * step if step < 3 else 0
+    top: tl.constexpr = 31 - 8 * step
+    wide: tl.constexpr = 256 if step < 3 else 128
+    prefix, need, next_need = tl.load(own + PREFIX), tl.load(own + NEED), tl.load(own + NEXT_NEED)
+    add_digits(bins + step * BINS, b, on, prefix, shift, top, wide)
+    if step == 1:  # noqa: SIM102 - known when compiled, and the next is not
+        if next_need > 0:
+            add_digits(bins + 4 * BINS, b, on, tl.load(own + NEXT), shift, top, wide)
+    if is_last(own, step, parts):
+        digit, left = picked(bins + step * BINS, need, wide)
+        least = prefix | (digit << shift)
+        tl.store(own + PREFIX, least)
+        tl.store(own + NEED, left)
+        if step == 0:  # noqa: SIM102
+            if next_need > 0:
+                digit, left = picked(bins, next_need, wide)
+                tl.store(own + NEXT, digit << shift)
+                tl.store(own + NEXT_NEED, left)
+        if step == 1:  # noqa: SIM102
+            if next_need > 0:
+                digit, left = picked(bins + 4 * BINS, next_need, wide)
+                tl.store(hint, tl.maximum(tl.load(own + NEXT) | (digit << shift), 1))
+        if step == 3:  # noqa: SIM102
+            if tl.load(own + EXACT) != 0:
+                lower = (least.to(tl.float32, bitcast=True) * 0.9).to(tl.int32, bitcast=True)
+                tl.store(hint, tl.maximum(lower, 1))
+
+
+@triton.jit
+def of_all(row, first, dtype: tl.constexpr, BLOCK: tl.constexpr):
+    """Magnitudes of a block of a segment, and which of them there are."""
+    v, n = address(tl.load(row + V), dtype, False), tl.load(row + N).to(tl.int32)
+    i = first + tl.arange(0, BLOCK)
+    return magnitude(widened(tl.load(v + i, mask=i < n, other=0.0))), i < n
+
+
+@triton.jit
+def digit(
+    rows, blocks, wholes, state, bins, magnitudes, hints, exacts, number_of, all_of,
+    dtype: tl.constexpr, step: tl.constexpr, ITEMS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One more digit of the k-th largest of every segment."""
+    pid = tl.program_id(0)
+    if pid < number_of:
+        segment, first = block_at(blocks, pid)
+        row, own = rows + segment * WIDTH, state + segment * WORDS
+        total = tl.load(own + TOTAL)
+        if (tl.load(own + EXACT) == 0) & (first < total):
+            j = first + tl.arange(0, ITEMS)
+            here = magnitudes + tl.load(row + SLOT).to(tl.int32)
+            b = tl.load(here + j, mask=j < total, other=0)
+            parts = (total + ITEMS - 1) // ITEMS
+            table = bins + segment * TABLES * BINS
+            one_digit(b, j < total, own, table, hints + segment, parts, step)
+    elif tl.load(exacts) != 0:
+        for at in range(pid - number_of, all_of, tl.num_programs(0) - number_of):
+            segment, first = block_at(wholes, at)
+            row, own = rows + segment * WIDTH, state + segment * WORDS
+            if tl.load(own + EXACT) != 0:
+                b, on = of_all(row, first, dtype, BLOCK)
+                parts = tl.load(row + BLOCKS).to(tl.int32)
+                table = bins + segment * TABLES * BINS
+                one_digit(b, on, own, table, hints + segment, parts, step)
+
+
+@triton.jit
+def count_block(b, own, above, equal, at, begin, parts, CHUNK: tl.constexpr):
+    """How many of a block are larger than the k-th, and how many equal to it; the last block of a
+    segment makes both sums over the blocks before."""
+    least = tl.load(own + PREFIX)
+    tl.store(above + at, tl.sum((b > least).to(tl.int32), 0))
+    tl.store(equal + at, tl.sum((b == least).to(tl.int32), 0))
+    if is_last(own, 4, parts):
+        a = 0
+        e = 0
+        for chunk in range(0, parts, CHUNK):
+            j = chunk + tl.arange(0, CHUNK)
+            on = j < parts
+            c = tl.load(above + begin + j, mask=on, other=0, cache_modifier=".cg")
+            f = tl.load(equal + begin + j, mask=on, other=0, cache_modifier=".cg")
+            tl.store(above + begin + j, a + tl.cumsum(c, 0) - c, mask=on)
+            tl.store(equal + begin + j, e + tl.cumsum(f, 0) - f, mask=on)
+            a += tl.sum(c, 0)
+            e += tl.sum(f, 0)
+
+
+@triton.jit
+def count(
+    rows, blocks, wholes, state, magnitudes, above, equal, exacts, number_of, all_of,
+    dtype: tl.constexpr, ITEMS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Where each block's part of the result begins."""
+    pid = tl.program_id(0)
+    if pid < number_of:
+        segment, first = block_at(blocks, pid)
+        row, own = rows + segment * WIDTH, state + segment * WORDS
+        total = tl.load(own + TOTAL)
+        if (tl.load(own + EXACT) == 0) & (first < total):
+            j = first + tl.arange(0, ITEMS)
+            here = magnitudes + tl.load(row + SLOT).to(tl.int32)
+            b = tl.load(here + j, mask=j < total, other=-1)
+            begin = tl.load(row + ITEM).to(tl.int32)
+            count_block(b, own, above, equal, pid, begin, (total + ITEMS - 1) // ITEMS, CHUNK)
+    elif tl.load(exacts) != 0:
+        for at in range(pid - number_of, all_of, tl.num_programs(0) - number_of):
+            segment, first = block_at(wholes, at)
+            row, own = rows + segment * WIDTH, state + segment * WORDS
+            if tl.load(own + EXACT) != 0:
+                b, on = of_all(row, first, dtype, BLOCK)
+                begin = number_of + tl.load(row + FIRST).to(tl.int32)
+                parts = tl.load(row + BLOCKS).to(tl.int32)
+                b = tl.where(on, b, -1)
+                count_block(b, own, above, equal, number_of + at, begin, parts, CHUNK)
+
+
+@triton.jit
+def kept(b, own, above, equal, at):
+    """Which of a block are among the k largest, ties by index, and where each of them goes."""
+    least, need = tl.load(own + PREFIX), tl.load(own + NEED)
+    more, same = (b > least).to(tl.int32), (b == least).to(tl.int32)
+    rank = tl.load(equal + at) + tl.cumsum(same, 0) - same
+    on = (more == 1) | ((same == 1) & (rank < need))
+    return on, tl.load(above + at) + tl.cumsum(more, 0) - more + tl.minimum(rank, need)
+
+
+@triton.jit
+def emit(
+    rows, blocks, wholes, state, places, magnitudes, above, equal, exacts, number_of, all_of,
+    dtype: tl.constexpr, mode: tl.constexpr, masks: tl.constexpr, ITEMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The k largest of every segment, by index; cleared where they are remembered."""
+    pid = tl.program_id(0)
+    if pid < number_of:
+        segment, first = block_at(blocks, pid)
+        row, own = rows + segment * WIDTH, state + segment * WORDS
+        total = tl.load(own + TOTAL)
+        if (tl.load(own + EXACT) == 0) & (first < total):
+            j = tl.load(row + SLOT).to(tl.int32) + first + tl.arange(0, ITEMS)
+            there = first + tl.arange(0, ITEMS) < total
+            b = tl.load(magnitudes + j, mask=there, other=-1)
+            on, to = kept(b, own, above, equal, pid)
+            i = tl.load(places + j, mask=on, other=0)
+            take(row, i, on, to, dtype, mode, masks)
+    elif tl.load(exacts) != 0:
+        for at in range(pid - number_of, all_of, tl.num_programs(0) - number_of):
+            segment, first = block_at(wholes, at)
+            row, own = rows + segment * WIDTH, state + segment * WORDS
+            if tl.load(own + EXACT) != 0:
+                b, there = of_all(row, first, dtype, BLOCK)
+                on, to = kept(tl.where(there, b, -1), own, above, equal, number_of + at)
+                take(row, first + tl.arange(0, BLOCK), on, to, dtype, mode, masks)

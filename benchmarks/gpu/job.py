@@ -89,20 +89,21 @@ def batch(model: str, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return (pictures + labels.view(-1, 1, 1, 1) / CLASSES).to(DEVICE), labels.to(DEVICE)
 
 
-def together(model: nn.Module, how: str) -> tuple[Any, float]:
-    """What to call for a forward pass, and the momentum that is left to the optimizer."""
+def together(model: nn.Module, how: str) -> tuple[Any, float, Any]:
+    """What to call for a forward pass, the momentum that is left to the optimizer, and the handle
+    where gradients are gradwire's."""
     if how == "alone":
-        return model, 0.9
+        return model, 0.9, None
     if how not in ("ddp", "bf16", "powersgd"):
-        gradwire.attach(model, how)
-        return model, 0.0 if keeps_momentum(how) else 0.9
+        handle = gradwire.attach(model, how)
+        return model, 0.0 if keeps_momentum(how) else 0.9, handle
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     if how == "bf16":
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
     if how == "powersgd":
         state = powerSGD_hook.PowerSGDState(None, 4, start_powerSGD_iter=2)
         ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return ddp, 0.9
+    return ddp, 0.9, None
 
 
 def main(name: str, how: str, steps: int) -> None:
@@ -112,7 +113,7 @@ def main(name: str, how: str, steps: int) -> None:
     dist.init_process_group(backend, device_id=DEVICE if backend == "nccl" else None)
     torch.manual_seed(1)
     model = (Gpt() if name == "gpt" else convnet()).to(DEVICE)
-    trained, momentum = together(model, how)
+    trained, momentum, handle = together(model, how)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
     generator = torch.Generator().manual_seed(dist.get_rank())
     seconds, losses = [], []
@@ -135,6 +136,8 @@ def main(name: str, how: str, steps: int) -> None:
             "model": name, "how": how, "ranks": dist.get_world_size(), "seconds": seconds,
             "losses": losses, "parameters": sum(p.numel() for p in model.parameters()),
         }  # fmt: skip
+        if handle is not None:
+            found["stats"] = handle.stats()
         if DEVICE.type == "cuda":
             found["memory"] = torch.cuda.max_memory_allocated()
         print(json.dumps(found), flush=True)

@@ -122,7 +122,8 @@ def scan(rows, counts, state, bins, hints, exacts, CHUNK: tl.constexpr):
     begun = tl.where(words == TOTAL, tl.where(k == 0, 0, total), 0)
     begun = tl.where(words == EXACT, exact.to(tl.int32), begun)
     begun = tl.where(words == NEED, k, begun)
-    begun = tl.where((words == NEXT_NEED) & (total >= 2 * k) & ~exact, 2 * k, begun)
+    there = tl.where(exact, tl.load(row + N).to(tl.int32), total)
+    begun = tl.where((words == NEXT_NEED) & (there // 2 >= k), 2 * k, begun)
     tl.store(own + words, begun, mask=words < WORDS)
     digits = tl.arange(0, BINS)
     for step in range(TABLES):

@@ -27,8 +27,8 @@ begin with, and how many are needed of those that do; the same of the next thres
 blocks each of five passes has done."""
 WORDS = tl.constexpr(12)
 BINS = tl.constexpr(256)
-TABLES = tl.constexpr(5)
-"""Histograms of a segment: of four digits, and of the next threshold's second."""
+TABLES = tl.constexpr(6)
+"""Histograms of a segment: of four digits, and of the next threshold's second and third."""
 
 
 @triton.jit

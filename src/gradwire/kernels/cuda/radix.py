@@ -63,33 +63,33 @@ def add_digits(bins, b, on, prefix, SHIFT: tl.constexpr, TOP: tl.constexpr, WIDE
 
 @triton.jit
 def one_digit(b, on, own, bins, hint, parts, step: tl.constexpr):
-    """One block's part of a step: bits 23 to 30, 15 to 22, 7 to 14, 0 to 6."""
+    """One block's part of a step: bits 23 to 30, 15 to 22, 7 to 14, 0 to 6; and of the next
+    threshold, which is what twice as many reach, all but the last."""
     shift: tl.constexpr = 23 - 8 * step if step < 3 else 0
     top: tl.constexpr = 31 - 8 * step
     wide: tl.constexpr = 256 if step < 3 else 128
-    prefix, need, next_need = tl.load(own + PREFIX), tl.load(own + NEED), tl.load(own + NEXT_NEED)
+    other: tl.constexpr = 3 + step if step > 0 else 0
+    prefix, need = tl.load(own + PREFIX), tl.load(own + NEED)
+    next_prefix, next_need = tl.load(own + NEXT), tl.load(own + NEXT_NEED)
     add_digits(bins + step * BINS, b, on, prefix, shift, top, wide)
-    if step == 1:  # noqa: SIM102 - known when compiled, and the next is not
+    if (step == 1) | (step == 2):  # noqa: SIM102 - known when compiled, and the next is not
         if next_need > 0:
-            add_digits(bins + 4 * BINS, b, on, tl.load(own + NEXT), shift, top, wide)
+            add_digits(bins + other * BINS, b, on, next_prefix, shift, top, wide)
     if is_last(own, step, parts):
         digit, left = picked(bins + step * BINS, need, wide)
         least = prefix | (digit << shift)
         tl.store(own + PREFIX, least)
         tl.store(own + NEED, left)
-        if step == 0:  # noqa: SIM102
+        if step < 3:
             if next_need > 0:
-                digit, left = picked(bins, next_need, wide)
-                tl.store(own + NEXT, digit << shift)
+                digit, left = picked(bins + other * BINS, next_need, wide)
+                next_prefix |= digit << shift
+                tl.store(own + NEXT, next_prefix)
                 tl.store(own + NEXT_NEED, left)
-        if step == 1:  # noqa: SIM102
-            if next_need > 0:
-                digit, left = picked(bins + 4 * BINS, next_need, wide)
-                tl.store(hint, tl.maximum(tl.load(own + NEXT) | (digit << shift), 1))
-        if step == 3:  # noqa: SIM102
-            if tl.load(own + EXACT) != 0:
-                lower = (least.to(tl.float32, bitcast=True) * 0.9).to(tl.int32, bitcast=True)
-                tl.store(hint, tl.maximum(lower, 1))
+                tl.store(hint, tl.maximum(next_prefix, 1))
+        elif (next_need == 0) & (tl.load(own + EXACT) != 0):
+            lower = (least.to(tl.float32, bitcast=True) * 0.9).to(tl.int32, bitcast=True)
+            tl.store(hint, tl.maximum(lower, 1))
 
 
 @triton.jit

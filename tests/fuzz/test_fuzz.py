@@ -31,7 +31,7 @@ PLAIN = {
     "is_rows", "no_rows", "write_rows", "fill_nan", "jobs_of", "nothing_taken", "recurrence_of",
     "owners_of", "drawn", "slots_for", "sign_bytes", "checked_places", "escape_of",
     "whole_bytes", "low_width", "parts_of", "bytes_of", "new_status", "is_raised", "without_codes",
-    "together", "add_up", "told_to", "judge", "run_unless",
+    "together", "add_up", "told_to", "judge", "run_unless", "stamp",
     "hint_of",
 }  # fmt: skip
 """Functions of torch or arithmetic alone; checked_places: of accumulate_coded; together and

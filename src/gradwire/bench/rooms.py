@@ -7,7 +7,8 @@ benchmarks/gpu. They need neither pytest nor the C++ extension.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -37,11 +38,15 @@ HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
 
 
 class Case(NamedTuple):
-    """One call of an operation of `kernels.table.Room`. make: fresh arguments, on the CPU."""
+    """One call of an operation of `kernels.table.Room`. make: fresh arguments, on the CPU.
+
+    named: those that it takes by name.
+    """
 
     name: str
     operation: str
     make: Callable[[], list[Any]]
+    named: Mapping[str, Any] = MappingProxyType({})
 
 
 def difference(case: Case, room: Any, device: torch.device | str) -> str:
@@ -51,8 +56,8 @@ def difference(case: Case, room: Any, device: torch.device | str) -> str:
     """
     mine = [_moved(x, device) for x in case.make()]
     wanted = case.make()
-    found = getattr(room, case.operation)(*mine)
-    given = getattr(twins, case.operation)(*wanted)
+    found = getattr(room, case.operation)(*mine, **case.named)
+    given = getattr(twins, case.operation)(*wanted, **case.named)
     for number, (x, y) in enumerate(zip(_tensors(mine), _tensors(wanted))):
         if not alike(x.cpu(), y):
             wrong = int((x.cpu() != y).sum())
@@ -73,6 +78,7 @@ def cases(n: int = 5000) -> Iterator[Case]:
         for momentum, nesterov in RULES:
             yield from _of_rule(n, dtype, momentum, nesterov)
         yield from _of_dtype(n, dtype)
+        yield from _of_additions(n, dtype)
         for name in FORMATS:
             yield from _of_format(n, dtype, name)
         for count in (0, 1, 2):
@@ -81,6 +87,7 @@ def cases(n: int = 5000) -> Iterator[Case]:
             yield from _of_kind(n, dtype, kind)
     for code in INDEX_CODES:
         yield from _of_code(n, n // 50, code)
+    yield from _of_headers()
 
 
 def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool) -> Iterator[Case]:
@@ -101,6 +108,10 @@ def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool)
         f"update_codes {rule} {dtype}", "update_codes",
         lambda: _coded_updates(n, dtype, momentum, nesterov),
     )  # fmt: skip
+    how = {"momentum": momentum, "nesterov": nesterov, "scale": 0.5, "decay": 0.9}
+    yield Case(f"invert {rule} {dtype}", "invert", lambda: [
+        drawn(n, 1, dtype=dtype), None if momentum is None else drawn(n, 2), drawn(n, 3),
+    ], how)  # fmt: skip
 
 
 def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
@@ -122,6 +133,46 @@ def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
     ])  # fmt: skip
     yield Case(f"spoil_if {dtype}", "spoil_if", lambda: [
         new_status().fill_(1), drawn(n, 5, dtype=dtype),
+    ])  # fmt: skip
+
+
+def _of_additions(n: int, dtype: torch.dtype) -> Iterator[Case]:
+    """What takes back, and gives back."""
+    yield Case(f"add_cast {dtype}", "add_cast", lambda: [
+        drawn(n, 1), drawn(n, 2, dtype=dtype), -1.0,
+    ])  # fmt: skip
+    if dtype == torch.float32:
+        yield Case("add", "add", lambda: [
+            drawn(n, 1), places(n, n // 9, 2), drawn(n // 9, 3), -1.0,
+        ])  # fmt: skip
+        yield from (_of_added_signs(n, count) for count in (0, 1, 2))
+        yield from (_of_added_codes(n, name) for name in FORMATS)
+
+
+def _of_added_signs(n: int, count: int) -> Case:
+    return Case(f"add_signs with {count} values", "add_signs", lambda: [
+        drawn(n, 1), torch.arange((n + 7) // 8).remainder(251).to(torch.uint8), drawn(count, 2),
+        -1.0,
+    ])  # fmt: skip
+
+
+def _of_added_codes(n: int, name: str) -> Case:
+    form = getattr(formats, name)
+    return Case(f"add_codes {name}", "add_codes", lambda: [
+        form, drawn(n, 1), *_payload(form, n, 2), -1.0,
+    ])  # fmt: skip
+
+
+def _of_headers() -> Iterator[Case]:
+    words = 0x3245524957475247, 1, 2**62 + 5, -7
+    yield Case("stamp", "stamp", lambda: [torch.ones(4, dtype=torch.int64), words])
+    yield from (_of_judged(words, flags) for flags in ((0, 0), (1, 0), (2, 1), (4, 0)))
+
+
+def _of_judged(words: tuple[int, int, int, int], flags: tuple[int, ...]) -> Case:
+    first, _, *facts = words
+    return Case(f"judge of {flags}", "judge", lambda: [
+        torch.tensor([[first, flag, *facts] for flag in flags]), (first, *facts), new_status(),
     ])  # fmt: skip
 
 
@@ -198,7 +249,8 @@ def _updates(
             drawn(size, i, kind, dtype), u, drawn(size, 3 + i), k,
             torch.zeros(k, dtype=torch.int32), torch.zeros(k),
             None if u is None else torch.zeros(k), momentum, nesterov, mask=i != 3, scale=0.5,
-            decay=0.9 if momentum is None else 1.0, hint=0.0 if i else 2.0,
+            decay=0.9 if momentum is None else 1.0,
+            hint=(2.0, 0.0, 0.5, torch.tensor([0.3]))[i],
         ))  # fmt: skip
     return [made, new_status()]
 

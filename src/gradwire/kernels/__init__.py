@@ -43,6 +43,7 @@ from gradwire.kernels.status import (
     new_status,
     run_unless,
     spoil_if,
+    stamp,
 )
 from gradwire.kernels.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.sums import SumSegment, add_up
@@ -127,6 +128,7 @@ __all__ = [
     "smallest",
     "split_stream",
     "spoil_if",
+    "stamp",
     "strata",
     "sum_rows",
     "together",

@@ -72,6 +72,17 @@ def run_unless(
         otherwise()
 
 
+def stamp(words: Tensor, facts: Sequence[int]) -> None:
+    """words = facts, of 64 bits with a sign each; the host waits for nothing. words: (n,) int64,
+    contiguous. Raises KernelError."""
+    if words.dtype != torch.int64 or words.shape != (len(facts),) or not words.is_contiguous():
+        raise KernelError(
+            f"words must be torch.int64 of shape ({len(facts)},), contiguous, not {words.dtype} "
+            f"of shape {tuple(words.shape)}; pass those of one header"
+        )
+    room_of(words).stamp(words, facts)
+
+
 def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
     """Raise the word by all that n headers say, and by DAMAGED if one is not of these facts.
 

@@ -51,6 +51,9 @@ class Room(Protocol):
     def spoil_if(self, status: Tensor, x: Tensor, /) -> None:
         """x = NaN everywhere if it is raised."""
 
+    def stamp(self, words: Tensor, facts: Sequence[int], /) -> None:
+        """words = facts, without a wait for the device."""
+
     def judge(self, headers: Tensor, facts: Sequence[int], status: Tensor, /) -> None:
         """Raise it by the flags of headers, and by DAMAGED if one has other flags or facts."""
 

@@ -5,12 +5,12 @@ Where what lies in one: `layout.message`. The digest of the plan travels, its si
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.errors import PayloadError
 from gradwire.kernels import DAMAGED, NON_FINITE
 from gradwire.layout.message import HEADER_BYTES, WIRE_VERSION
@@ -29,17 +29,11 @@ class Header:
     def __init__(self, message: Tensor, *others: Tensor) -> None:
         self._stamp, self._others = header_of(message), [header_of(other) for other in others]
         self.status = self._stamp[1:2]
-        self._facts = bytearray(HEADER_BYTES)
-        self._staged = torch.frombuffer(self._facts, dtype=torch.int64)
 
     def write(self, digest: int, step: int, flags: int = 0) -> None:
-        """Packed on the host and copied at once: a sixth of the time of `torch.tensor`.
-
-        flags: NON_FINITE; DAMAGED where the sender cannot go on with what it received, so that
-        nobody shall.
-        """
-        struct.pack_into("=4q", self._facts, 0, _MAGIC, flags, digest, step)
-        self._stamp.copy_(self._staged)
+        """flags: NON_FINITE; DAMAGED where the sender cannot go on with what it received, so that
+        nobody shall."""
+        kernels.stamp(self._stamp, (_MAGIC, flags, digest, step))
 
     def spread(self) -> None:
         """What the first message says by now, into the others."""

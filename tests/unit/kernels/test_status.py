@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -16,6 +18,7 @@ from gradwire.kernels import (
     judge,
     new_status,
     run_unless,
+    stamp,
 )
 
 FACTS = (0x32455249_57445247, 2**62 + 5, -7)
@@ -64,6 +67,18 @@ def test_any_bit_of_a_fact_is_damage(rank: int, column: int, bit: int) -> None:
 def test_what_is_no_header_is_refused(given: torch.Tensor) -> None:
     with pytest.raises(KernelError, match=r"headers must be torch\.int64 of shape \(n, 4\)"):
         judge(given, FACTS, new_status())
+
+
+@pytest.mark.parametrize("face", [stamp, in_torch(stamp)])
+def test_a_stamp_is_its_facts(face: Callable[..., None]) -> None:
+    words = torch.full((4,), 9)
+    face(words, (FACTS[0], 3, *FACTS[1:]))
+    assert words.tolist() == [FACTS[0], 3, *FACTS[1:]]
+
+
+def test_a_stamp_of_another_size_is_refused() -> None:
+    with pytest.raises(KernelError, match=r"words must be torch\.int64 of shape \(4,\)"):
+        stamp(torch.zeros(3, dtype=torch.int64), (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize("raised", [0, NON_FINITE, DAMAGED])

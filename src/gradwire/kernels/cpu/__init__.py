@@ -25,7 +25,7 @@ from gradwire.kernels.cpu.sparse import (
     add,
     first_violation,
 )
-from gradwire.kernels.cpu.status import judge, spoil_if
+from gradwire.kernels.cpu.status import judge, spoil_if, stamp
 from gradwire.kernels.cpu.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.cpu.update import invert, restore_topk, update_topk
 
@@ -76,6 +76,7 @@ __all__ = [
     "simulate_step",
     "split_stream",
     "spoil_if",
+    "stamp",
     "strata",
     "sum_rows",
     "top_of_two",

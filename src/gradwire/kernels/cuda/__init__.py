@@ -17,6 +17,7 @@ from gradwire.kernels.cuda.dense import (
     flag_non_finite,
     judge,
     spoil_if,
+    stamp,
 )
 from gradwire.kernels.cuda.lists import decode_indices, encode_indices
 from gradwire.kernels.cuda.signs import accumulate_signs, add_signs, pack_signs
@@ -65,6 +66,7 @@ __all__ = [
     "flag_non_finite", "flat_places", "gather_stripes", "hash_partition", "invert", "is_finite",
     "judge", "largest", "lower_bound", "merge_streams", "nonzero_rows", "ordered_step",
     "pack_signs", "place_stream", "random_bits", "reaching", "record_step", "restore_topk",
-    "scatter_stripes", "search_options", "simulate_step", "split_stream", "spoil_if", "strata",
+    "scatter_stripes", "search_options", "simulate_step", "split_stream", "spoil_if", "stamp",
+    "strata",
     "sum_rows", "top_of_two", "topk", "undo_adam", "undominated", "update_codes", "update_topk",
 ]  # fmt: skip

@@ -151,6 +151,23 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
         )  # fmt: skip
 
 
+@triton.jit(do_not_specialize=["magic", "flags", "digest", "step"])
+def stamp_words(words, magic, flags, digest, step):
+    """A header's four words."""
+    tl.store(words, magic.to(tl.int64))
+    tl.store(words + 1, flags.to(tl.int64))
+    tl.store(words + 2, digest.to(tl.int64))
+    tl.store(words + 3, step.to(tl.int64))
+
+
+@on_its_device
+def stamp(words: Tensor, facts: Sequence[int]) -> None:
+    if len(facts) == 4:
+        stamp_words[(1,)](words, *facts)
+    else:
+        words.copy_(rows_on(words.device, [facts])[0])
+
+
 @on_its_device
 def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
     count = headers.shape[0]

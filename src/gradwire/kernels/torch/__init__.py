@@ -25,7 +25,7 @@ from gradwire.kernels.torch.schedule import record_step, simulate_step
 from gradwire.kernels.torch.selection import fallbacks, reaching, topk
 from gradwire.kernels.torch.signs import accumulate_signs, add_signs, largest, pack_signs
 from gradwire.kernels.torch.sparse import accumulate, accumulate_dense, add, first_violation
-from gradwire.kernels.torch.status import judge, spoil_if
+from gradwire.kernels.torch.status import judge, spoil_if, stamp
 from gradwire.kernels.torch.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.torch.update import invert, restore_topk, update_topk
 
@@ -76,6 +76,7 @@ __all__ = [
     "simulate_step",
     "split_stream",
     "spoil_if",
+    "stamp",
     "strata",
     "sum_rows",
     "top_of_two",

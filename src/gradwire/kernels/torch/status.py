@@ -18,6 +18,11 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
     x.masked_fill_(status != 0, math.nan)
 
 
+def stamp(words: Tensor, facts: Sequence[int]) -> None:
+    for word, fact in zip(words, facts):
+        word.fill_(fact)
+
+
 def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
     flags = headers[:, 1]
     whole = (flags & ~(NON_FINITE | DAMAGED)) == 0

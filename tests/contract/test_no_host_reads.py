@@ -49,6 +49,7 @@ READING = {"_local_scalar_dense", "nonzero", "is_nonzero", "equal", "_unique2", 
 """The same as operations, for what is called from within torch."""
 HINT = "where to begin the next selection: a number that a room gives back"
 LISTS = "whether a payload can be read: the rooms of today say at once which one cannot"
+ASCEND = "whether places ascend: the CPU's room says at once whose do not"
 NUMBER = "a number of the state, which the kernel takes as such"
 NO_MESSAGE = "it has none whose flags it could raise"
 BETWEEN = "what is decided between two moves, which may be none"
@@ -56,9 +57,11 @@ MAY_READ = {
     "compressors/topk.py encode: topk": HINT,
     "runtime/codec.py encode: update_topk": HINT,
     "runtime/encoder.py _advance: update_topk": HINT,
-    "compressors/_entries.py write: first_violation": LISTS,
+    "compressors/_entries.py write: write_entries": ASCEND,
+    "compressors/topk.py encode: write_entries": ASCEND,
+    "runtime/codec.py encode: write_entries": ASCEND,
     "compressors/_entries.py places: decode_indices": LISTS,
-    "compressors/topk.py write: first_violation": LISTS,
+    "compressors/topk.py correct: first_violation": LISTS,
     "compressors/topk.py undo: first_violation": LISTS,
     "compressors/topk.py add: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
@@ -87,7 +90,7 @@ MAY_READ = {
 }
 """What is asked for, by whom, above the kernels: file, function, and what; and why."""
 SHOWN_BY = (
-    "topk(0.1)+ef | alltoall", "topk(0.1)+dgc | alltoall",
+    "topk(0.1) | allgather", "topk(0.1)+ef | alltoall", "topk(0.1)+dgc | alltoall",
     'topk(0.1, values="bf16")+ef | allgather',
     "randk(0.1)+ef | allreduce", "randk(0.1)+dgc | allgather", "int8+dgc | allgather",
     "sign(scaled=True)+dgc | allgather", "none+adam | allreduce", "powersgd(2)",

@@ -12,7 +12,6 @@ from gradwire.errors import StrategyError
 from gradwire.strategy import Sections
 
 VALUES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-_LARGEST = {name: torch.finfo(getattr(torch, dtype)).max for name, dtype in VALUES.items()}
 
 
 @dataclass(frozen=True)
@@ -52,16 +51,14 @@ class Entries:
             return ("int32", self.k), values
         return ("uint8", kernels.code_bytes(self.code, self.n, self.k)), values
 
-    def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
+    def segment(self, sections: Sections, places: Tensor, values: Tensor) -> kernels.WriteEntries:
         """places: (k,) int32, ascending. values: (k,) fp32, finite, cut to the range of their
         format."""
-        if self.code == "int32":
-            sections[0].copy_(places)
-        else:
-            kernels.encode_indices(places, self.n, self.code, sections[0])
-        kernels.cast(values, sections[1])
-        if self.values != "fp32":
-            sections[1].clamp_(-_LARGEST[self.values], _LARGEST[self.values])
+        return kernels.WriteEntries(places, values, self.n, self.code, sections[0], sections[1])
+
+    def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
+        """`segment`, alone."""
+        kernels.write_many_entries([self.segment(sections, places, values)])
 
     def read(self, sections: Sections) -> tuple[Tensor, Tensor]:
         """Places, (k,) int32, and values, (k,) fp32; valid until the thread's next read."""

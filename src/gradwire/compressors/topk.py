@@ -124,7 +124,8 @@ class _Select(Encoder):
         if info.clip_scale != 1.0:
             values.mul_(info.clip_scale)
             kernels.flag_non_finite(values, status)
-        self.taken.write(sections)
+        kernels.write_many_entries([self.taken.segment(sections)])
+        self.taken.correct(sections)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         pass
@@ -167,7 +168,8 @@ class _UpdateAndSelect(Encoder):
             journal=None if self.fresh else self.journal,
         )  # fmt: skip
         (self.hint,) = yield [segment]
-        taken.write(sections, state["residual"])
+        yield [taken.segment(sections)]
+        taken.correct(sections, state["residual"])
 
     def _prepare(self, x: Tensor, state: State) -> _Taken:
         if "residual" not in state:
@@ -216,9 +218,12 @@ class _Taken:
         rounds = entries.values != "fp32"
         self.sent = torch.zeros(entries.k, device=device) if rounds else self.values
 
-    def write(self, sections: Sections, residual: Tensor | None = None) -> None:
-        """Into the sections; what rounding changed goes back to the residual, without loss."""
-        self.entries.write(sections, self.places, self.values)
+    def segment(self, sections: Sections) -> kernels.WriteEntries:
+        """What is to be written into the sections."""
+        return self.entries.segment(sections, self.places, self.values)
+
+    def correct(self, sections: Sections, residual: Tensor | None = None) -> None:
+        """What rounding changed goes back to the residual, without loss."""
         if self.sent is self.values:
             return
         kernels.cast(sections[1], self.sent)

@@ -18,6 +18,7 @@ from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.crowds import decode_shaped, encode_shaped, shape_of
 from gradwire.kernels.dealing import CHUNK, owners_of
 from gradwire.kernels.divisors import quotient
+from gradwire.kernels.entries import write_many_entries
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.hash_memory import hash_partition
 from gradwire.kernels.index_codes import INDEX_CODES, code_bytes, smallest
@@ -30,7 +31,14 @@ from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import random_bits, strata
 from gradwire.kernels.row_sums import sum_rows
 from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
-from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.segments import (
+    AdamCodes,
+    SumCoded,
+    SumCodes,
+    UpdateCodes,
+    UpdateTopk,
+    WriteEntries,
+)
 from gradwire.kernels.selection import fallbacks, reaching, topk
 from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
@@ -70,6 +78,7 @@ __all__ = [
     "UpdateCodes",
     "UpdateTopk",
     "Work",
+    "WriteEntries",
     "accumulate",
     "accumulate_coded",
     "accumulate_codes",
@@ -139,6 +148,7 @@ __all__ = [
     "update_codes",
     "update_topk",
     "use",
+    "write_many_entries",
     "write_rows",
     "zeros",
 ]

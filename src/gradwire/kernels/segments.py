@@ -96,3 +96,19 @@ class SumCoded(NamedTuple):
     sections: list[Tensor]
     values: list[Tensor]
     divisor: float
+
+
+class WriteEntries(NamedTuple):
+    """One sparse payload.
+
+    places, (k,) int32, ascending strictly within 0 ... n-1; values, (k,) fp32, finite. section:
+    what the code of the places takes, uint8, or of "int32" (k,) int32. out: (k,) of a float dtype,
+    the values to nearest even, cut to its range. section and out are written, contiguous.
+    """
+
+    places: Tensor
+    values: Tensor
+    n: int
+    code: str
+    section: Tensor
+    out: Tensor

@@ -9,7 +9,14 @@ from torch import Tensor
 from gradwire.kernels.formats import Format
 from gradwire.kernels.jobs import Best, Jobs, Recorded, Served
 from gradwire.kernels.machine import Machine
-from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.segments import (
+    AdamCodes,
+    SumCoded,
+    SumCodes,
+    UpdateCodes,
+    UpdateTopk,
+    WriteEntries,
+)
 from gradwire.kernels.shapes import Shape
 from gradwire.kernels.values import (
     AdamStep,
@@ -164,6 +171,10 @@ class Room(Protocol):
         """Steps, the codes of each v, and these out of it."""
 
     # lists of places, and streams
+
+    def write_entries(self, segments: Sequence[WriteEntries], /) -> int:
+        """Places and values of payloads, until the first whose places do not ascend; how many that
+        is, or all, where the host would have to wait to know."""
 
     def encode_indices(self, indices: Tensor, n: int, code: str, section: Tensor, /) -> None:
         """The code of a list, every byte of the section."""

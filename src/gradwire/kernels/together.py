@@ -15,11 +15,12 @@ from torch import Tensor
 
 from gradwire.kernels.adam import adam_many_codes
 from gradwire.kernels.codes import update_many_codes
-from gradwire.kernels.segments import AdamCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.entries import write_many_entries
+from gradwire.kernels.segments import AdamCodes, UpdateCodes, UpdateTopk, WriteEntries
 from gradwire.kernels.update import update_many_topk
 from gradwire.kernels.values import Hint
 
-Segment: TypeAlias = "UpdateTopk | UpdateCodes | AdamCodes"
+Segment: TypeAlias = "UpdateTopk | UpdateCodes | AdamCodes | WriteEntries"
 Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
 """It yields segments that do not depend on each other, and receives what each of them gave: the
 next hint of `UpdateTopk`, nothing of others."""
@@ -28,6 +29,7 @@ _MANY: dict[type[Segment], Callable[[Sequence[Any], Tensor], Sequence[Hint] | No
     UpdateTopk: update_many_topk,
     UpdateCodes: update_many_codes,
     AdamCodes: adam_many_codes,
+    WriteEntries: write_many_entries,
 }
 
 

@@ -9,7 +9,7 @@ from gradwire.kernels.cpu.choices import exhaust_options, lower_bound, search_op
 from gradwire.kernels.cpu.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
 from gradwire.kernels.cpu.hash_memory import hash_partition
-from gradwire.kernels.cpu.indices import decode_indices, encode_indices
+from gradwire.kernels.cpu.indices import decode_indices, encode_indices, write_entries
 from gradwire.kernels.cpu.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.cpu.noise import random_bits, strata
 from gradwire.kernels.cpu.queues import ordered_step
@@ -85,4 +85,5 @@ __all__ = [
     "undominated",
     "update_codes",
     "update_topk",
+    "write_entries",
 ]

@@ -1,9 +1,15 @@
 """Codes of index lists by the extension."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
+from gradwire.kernels.cpu.casts import cast
+from gradwire.kernels.cpu.sparse import first_violation
 from gradwire.kernels.index_codes import INDEX_CODES
 from gradwire.kernels.native import chosen
+from gradwire.kernels.segments import WriteEntries
 from gradwire.kernels.tensors import pointer
 
 
@@ -11,6 +17,21 @@ def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
     indices = indices.contiguous()
     number, k, size = INDEX_CODES.index(code), indices.numel(), section.numel()
     chosen.core.encode_indices(number, n, k, pointer(indices), pointer(section), size)
+
+
+def write_entries(segments: Sequence[WriteEntries]) -> int:
+    for number_of, (places, values, n, code, section, out) in enumerate(segments):
+        if first_violation(places, n) < places.numel():
+            return number_of
+        if section.dtype == torch.int32:
+            section.copy_(places)
+        else:
+            encode_indices(places, n, code, section)
+        cast(values, out, None)
+        if out.dtype != torch.float32:
+            largest = torch.finfo(out.dtype).max
+            out.clamp_(-largest, largest)
+    return len(segments)
 
 
 def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> int:

@@ -15,7 +15,12 @@ from gradwire.kernels.torch.choices import (
 from gradwire.kernels.torch.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.torch.crowds import count_crowds, decode_shaped, encode_shaped
 from gradwire.kernels.torch.hash_memory import hash_partition
-from gradwire.kernels.torch.indices import accumulate_coded, decode_indices, encode_indices
+from gradwire.kernels.torch.indices import (
+    accumulate_coded,
+    decode_indices,
+    encode_indices,
+    write_entries,
+)
 from gradwire.kernels.torch.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.torch.noise import random_bits, strata
 from gradwire.kernels.torch.queues import ordered_step
@@ -85,4 +90,5 @@ __all__ = [
     "undominated",
     "update_codes",
     "update_topk",
+    "write_entries",
 ]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.index_codes import GAP_BYTES, escape_of, low_width, whole_bytes
-from gradwire.kernels.segments import SumCoded
+from gradwire.kernels.segments import SumCoded, WriteEntries
 from gradwire.kernels.torch.sparse import accumulate, first_violation
 
 
@@ -67,6 +67,21 @@ def _words(indices: Tensor, escape: int, count: int) -> Tensor:
 def _bytes_of_words(words: Tensor, width: int) -> Tensor:
     shifts = 8 * _count(width, words)
     return (words.unsqueeze(1) >> shifts & 255).flatten().to(torch.uint8)
+
+
+def write_entries(segments: Sequence[WriteEntries]) -> int:
+    for number_of, (places, values, n, code, section, out) in enumerate(segments):
+        if first_violation(places, n) < places.numel():
+            return number_of
+        if section.dtype == torch.int32:
+            section.copy_(places)
+        else:
+            encode_indices(places, n, code, section)
+        out.copy_(values)
+        if out.dtype != torch.float32:
+            largest = torch.finfo(out.dtype).max
+            out.clamp_(-largest, largest)
+    return len(segments)
 
 
 def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> int:

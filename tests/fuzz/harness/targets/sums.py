@@ -12,9 +12,11 @@ from gradwire.kernels import (
     INDEX_CODES,
     Shape,
     SumCoded,
+    WriteEntries,
     casts,
     coded,
     crowds,
+    entries,
     index_codes,
     indices,
     shapes,
@@ -128,6 +130,24 @@ def _encode_indices(draw: Draw) -> dict[str, object]:
     code = _code(draw, n)
     size = index_codes.code_bytes(code, n, places.numel())
     return {"indices": places, "n": n, "code": code, "section": draw.bytes(size)}
+
+
+def _entries(draw: Draw) -> dict[str, object]:
+    n, places = _list(draw)
+    code, k = _code(draw, n), places.numel()
+    section = draw.bytes(index_codes.code_bytes(code, n, k))
+    if code == "int32" and draw.chance(0.5):
+        section = torch.zeros(k, dtype=torch.int32)
+    return {
+        "places": places, "values": torch.randn(k, generator=draw.generator), "n": n, "code": code,
+        "section": section, "out": torch.zeros(k, dtype=draw.one(FLOATS)),
+    }  # fmt: skip
+
+
+@target(entries.write_many_entries)
+def _write_many_entries(draw: Draw) -> dict[str, object]:
+    segments = [Made(WriteEntries, _entries(draw)) for _ in range(draw.whole(0, 3))]
+    return {"segments": segments, "status": status()}
 
 
 @target(indices.decode_indices, weight=8)

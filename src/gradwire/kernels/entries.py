@@ -1,0 +1,53 @@
+"""Places and values of many sparse payloads, written as messages hold them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gradwire.errors import KernelError
+from gradwire.kernels.index_codes import code_bytes
+from gradwire.kernels.rooms import room_of
+from gradwire.kernels.segments import WriteEntries
+from gradwire.kernels.tensors import (
+    check_apart,
+    check_buffer,
+    check_float,
+    check_places,
+    check_same_device,
+)
+
+
+def write_many_entries(segments: Sequence[WriteEntries], status: Tensor | None = None) -> None:
+    """Write all. Raises KernelError; where places do not ascend strictly within 0 ... n-1 it is
+    told on the CPU, and elsewhere the payload is none. status: nothing is said to it."""
+    for one in segments:
+        _check(one)
+    bad = room_of(*(one.places for one in segments[:1])).write_entries(segments)
+    if bad < len(segments):
+        raise KernelError(
+            f"places must ascend strictly within 0 ... {segments[bad].n - 1}, but segment "
+            f"{bad} has others; sort them, and check n"
+        )
+
+
+def _check(one: WriteEntries) -> None:
+    places, values, n, code, section, out = one
+    k = places.numel()
+    check_places("places", places)
+    check_float("values", values)
+    size = code_bytes(code, n, k)
+    if code == "int32" and section.dtype == torch.int32:
+        check_buffer("section", section, torch.int32, k)
+    else:
+        check_buffer("section", section, torch.uint8, size)
+    check_buffer("out", out, out.dtype, k)
+    check_float("out", out)
+    if values.dtype != torch.float32 or not values.numel() == out.numel() == k:
+        raise KernelError(
+            f"values must be (k,) torch.float32 and out (k,) for the {k} places, not "
+            f"{values.dtype} of {values.numel()} and {out.numel()}; pass those of one selection"
+        )
+    check_same_device(places, values=values, section=section, out=out)
+    check_apart("section", section, places, values, out)
+    check_apart("out", out, places, values)

@@ -44,7 +44,7 @@ from gradwire.kernels.cuda.selection import CHUNK
 TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
     **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
-    **dict.fromkeys(["rows", "payloads", "headers", "status"], "*i64"),
+    **dict.fromkeys(["rows", "payloads", "lists", "headers", "status"], "*i64"),
     **dict.fromkeys(["bits", "ends", "section"], "*u8"),
     **dict.fromkeys(["kept", "u", "v", "values", "total"], "*fp32"),
     **dict.fromkeys(["source", "x", "out", "target"], "*fp32"),
@@ -100,8 +100,13 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield signs.add_signs_up, {**of_v, "divides": True, "TILE": signs.TILE}
     yield sparse.violation, {"BLOCK": sparse.CHUNK}
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
-    tile = {"of_values": tl.float32, "TILE": sparse.TILE, "CHUNK": sparse.CHUNK}
-    yield sparse.add_lists, {**of_v, **tile}
+    yield sparse.find_begins, {"TILE": 8192, "BLOCK": sparse.BLOCK}
+    for dtype in (tl.float32, tl.bfloat16):
+        for tile, R in ((8192, 8), *([(8192, 16), (4096, 4), (1024, 8)] if every else [])):
+            yield sparse.add_lists, {
+                "dtype": dtype, "of_values": tl.float32, "aligned": True, "TILE": tile,
+                "CHUNK": sparse.CHUNK, "R": R, "C": sparse.FEW,
+            }  # fmt: skip
     for of in (tl.uint8, tl.uint16) if every else (tl.uint8,):
         gaps = {"kind": 1, "of": of, "BLOCK": lists.BLOCK}
         yield lists.count, gaps

@@ -105,7 +105,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         for tile, R in ((8192, 8), *([(8192, 16), (4096, 4), (1024, 8)] if every else [])):
             yield sparse.add_lists, {
                 "dtype": dtype, "of_values": tl.float32, "aligned": True, "TILE": tile,
-                "CHUNK": sparse.CHUNK, "R": R, "C": sparse.FEW,
+                "PART": sparse.PART, "CHUNK": sparse.CHUNK, "R": R, "C": sparse.FEW,
             }  # fmt: skip
     for of in (tl.uint8, tl.uint16) if every else (tl.uint8,):
         gaps = {"kind": 1, "of": of, "BLOCK": lists.BLOCK}
@@ -146,7 +146,7 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
         fn=kernel, signature=types, attrs=aligned,
         constexprs={(names.index(name),): value for name, value in constants.items()},
     )  # fmt: skip
-    options = {"enable_fp_fusion": False, "num_warps": 8}
+    options = {"enable_fp_fusion": False, "num_warps": int(os.environ.get("NW", "8"))}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 

@@ -228,8 +228,8 @@ def _row(one: Listed, place: int, first: int) -> list[int]:
 
 
 def read(reading: Reading, rows: Tensor, found: Tensor, bad: Tensor) -> None:
-    """Launches for all, by their kinds, with its tables on the device. bad: int32, 0 each; the word
-    of a damaged list's owner is raised."""
+    """Launches for all, by their kinds, with its tables on the device. bad: int32, 0 each; of a
+    damaged list its owner's word is raised."""
     device, first = rows.device, 0
     for kind, of, sizes in reading.kinds:
         own = rows if len(sizes) == len(rows) else rows[first : first + len(sizes)]

@@ -1,5 +1,5 @@
-"""Sums of sparse payloads: each program owns a tile of the result, and adds list after list what of
-each ascending list falls into it.
+"""Sums of sparse payloads: each program owns a tile of the result, and adds list after list what
+of each ascending list falls into it.
 
     find_begins ──► add_lists      where each tile's entries begin; zeros, and sums of the entries
 
@@ -35,7 +35,7 @@ from gradwire.kernels.cuda.tables import aligned, bits_of, blocks_on, on_its_dev
 from gradwire.kernels.segments import SumCoded
 
 TILES = (8192, 4096, 2048, 1024)
-CHUNK, BLOCK = 512, 256
+PART, CHUNK, BLOCK = 1024, 512, 256
 TOGETHER, FEW = 16, 32
 """Lists, and entries of each in a tile, that are loaded at once."""
 OUT, TOTAL, N, FIRST, COUNT, BY, BEGINS_OF, BAD = (tl.constexpr(i) for i in range(8))
@@ -89,6 +89,24 @@ def find_begins(lists, blocks, TILE: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def clear(p, first, n, dtype: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):
+    """Zeros for a tile; part after part takes fewer registers than all at once."""
+    for part in range(0, TILE, PART):
+        i = first + tl.multiple_of(part, 16) + tl.arange(0, PART)
+        write(p, i, tl.zeros([PART], dtype), n, first <= n - TILE)
+
+
+@triton.jit
+def divide(total, out, first, n, by, dtype: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr):
+    """A tile's total over a number."""
+    for part in range(0, TILE, PART):
+        i = first + tl.multiple_of(part, 16) + tl.arange(0, PART)
+        s = read(total, i, n, first <= n - TILE)
+        s = tl.div_rn(s, tl.zeros_like(s) + by)
+        write(out, i, rounded(s, dtype), n, first <= n - TILE)
+
+
+@triton.jit
 def add_few(total, out, i, x, on, by, dtype: tl.constexpr, R: tl.constexpr, C: tl.constexpr):
     """Of each of R lists the at most C entries of a tile, of which `out` is zero everywhere. Lists
     take turns. Where two have the same place, both store the same."""
@@ -98,7 +116,9 @@ def add_few(total, out, i, x, on, by, dtype: tl.constexpr, R: tl.constexpr, C: t
     list_of = tl.arange(0, R)[:, None]
     for turn in tl.static_range(R):
         mine = on & (list_of == turn)
-        sum_ = tl.load(total + i, mask=mine, other=0.0) + x
+        sum_ = tl.zeros_like(x) + x  # of the first, for which there are zeros
+        if turn > 0:
+            sum_ = tl.load(total + i, mask=mine, other=0.0) + x
         tl.store(total + i, sum_, mask=mine)
         tl.debug_barrier()
     s = tl.load(total + i, mask=on, other=0.0)
@@ -107,9 +127,7 @@ def add_few(total, out, i, x, on, by, dtype: tl.constexpr, R: tl.constexpr, C: t
 
 
 @triton.jit
-def add_many(
-    total, lists, begins, count, of_values: tl.constexpr, CHUNK: tl.constexpr
-):  # fmt: skip
+def add_many(total, lists, begins, count, of_values: tl.constexpr, CHUNK: tl.constexpr):
     """The entries of a tile, list after list, to its total."""
     tl.debug_barrier()
     for number_of in range(count):
@@ -129,7 +147,7 @@ def add_many(
 @triton.jit
 def add_lists(
     rows, blocks, lists, bad, dtype: tl.constexpr, of_values: tl.constexpr, aligned: tl.constexpr,
-    TILE: tl.constexpr, CHUNK: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    TILE: tl.constexpr, PART: tl.constexpr, CHUNK: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """A tile of one segment's sum, in fp32: in the result itself, if that is. Where each list has
     few entries in it, all of them are loaded at once, and zeros are written that nobody reads
@@ -146,23 +164,22 @@ def add_lists(
     r = tl.arange(0, R)
     begin = tl.load(begins + r, mask=r < count, other=0)
     end = tl.load(begins + count + r, mask=r < count, other=0)
-    places = address(tl.load(own + r * LIST_WIDTH + PLACES, mask=r < count, other=0), tl.int32, False)
-    values = address(tl.load(own + r * LIST_WIDTH + VALUES, mask=r < count, other=0), of_values, False)
+    at = own + r * LIST_WIDTH
+    places = address(tl.load(at + PLACES, mask=r < count, other=0), tl.int32, False)
+    values = address(tl.load(at + VALUES, mask=r < count, other=0), of_values, False)
     if tl.load(bad + tl.load(row + BAD)) == 0:
-        t, whole = first + tl.arange(0, TILE), first <= n - TILE
         few = (tl.max(end - begin, 0) <= C) & (count <= R) & (by > 0.0)
         if few & is_finite(by):
             j = begin[:, None] + tl.arange(0, C)[None, :]
             on = j < end[:, None]
-            write(out, t, tl.zeros([TILE], dtype), n, whole)
             i = tl.load(places[:, None] + j, mask=on, other=0)
             x = widened(tl.load(values[:, None] + j, mask=on, other=0.0))
+            clear(out, first, n, dtype, TILE, PART)
             add_few(total, out, i, x, on, by, dtype, R, C)
         else:
-            write(total, t, tl.zeros([TILE], tl.float32), n, whole)
+            clear(total, first, n, tl.float32, TILE, PART)
             add_many(total, own, begins, count, of_values, CHUNK)
-            s = read(total, t, n, whole)
-            write(out, t, rounded(tl.div_rn(s, tl.zeros_like(s) + by), dtype), n, whole)
+            divide(total, out, first, n, by, dtype, TILE, PART)
 
 
 @triton.jit
@@ -247,8 +264,8 @@ def _sums(members: list[tuple[int, Sum]], dtype: torch.dtype, of_values: torch.d
         to, total = to + 4 * e * count, total + -(-n // 4) * 16
     most = min(max(counts), TOGETHER)
     constants = {
-        "dtype": TYPES[dtype], "of_values": TYPES[of_values], "TILE": tile, "CHUNK": CHUNK,
-        "aligned": aligned(*(one.out for _, one in members)), "C": FEW,
+        "dtype": TYPES[dtype], "of_values": TYPES[of_values], "TILE": tile, "PART": PART,
+        "CHUNK": CHUNK, "aligned": aligned(*(one.out for _, one in members)), "C": FEW,
         "R": next(rows_of for rows_of in (4, 8, TOGETHER) if most <= rows_of),
     }  # fmt: skip
     of_lists = tuple(e for e, count in zip(edges, counts) for _ in range(count))
@@ -269,12 +286,10 @@ def add_up(group: Sums, rows: Tensor, lists: Tensor, bad: Tensor) -> None:
     constants = group.constants
     if group.edges:
         blocks = blocks_on(rows.device, group.edges, BLOCK)
-        launch(
-            find_begins, (blocks.shape[0],), lists, blocks, TILE=constants["TILE"], BLOCK=BLOCK
-        )
+        launch(find_begins, (blocks.shape[0],), lists, blocks, TILE=constants["TILE"], BLOCK=BLOCK)
     blocks = blocks_on(rows.device, group.sizes, constants["TILE"])
     launch(
-        add_lists, (blocks.shape[0],), rows, blocks, lists, bad, **constants, num_warps=8,
+        add_lists, (blocks.shape[0],), rows, blocks, lists, bad, **constants, num_warps=4,
         enable_fp_fusion=False,
     )  # fmt: skip
 

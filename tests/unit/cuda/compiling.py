@@ -146,7 +146,8 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
         fn=kernel, signature=types, attrs=aligned,
         constexprs={(names.index(name),): value for name, value in constants.items()},
     )  # fmt: skip
-    options = {"enable_fp_fusion": False, "num_warps": int(os.environ.get("NW", "8"))}
+    warps = 4 if kernel is sparse.add_lists else 8
+    options = {"enable_fp_fusion": False, "num_warps": warps}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 

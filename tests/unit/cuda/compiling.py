@@ -7,6 +7,7 @@ fused multiply-adds and flushes to zero, of which there must be none.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -102,10 +103,12 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
     yield sparse.find_begins, {"TILE": 8192, "BLOCK": sparse.BLOCK}
     for dtype in (tl.float32, tl.bfloat16):
-        for tile, R in ((8192, 8), *([(8192, 16), (4096, 4), (1024, 8)] if every else [])):
+        for R, (tile, few) in (
+            itertools.product((4, 8, 16), sparse.TILES) if every else [(8, sparse.TILES[0])]
+        ):
             yield sparse.add_lists, {
                 "dtype": dtype, "of_values": tl.float32, "aligned": True, "TILE": tile,
-                "PART": sparse.PART, "CHUNK": sparse.CHUNK, "R": R, "C": sparse.FEW,
+                "PART": sparse.PART, "CHUNK": sparse.CHUNK, "R": R, "C": few,
             }  # fmt: skip
     for of in (tl.uint8, tl.uint16) if every else (tl.uint8,):
         gaps = {"kind": 1, "of": of, "BLOCK": lists.BLOCK}
@@ -146,7 +149,7 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
         fn=kernel, signature=types, attrs=aligned,
         constexprs={(names.index(name),): value for name, value in constants.items()},
     )  # fmt: skip
-    warps = 4 if kernel is sparse.add_lists else 8
+    warps = sparse.warps_of(constants["R"], constants["C"]) if "C" in constants else 8
     options = {"enable_fp_fusion": False, "num_warps": warps}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 

@@ -24,7 +24,8 @@ SPECIAL = torch.tensor(
 
 def lists_of(kind: str, n: int, count: int) -> list[Tensor]:
     """Places of `count` lists."""
-    many = min(n, sparse.FEW + 9)
+    few = sparse.TILES[0][1]
+    many = min(n, 150)  # which are not few in any tile
     if kind == "spread":
         return [places(n, 5 + n // 900, r) for r in range(count)]
     if kind == "same":
@@ -32,7 +33,7 @@ def lists_of(kind: str, n: int, count: int) -> list[Tensor]:
     if kind == "crowded":  # in the last tile of all, and one in the first
         return [torch.cat([torch.tensor([0]), torch.arange(n - many + 1, n)]).int()] * count
     if kind == "full":  # as many in one tile as are added at once
-        return [torch.arange(r, r + sparse.FEW).int() for r in range(count)]
+        return [torch.arange(r, r + few).int() for r in range(count)]
     return [places(n, 0 if r % 2 else 3, r) for r in range(count)]
 
 
@@ -73,7 +74,7 @@ def test_zeros_are_divided_as_the_twins_do(divisor: float) -> None:
     same_by_both([cuda.accumulate, twins.accumulate], given)
 
 
-@pytest.mark.parametrize("density", [0.0004, 0.002, 0.008, 0.012, 0.02, 0.2])
+@pytest.mark.parametrize("density", [0.0004, 0.004, 0.009, 0.015, 0.2])
 def test_tiles_of_every_size_add_up_as_the_twins_do(density: float) -> None:
     n = 17_001
     lists = [places(n, int(n * density), r) for r in range(3)]
@@ -88,8 +89,9 @@ def test_tiles_of_every_size_add_up_as_the_twins_do(density: float) -> None:
 
 def test_tiles_are_as_large_as_their_entries_are_few() -> None:
     n = 10**8
-    tiles = {k: sparse._tile([k], (n,)) for k in (0, 10**5, 2 * 10**5, 10**6, 2 * 10**6, 10**7)}
-    assert list(tiles.values()) == [8192, 8192, 4096, 1024, 1024, 4096]
+    tiles = [sparse._tile([k], (n,)) for k in (0, n // 1000, n // 200, n // 100, n // 50, n // 5)]
+    first, second, third = sparse.TILES
+    assert tiles == [first, first, first, second, third, sparse.MANY]
 
 
 def test_begins_of_tiles_are_found_in_lists_of_any_length() -> None:

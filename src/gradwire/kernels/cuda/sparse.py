@@ -34,10 +34,14 @@ from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import aligned, bits_of, blocks_on, on_its_device, tables_on
 from gradwire.kernels.segments import SumCoded
 
-TILES = (8192, 4096, 2048, 1024)
+TILES = ((8192, 64), (8192, 128), (4096, 128))
+"""Elements of a tile, and how many entries of a list in it are few: these are loaded at once. Of
+smaller tiles there would be so many that it takes as long to add list after list."""
+MANY = (4096, 64)
+"""Where more are to be expected."""
+TOGETHER = 16
+"""Lists whose entries are loaded at once."""
 PART, CHUNK, BLOCK = 1024, 512, 256
-TOGETHER, FEW = 16, 32
-"""Lists, and entries of each in a tile, that are loaded at once."""
 OUT, TOTAL, N, FIRST, COUNT, BY, BEGINS_OF, BAD = (tl.constexpr(i) for i in range(8))
 WIDTH = tl.constexpr(8)
 """Of a segment; its lists are COUNT rows of theirs, from FIRST on."""
@@ -240,7 +244,9 @@ def _sums(members: list[tuple[int, Sum]], dtype: torch.dtype, of_values: torch.d
     """members: each with its word of `bad`."""
     device = members[0][1].out.device
     sizes = tuple(one.out.numel() for _, one in members)
-    tile = _tile([max((len(x) for x in one.values), default=0) for _, one in members], sizes)
+    tile, few = _tile(
+        [max((x.numel() for x in one.values), default=0) for _, one in members], sizes
+    )
     edges = [max(1, -(-n // tile)) + 1 for n in sizes]
     counts = [len(one.values) for _, one in members]
     begins = torch.empty(
@@ -258,26 +264,30 @@ def _sums(members: list[tuple[int, Sum]], dtype: torch.dtype, of_values: torch.d
             out, out if wholes else total, n, len(lists), count, bits_of(one.divisor), to, word
         ])  # fmt: skip
         for r, (places, values) in enumerate(zip(one.places, one.values)):
-            k = len(values)
+            k = values.numel()
             steps = (k.bit_length() + 1) // 2  # each leaves a quarter
             lists.append([places, values.data_ptr(), k, steps, to + 4 * r, count, e])
         to, total = to + 4 * e * count, total + -(-n // 4) * 16
     most = min(max(counts), TOGETHER)
+    R = next(R for R in (4, 8, TOGETHER) if most <= R)
     constants = {
         "dtype": TYPES[dtype], "of_values": TYPES[of_values], "TILE": tile, "PART": PART,
-        "CHUNK": CHUNK, "aligned": aligned(*(one.out for _, one in members)), "C": FEW,
-        "R": next(rows_of for rows_of in (4, 8, TOGETHER) if most <= rows_of),
+        "CHUNK": CHUNK, "aligned": aligned(*(one.out for _, one in members)), "C": few, "R": R,
+        "num_warps": warps_of(R, few),
     }  # fmt: skip
     of_lists = tuple(e for e, count in zip(edges, counts) for _ in range(count))
     return Sums(constants, rows, lists, sizes, of_lists, held)
 
 
-def _tile(entries: Sequence[int], sizes: Sequence[int]) -> int:
-    """The largest tile in which few entries of a list are to be expected; where there are many in
-    any, one in which those of a list are added at once."""
+def warps_of(R: int, C: int) -> int:
+    """So that no thread holds more than 8 entries, and few registers."""
+    return 8 if R * C > 1024 else 4
+
+
+def _tile(entries: Sequence[int], sizes: Sequence[int]) -> tuple[int, int]:
+    """The tile, and how many entries are few, of which two thirds are to be expected at most."""
     k, n = sum(entries), sum(sizes)
-    few = [tile for tile in TILES if 12 * n >= k * tile]
-    return few[0] if few else 1024 if 24 * n >= k * 1024 else 4096
+    return next(((tile, few) for tile, few in TILES if 3 * k * tile <= 2 * few * n), MANY)
 
 
 def add_up(group: Sums, rows: Tensor, lists: Tensor, bad: Tensor) -> None:
@@ -289,7 +299,7 @@ def add_up(group: Sums, rows: Tensor, lists: Tensor, bad: Tensor) -> None:
         launch(find_begins, (blocks.shape[0],), lists, blocks, TILE=constants["TILE"], BLOCK=BLOCK)
     blocks = blocks_on(rows.device, group.sizes, constants["TILE"])
     launch(
-        add_lists, (blocks.shape[0],), rows, blocks, lists, bad, **constants, num_warps=4,
+        add_lists, (blocks.shape[0],), rows, blocks, lists, bad, **constants,
         enable_fp_fusion=False,
     )  # fmt: skip
 
@@ -332,7 +342,7 @@ def _listed(
 ) -> tuple[list[Listed], list[Sum], Tensor]:
     """All lists, whose places go into one room, each at a multiple of 16 bytes; and the sums."""
     coded = [
-        len(value) for one in segments for code, value in zip(one.codes, one.values)
+        value.numel() for one in segments for code, value in zip(one.codes, one.values)
         if code != "int32"
     ]  # fmt: skip
     room = torch.empty(sum(-(-k // 4) * 4 for k in coded), dtype=torch.int32, device=device)
@@ -340,7 +350,7 @@ def _listed(
     for owner, (out, codes, sections, values, divisor) in enumerate(segments):
         first, n = len(lists), out.numel()
         for code, section, value in zip(codes, sections, values):
-            k, section = len(value), whole_words(section)
+            k, section = value.numel(), whole_words(section)
             if code == "int32":
                 lists.append(Listed(section, code, n, k, section.data_ptr(), owner))
             else:

@@ -69,7 +69,7 @@ def tables_on(device: torch.device, *tables: Sequence[Sequence[int]]) -> list[Te
         words += [0] * (len(words) % 2)
     there = torch.frombuffer(array("q", words or [0]), dtype=torch.int64)
     if device.type == "cuda":
-        pinned = torch.empty(there.numel(), dtype=torch.int64, pin_memory=True)
+        pinned = torch.empty(there.shape, dtype=torch.int64, device="cpu", pin_memory=True)
         there = pinned.copy_(there).to(device, non_blocking=True)
     return [there.as_strided((n, width), (width, 1), first) for n, width, first in parts]
 

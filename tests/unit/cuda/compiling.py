@@ -7,6 +7,7 @@ fused multiply-adds and flushes to zero, of which there must be none.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -45,7 +46,7 @@ TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
     **dict.fromkeys(["bins", "exacts", "wholes"], "*i32"),
     **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
-    **dict.fromkeys(["rows", "payloads", "headers", "status"], "*i64"),
+    **dict.fromkeys(["rows", "payloads", "lists", "headers", "status"], "*i64"),
     **dict.fromkeys(["bits", "ends", "section"], "*u8"),
     **dict.fromkeys(["kept", "u", "v", "values", "total"], "*fp32"),
     **dict.fromkeys(["source", "x", "out", "target"], "*fp32"),
@@ -104,8 +105,15 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield signs.add_signs_up, {**of_v, "divides": True, "TILE": signs.TILE}
     yield sparse.violation, {"BLOCK": sparse.CHUNK}
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
-    tile = {"of_values": tl.float32, "TILE": sparse.TILE, "CHUNK": sparse.CHUNK}
-    yield sparse.add_lists, {**of_v, **tile}
+    yield sparse.find_begins, {"TILE": 8192, "BLOCK": sparse.BLOCK}
+    for dtype in (tl.float32, tl.bfloat16):
+        for R, (tile, few) in (
+            itertools.product((4, 8, 16), sparse.TILES) if every else [(8, sparse.TILES[0])]
+        ):
+            yield sparse.add_lists, {
+                "dtype": dtype, "of_values": tl.float32, "aligned": True, "TILE": tile,
+                "PART": sparse.PART, "CHUNK": sparse.CHUNK, "R": R, "C": few,
+            }  # fmt: skip
     for of in (tl.uint8, tl.uint16) if every else (tl.uint8,):
         gaps = {"kind": 1, "of": of, "BLOCK": lists.BLOCK}
         yield lists.count, gaps
@@ -145,7 +153,10 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
         fn=kernel, signature=types, attrs=aligned,
         constexprs={(names.index(name),): value for name, value in constants.items()},
     )  # fmt: skip
-    options = {"enable_fp_fusion": False, "num_warps": WARPS.get(kernel, 8)}
+    warps = WARPS.get(kernel, 8)
+    if kernel is sparse.add_lists and "C" in constants:
+        warps = sparse.warps_of(constants["R"], constants["C"])
+    options = {"enable_fp_fusion": False, "num_warps": warps}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 

@@ -2,15 +2,16 @@
 
     count ──► before ──► emit ──► check      ones or words of each block; sums over those before it
 
-All lists of a bucket that have one code are read by one launch of each. A list's word tells where
-it is damaged, as `decode_indices` would; nobody waits for it here.
+All lists of a bucket that have one kind of code are read by one launch of each, and all lists are
+checked by one. A list's word tells where it is damaged, as `decode_indices` would, and a word of
+its owner is raised; nobody waits for them here.
 Bytes: each section twice, 4 for each place, and 4 more to check it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -18,7 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from gradwire.kernels.cuda.device import address, block_of
-from gradwire.kernels.cuda.tables import blocks_on, on_its_device, programs, rows_on
+from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.cuda.tables import blocks_on, on_its_device, programs, tables_on
 from gradwire.kernels.index_codes import GAP_BYTES, low_width, whole_bytes
 
 BITS, GAPS = tl.constexpr(0), tl.constexpr(1)
@@ -26,21 +28,47 @@ BITS, GAPS = tl.constexpr(0), tl.constexpr(1)
 BLOCK, CHUNK = 1024, 1024
 """Words of a program: bytes of bits, or gaps."""
 
-WORDS, COUNT, N, K, OUT, LOW, WIDTH_OF, LOW_BYTES, FIRST, BLOCKS = (
-    tl.constexpr(i) for i in range(10)
+WORDS, COUNT, N, K, OUT, LOW, WIDTH_OF, FIRST, BLOCKS, FOUND, OWNER = (
+    tl.constexpr(i) for i in range(11)
 )
-WIDTH = tl.constexpr(10)
+WIDTH = tl.constexpr(12)
+"""Even, so that the rows of each kind begin at a multiple of 16 bytes."""
 _FAR = tl.constexpr(2147483647)
 _OF = {"gap8": tl.uint8, "gap16": tl.uint16}
 
 
 class Listed(NamedTuple):
-    """One list: the bytes of its code, and where its k places of n elements go, int32."""
+    """One list: the bytes of its code, the address where its k places of n elements go, int32, and
+    which word is raised if it is damaged. Places that are not coded are there already."""
 
     section: Tensor
     code: str
     n: int
-    out: Tensor
+    k: int
+    out: int
+    owner: int = 0
+
+
+class _Kind(NamedTuple):
+    """Lists that are read together: bytes or words of each."""
+
+    kind: int
+    of: Any
+    sizes: tuple[int, ...]
+
+
+class Reading(NamedTuple):
+    """What is read, kind after kind.
+
+    rows, found: tables that have to be on the device; of the latter a word of 64 bits for each
+    list: k, or the first entry that is wrong or missing, in the lower half, and in the upper one
+    whether there is something after the k-th. sizes: entries, in the order of the rows.
+    """
+
+    rows: list[list[int]]
+    found: list[list[int]]
+    kinds: list[_Kind]
+    sizes: tuple[int, ...]
 
 
 @triton.jit
@@ -69,11 +97,10 @@ def count(rows, blocks, counts, sums, kind: tl.constexpr, of: tl.constexpr, BLOC
 
 
 @triton.jit
-def before(rows, counts, sums, found, kind: tl.constexpr, CHUNK: tl.constexpr):
+def before(rows, counts, sums, found, bad, kind: tl.constexpr, CHUNK: tl.constexpr):
     """Both become sums over the blocks before. One program for a list, whose word begins as how
     many entries there are, if these are too few."""
-    segment = tl.program_id(0)
-    row = rows + segment * WIDTH
+    row = rows + tl.program_id(0) * WIDTH
     first, number_of = tl.load(row + FIRST).to(tl.int32), tl.load(row + BLOCKS).to(tl.int32)
     total = 0
     far = tl.full([], 0, tl.int64)
@@ -88,15 +115,19 @@ def before(rows, counts, sums, found, kind: tl.constexpr, CHUNK: tl.constexpr):
             tl.store(sums + first + j, far + tl.cumsum(s, 0) - s, mask=on)
             far += tl.sum(s, 0)
     k = tl.load(row + K).to(tl.int32)
-    tl.store(found + 2 * segment, tl.minimum(total, k))
+    word = found + 2 * tl.load(row + FOUND)
+    tl.store(word, tl.minimum(total, k))
     many = (total > k) & (kind == BITS)
-    tl.store(found + 2 * segment + 1, many.to(tl.int32))
+    tl.store(word + 1, many.to(tl.int32))
+    if many | (total < k):
+        tl.store(bad + tl.load(row + OWNER), 1)
 
 
 @triton.jit
 def emit(
-    rows, blocks, counts, sums, found, kind: tl.constexpr, of: tl.constexpr, BLOCK: tl.constexpr
-):
+    rows, blocks, counts, sums, found, bad, kind: tl.constexpr, of: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     """The entries of a block, unchecked; and whether something stands after the k-th."""
     pid = tl.program_id(0)
     segment, first = block_of(blocks)
@@ -127,14 +158,16 @@ def emit(
         place = tl.minimum(far, 2147483647).to(tl.int32)
         tl.store(out + to, place, mask=(names == 1) & (to < k))
         if tl.max(((to >= k) & (w != 0) & (i < size)).to(tl.int32), 0) != 0:
-            tl.atomic_or(found + 2 * segment + 1, 1)
+            tl.store(found + 2 * tl.load(row + FOUND) + 1, 1)
+            tl.store(bad + tl.load(row + OWNER), 1)
 
 
 @triton.jit
-def check(rows, blocks, found, BLOCK: tl.constexpr):
+def check(rows, blocks, found, bad, BLOCK: tl.constexpr):
     """The first entry that is out of range or not above the one before, into the list's word."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
+    word, owner = found + 2 * tl.load(row + FOUND), bad + tl.load(row + OWNER)
     out, n = address(tl.load(row + OUT), tl.int32, False), tl.load(row + N).to(tl.int32)
     k = tl.load(row + K).to(tl.int32)
     j = first + tl.arange(0, BLOCK)
@@ -143,83 +176,91 @@ def check(rows, blocks, found, BLOCK: tl.constexpr):
     wrong = (j < k) & ((here <= last) | (here >= n))
     worst = tl.min(tl.where(wrong, j, _FAR), 0)
     if worst != _FAR:
-        tl.atomic_min(found + 2 * segment, worst)
+        tl.atomic_min(word, worst)
+        tl.store(owner, 1)
     if first == 0:  # what is left over of elias_fano's low part
         width = tl.load(row + WIDTH_OF).to(tl.int32)
         if width > 0:
             low, size = address(tl.load(row + LOW), tl.uint8, False), k.to(tl.int64) * width
             byte = tl.load(low + size // 8, mask=size % 8 != 0, other=0).to(tl.int32)
             if (byte >> (size % 8).to(tl.int32)) != 0:
-                tl.atomic_or(found + 2 * segment + 1, 1)
+                tl.store(word + 1, 1)
+                tl.store(owner, 1)
 
 
-def decode_all(lists: Sequence[Listed]) -> Tensor:
-    """Launches for all, by their codes. Returns (lists, 2) int32: k, or the first entry that is
-    wrong or missing; and whether there is something after the k-th."""
-    device = lists[0].out.device
-    found = torch.empty((len(lists), 2), dtype=torch.int32, device=device)
-    kinds: dict[str, list[int]] = {}
+def reading_of(lists: Sequence[Listed]) -> Reading:
+    """The host's part of it."""
+    kinds: dict[tuple[int, Any], list[int]] = {}
     for i, one in enumerate(lists):
-        kinds.setdefault(one.code, []).append(i)
-    for code, members in kinds.items():
-        own = [lists[i] for i in members]
-        words = torch.empty((len(members), 2), dtype=torch.int32, device=device)
-        _decode(code, own, words)
-        found[torch.tensor(members, device=device)] = words
-    return found
+        kind, of = _kind_of(one.code)
+        kinds.setdefault((kind, of), []).append(i)
+    rows, found = list[list[int]](), list[_Kind]()
+    for (kind, of), members in kinds.items():
+        sizes, first = list[int](), 0
+        for i in members:
+            row = _row(lists[i], i, first)
+            rows.append(row)
+            sizes.append(row[COUNT.value])
+            first += row[BLOCKS.value]
+        found.append(_Kind(kind, of, tuple(sizes)))
+    return Reading(rows, [[one.k] for one in lists], found, tuple(row[K.value] for row in rows))
 
 
-def _decode(code: str, lists: Sequence[Listed], found: Tensor) -> None:
-    device = found.device
+def _kind_of(code: str) -> tuple[int, Any]:
+    """Its kind and the type of its words; None of places that are not coded."""
     if code == "int32":
-        _check_as_they_are(lists, found)
-        return
-    kind, of = (GAPS, _OF[code]) if code in GAP_BYTES else (BITS, tl.uint8)
-    rows, sizes, first = [], [], 0
-    for section, _, n, out in lists:
-        k, low, width, start = out.numel(), section, -1, 0
-        if code == "elias_fano" and k:
-            width = low_width(n, k)
-            start = whole_bytes(k * width)
-        size = (section.numel() - start) // GAP_BYTES.get(code, 1)
-        number_of = max(1, -(-size // BLOCK))
-        rows.append([
-            section.data_ptr() + start, size, n, k, out.data_ptr(), low.data_ptr(), width, start,
-            first, number_of,
-        ])  # fmt: skip
-        sizes.append(size)
-        first += number_of
-    table, blocks = rows_on(device, rows), blocks_on(device, tuple(sizes), BLOCK)
-    counts = torch.empty(first, dtype=torch.int32, device=device)
-    sums = torch.empty(first, dtype=torch.int64, device=device)
-    what = {"kind": kind.value, "of": of, "BLOCK": BLOCK}
-    count[(first,)](table, blocks, counts, sums, **what)
-    before[(len(lists),)](table, counts, sums, found, kind=kind.value, CHUNK=CHUNK)
-    emit[(first,)](table, blocks, counts, sums, found, **what)
-    _check(table, lists, found)
+        return BITS.value, None
+    return (GAPS.value, _OF[code]) if code in GAP_BYTES else (BITS.value, tl.uint8)
 
 
-def _check(table: Tensor, lists: Sequence[Listed], found: Tensor) -> None:
-    blocks = blocks_on(found.device, tuple(one.out.numel() for one in lists), BLOCK)
-    check[(blocks.shape[0],)](table, blocks, found, BLOCK=BLOCK)
+def _row(one: Listed, place: int, first: int) -> list[int]:
+    """first: blocks of its kind before it."""
+    address_of, low, width, size = one.section.data_ptr(), 0, -1, one.section.nbytes
+    if one.code == "elias_fano" and one.k:
+        width = low_width(one.n, one.k)
+        low, start = address_of, whole_bytes(one.k * width)
+        address_of, size = address_of + start, size - start
+    size //= GAP_BYTES.get(one.code, 1)
+    number_of = max(1, -(-size // BLOCK))
+    return [
+        address_of, size, one.n, one.k, one.out, low, width, first, number_of, place, one.owner, 0
+    ]  # fmt: skip
 
 
-def _check_as_they_are(lists: Sequence[Listed], found: Tensor) -> None:
-    """Of places that are not coded: into `out`, unless they are there."""
-    rows = []
-    for section, _, n, out in lists:
-        if out.data_ptr() != section.data_ptr():
-            out.copy_(section.view(torch.int32))
-        rows.append([0, 0, n, out.numel(), out.data_ptr(), 0, -1, 0, 0, 0])
-    found.copy_(rows_on(found.device, [[one.out.numel(), 0] for one in lists]))
-    _check(rows_on(found.device, rows), lists, found)
+def read(reading: Reading, rows: Tensor, found: Tensor, bad: Tensor) -> None:
+    """Launches for all, by their kinds, with its tables on the device. bad: int32, 0 each; of a
+    damaged list its owner's word is raised."""
+    device, first = rows.device, 0
+    for kind, of, sizes in reading.kinds:
+        own = rows if len(sizes) == len(rows) else rows[first : first + len(sizes)]
+        first += len(sizes)
+        if of is None:
+            continue
+        blocks = blocks_on(device, sizes, BLOCK)
+        number_of = blocks.shape[0]
+        counts = torch.empty(number_of, dtype=torch.int32, device=device)
+        sums = rows  # of bits there are none
+        if kind == GAPS.value:
+            sums = torch.empty(number_of, dtype=torch.int64, device=device)
+        what = {"kind": kind, "of": of, "BLOCK": BLOCK}
+        launch(count, (number_of,), own, blocks, counts, sums, **what)
+        launch(before, (len(sizes),), own, counts, sums, found, bad, kind=kind, CHUNK=CHUNK)
+        launch(emit, (number_of,), own, blocks, counts, sums, found, bad, **what)
+    blocks = blocks_on(device, reading.sizes, BLOCK)
+    launch(check, (blocks.shape[0],), rows, blocks, found, bad, BLOCK=BLOCK)
 
 
 @on_its_device
 def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> int:
     """The host waits for the device."""
     section, k = whole_words(section), indices_out.numel()
-    first, more = decode_all([Listed(section, code, n, indices_out)])[0].tolist()
+    if code == "int32":
+        indices_out.copy_(section.view(torch.int32))
+    reading = reading_of([Listed(section, code, n, k, indices_out.data_ptr())])
+    rows, found, bad = tables_on(section.device, reading.rows, reading.found, [[0]])
+    found = found.view(torch.int32)
+    read(reading, rows, found, bad.view(torch.int32))
+    first, more = found[0].tolist()
     return k + 1 if first == k and more else int(first)
 
 
@@ -290,7 +331,9 @@ def set_gaps(places, section, k, size, of: tl.constexpr, CHUNK: tl.constexpr):
 
 def whole_words(section: Tensor) -> Tensor:
     """The bytes of a section, where words of two bytes can be read."""
-    held = section.contiguous().view(torch.uint8)
+    held = section.contiguous()
+    if held.dtype != torch.uint8:
+        held = held.view(torch.uint8)
     return held.clone() if held.data_ptr() % 4 else held
 
 
@@ -303,15 +346,16 @@ def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
         section.zero_()
     grid = programs(k, BLOCK)
     if k and code == "bitmap":
-        set_bits[grid](places, section, k, -1, BLOCK=BLOCK)
+        launch(set_bits, grid, places, section, k, -1, BLOCK=BLOCK)
     if k and code == "elias_fano":
         width = low_width(n, k)
         size = whole_bytes(k * width)
         if size:
-            set_low_bits[(-(-size // BLOCK),)](places, section, k, width, size, BLOCK=BLOCK)
-        set_bits[grid](places, section[size:], k, width, BLOCK=BLOCK)
+            of_size = programs(size, BLOCK)
+            launch(set_low_bits, of_size, places, section, k, width, size, BLOCK=BLOCK)
+        launch(set_bits, grid, places, section[size:], k, width, BLOCK=BLOCK)
     if k and code in GAP_BYTES:
         of, size = (
             (tl.uint16, section.numel() // 2) if code == "gap16" else (tl.uint8, len(section))
         )
-        set_gaps[(1,)](places, section, k, size, of=of, CHUNK=CHUNK)
+        launch(set_gaps, (1,), places, section, k, size, of=of, CHUNK=CHUNK)

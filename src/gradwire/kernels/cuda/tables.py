@@ -3,14 +3,15 @@
 rows    int64, one for each segment: addresses, sizes, and numbers as the bits of fp32
 blocks  int32, one for each program: its segment, and the element where its block begins
 
-Rows go to the device by one copy from pinned memory, which nobody waits for; blocks, which follow
-from sizes alone, are kept there.
+Rows go to the device by one copy from pinned memory, which nobody waits for, those of several
+tables together; blocks, which follow from sizes alone, are kept there.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, wraps
@@ -53,10 +54,24 @@ def programs(n: int, block: int) -> tuple[int]:
 
 def rows_on(device: torch.device, rows: Sequence[Sequence[int]]) -> Tensor:
     """(segments, width) int64 there."""
-    table = torch.tensor(rows, dtype=torch.int64)
-    if device.type != "cuda":
-        return table
-    return table.pin_memory().to(device, non_blocking=True)
+    (table,) = tables_on(device, rows)
+    return table
+
+
+def tables_on(device: torch.device, *tables: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Each (segments, width) int64 there, by one copy of all. Each begins at a multiple of 16
+    bytes, and is of its caller alone."""
+    words, parts = list[int](), list[tuple[int, int, int]]()
+    for rows in tables:
+        parts.append((len(rows), len(rows[0]) if rows else 0, len(words)))
+        for row in rows:
+            words += row
+        words += [0] * (len(words) % 2)
+    there = torch.frombuffer(array("q", words or [0]), dtype=torch.int64)
+    if device.type == "cuda":
+        pinned = torch.empty(there.shape, dtype=torch.int64, device="cpu", pin_memory=True)
+        there = pinned.copy_(there).to(device, non_blocking=True)
+    return [there.as_strided((n, width), (width, 1), first) for n, width, first in parts]
 
 
 def blocks_on(device: torch.device, sizes: tuple[int, ...], block: int) -> Tensor:

@@ -17,7 +17,14 @@ from torch import Tensor
 import gradwire.kernels.torch as twins
 from gradwire.kernels import formats
 from gradwire.kernels.index_codes import INDEX_CODES, code_bytes
-from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.segments import (
+    AdamCodes,
+    SumCoded,
+    SumCodes,
+    UpdateCodes,
+    UpdateTopk,
+    WriteEntries,
+)
 from gradwire.kernels.status import new_status
 from gradwire.kernels.values import AdamStep, Noise
 
@@ -202,10 +209,24 @@ def _of_kind(n: int, dtype: torch.dtype, kind: str) -> Iterator[Case]:
     ])  # fmt: skip
 
 
+def _of_entries(n: int, k: int, code: str, dtype: torch.dtype) -> Case:
+    whole = code == "int32"
+    return Case(f"write_entries {code} {dtype}", "write_entries", lambda: [[
+        WriteEntries(
+            places(n, few, few), drawn(few, 2) * 1e5, n, code,
+            torch.ones(few, dtype=torch.int32) if whole
+            else torch.ones(code_bytes(code, n, few), dtype=torch.uint8),
+            torch.zeros(few, dtype=dtype),
+        )
+        for few in (k, 0, 1, k // 3)
+    ]])  # fmt: skip
+
+
 def _of_code(n: int, k: int, code: str) -> Iterator[Case]:
     yield Case(f"encode_indices {code}", "encode_indices", lambda: [
         places(n, k, 1), n, code, torch.zeros(code_bytes(code, n, k), dtype=torch.uint8),
     ])  # fmt: skip
+    yield from (_of_entries(n, k, code, dtype) for dtype in FLOATS)
     yield Case(f"decode_indices {code}", "decode_indices", lambda: [
         _section(n, k, code, 1), n, code, torch.zeros(k, dtype=torch.int32),
     ])  # fmt: skip

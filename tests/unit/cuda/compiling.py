@@ -30,6 +30,7 @@ from gradwire.kernels.cuda import (
     candidates,
     codes,
     dense,
+    entries,
     kept,
     lists,
     radix,
@@ -118,13 +119,15 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         gaps = {"kind": 1, "of": of, "BLOCK": lists.BLOCK}
         yield lists.count, gaps
         yield lists.emit, gaps
-        yield lists.set_gaps, {"of": of, "CHUNK": lists.CHUNK}
+        yield entries.set_gaps, {"of": of, "CHUNK": entries.CHUNK}
     ones = {"kind": 0, "of": tl.uint8, "BLOCK": lists.BLOCK}
     yield lists.count, ones
     yield lists.emit, ones
     yield lists.before, {"kind": 1, "CHUNK": lists.CHUNK}
-    for kernel in (lists.check, lists.set_bits, lists.set_low_bits):
+    for kernel in (lists.check, entries.set_ones):
         yield kernel, {"BLOCK": lists.BLOCK}
+    for dtype in (tl.float32, tl.bfloat16) if every else (tl.bfloat16,):
+        yield entries.spread, {"dtype": dtype, "BLOCK": entries.BLOCK}
     for to in (tl.float32, tl.bfloat16, tl.float16) if every else (tl.bfloat16,):
         yield dense.cast_all, {"to": to, "checks": to == tl.float32, "BLOCK": dense.BLOCK}
     yield dense.zero_if, {"BLOCK": dense.BLOCK}

@@ -19,7 +19,8 @@ from gradwire.kernels.cuda.dense import (
     spoil_if,
     stamp,
 )
-from gradwire.kernels.cuda.lists import decode_indices, encode_indices
+from gradwire.kernels.cuda.entries import encode_indices, write_entries
+from gradwire.kernels.cuda.lists import decode_indices
 from gradwire.kernels.cuda.signs import accumulate_signs, add_signs, pack_signs
 from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, first_violation
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
@@ -69,4 +70,5 @@ __all__ = [
     "scatter_stripes", "search_options", "simulate_step", "split_stream", "spoil_if", "stamp",
     "strata",
     "sum_rows", "top_of_two", "topk", "undo_adam", "undominated", "update_codes", "update_topk",
+    "write_entries",
 ]  # fmt: skip

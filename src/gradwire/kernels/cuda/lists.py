@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gradwire.kernels.cuda.device import address, block_of
 from gradwire.kernels.cuda.launch import launch
-from gradwire.kernels.cuda.tables import blocks_on, on_its_device, programs, tables_on
+from gradwire.kernels.cuda.tables import blocks_on, on_its_device, tables_on
 from gradwire.kernels.index_codes import GAP_BYTES, low_width, whole_bytes
 
 BITS, GAPS = tl.constexpr(0), tl.constexpr(1)
@@ -264,98 +264,9 @@ def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> i
     return k + 1 if first == k and more else int(first)
 
 
-# -- writing -----------------------------------------------------------------------------------
-
-
-@triton.jit
-def set_bits(places, section, k, width, BLOCK: tl.constexpr):
-    """Ones at the places of a list, or where elias_fano's high part has them. Of entries in one
-    byte the first writes it, so that no two write the same."""
-    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    byte = bit_of(places, j, k, width) // 8
-    first = (j < k) & ((j == 0) | (bit_of(places, j - 1, k, width) // 8 != byte))
-    value = tl.zeros([BLOCK], tl.int32)
-    for other in range(8):
-        at = bit_of(places, j + other, k, width)
-        value |= tl.where((j + other < k) & (at // 8 == byte), 1 << (at % 8).to(tl.int32), 0)
-    tl.store(section + byte, value.to(tl.uint8), mask=first)
-
-
-@triton.jit
-def bit_of(places, j, k, width):
-    """Where entry j has its one."""
-    place = tl.load(places + j, mask=(j >= 0) & (j < k), other=0).to(tl.int64)
-    return tl.where(width >= 0, (place >> tl.maximum(width, 0)) + j, place)
-
-
-@triton.jit
-def set_low_bits(places, section, k, width, size, BLOCK: tl.constexpr):
-    """elias_fano's low part: byte after byte, the low bits of each entry."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.zeros([BLOCK], tl.int32)
-    for bit in range(8):
-        at = i.to(tl.int64) * 8 + bit
-        on = (i < size) & (at < k.to(tl.int64) * width)
-        place = tl.load(places + at // width, mask=on, other=0)
-        value |= ((place >> (at % width).to(tl.int32)) & 1) << bit
-    tl.store(section + i, value.to(tl.uint8), mask=i < size)
-
-
-@triton.jit
-def set_gaps(places, section, k, size, of: tl.constexpr, CHUNK: tl.constexpr):
-    """Words that leave out places, and zeros after them. One program."""
-    escape: tl.constexpr = 255 if of == tl.uint8 else 65535
-    words = section.to(tl.pointer_type(of))
-    last = tl.load(places + k - 1)
-    used = tl.full([], 0, tl.int32)  # words, once all gaps are counted
-    for at in range(0, k, CHUNK):
-        j = at + tl.arange(0, CHUNK)
-        here = tl.load(places + j, mask=j < k, other=0)
-        before = tl.load(places + j - 1, mask=(j > 0) & (j < k), other=-1)
-        used += tl.sum(tl.where(j < k, (here - before - 1) // escape + 1, 0), 0)
-    for at in range(0, size, CHUNK):
-        i = at + tl.arange(0, CHUNK)
-        tl.store(words + i, tl.where(i < used - 1, escape, 0).to(of), mask=i < size)
-    tl.debug_barrier()
-    done = tl.full([], 0, tl.int32)
-    for at in range(0, k, CHUNK):
-        j = at + tl.arange(0, CHUNK)
-        here = tl.load(places + j, mask=j < k, other=last)
-        before = tl.load(places + j - 1, mask=(j > 0) & (j < k), other=-1)
-        out = tl.where(j < k, here - before - 1, 0)
-        many = tl.where(j < k, out // escape + 1, 0)
-        to = done + tl.cumsum(many, 0) - 1
-        tl.store(words + to, (out % escape).to(of), mask=j < k)
-        done += tl.sum(many, 0)
-
-
 def whole_words(section: Tensor) -> Tensor:
     """The bytes of a section, where words of two bytes can be read."""
     held = section.contiguous()
     if held.dtype != torch.uint8:
         held = held.view(torch.uint8)
     return held.clone() if held.data_ptr() % 4 else held
-
-
-@on_its_device
-def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
-    places, k = indices.contiguous(), indices.numel()
-    if code == "int32":
-        section.copy_(places.view(torch.uint8))
-    elif k == 0 or code in ("bitmap", "elias_fano"):
-        section.zero_()
-    grid = programs(k, BLOCK)
-    if k and code == "bitmap":
-        launch(set_bits, grid, places, section, k, -1, BLOCK=BLOCK)
-    if k and code == "elias_fano":
-        width = low_width(n, k)
-        size = whole_bytes(k * width)
-        if size:
-            of_size = programs(size, BLOCK)
-            launch(set_low_bits, of_size, places, section, k, width, size, BLOCK=BLOCK)
-        launch(set_bits, grid, places, section[size:], k, width, BLOCK=BLOCK)
-    if k and code in GAP_BYTES:
-        of, size = (
-            (tl.uint16, section.numel() // 2) if code == "gap16" else (tl.uint8, len(section))
-        )
-        launch(set_gaps, (1,), places, section, k, size, of=of, CHUNK=CHUNK)

@@ -24,6 +24,7 @@ from gradwire.kernels.cuda.device import (
     widened,
     write,
 )
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import aligned, on_its_device, programs, rows_on
 
@@ -104,27 +105,27 @@ def cast(source: Tensor, target: Tensor, status: Tensor | None) -> None:
     n, checks = source.numel(), status is not None
     if n:
         bad = torch.zeros_like(status) if status is not None else target
-        cast_all[programs(n, BLOCK)](
+        launch(cast_all, programs(n, BLOCK),
             source.detach().contiguous(), target, n, bad, to=TYPES[target.dtype], checks=checks,
             BLOCK=BLOCK,
         )  # fmt: skip
         if checks:
-            zero_if[programs(n, BLOCK)](bad, target, n, status, BLOCK=BLOCK)
+            launch(zero_if, programs(n, BLOCK), bad, target, n, status, BLOCK=BLOCK)
 
 
 @on_its_device
 def add_cast(v: Tensor, source: Tensor, factor: float) -> None:
     n = v.numel()
     if n:
-        add_scaled[programs(n, BLOCK)](
-            v, source.contiguous(), n, factor, BLOCK=BLOCK, enable_fp_fusion=False
-        )
+        launch(add_scaled, programs(n, BLOCK), v, source.contiguous(), n, factor, BLOCK=BLOCK,
+               enable_fp_fusion=False)  # fmt: skip
 
 
 @on_its_device
 def flag_non_finite(x: Tensor, status: Tensor) -> None:
-    if x.numel():
-        look[programs(x.numel(), BLOCK)](x.detach().contiguous(), x.numel(), status, BLOCK=BLOCK)
+    n = x.numel()
+    if n:
+        launch(look, programs(n, BLOCK), x.detach().contiguous(), n, status, BLOCK=BLOCK)
 
 
 @on_its_device
@@ -132,7 +133,8 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
     if x.dtype == torch.float64 or not x.is_contiguous():
         x.masked_fill_(status != 0, math.nan)
     elif x.numel():
-        spoil[programs(x.numel(), BLOCK)](status, x, x.numel(), dtype=TYPES[x.dtype], BLOCK=BLOCK)
+        grid = programs(x.numel(), BLOCK)
+        launch(spoil, grid, status, x, x.numel(), dtype=TYPES[x.dtype], BLOCK=BLOCK)
 
 
 @on_its_device
@@ -144,7 +146,7 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
     held, n = [payload.detach().contiguous() for payload in payloads], out.numel()
     table = rows_on(out.device, [[payload.data_ptr()] for payload in held])
     if n:
-        add_dense[programs(n, BLOCK)](
+        launch(add_dense, programs(n, BLOCK),
             out, table, n, len(held), divisor, dtype=TYPES[out.dtype],
             of_values=TYPES[kinds.pop()], aligned=aligned(*held), BLOCK=BLOCK,
             enable_fp_fusion=False,
@@ -163,7 +165,7 @@ def stamp_words(words, magic, flags, digest, step):
 @on_its_device
 def stamp(words: Tensor, facts: Sequence[int]) -> None:
     if len(facts) == 4:
-        stamp_words[(1,)](words, *facts)
+        launch(stamp_words, (1,), words, *facts)
     else:
         words.copy_(rows_on(words.device, [facts])[0])
 
@@ -171,6 +173,5 @@ def stamp(words: Tensor, facts: Sequence[int]) -> None:
 @on_its_device
 def judge(headers: Tensor, facts: Sequence[int], status: Tensor) -> None:
     count = headers.shape[0]
-    judge_all[(1,)](
-        headers.contiguous(), *facts, count, status, ROWS=triton.next_power_of_2(max(count, 1))
-    )
+    rows = triton.next_power_of_2(max(count, 1))
+    launch(judge_all, (1,), headers.contiguous(), *facts, count, status, ROWS=rows)

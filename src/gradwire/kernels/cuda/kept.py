@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradwire.kernels.cuda.columns import BLOCK, KEEPS, KEPT, WHICH, hint_of
 from gradwire.kernels.cuda.device import FEEDBACK, address
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.tables import on_its_device
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 
@@ -40,7 +41,7 @@ class Blocks:
     @on_its_device
     def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
         if self._slots:
-            put_back[(self._slots,)](
+            launch(put_back, (self._slots,),
                 self._kept, self._which, residual if velocity is None else velocity, residual,
                 self._n, velocity is not None, BLOCK=BLOCK, num_warps=8,
             )  # fmt: skip

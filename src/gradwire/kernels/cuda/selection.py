@@ -21,6 +21,7 @@ from torch import Tensor
 from gradwire.kernels.cuda.candidates import compact, mark, scan
 from gradwire.kernels.cuda.columns import BINS, BLOCK, ITEMS, NONE, TABLES, WORDS
 from gradwire.kernels.cuda.kept import Blocks
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.radix import count, digit, emit
 from gradwire.kernels.cuda.tables import address_of, aligned, bits_of, blocks_on, rows_on
 
@@ -62,7 +63,7 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
     room = _Room(device, number_of, programs, items, sum(rooms))
     table = rows_on(device, _rows(segments, sizes, rooms))
     marks = any(one.k for one in segments)
-    mark[(programs,)](
+    launch(mark, (programs,),
         table, wholes, room.bits, room.counts, status, room.exacts, dtype=dtype, mode=mode,
         marks=marks, aligned=all(aligned(one.g, one.u, one.v) for one in segments), BLOCK=BLOCK,
         num_warps=8, enable_fp_fusion=False,
@@ -71,26 +72,26 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
         return list(room.hints.zero_().view(torch.float32).split(1))
     options = {"num_warps": 16, "enable_fp_fusion": False}
     of_v = {"dtype": dtype if mode == NONE.value else tl.float32, "BLOCK": BLOCK}
-    scan[(number_of,)](
+    launch(scan, (number_of,),
         table, room.counts, room.state, room.bins, room.hints, room.exacts, CHUNK=CHUNK,
         **options,
     )  # fmt: skip
-    compact[(programs,)](
+    launch(compact, (programs,),
         table, wholes, room.bits, room.counts, room.state, room.places, room.magnitudes, **of_v,
         num_warps=4,
     )  # fmt: skip
     grid = (items + min(programs, WORKERS),)
     given, known = (table, blocks, wholes, room.state), (room.exacts, items, programs)
     for step in range(4):
-        digit[grid](
+        launch(digit, grid,
             *given, room.bins, room.magnitudes, room.hints, *known, **of_v, step=step,
             ITEMS=ITEMS, **options,
         )  # fmt: skip
-    count[grid](
+    launch(count, grid,
         *given, room.magnitudes, room.above, room.equal, *known, **of_v, ITEMS=ITEMS,
         CHUNK=ITEMS, **options,
     )  # fmt: skip
-    emit[grid](
+    launch(emit, grid,
         *given, room.places, room.magnitudes, room.above, room.equal, *known, **of_v, mode=mode,
         masks=masks, ITEMS=ITEMS, **options,
     )  # fmt: skip

@@ -26,6 +26,7 @@ from gradwire.kernels.cuda.device import (
     write,
 )
 from gradwire.kernels.cuda.kept import Blocks
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES, Selection
 from gradwire.kernels.cuda.tables import on_its_device
 from gradwire.kernels.segments import UpdateTopk
@@ -120,7 +121,7 @@ def invert(
     g, n = gradient.detach().contiguous(), gradient.numel()
     mode, m, d = mode_of(momentum, nesterov, decay)
     if n:
-        inverted[(-(-n // BLOCK),)](
+        launch(inverted, (-(-n // BLOCK),),
             g, residual if velocity is None else velocity, residual, n, m, scale, d,
             dtype=TYPES[g.dtype], mode=mode, BLOCK=BLOCK, num_warps=8, enable_fp_fusion=False,
         )  # fmt: skip

@@ -3,8 +3,8 @@ of each ascending list falls into it.
 
     find_begins ──► add_lists      where each tile's entries begin; zeros, and sums of the entries
 
-Bytes: for each element those of the result, and for each entry 8 and as many again of the result
-or of an fp32 total. In tiles with many entries of one list 12 for each element, of 16 bits, too.
+Bytes: for each element those of the result; for each entry 8, and 16 of its total; 12 for each
+tile and list. Where a list has many entries in a tile: for each element 8 more of the total.
 """
 
 from __future__ import annotations
@@ -216,8 +216,9 @@ class Sum(NamedTuple):
 class Sums(NamedTuple):
     """Segments of the same dtypes, which are added up by one launch of each kernel.
 
-    rows, lists: tables that have to be on the device. tiles: begins of each list, edges of tiles.
-    held: what the kernels read and write besides, until they are launched.
+    constants: those of add_lists. rows, lists: tables that have to be on the device. sizes: of
+    each segment. edges: of each list, how many begins it has. held: what the kernels read and
+    write besides, until they are launched.
     """
 
     constants: dict[str, Any]
@@ -255,7 +256,8 @@ def _sums(members: list[tuple[int, Sum]], dtype: torch.dtype, of_values: torch.d
     held = [begins, *(x for _, one in members for x in one.values)]
     wholes = dtype == torch.float32
     if not wholes:
-        held.append(torch.empty(sum(-(-n // 4) * 4 for n in sizes), device=device))
+        room = sum(-(-n // 4) * 4 for n in sizes)
+        held.append(torch.empty(room, dtype=torch.float32, device=device))
     to, total = begins.data_ptr(), held[-1].data_ptr()
     rows, lists = list[list[int]](), list[list[int]]()
     for (word, one), n, e, count in zip(members, sizes, edges, counts):

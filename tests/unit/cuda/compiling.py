@@ -93,8 +93,16 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
               "R": codes.TILE // form.block, "aligned": True, "dtype": tl.float32}  # fmt: skip
         for mode in (0, 1, 3, 4) if every else (0, 4):
             yield codes.encode, {**of, "mode": mode}
-        yield sums.add_codes_up, {**of, "divides": True}
-        yield sums.scales_are_good, {"B": form.block, "CHUNK": 1024}
+        many = {"R": sums.TILE // form.block, "AT_ONCE": sums.AT_ONCE, "full": True}
+        yield sums.add_codes_up, {**of, **many, "divides": True}
+        if every:
+            for dtype in (tl.float32, tl.bfloat16):
+                one = {**many, "AT_ONCE": 1, "dtype": dtype, "divides": False}
+                yield sums.add_codes_up, {**of, **one}
+                yield sums.add_codes_up, {**of, **one, "divides": True, "full": False}
+                yield sums.add_codes_up, {**of, **one, "aligned": False}
+        step = {"AT_ONCE": sums.AT_ONCE, "full": False}
+        yield sums.scales_are_good, {"B": form.block, "CHUNK": sums.SCALES, **step}
     yield signs.pack, {"throws": True, "R": signs.TOGETHER}
     yield signs.stand_for, {"count": 2, "CHUNK": signs.CHUNK}
     yield signs.add_signs_up, {**of_v, "divides": True, "TILE": signs.TILE}

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from gradwire.kernels.cuda.device import random_bits
+from gradwire.kernels.formats import INNER as NEAR
 from gradwire.kernels.formats import (
-    INNER,
     INT8,
     LEAST_SCALED,
     LEVELS2,
@@ -22,15 +22,15 @@ from gradwire.kernels.formats import (
     LEVELS8,
     LLOYD1,
     LLOYD2,
-    OUTER,
     THRESHOLD,
     Format,
 )
+from gradwire.kernels.formats import OUTER as FAR
 
 NEAREST, LEVELS, SIGNS, QUARTERS = (tl.constexpr(i) for i in range(4))
 """Ways to find a code: the nearest whole number; one of two, by dice; x < 0; by a limit, too."""
 _LEAST, _LIMIT = tl.constexpr(LEAST_SCALED), tl.constexpr(THRESHOLD)
-_INNER, _OUTER = tl.constexpr(INNER), tl.constexpr(OUTER)
+INNER, OUTER = tl.constexpr(NEAR), tl.constexpr(FAR)
 
 
 class Written(NamedTuple):
@@ -113,7 +113,7 @@ def code_of(x, by, i, first, second, shift, way: tl.constexpr, steps: tl.constex
     else:
         far = (tl.abs(x) > by * _LIMIT).to(tl.int32)
         code = tl.where(x < 0, 1 - far, 2 + far)
-        size = tl.where(far == 1, _OUTER, _INNER)
+        size = tl.where(far == 1, OUTER, INNER)
         value = tl.where(x < 0, -size, size)
     return code, value
 
@@ -128,6 +128,6 @@ def value_of(code, way: tl.constexpr, steps: tl.constexpr, bits: tl.constexpr):
     elif way == SIGNS:
         value = tl.where(code == 0, -1.0, 1.0)
     else:
-        size = tl.where((code == 0) | (code == 3), _OUTER, _INNER)
+        size = tl.where((code == 0) | (code == 3), OUTER, INNER)
         value = tl.where(code < 2, -size, size)
     return value

@@ -90,9 +90,13 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         form = written(getattr(formats, name))
         assert form is not None
         of = {"way": form.way, "bits": form.bits, "steps": form.steps, "B": form.block,
-              "R": codes.TILE // form.block, "aligned": True, "dtype": tl.float32}  # fmt: skip
+              "aligned": True, "dtype": tl.float32}  # fmt: skip
+        rows, columns = codes.shape_of(form)
         for mode in (0, 1, 3, 4) if every else (0, 4):
-            yield codes.encode, {**of, "mode": mode}
+            yield codes.encode, {**of, "R": rows, "C": columns, "mode": mode}
+            if every:
+                anywhere = {"R": rows, "C": columns, "aligned": False, "dtype": tl.bfloat16}
+                yield codes.encode, {**of, **anywhere, "mode": mode}
         many = {"R": sums.TILE // form.block, "AT_ONCE": sums.AT_ONCE, "full": True}
         yield sums.add_codes_up, {**of, **many, "divides": True}
         if every:
@@ -149,7 +153,12 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
         fn=kernel, signature=types, attrs=aligned,
         constexprs={(names.index(name),): value for name, value in constants.items()},
     )  # fmt: skip
-    options = {"enable_fp_fusion": False, "num_warps": 8}
+    warps = 8
+    if kernel is codes.encode and constants["bits"] < 8:
+        warps = 4
+    if kernel is sums.add_codes_up:
+        warps = min(4, 2 * constants["bits"])
+    options = {"enable_fp_fusion": False, "num_warps": warps}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from interpreted import every_float, same_by_both
@@ -259,9 +257,41 @@ def test_a_bad_scale_is_told_and_nothing_is_written_there(form: Format) -> None:
 
 def test_tiles_are_whole_blocks() -> None:
     from gradwire.kernels.cuda import codes, sums
+    from gradwire.kernels.cuda.formats import written
 
-    tiles: list[Callable[[Format], int]] = [
-        lambda f: codes.TILE % f.block,
-        lambda f: sums.TILE % f.block,
-    ]
-    assert not any(tile(form) for tile in tiles for form in IN_TRITON)
+    for form in IN_TRITON:
+        assert sums.TILE % form.block == 0
+        known = written(form)
+        assert known is not None
+        rows, columns = codes.shape_of(known)
+        assert rows > 0
+        assert form.block * form.bits // 8 % columns == 0, "a piece is of one part"
+
+
+@every_format
+@pytest.mark.parametrize("n", [255, 256, 257, 511, 512, 513, 4095, 4096, 4097, 4607, 8192 + 777])
+def test_blocks_of_any_number_are_encoded_as_the_twins_do(form: Format, n: int) -> None:
+    """Whole tiles, some whole blocks of a tile, and a last block that is not whole."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        codes, scales = rooms(form, n)
+        v = state(n, 5)
+        one = UpdateCodes(
+            form, drawn(n, 1), None, v, codes, scales, noise(1), None, False, 0.5, 0.95
+        )
+        return [[one], status], [codes, scales, v]
+
+    same_by_both([cuda.update_codes, twins.update_codes], given)
+
+
+@pytest.mark.parametrize("place", [0, 600, 4100, 4999])
+@every_format
+def test_one_number_that_is_not_finite_raises_the_status(form: Format, place: int) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        codes, scales = rooms(form, 5000)
+        g, v = drawn(5000, 1), state(5000, 5)
+        g[place] = torch.nan
+        one = UpdateCodes(form, g, None, v, codes, scales, noise(1), None, False, 0.5, 0.95)
+        return [[one], status], [codes, scales, v, status]
+
+    same_by_both([cuda.update_codes, twins.update_codes], given)

@@ -96,11 +96,23 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         form = written(getattr(formats, name))
         assert form is not None
         of = {"way": form.way, "bits": form.bits, "steps": form.steps, "B": form.block,
-              "R": codes.TILE // form.block, "aligned": True, "dtype": tl.float32}  # fmt: skip
+              "aligned": True, "dtype": tl.float32}  # fmt: skip
+        rows, columns = codes.shape_of(form)
         for mode in (0, 1, 3, 4) if every else (0, 4):
-            yield codes.encode, {**of, "mode": mode}
-        yield sums.add_codes_up, {**of, "divides": True}
-        yield sums.scales_are_good, {"B": form.block, "CHUNK": 1024}
+            yield codes.encode, {**of, "R": rows, "C": columns, "mode": mode}
+            if every:
+                anywhere = {"R": rows, "C": columns, "aligned": False, "dtype": tl.bfloat16}
+                yield codes.encode, {**of, **anywhere, "mode": mode}
+        many = {"R": sums.TILE // form.block, "AT_ONCE": sums.AT_ONCE, "full": True}
+        yield sums.add_codes_up, {**of, **many, "divides": True}
+        if every:
+            for dtype in (tl.float32, tl.bfloat16):
+                one = {**many, "AT_ONCE": 1, "dtype": dtype, "divides": False}
+                yield sums.add_codes_up, {**of, **one}
+                yield sums.add_codes_up, {**of, **one, "divides": True, "full": False}
+                yield sums.add_codes_up, {**of, **one, "aligned": False}
+        step = {"AT_ONCE": sums.AT_ONCE, "full": False}
+        yield sums.scales_are_good, {"B": form.block, "CHUNK": sums.SCALES, **step}
     yield signs.pack, {"throws": True, "R": signs.TOGETHER}
     yield signs.stand_for, {"count": 2, "CHUNK": signs.CHUNK}
     yield signs.add_signs_up, {**of_v, "divides": True, "TILE": signs.TILE}
@@ -156,11 +168,20 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
         fn=kernel, signature=types, attrs=aligned,
         constexprs={(names.index(name),): value for name, value in constants.items()},
     )  # fmt: skip
-    warps = WARPS.get(kernel, 8)
-    if kernel is sparse.add_lists and "C" in constants:
-        warps = sparse.warps_of(constants["R"], constants["C"])
+    warps = _warps(kernel, constants)
     options = {"enable_fp_fusion": False, "num_warps": warps}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def _warps(kernel: Any, constants: dict[str, Any]) -> int:
+    """Of a program, as its room launches it."""
+    if kernel is sparse.add_lists and "C" in constants:
+        return sparse.warps_of(constants["R"], constants["C"])
+    if kernel is codes.encode and constants["bits"] < 8:
+        return 4
+    if kernel is sums.add_codes_up:
+        return int(min(4, 2 * constants["bits"]))
+    return WARPS.get(kernel, 8)
 
 
 def resources(cubin: bytes) -> dict[str, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from interpreted import every_float, same_by_both
@@ -179,6 +177,75 @@ def test_sums_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
 
 
 @every_format
+@pytest.mark.parametrize("counts", [(0,), (1,), (2, 2), (3, 1), (8,), (9, 5), (16, 8), (17, 0)])
+def test_sums_of_any_number_are_the_twins(form: Format, counts: tuple[int, ...]) -> None:
+    """Of whole tiles and of a last one that is not; steps that are full, and some that are not."""
+    n = 2 * 2048 + 777
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            SumCodes(
+                form, torch.full((m,), 7.0), [payload(form, m, r % 3) for r in range(many)], by
+            )
+            for m, many, by in zip((n, n + 1), counts, (3.0, 8.0))
+        ]
+        return [made], [one.out for one in made]
+
+    same_by_both([cuda.accumulate_codes, twins.accumulate_codes], given)
+
+
+@every_format
+@every_float
+def test_what_begins_anywhere_is_summed(form: Format, dtype: torch.dtype) -> None:
+    """Codes and results at places that are no multiples of 16 bytes."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        codes, scales = payload(form, 5000, 1)
+        moved = torch.cat([codes[:1], codes])[1:]
+        out = torch.full((5001,), 7.0).to(dtype)
+        one = SumCodes(form, out[1:], [(moved, scales), (codes, scales)], 5.0)
+        return [[one]], [out]
+
+    same_by_both([cuda.accumulate_codes, twins.accumulate_codes], given)
+
+
+@every_format
+def test_codes_are_added_to_zeros_of_both_signs(form: Format) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        v = torch.zeros(5000)
+        v[::2] = -0.0
+        codes, scales = payload(form, 5000, 1)
+        return [form, v, codes, torch.zeros_like(scales), -0.3], [v]
+
+    same_by_both([cuda.add_codes, twins.add_codes], given)
+
+
+@pytest.mark.parametrize("by", [1.0, 2.0, 3.0, 0.5, 0.25, 8.0, -4.0, 2.0**125, 2.0**126, 2.0**127])
+def test_a_quotient_by_any_divisor_is_the_twins(by: float) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        codes, scales = payload(INT8, 5000, 1)
+        out = torch.zeros(5000)
+        return [[SumCodes(INT8, out, [(codes, scales * 1e-36), (codes, scales)], by)]], [out]
+
+    same_by_both([cuda.accumulate_codes, twins.accumulate_codes], given)
+
+
+@every_format
+@pytest.mark.parametrize("rank", [0, 8])
+def test_a_bad_scale_is_found_in_any_payload(form: Format, rank: int) -> None:
+    """Of more scales than one program looks at."""
+    n = 1030 * form.block
+    rooms_of = [rooms(form, n) for _ in range(9)]
+    for codes, scales in rooms_of:
+        codes.zero_()
+        scales.fill_(1.0)
+    rooms_of[rank][1][1027] = torch.nan
+    out = torch.full((n,), 7.0)
+    assert cuda.accumulate_codes([SumCodes(form, out, rooms_of, 2.0)]) == 0
+    assert bool((out == 7.0).all())
+
+
+@every_format
 def test_a_bad_scale_is_told_and_nothing_is_written_there(form: Format) -> None:
     good = payload(form, 700, 0)
     bad = good[0], torch.full_like(good[1], torch.inf)
@@ -190,9 +257,41 @@ def test_a_bad_scale_is_told_and_nothing_is_written_there(form: Format) -> None:
 
 def test_tiles_are_whole_blocks() -> None:
     from gradwire.kernels.cuda import codes, sums
+    from gradwire.kernels.cuda.formats import written
 
-    tiles: list[Callable[[Format], int]] = [
-        lambda f: codes.TILE % f.block,
-        lambda f: sums.TILE % f.block,
-    ]
-    assert not any(tile(form) for tile in tiles for form in IN_TRITON)
+    for form in IN_TRITON:
+        assert sums.TILE % form.block == 0
+        known = written(form)
+        assert known is not None
+        rows, columns = codes.shape_of(known)
+        assert rows > 0
+        assert form.block * form.bits // 8 % columns == 0, "a piece is of one part"
+
+
+@every_format
+@pytest.mark.parametrize("n", [255, 256, 257, 511, 512, 513, 4095, 4096, 4097, 4607, 8192 + 777])
+def test_blocks_of_any_number_are_encoded_as_the_twins_do(form: Format, n: int) -> None:
+    """Whole tiles, some whole blocks of a tile, and a last block that is not whole."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        codes, scales = rooms(form, n)
+        v = state(n, 5)
+        one = UpdateCodes(
+            form, drawn(n, 1), None, v, codes, scales, noise(1), None, False, 0.5, 0.95
+        )
+        return [[one], status], [codes, scales, v]
+
+    same_by_both([cuda.update_codes, twins.update_codes], given)
+
+
+@pytest.mark.parametrize("place", [0, 600, 4100, 4999])
+@every_format
+def test_one_number_that_is_not_finite_raises_the_status(form: Format, place: int) -> None:
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        codes, scales = rooms(form, 5000)
+        g, v = drawn(5000, 1), state(5000, 5)
+        g[place] = torch.nan
+        one = UpdateCodes(form, g, None, v, codes, scales, noise(1), None, False, 0.5, 0.95)
+        return [[one], status], [codes, scales, v, status]
+
+    same_by_both([cuda.update_codes, twins.update_codes], given)

@@ -22,10 +22,18 @@ from gradwire.kernels.cuda.device import (
     block_of,
     is_finite,
     number,
-    read,
-    write,
+    widened,
 )
-from gradwire.kernels.cuda.formats import Written, code_of, scale_of, written
+from gradwire.kernels.cuda.formats import (
+    QUARTERS,
+    SIGNS,
+    Written,
+    code_of,
+    gathered,
+    scale_of,
+    written,
+)
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
     address_of,
@@ -42,7 +50,9 @@ from gradwire.kernels.values import Noise
 
 ADAM = tl.constexpr(4)
 TILE = 2048
-"""Elements of a program, which are whole blocks: so many that no register is spilled."""
+"""Elements of a program, which are whole blocks, of formats with a byte for each."""
+PIECE = 512
+"""Elements that 4 warps work on at once, of formats with less: 4 neighbours for each thread."""
 
 G, U, V, N, CODES, SCALES, M, S, D, DICE1, DICE2, DICE3, MOST = (
     tl.constexpr(i) for i in range(13)
@@ -66,48 +76,165 @@ class Coded(NamedTuple):
 
 
 @triton.jit
-def stepped(row, g, m, q, v):
+def stepped(how, g, m, q, v):
     """Adam's step: moments, what waits, and whether all would be finite; where not, all are
     kept."""
-    d = g * number(tl.load(row + S))
-    m1 = m * number(tl.load(row + BETA1)) + d * number(tl.load(row + REST1))
-    q1 = q * number(tl.load(row + BETA2)) + d * d * number(tl.load(row + REST2))
-    size = tl.sqrt_rn(q1) * number(tl.load(row + ROOT)) + number(tl.load(row + EPS))
-    v1 = v + tl.div_rn(m1, size) * number(tl.load(row + FACTOR))
+    d = g * how[0]
+    m1 = m * how[1] + d * how[2]
+    q1 = q * how[3] + d * d * how[4]
+    size = tl.sqrt_rn(q1) * how[5] + how[6]
+    v1 = v + tl.div_rn(m1, size) * how[7]
     good = is_finite(v1) & is_finite(m1) & is_finite(q1)
     return tl.where(good, m1, m), tl.where(good, q1, q), tl.where(good, v1, v), good
 
 
 @triton.jit
-def waiting(
-    row, i, n, whole, status, dtype: tl.constexpr, mode: tl.constexpr, aligned: tl.constexpr
-):
-    """What is to be coded of elements i, and the state before that, where there is one."""
-    x = read(address(tl.load(row + G), dtype, aligned), i, n, whole)
+def told(row, mode: tl.constexpr):
+    """The numbers of a row that its recurrence, or Adam's step, goes by: once, as they would be
+    asked for again after everything that is written."""
+    s = number(tl.load(row + S))
+    how = number(tl.load(row + M)), s, 1.0
+    if mode == FEEDBACK:
+        how = 0.0, s, number(tl.load(row + D))
+    if mode == ADAM:
+        how = (  # type: ignore[assignment]
+            s, number(tl.load(row + BETA1)), number(tl.load(row + REST1)),
+            number(tl.load(row + BETA2)), number(tl.load(row + REST2)),
+            number(tl.load(row + ROOT)), number(tl.load(row + EPS)),
+            number(tl.load(row + FACTOR)),
+        )  # fmt: skip
+    return how
+
+
+@triton.jit
+def tensors(row, dtype: tl.constexpr, aligned: tl.constexpr):
+    """Where the gradient, the state, and the velocity or the moments of a row begin."""
+    return (
+        address(tl.load(row + G), dtype, aligned),
+        address(tl.load(row + V), tl.float32, aligned),
+        address(tl.load(row + U), tl.float32, aligned),
+        address(tl.load(row + Q), tl.float32, aligned),
+    )
+
+
+@triton.jit
+def present(at, i, on, mode: tl.constexpr):
+    """What is there of elements i: of what a recurrence has not, the gradient instead."""
+    x = widened(tl.load(at[0] + i, mask=on, other=0.0))
+    v, u, q = x, x, x
+    if mode != NONE:
+        v = tl.load(at[1] + i, mask=on, other=0.0)
+        if mode != FEEDBACK:
+            u = tl.load(at[2] + i, mask=on, other=0.0)
+        if mode == ADAM:
+            q = tl.load(at[3] + i, mask=on, other=0.0)
+    return x, v, u, q
+
+
+@triton.jit
+def waiting(at, how, now, i, on, mode: tl.constexpr):
+    """What is to be coded of elements i, and whether it would be finite; where there is a state
+    before that, it is written."""
+    x, v, u, q = now
     good = is_finite(x)
     if mode == NONE:
         x = tl.where(good, x, 0.0)
+    elif mode == ADAM:
+        u, q, x, good = stepped(how, x, u, q, v)
+        tl.store(at[3] + i, q, mask=on)
+        tl.store(at[2] + i, u, mask=on)
     else:
-        v = read(address(tl.load(row + V), tl.float32, aligned), i, n, whole)
-        if mode == FEEDBACK:
-            u, x, good = advanced(
-                x, v, v, 0.0, number(tl.load(row + S)), number(tl.load(row + D)), mode
-            )
-        else:
-            pu = address(tl.load(row + U), tl.float32, aligned)
-            u = read(pu, i, n, whole)
-            if mode == ADAM:
-                pq = address(tl.load(row + Q), tl.float32, aligned)
-                u, q, x, good = stepped(row, x, u, read(pq, i, n, whole), v)
-                write(pq, i, q, n, whole)
-            else:
-                m, s = number(tl.load(row + M)), number(tl.load(row + S))
-                u, x, good = advanced(x, u, v, m, s, 1.0, mode)
-            write(pu, i, u, n, whole)
-    bad = tl.max((~good & (i < n)).to(tl.int32))
-    if bad != 0:
+        u, x, good = advanced(x, u, v, how[0], how[1], how[2], mode)
+        if mode != FEEDBACK:
+            tl.store(at[2] + i, u, mask=on)
+    return x, good
+
+
+@triton.jit
+def within(block, i, n, whole: tl.constexpr, B: tl.constexpr):
+    """Which elements are worked on. A mask that is one for all of a row leaves loads wide."""
+    if whole:  # noqa: SIM108 - no expression: both would be compiled as one
+        on = block * B <= n - B
+    else:
+        on = i < n
+    return on
+
+
+@triton.jit
+def encode_blocks(
+    row, first, n, here, status, whole: tl.constexpr, dtype: tl.constexpr, mode: tl.constexpr,
+    way: tl.constexpr, bits: tl.constexpr, steps: tl.constexpr, aligned: tl.constexpr,
+    B: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Of those of R blocks that are whole, or of one that is not, in pieces of C columns. here:
+    room for the codes of the latter."""
+    parts: tl.constexpr = 8 // bits
+    J: tl.constexpr = B // parts
+    block = first // B + tl.arange(0, R)[:, None]
+    i = block * B + tl.arange(0, C)[None, :]
+    given, how = tensors(row, dtype, aligned), told(row, mode)
+    now = present(given, i, within(block, i, n, whole, B), mode)
+    top = tl.zeros([R, C], tl.float32)
+    bad = i < 0  # none yet
+    pieces = ()
+    for q in tl.static_range(B // C):
+        e = i + q * C
+        following = now
+        if (q + 1) * C < B:  # asked for before this one is written
+            following = present(given, e + C, within(block, e + C, n, whole, B), mode)
+        on = within(block, e, n, whole, B)
+        x, good = waiting(given, how, now, e, on, mode)
+        now = following
+        pieces = pieces + (x,)  # type: ignore[assignment]  # noqa: RUF005 - as Triton has it
+        bad = bad | (~good & on)
+        top = gathered(top, x, way)
+    m = B if whole else n - first
+    by, scale, top = scale_of(top, m, number(tl.load(row + MOST)), way, steps, R)
+    scales = address(tl.load(row + SCALES), tl.float32, False)
+    tl.store(scales + block, scale, mask=block * B < (n - B + 1 if whole else n))
+    if tl.max((bad | ~is_finite(top)).to(tl.int32)) != 0:
         tl.atomic_or(status, tl.full([], 1, tl.int64))
-    return x
+    if ((way == SIGNS) | (way == QUARTERS)) & whole:
+        # Never read. A sum of lanes leaves all of a row to each thread, and the compiler would go
+        # on so; but it begins with what is loaded last, and lays out what that meets as that.
+        zero = tl.load(given[1] + i, mask=i < 0, other=0.0)
+        by, scale = by + zero, scale + zero
+    dice1, dice2, dice3 = tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3)
+    codes = address(tl.load(row + CODES), tl.uint8, aligned)
+    for h in tl.static_range(J // C):
+        byte = tl.zeros([R, C], tl.int32)
+        for p in tl.static_range(parts):
+            x = pieces[p * (J // C) + h]
+            e = i + (p * J + h * C)
+            on = within(block, e, n, whole, B)
+            code, value = code_of(x, by, e, dice1, dice2, dice3, way, steps)
+            if mode != NONE:
+                tl.store(given[1] + e, x + value * (scale * -1.0), mask=on)
+            if whole | (bits == 8):
+                byte = byte | ((code & ((1 << bits) - 1)) << (p * bits))
+            else:
+                tl.store(here + (e - first), code.to(tl.uint8), mask=on)
+        if whole | (bits == 8):
+            at = block * J + (h * C + tl.arange(0, C)[None, :])
+            tl.store(codes + at, byte.to(tl.uint8), mask=on)
+    if (not whole) & (bits < 8):
+        pack_last(codes, here, n, bits, B)
+
+
+@triton.jit
+def pack_last(codes, here, n, bits: tl.constexpr, B: tl.constexpr):
+    """The bytes of a last block, whose parts are shorter, of the codes written `here`."""
+    parts: tl.constexpr = 8 // bits
+    J: tl.constexpr = B // parts
+    tl.debug_barrier()
+    m = n % B
+    size = (m + parts - 1) // parts
+    j, p = tl.arange(0, J)[None, :], tl.arange(0, parts)[:, None]
+    on = (j < size) & (p * size + j < m)
+    c = tl.load(here + p * size + j, mask=on, other=0).to(tl.int32)
+    byte = tl.sum(c << (p * bits), 0).to(tl.uint8)
+    j = tl.arange(0, J)
+    tl.store(codes + n // B * J + j, byte, mask=j < size)
 
 
 @triton.jit
@@ -124,50 +251,28 @@ def encode(
     aligned: tl.constexpr,
     B: tl.constexpr,
     R: tl.constexpr,
+    C: tl.constexpr,
 ):
     """The recurrence, the codes of what waits then, and these out of it, in one pass."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
-    i = first + tl.arange(0, R)[:, None] * B + tl.arange(0, B)[None, :]
-    whole = first <= n - R * B
-    x = waiting(row, i, n, whole, status, dtype, mode, aligned)
-    block = first // B + tl.arange(0, R)[:, None]
-    m = tl.minimum(tl.maximum(n - block * B, 1), B)
-    by, scale, top = scale_of(x, m, number(tl.load(row + MOST)), way, steps, R, B)
-    scales = address(tl.load(row + SCALES), tl.float32, False)
-    tl.store(scales + block, scale, mask=block * B < n)
-    if tl.max((~is_finite(top)).to(tl.int32)) != 0:
-        tl.atomic_or(status, tl.full([], 1, tl.int64))
-    first1, first2 = tl.load(row + DICE1), tl.load(row + DICE2)
-    code, value = code_of(x, by, i, first1, first2, tl.load(row + DICE3), way, steps)
-    codes = address(tl.load(row + CODES), tl.uint8, aligned)
-    parts: tl.constexpr = 8 // bits
-    J: tl.constexpr = B // parts
-    if mode != NONE:
-        write(
-            address(tl.load(row + V), tl.float32, aligned), i, x + value * (scale * -1.0), n, whole
+    here = ends + segment * B
+    last = n // B * B
+    if first < last:
+        encode_blocks(
+            row, first, n, here, status, True, dtype, mode, way, bits, steps, aligned, B, R, C
         )
-    if bits == 8:
-        write(codes, i, (code & 255).to(tl.uint8), n, whole)
-    else:
-        shifts = tl.arange(0, parts)[None, :, None] * bits
-        packed = tl.sum(tl.reshape(code, [R, parts, J]) << shifts, 1).to(tl.uint8)
-        at = block * J + tl.arange(0, J)[None, :]
-        tl.store(codes + at, packed, mask=block * B <= n - B)
-        if (n % B != 0) & ~whole:  # the last block's parts are shorter
-            last = n // B
-            here = ends + segment * B
-            e = tl.arange(0, B)[None, :] + 0 * block
-            tl.store(here + e, code.to(tl.uint8), mask=(block == last) & (i < n))
-            tl.debug_barrier()
-            size = (n % B + parts - 1) // parts
-            j, p = tl.arange(0, J)[None, :], tl.arange(0, parts)[:, None]
-            on = (j < size) & (p * size + j < n % B)
-            c = tl.load(here + p * size + j, mask=on, other=0).to(tl.int32)
-            byte = tl.sum(c << (p * bits), 0).to(tl.uint8)
-            j = tl.arange(0, J)
-            tl.store(codes + last * J + j, byte, mask=j < size)
+    if (first <= last) & (last < n) & (last < first + R * B):
+        encode_blocks(
+            row, last, n, here, status, False, dtype, mode, way, bits, steps, aligned, B, 1, C
+        )
+
+
+def shape_of(form: Written) -> tuple[int, int]:
+    """Blocks of a program, and the columns that it works on at once."""
+    together = TILE // form.block if form.bits == 8 else PIECE // form.columns
+    return together, form.columns
 
 
 def encode_all(
@@ -176,13 +281,14 @@ def encode_all(
     """One launch; gradients are of one dtype."""
     device = status.device
     sizes = tuple(one.g.numel() for one in segments)
-    blocks = blocks_on(device, sizes, TILE)
+    together, columns = shape_of(form)
+    blocks = blocks_on(device, sizes, together * form.block)
     table = rows_on(device, [_row(one, n, mode, most) for one, n in zip(segments, sizes)])
     ends = torch.empty((len(segments), form.block), dtype=torch.uint8, device=device)
-    encode[(blocks.shape[0],)](
+    launch(encode, (blocks.shape[0],),
         table, blocks, ends, status, dtype=TYPES[segments[0].g.dtype], mode=mode, way=form.way,
-        bits=form.bits, steps=form.steps, B=form.block, R=TILE // form.block,
-        num_warps=8,
+        bits=form.bits, steps=form.steps, B=form.block, R=together, C=columns,
+        num_warps=8 if form.bits == 8 else 4,
         aligned=all(aligned(one.g, one.u, one.q, one.v, one.codes) for one in segments),
         enable_fp_fusion=False,
     )  # fmt: skip

@@ -1,8 +1,8 @@
 """What a quantizer writes for a block, on the device: of the formats of kernels/formats.py those
 that have a scale for each block.
 
-A tile is R whole blocks, (R, B), in the order of memory. Part p of a block lies in the same bits
-of every byte, so that reshaping a tile to (R, parts, bytes) packs it.
+Part p of a block lies in the same bits of every byte: a tile of R whole blocks is worked on piece
+by piece, each some columns of one part, (R, C), so that bytes are put together where they are.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from gradwire.kernels.cuda.device import random_bits
+from gradwire.kernels.formats import INNER as NEAR
 from gradwire.kernels.formats import (
-    INNER,
     INT8,
     LEAST_SCALED,
     LEVELS2,
@@ -22,15 +22,19 @@ from gradwire.kernels.formats import (
     LEVELS8,
     LLOYD1,
     LLOYD2,
-    OUTER,
     THRESHOLD,
     Format,
 )
+from gradwire.kernels.formats import OUTER as FAR
 
 NEAREST, LEVELS, SIGNS, QUARTERS = (tl.constexpr(i) for i in range(4))
 """Ways to find a code: the nearest whole number; one of two, by dice; x < 0; by a limit, too."""
 _LEAST, _LIMIT = tl.constexpr(LEAST_SCALED), tl.constexpr(THRESHOLD)
-_INNER, _OUTER = tl.constexpr(INNER), tl.constexpr(OUTER)
+INNER, OUTER = tl.constexpr(NEAR), tl.constexpr(FAR)
+
+
+LANES = tl.constexpr(64)
+"""Sums of magnitudes that go on side by side, one row of a block after the other."""
 
 
 class Written(NamedTuple):
@@ -40,6 +44,12 @@ class Written(NamedTuple):
     bits: int
     steps: int
     block: int
+
+    @property
+    def columns(self) -> int:
+        """Of a piece: a part of a block, or as many as there are lanes of its sum."""
+        means = self.way in (SIGNS.value, QUARTERS.value)
+        return LANES.value if means else self.block * self.bits // 8
 
 
 _WAYS = {
@@ -66,26 +76,29 @@ def tree(x, R: tl.constexpr):
 
 
 @triton.jit
-def mean_of(x, m, R: tl.constexpr, B: tl.constexpr):
-    """The mean magnitude of each row, of which m elements count: 64 lanes, row after row of these,
-    of parts, so that no sum is too large. (R, 1)."""
-    parts = tl.reshape(tl.abs(x) * 0.001953125, [R, B // 64, 64])
-    rows = tl.arange(0, B // 64)[None, :, None]
-    lanes = tl.zeros([R, 64], tl.float32)
-    for q in tl.static_range(B // 64):
-        lanes += tl.sum(tl.where(rows == q, parts, 0.0), 1)  # one of them and zeros: exact
-    return tree(lanes, R) * tl.div_rn(tl.zeros([R, 1], tl.float32) + 512.0, m.to(tl.float32))
+def gathered(top, x, way: tl.constexpr):
+    """What is known of the magnitudes of a block with one more piece: the largest of each column;
+    or, of a mean, each lane's sum, of parts, so that no sum is too large."""
+    if (way == SIGNS) | (way == QUARTERS):
+        top += tl.abs(x) * 0.001953125
+    else:
+        top = tl.maximum(top, tl.abs(x))
+    return top
 
 
 @triton.jit
-def scale_of(x, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constexpr, B: tl.constexpr):
-    """What x is multiplied by, or compared with, the scale, and what it is of: (R, 1) each."""
+def scale_of(top, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constexpr):
+    """What x is multiplied by, or compared with, the scale, and what it is of: (R, 1) each.
+
+    top: what was gathered, (R, C). m: how many elements each block has.
+    """
     if (way == SIGNS) | (way == QUARTERS):
-        top = mean_of(x, m, R, B)
+        whole = tl.div_rn(tl.zeros([R, 1], tl.float32) + 512.0, tl.zeros([R, 1], tl.float32) + m)
+        top = tree(top, R) * whole
         step = top
         by = top
     else:
-        top = tl.max(tl.abs(x), 1, keep_dims=True)
+        top = tl.max(top, 1, keep_dims=True)
         one: tl.constexpr = 1.0 if way == NEAREST else 16777216.0
         step = tl.div_rn(top, tl.zeros_like(top) + steps)
         by = tl.div_rn(tl.zeros_like(top) + steps * one, top)
@@ -113,7 +126,7 @@ def code_of(x, by, i, first, second, shift, way: tl.constexpr, steps: tl.constex
     else:
         far = (tl.abs(x) > by * _LIMIT).to(tl.int32)
         code = tl.where(x < 0, 1 - far, 2 + far)
-        size = tl.where(far == 1, _OUTER, _INNER)
+        size = tl.where(far == 1, OUTER, INNER)
         value = tl.where(x < 0, -size, size)
     return code, value
 
@@ -128,6 +141,6 @@ def value_of(code, way: tl.constexpr, steps: tl.constexpr, bits: tl.constexpr):
     elif way == SIGNS:
         value = tl.where(code == 0, -1.0, 1.0)
     else:
-        size = tl.where((code == 0) | (code == 3), _OUTER, _INNER)
+        size = tl.where((code == 0) | (code == 3), OUTER, INNER)
         value = tl.where(code < 2, -size, size)
     return value

@@ -17,7 +17,8 @@ from torch import Tensor
 
 import gradwire.kernels.torch.codes as twins
 from gradwire.kernels.cuda.device import address, block_of, number, rounded, widened
-from gradwire.kernels.cuda.formats import Written, value_of, written
+from gradwire.kernels.cuda.formats import INNER, LEVELS, OUTER, SIGNS, Written, value_of, written
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
     address_of,
@@ -25,35 +26,157 @@ from gradwire.kernels.cuda.tables import (
     bits_of,
     blocks_on,
     on_its_device,
-    rows_on,
+    tables_on,
 )
 from gradwire.kernels.formats import Format
 from gradwire.kernels.segments import SumCodes
 
 TILE = 2048
-SHARES = 16
-"""Programs that look at one segment's scales."""
+"""Elements of a program: of more, threads have so many registers that few programs run at once."""
+SCALES = 1024
+"""Scales of each payload that a program looks at."""
+AT_ONCE = 8
+"""At most so many payloads are asked for before the first of them is waited for."""
 OUT, N, BY, FIRST, COUNT, MOST = (tl.constexpr(i) for i in range(6))
 WIDTH = tl.constexpr(6)
 """Columns: the payloads of a segment are COUNT rows of theirs, from FIRST on."""
 
 
 @triton.jit
-def scales_are_good(rows, payloads, bad, B: tl.constexpr, CHUNK: tl.constexpr):
+def scales_are_good(
+    rows, blocks, payloads, bad, full: tl.constexpr, B: tl.constexpr, CHUNK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):  # fmt: skip
     """Raise the word of a segment where a scale of one of its payloads is none that is written:
-    not finite, or beyond the most. Programs of a segment take turns."""
-    segment, share = tl.program_id(0), tl.num_programs(1) * CHUNK
+    not finite, or beyond the most. A program looks at CHUNK scales of every payload."""
+    segment, first = block_of(blocks)
     row = rows + segment * WIDTH
     n, most = tl.load(row + N).to(tl.int32), number(tl.load(row + MOST))
-    blocks = (n + B - 1) // B
+    count = tl.load(row + COUNT).to(tl.int32)
+    at = payloads + 2 * tl.load(row + FIRST)
+    j = first // B + tl.arange(0, CHUNK)
+    there = j < tl.cdiv(n, B)
+    wrong = j < 0  # none yet
+    for begin in range(0, count, AT_ONCE):
+        for r in tl.static_range(AT_ONCE):
+            on = full | (begin + r < count)
+            word = tl.load(at + 2 * (begin + r) + 1, mask=on, other=0)
+            s = tl.load(address(word, tl.float32, False) + j, mask=there & on, other=0.0)
+            wrong = wrong | ~(tl.abs(s) <= most)
+    if tl.max(wrong.to(tl.int32), 0) != 0:
+        tl.atomic_or(bad + segment, 1)
+
+
+@triton.jit
+def quotient(total, by):
+    """total / by, rounded once. By a power of two that is a product, which is far cheaper."""
+    bits = by.to(tl.int32, bitcast=True)
+    if ((bits & 0x7FFFFF) == 0) & (bits >= 0x3F800000) & (bits < 0x7E800000):
+        total = total * (0x7F000000 - bits).to(tl.float32, bitcast=True)
+    else:
+        total = tl.div_rn(total, tl.zeros_like(total) + by)
+    return total
+
+
+@triton.jit
+def said(
+    word, scale, k: tl.constexpr, p, way: tl.constexpr, bits: tl.constexpr, steps: tl.constexpr
+):
+    """What part p of byte k of the words says, times the scales. Conversions are slow: a small
+    number's bits are put together with those of 2**23, which is taken away again."""
+    at = p * bits + 8 * k
+    if bits == 8:
+        byte = ((word ^ -0x7F7F7F80) >> at) & 255
+        product = ((byte | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0) * scale
+    elif way == LEVELS:
+        level = ((word >> at) & ((1 << bits) - 1)) | 0x4B000000
+        product = (level.to(tl.float32, bitcast=True) - (8388608.0 + steps)) * scale
+    elif way == SIGNS:
+        product = tl.where(((word >> at) & 1) == 0, -scale, scale)
+    else:  # the two bits differ near zero, and the upper one is the sign's
+        differ = ((word ^ (word >> 1)) >> at) & 1
+        size = tl.where(differ == 1, scale * INNER, scale * OUTER)
+        product = tl.where(((word >> at) & 2) == 0, -size, size)
+    return product
+
+
+@triton.jit
+def add_whole_tile(
+    row, first, payloads, dtype: tl.constexpr, way: tl.constexpr, bits: tl.constexpr,
+    steps: tl.constexpr, divides: tl.constexpr, aligned: tl.constexpr, B: tl.constexpr,
+    R: tl.constexpr, AT_ONCE: tl.constexpr, full: tl.constexpr,
+):  # fmt: skip
+    """Of R whole blocks, a thread has words of four codes: whatever part of a block the bits of
+    these bytes are of, it has the four neighbours of the result, and threads exchange nothing."""
+    parts: tl.constexpr = 8 // bits
+    J: tl.constexpr = B // parts
+    W: tl.constexpr = R * J // 4
+    w, p = tl.arange(0, W), tl.arange(0, parts)[:, None]
+    block = w // (J // 4)
+    count, by = tl.load(row + COUNT).to(tl.int32), number(tl.load(row + BY))
+    at = payloads + 2 * tl.load(row + FIRST)
+    # what is added to -0.0 stays as it is; a sum of several begins with 0.0
+    zero = tl.zeros([parts, W], tl.float32) * (1.0 if divides else -1.0)
+    x0, x1, x2, x3 = zero, zero, zero, zero
+    for begin in range(0, count, AT_ONCE):
+        for r in tl.static_range(AT_ONCE):
+            on = full | (begin + r < count)
+            codes = address(tl.load(at + 2 * (begin + r), mask=on, other=0), tl.int32, False)
+            scales = tl.load(at + 2 * (begin + r) + 1, mask=on, other=0)
+            scales = address(scales, tl.float32, False) + first // B
+            if full:
+                word = tl.load(codes + first // (4 * parts) + w)[None, :]
+                scale = tl.load(scales + block)[None, :]
+            else:
+                word = tl.load(codes + first // (4 * parts) + w, mask=on, other=0)[None, :]
+                scale = tl.load(scales + block, mask=on, other=0.0)[None, :]
+            if not divides:
+                scale *= by
+            # of none a zero, which leaves what began with 0.0 as it is
+            x0 += said(word, scale, 0, p, way, bits, steps)
+            x1 += said(word, scale, 1, p, way, bits, steps)
+            x2 += said(word, scale, 2, p, way, bits, steps)
+            x3 += said(word, scale, 3, p, way, bits, steps)
+    total = tl.reshape(tl.join(tl.join(x0, x2), tl.join(x1, x3)), [parts, W, 4])
+    i = (block * B + w % (J // 4) * 4)[None, :, None] + (p * J)[:, :, None]
+    i = first + i + tl.arange(0, 4)[None, None, :]
+    out = address(tl.load(row + OUT), dtype, aligned)
+    total = quotient(total, by) if divides else widened(tl.load(out + i)) + total
+    tl.store(out + i, rounded(total, dtype))
+
+
+@triton.jit
+def add_tile(
+    row, first, payloads, dtype: tl.constexpr, way: tl.constexpr, bits: tl.constexpr,
+    steps: tl.constexpr, divides: tl.constexpr, B: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """Of R blocks, of which not all are there, byte by byte. The last one's parts are shorter."""
+    parts: tl.constexpr = 8 // bits
+    J: tl.constexpr = B // parts
+    n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
+    block = first // B + tl.arange(0, R)[:, None, None]
+    p, j = tl.arange(0, parts)[None, :, None], tl.arange(0, J)[None, None, :]
+    m = tl.minimum(tl.maximum(n - block * B, 0), B)
+    size = (m + parts - 1) // parts
+    i = block * B + p * size + j
+    on = (j < size) & (p * size + j < m)
+    total = tl.zeros([R, parts, J], tl.float32)
+    out = address(tl.load(row + OUT), dtype, False)
+    if not divides:
+        total = widened(tl.load(out + i, mask=on, other=0.0))
     for r in range(tl.load(row + COUNT).to(tl.int32)):
         at = payloads + 2 * (tl.load(row + FIRST).to(tl.int32) + r)
+        codes = address(tl.load(at), tl.uint8, False)
         scales = address(tl.load(at + 1), tl.float32, False)
-        for begin in range(tl.program_id(1) * CHUNK, blocks, share):
-            j = begin + tl.arange(0, CHUNK)
-            s = tl.load(scales + j, mask=j < blocks, other=0.0)
-            if tl.max((~(tl.abs(s) <= most)).to(tl.int32), 0) != 0:
-                tl.atomic_or(bad + segment, 1)
+        byte = tl.load(codes + block * J + j, mask=j < size, other=0)
+        scale = tl.load(scales + block, mask=block * B < n, other=0.0)
+        if not divides:
+            scale *= by
+        code = (byte.to(tl.int32) >> (p * bits)) & ((1 << bits) - 1)
+        total += value_of(code, way, steps, bits) * scale
+    if divides:
+        total = quotient(total, by)
+    tl.store(out + i, rounded(total, dtype), mask=on)
 
 
 @triton.jit
@@ -70,55 +193,25 @@ def add_codes_up(
     aligned: tl.constexpr,
     B: tl.constexpr,
     R: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    full: tl.constexpr,
 ):
     """The sum of all payloads' codes with their scales, times or over a number."""
     segment, first = block_of(blocks)
     if tl.load(bad + segment) == 0:
         row = rows + segment * WIDTH
-        n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
-        parts: tl.constexpr = 8 // bits
-        J: tl.constexpr = B // parts
-        block = first // B + tl.arange(0, R)[:, None, None]
-        p, j = tl.arange(0, parts)[None, :, None], tl.arange(0, J)[None, None, :]
-        m = tl.minimum(tl.maximum(n - block * B, 0), B)
-        whole = first <= n - R * B
-        if whole:
-            i = block * B + p * J + j
-            on = i < n
-        else:  # the last block's parts are shorter
-            size = (m + parts - 1) // parts
-            i = block * B + p * size + j
-            on = (j < size) & (p * size + j < m)
-        total = tl.zeros([R, parts, J], tl.float32)
-        out = address(tl.load(row + OUT), dtype, aligned)
-        if not divides:
-            total = widened(tl.load(out + i, mask=on, other=0.0))
-        for r in range(tl.load(row + COUNT).to(tl.int32)):
-            at = payloads + 2 * (tl.load(row + FIRST).to(tl.int32) + r)
-            codes = address(tl.load(at), tl.uint8, aligned)
-            scales = address(tl.load(at + 1), tl.float32, False)
-            if whole:
-                byte = tl.load(codes + block * J + j)
-            else:
-                here = (block * B < n) & (j < (m + parts - 1) // parts)
-                byte = tl.load(codes + block * J + j, mask=here, other=0)
-            scale = tl.load(scales + block, mask=block * B < n, other=0.0)
-            if not divides:
-                scale *= by
-            code = (byte.to(tl.int32) >> (p * bits)) & ((1 << bits) - 1)
-            total += value_of(code, way, steps, bits) * scale
-        if divides:
-            total = tl.div_rn(total, tl.zeros_like(total) + by)
-        if whole:
-            tl.store(out + i, rounded(total, dtype))
+        if aligned & (first <= tl.load(row + N).to(tl.int32) - R * B):
+            add_whole_tile(
+                row, first, payloads, dtype, way, bits, steps, divides, aligned, B, R, AT_ONCE,
+                full,
+            )  # fmt: skip
         else:
-            tl.store(out + i, rounded(total, dtype), mask=on)
+            add_tile(row, first, payloads, dtype, way, bits, steps, divides, B, R)
 
 
-def _run(
-    segments: Sequence[SumCodes], form: Written, bad: Tensor, *, divides: bool, most: float
-) -> None:
-    device, dtype = bad.device, segments[0].out.dtype
+def _run(segments: Sequence[SumCodes], form: Written, *, divides: bool, most: float) -> Tensor:
+    """Returns a word for each, which is not 0 where one is bad."""
+    device, dtype = segments[0].out.device, segments[0].out.dtype
     sizes = tuple(one.out.numel() for one in segments)
     blocks = blocks_on(device, sizes, TILE)
     rows, given = [], list[list[int]]()
@@ -127,15 +220,38 @@ def _run(
         by = bits_of(one.divisor)
         rows.append([address_of(one.out), n, by, len(given), count, bits_of(most)])
         given += [[codes.data_ptr(), scales.data_ptr()] for codes, scales in one.payloads]
-    table, payloads = rows_on(device, rows), rows_on(device, given or [[0, 0]])
+    none = [0] * -(-len(segments) // 2)
+    table, payloads, words = tables_on(device, rows, given or [[0, 0]], [none])
+    bad = words.view(-1).view(torch.int32)[: len(segments)]
+    at_once, full = _steps([len(one.payloads) for one in segments])
     if divides:
-        scales_are_good[(len(segments), SHARES)](table, payloads, bad, B=form.block, CHUNK=1024)
+        parts = blocks_on(device, sizes, SCALES * form.block)
+        launch(
+            scales_are_good,
+            (parts.shape[0],),
+            table,
+            parts,
+            payloads,
+            bad,
+            B=form.block,
+            CHUNK=SCALES,
+            AT_ONCE=at_once,
+            full=full,
+        )
     whole = all(aligned(one.out, *(codes for codes, _ in one.payloads)) for one in segments)
-    add_codes_up[(blocks.shape[0],)](
+    launch(add_codes_up, (blocks.shape[0],),
         table, blocks, payloads, bad, dtype=TYPES[dtype], way=form.way, bits=form.bits,
         steps=form.steps, divides=divides, aligned=whole, B=form.block, R=TILE // form.block,
-        num_warps=8, enable_fp_fusion=False,
+        AT_ONCE=at_once, full=full, num_warps=min(4, 2 * form.bits), enable_fp_fusion=False,
     )  # fmt: skip
+    return bad
+
+
+def _steps(counts: list[int]) -> tuple[int, bool]:
+    """How many payloads a kernel adds in one step, and whether all steps are of as many."""
+    most = max(1, *counts)
+    at_once = -(-most // -(-most // AT_ONCE))
+    return at_once, all(count % at_once == 0 for count in counts)
 
 
 @on_its_device
@@ -150,9 +266,8 @@ def accumulate_codes(segments: Sequence[SumCodes]) -> int:
         if known is None:
             found = twins.accumulate_codes(own)
         else:
-            bad = torch.zeros(len(own), dtype=torch.int32, device=own[0].out.device)
-            _run(own, known, bad, divides=True, most=form.most_scale)
-            found = next((i for i, is_bad in enumerate(bad.tolist()) if is_bad), len(own))
+            bad = _run(own, known, divides=True, most=form.most_scale).tolist()
+            found = next((i for i, is_bad in enumerate(bad) if is_bad), len(own))
         if found < len(own):
             first_bad = min(first_bad, members[found])
     return first_bad
@@ -164,6 +279,5 @@ def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: fl
     if known is None:
         twins.add_codes(form, v, codes, scales, factor)
         return
-    bad = torch.zeros(1, dtype=torch.int32, device=v.device)
     one = SumCodes(form, v, [(codes, scales)], factor)
-    _run([one], known, bad, divides=False, most=form.most_scale)
+    _run([one], known, divides=False, most=form.most_scale)

@@ -41,11 +41,11 @@ from gradwire.kernels.cuda import (
 )
 from gradwire.kernels.cuda.columns import BLOCK, ITEMS
 from gradwire.kernels.cuda.formats import written
-from gradwire.kernels.cuda.selection import CHUNK
+from gradwire.kernels.cuda.selection import CHUNK, SPAN
 
 TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
-    **dict.fromkeys(["bins", "exacts", "wholes"], "*i32"),
+    **dict.fromkeys(["bins", "exacts", "spans", "wholes"], "*i32"),
     **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
     **dict.fromkeys(["rows", "payloads", "lists", "headers", "status"], "*i64"),
     **dict.fromkeys(["bits", "ends", "section"], "*u8"),
@@ -75,7 +75,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
             }  # fmt: skip
         yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
         if every:  # selected from as they are
-            yield candidates.compact, {"dtype": dtype, "BLOCK": BLOCK}
+            yield candidates.compact, {"dtype": dtype, "BLOCK": BLOCK, "SPAN": SPAN}
             yield radix.digit, {"dtype": dtype, "step": 0, **sizes}
             yield radix.count, {"dtype": dtype, **sizes, "CHUNK": ITEMS}
             yield radix.emit, {"dtype": dtype, "mode": 3, "masks": False, **sizes}
@@ -85,7 +85,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     of_v = {"dtype": tl.float32}
     took = {**of_v, "mode": 1, "masks": True}
     yield candidates.scan, {"CHUNK": CHUNK}
-    yield candidates.compact, {**of_v, "BLOCK": BLOCK}
+    yield candidates.compact, {**of_v, "BLOCK": BLOCK, "SPAN": SPAN}
     for step in range(4):
         yield radix.digit, {**of_v, "step": step, **sizes}
     yield radix.count, {**of_v, **sizes, "CHUNK": ITEMS}

@@ -131,17 +131,18 @@ def scan(rows, counts, state, bins, hints, exacts, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def ones_of(byte):
-    """How many bits of a byte are set."""
-    pairs = byte - ((byte >> 1) & 0x55)
-    fours = (pairs & 0x33) + ((pairs >> 2) & 0x33)
-    return (fours + (fours >> 4)) & 15
+def ones_of(word):
+    """How many bits of 32 are set."""
+    pairs = word - ((word >> 1) & 0x55555555)
+    fours = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
+    eights = (fours + (fours >> 4)) & 0x0F0F0F0F
+    return ((eights * 0x01010101) >> 24).to(tl.int32)
 
 
 @triton.jit
 def compact(
     rows,
-    blocks,
+    spans,
     bits,
     counts,
     state,
@@ -149,21 +150,27 @@ def compact(
     magnitudes,
     dtype: tl.constexpr,
     BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
 ):
-    """The candidates, by index: places and magnitudes. Only sectors that hold one are read."""
-    pid = tl.program_id(0)
-    segment, first = block_of(blocks)
+    """The candidates of a span of blocks, by index: places and magnitudes. Each turn takes the
+    lowest bit out of every 32; most have none. Only sectors that hold one are read."""
+    segment, first = block_of(spans)
     row = rows + segment * WIDTH
     if (tl.load(row + K) > 0) & (tl.load(state + segment * WORDS + EXACT) == 0):
-        v = address(tl.load(row + V), dtype, False)
-        slot = tl.load(row + SLOT).to(tl.int32)
-        byte = tl.load(bits + pid * (BLOCK // 8) + tl.arange(0, BLOCK // 8)).to(tl.int32)
-        ones = ones_of(byte)
-        before = slot + tl.load(counts + pid) + tl.cumsum(ones, 0) - ones
-        bit = tl.arange(0, 8)[None, :]
-        take = (byte[:, None] >> bit) & 1
-        at = before[:, None] + ones_of(byte[:, None] & ((1 << bit) - 1))
-        i = first + tl.arange(0, BLOCK // 8)[:, None] * 8 + bit
-        x = widened(tl.load(v + i, mask=take == 1, other=0.0))
-        tl.store(places + at, i, mask=take == 1)
-        tl.store(magnitudes + at, magnitude(x), mask=take == 1)
+        v, n = address(tl.load(row + V), dtype, False), tl.load(row + N).to(tl.int32)
+        block = tl.load(row + FIRST).to(tl.int32) + first // BLOCK
+        words = (bits + block * (BLOCK // 8)).to(tl.pointer_type(tl.uint32))
+        at = tl.arange(0, SPAN // 32)
+        word = tl.load(words + at, mask=at < (n - first + 31) // 32, other=0)
+        ones = ones_of(word)
+        before = tl.load(row + SLOT).to(tl.int32) + tl.load(counts + block)
+        to = before + tl.cumsum(ones, 0) - ones
+        for _ in range(tl.max(ones, 0)):
+            on = word != 0
+            rest = word & (word - 1)
+            i = first + at * 32 + ones_of((word ^ rest) - 1)
+            x = widened(tl.load(v + i, mask=on, other=0.0))
+            tl.store(places + to, i, mask=on)
+            tl.store(magnitudes + to, magnitude(x), mask=on)
+            to += 1
+            word = rest

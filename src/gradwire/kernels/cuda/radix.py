@@ -4,8 +4,8 @@ too few or too many.
     digit x4 ──► count ──► emit
 
 A pass counts how often each digit of the magnitudes' bits follows what the k-th largest is known
-to begin with; the program that ends last finds its next digit. Programs up to `number_of` have a
-block of candidates each. The others take turns with the blocks of all elements, or end at once.
+to begin with; the program that ends last finds its next digit. Programs take turns with the blocks
+of candidates; and with those of all elements, where `exacts` says that some segment needs it.
 Bytes: of a candidate 24; of an element, where all are looked at, 24.
 """
 
@@ -106,9 +106,8 @@ def digit(
     dtype: tl.constexpr, step: tl.constexpr, ITEMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One more digit of the k-th largest of every segment."""
-    pid = tl.program_id(0)
-    if pid < number_of:
-        segment, first = block_at(blocks, pid)
+    for at in range(tl.program_id(0), number_of, tl.num_programs(0)):
+        segment, first = block_at(blocks, at)
         row, own = rows + segment * WIDTH, state + segment * WORDS
         total = tl.load(own + TOTAL)
         if (tl.load(own + EXACT) == 0) & (first < total):
@@ -118,8 +117,8 @@ def digit(
             parts = (total + ITEMS - 1) // ITEMS
             table = bins + segment * TABLES * BINS
             one_digit(b, j < total, own, table, hints + segment, parts, step)
-    elif tl.load(exacts) != 0:
-        for at in range(pid - number_of, all_of, tl.num_programs(0) - number_of):
+    if tl.load(exacts) != 0:
+        for at in range(tl.program_id(0), all_of, tl.num_programs(0)):
             segment, first = block_at(wholes, at)
             row, own = rows + segment * WIDTH, state + segment * WORDS
             if tl.load(own + EXACT) != 0:
@@ -156,9 +155,8 @@ def count(
     dtype: tl.constexpr, ITEMS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Where each block's part of the result begins."""
-    pid = tl.program_id(0)
-    if pid < number_of:
-        segment, first = block_at(blocks, pid)
+    for at in range(tl.program_id(0), number_of, tl.num_programs(0)):
+        segment, first = block_at(blocks, at)
         row, own = rows + segment * WIDTH, state + segment * WORDS
         total = tl.load(own + TOTAL)
         if (tl.load(own + EXACT) == 0) & (first < total):
@@ -166,9 +164,9 @@ def count(
             here = magnitudes + tl.load(row + SLOT).to(tl.int32)
             b = tl.load(here + j, mask=j < total, other=-1)
             begin = tl.load(row + ITEM).to(tl.int32)
-            count_block(b, own, above, equal, pid, begin, (total + ITEMS - 1) // ITEMS, CHUNK)
-    elif tl.load(exacts) != 0:
-        for at in range(pid - number_of, all_of, tl.num_programs(0) - number_of):
+            count_block(b, own, above, equal, at, begin, (total + ITEMS - 1) // ITEMS, CHUNK)
+    if tl.load(exacts) != 0:
+        for at in range(tl.program_id(0), all_of, tl.num_programs(0)):
             segment, first = block_at(wholes, at)
             row, own = rows + segment * WIDTH, state + segment * WORDS
             if tl.load(own + EXACT) != 0:
@@ -196,20 +194,19 @@ def emit(
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The k largest of every segment, by index; cleared where they are remembered."""
-    pid = tl.program_id(0)
-    if pid < number_of:
-        segment, first = block_at(blocks, pid)
+    for at in range(tl.program_id(0), number_of, tl.num_programs(0)):
+        segment, first = block_at(blocks, at)
         row, own = rows + segment * WIDTH, state + segment * WORDS
         total = tl.load(own + TOTAL)
         if (tl.load(own + EXACT) == 0) & (first < total):
             j = tl.load(row + SLOT).to(tl.int32) + first + tl.arange(0, ITEMS)
             there = first + tl.arange(0, ITEMS) < total
             b = tl.load(magnitudes + j, mask=there, other=-1)
-            on, to = kept(b, own, above, equal, pid)
+            on, to = kept(b, own, above, equal, at)
             i = tl.load(places + j, mask=on, other=0)
             take(row, i, on, to, dtype, mode, masks)
-    elif tl.load(exacts) != 0:
-        for at in range(pid - number_of, all_of, tl.num_programs(0) - number_of):
+    if tl.load(exacts) != 0:
+        for at in range(tl.program_id(0), all_of, tl.num_programs(0)):
             segment, first = block_at(wholes, at)
             row, own = rows + segment * WIDTH, state + segment * WORDS
             if tl.load(own + EXACT) != 0:

@@ -28,8 +28,10 @@ from gradwire.kernels.cuda.tables import address_of, aligned, bits_of, blocks_on
 CHUNK = 8192
 CAPACITY = 16
 """Candidates for each element that is selected; where there are more, all are looked at."""
-WORKERS = 528
-"""Programs that look at all elements, where that must be: four for each multiprocessor (H100)."""
+SPAN = 4 * BLOCK
+"""Elements whose candidates one program writes."""
+WORKERS = 264
+"""Programs that look for the k-th largest, at most: two for each multiprocessor of an H100."""
 
 
 class Selection(NamedTuple):
@@ -76,11 +78,12 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
         table, room.counts, room.state, room.bins, room.hints, room.exacts, CHUNK=CHUNK,
         **options,
     )  # fmt: skip
-    launch(compact, (programs,),
-        table, wholes, room.bits, room.counts, room.state, room.places, room.magnitudes, **of_v,
-        num_warps=4,
+    spans = blocks_on(device, sizes, SPAN)
+    launch(compact, (spans.shape[0],),
+        table, spans, room.bits, room.counts, room.state, room.places, room.magnitudes, **of_v,
+        SPAN=SPAN, num_warps=4,
     )  # fmt: skip
-    grid = (items + min(programs, WORKERS),)
+    grid = (min(max(items, programs), WORKERS),)
     given, known = (table, blocks, wholes, room.state), (room.exacts, items, programs)
     for step in range(4):
         launch(digit, grid,

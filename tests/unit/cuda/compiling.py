@@ -113,8 +113,9 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
                 yield sums.add_codes_up, {**of, **one, "aligned": False}
         step = {"AT_ONCE": sums.AT_ONCE, "full": False}
         yield sums.scales_are_good, {"B": form.block, "CHUNK": sums.SCALES, **step}
-    yield signs.pack, {"throws": True, "R": signs.TOGETHER}
-    yield signs.stand_for, {"count": 2, "CHUNK": signs.CHUNK}
+    for throws in (True, False) if every else (True,):
+        yield signs.pack, {"throws": throws, "R": signs.TOGETHER, "LEVELS": 3}
+    yield signs.stand_for, {"count": 2, "CHUNK": signs.CHUNK, "LEVELS": 12}
     yield signs.add_signs_up, {**of_v, "divides": True, "TILE": signs.TILE}
     yield sparse.violation, {"BLOCK": sparse.CHUNK}
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
@@ -177,7 +178,7 @@ def _warps(kernel: Any, constants: dict[str, Any]) -> int:
     """Of a program, as its room launches it."""
     if kernel is sparse.add_lists and "C" in constants:
         return sparse.warps_of(constants["R"], constants["C"])
-    if kernel is codes.encode and constants["bits"] < 8:
+    if kernel is signs.pack or (kernel is codes.encode and constants["bits"] < 8):
         return 4
     if kernel is sums.add_codes_up:
         return int(min(4, 2 * constants["bits"]))

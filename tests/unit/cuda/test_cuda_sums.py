@@ -10,6 +10,7 @@ from torch import Tensor
 import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn, places
 from gradwire.kernels import cuda, new_status
+from gradwire.kernels.cuda import signs
 from gradwire.kernels.values import Noise
 
 EACH = (0, 1, 17, 5000)
@@ -87,11 +88,25 @@ def test_signs_of_all_kinds_add_up_together() -> None:
     same_by_both([cuda.accumulate_signs, twins.accumulate_signs], given)
 
 
-def test_sums_over_many_blocks_are_a_tree() -> None:
-    """Of 11 blocks, of which the last is short."""
+@pytest.mark.parametrize(
+    ("n", "together", "chunk"),
+    [
+        (10 * 4096 + 5, 8, 4096),
+        (8 * 4096, 8, 4096),
+        (16 * 4096 + 1, 8, 4096),
+        (10 * 4096 + 5, 1, 4),
+        (5 * 4096 + 5, 1, 2),
+    ],
+)
+def test_sums_over_many_blocks_are_a_tree(
+    n: int, together: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whole programs, and of one that has few blocks or a short one; in several chunks, too."""
+    monkeypatch.setattr(signs, "TOGETHER", together)
+    monkeypatch.setattr(signs, "CHUNK", chunk)
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
-        x, values = drawn(10 * 4096 + 5, 1) * 1e3, torch.zeros(2)
+        x, values = drawn(n, 1) * 1e3, torch.zeros(2)
         bits = torch.zeros((x.numel() + 7) // 8, dtype=torch.uint8)
         return [x, bits, values, status, None], [bits, values]
 

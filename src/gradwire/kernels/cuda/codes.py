@@ -183,6 +183,8 @@ def encode_blocks(
         if (q + 1) * C < B:  # asked for before this one is written
             following = present(given, e + C, within(block, e + C, n, whole, B), mode)
         on = within(block, e, n, whole, B)
+        if not whole:  # several threads may have the same element: all read before one writes
+            tl.debug_barrier()
         x, good = waiting(given, how, now, e, on, mode)
         now = following
         pieces = pieces + (x,)  # type: ignore[assignment]  # noqa: RUF005 - as Triton has it
@@ -199,6 +201,8 @@ def encode_blocks(
         # on so; but it begins with what is loaded last, and lays out what that meets as that.
         zero = tl.load(given[1] + i, mask=i < 0, other=0.0)
         by, scale = by + zero, scale + zero
+    if not whole:
+        tl.debug_barrier()
     dice1, dice2, dice3 = tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3)
     codes = address(tl.load(row + CODES), tl.uint8, aligned)
     for h in tl.static_range(J // C):

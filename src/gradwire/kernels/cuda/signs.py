@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gradwire.kernels.cuda.device import address, part_of, random_bits, read, rounded, write
 from gradwire.kernels.cuda.formats import tree
+from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import on_its_device, programs, rows_on, signed
 from gradwire.kernels.values import SILENCE, Noise, Payload
@@ -23,55 +24,91 @@ BLOCK = tl.constexpr(4096)
 ROWS, LANES = tl.constexpr(64), tl.constexpr(64)
 TOGETHER = 8
 """Blocks of a program."""
-TILE, CHUNK = 4096, 1024
+TILE, CHUNK = 4096, 4096
 
 
-@triton.jit(do_not_specialize=["n", "dice1", "dice2", "dice3"])
-def pack(x, n, bits, sums, dice1, dice2, dice3, throws: tl.constexpr, R: tl.constexpr):
-    """The bits of R blocks, the sums of each below zero and above, and how many are below."""
+@triton.jit
+def paired(x, N: tl.constexpr, LEVELS: tl.constexpr):
+    """The sum of N = 2**LEVELS numbers, neighbours pairwise, level by level: (1,)."""
+    for level in tl.static_range(LEVELS):
+        x = tl.sum(tl.reshape(x, [N >> (level + 1), 2]), 1)
+    return x
+
+
+@triton.jit
+def rows_packed(
+    x, n, bits, dice1, dice2, dice3, throws: tl.constexpr, whole: tl.constexpr, R: tl.constexpr
+):
+    """The bits of R blocks, eight rows of each at once, and the lanes' sums, and counts."""
     block = tl.program_id(0) * R + tl.arange(0, R)[:, None]
-    lane = tl.arange(0, LANES)[None, :]
     low = tl.zeros([R, LANES], tl.float32)
     high = tl.zeros([R, LANES], tl.float32)
     count = tl.zeros([R, LANES], tl.int32)
-    whole = tl.program_id(0) * R * BLOCK <= n - R * BLOCK
-    for row in range(ROWS):
-        i = block * BLOCK + row * LANES + lane
-        v = read(x, i, n, whole)
-        below = v < 0
-        low += tl.where(below, v, 0.0)
-        high += tl.where(below, 0.0, v)
-        if throws:
-            coin = random_bits(i, dice1, dice2, dice3) >= 2147483648
-            below = below | ((v == 0) & coin & (i < n))
-        count += below.to(tl.int32)
-        eights = tl.reshape(below.to(tl.int32), [R, 8, 8]) << tl.arange(0, 8)[None, None, :]
-        at = block * (BLOCK // 8) + row * 8 + tl.arange(0, 8)[None, :]
-        tl.store(bits + at, tl.sum(eights, 2).to(tl.uint8), mask=at < (n + 7) // 8)
-    here, on = sums + 3 * block, block < tl.maximum((n + BLOCK - 1) // BLOCK, 1)
-    tl.store(here, tree(low, R).to(tl.float64), mask=on)
-    tl.store(here + 1, tree(high, R).to(tl.float64), mask=on)
-    tl.store(here + 2, tl.sum(count, 1, keep_dims=True).to(tl.float64), mask=on)
+    for begin in range(0, ROWS, 8):
+        eights = ()
+        for row in tl.static_range(8):
+            i = block * BLOCK + (begin + row) * LANES + tl.arange(0, LANES)[None, :]
+            v = read(x, i, n, whole)
+            below = v < 0
+            low += tl.where(below, v, 0.0)
+            high += tl.where(below, 0.0, v)
+            if throws:
+                coin = random_bits(i, dice1, dice2, dice3) >= 2147483648
+                below = below | ((v == 0) & coin & (i < n))
+            count += below.to(tl.int32)
+            worth = tl.reshape(below.to(tl.int32), [R, 8, 8]) << tl.arange(0, 8)[None, None, :]
+            eights = eights + (tl.sum(worth, 2),)  # type: ignore[assignment]  # noqa: RUF005
+        b0, b1, b2, b3, b4, b5, b6, b7 = eights  # type: ignore[misc]
+        even = tl.join(tl.join(b0, b4), tl.join(b2, b6))
+        odd = tl.join(tl.join(b1, b5), tl.join(b3, b7))
+        in_order = tl.permute(tl.join(even, odd), [0, 2, 3, 4, 1])
+        at = block * (BLOCK // 8) + begin * 8 + tl.arange(0, 64)[None, :]
+        write(bits, at, tl.reshape(in_order, [R, 64]).to(tl.uint8), (n + 7) // 8, whole)
+    return low, high, count
+
+
+@triton.jit(do_not_specialize=["n", "dice1", "dice2", "dice3"])
+def pack(
+    x, n, bits, sums, dice1, dice2, dice3, throws: tl.constexpr, R: tl.constexpr,
+    LEVELS: tl.constexpr,
+):  # fmt: skip
+    """The bits of R = 2**LEVELS blocks, the sums below zero and above, and how many are below: one
+    of each for a program, as the lowest levels of the sum over all blocks are of its own."""
+    if tl.program_id(0) * R * BLOCK <= n - R * BLOCK:
+        low, high, count = rows_packed(x, n, bits, dice1, dice2, dice3, throws, True, R)
+    else:
+        low, high, count = rows_packed(x, n, bits, dice1, dice2, dice3, throws, False, R)
+    programs = tl.num_programs(0)
+    here = sums + tl.program_id(0) + tl.arange(0, 1)
+    below = tl.reshape(tree(low, R), [R]).to(tl.float64)
+    above = tl.reshape(tree(high, R), [R]).to(tl.float64)
+    tl.store(here, paired(below, R, LEVELS))
+    tl.store(here + programs, paired(above, R, LEVELS))
+    tl.store(here + 2 * programs, paired(tl.sum(count, 1).to(tl.float64), R, LEVELS))
 
 
 @triton.jit(do_not_specialize=["number_of", "n"])
-def stand_for(sums, number_of, n, values, status, count: tl.constexpr, CHUNK: tl.constexpr):
-    """What the bits stand for, of the sums over all blocks: neighbours pairwise, in place, level
-    by level. One program."""
+def stand_for(
+    sums, number_of, n, values, status, count: tl.constexpr, CHUNK: tl.constexpr,
+    LEVELS: tl.constexpr,
+):  # fmt: skip
+    """What the bits stand for, of the sums of all programs: neighbours pairwise, so many levels at
+    once as a chunk of 2**LEVELS has. One program."""
     left = number_of
-    word = tl.arange(0, 4)[None, :]
     while left > 1:
-        half = (left + 1) // 2
-        for begin in range(0, half, CHUNK):
-            b = begin + tl.arange(0, CHUNK)[:, None]
-            on = (b < half) & (word < 3)
-            one = tl.load(sums + 6 * b + word, mask=on, other=0.0)
-            other = tl.load(sums + 6 * b + 3 + word, mask=on & (2 * b + 1 < left), other=0.0)
-            tl.debug_barrier()  # all of a chunk are read before any is written
-            tl.store(sums + 3 * b + word, one + other, mask=on)
-            tl.debug_barrier()
-        left = half
-    below, above, many = tl.load(sums), tl.load(sums + 1), tl.load(sums + 2)
+        for begin in range(0, left, CHUNK):  # what a sum is written over, it is of, or an earlier
+            at, on = begin + tl.arange(0, CHUNK), begin + tl.arange(0, CHUNK) < left
+            x = tl.load(sums + at, mask=on, other=0.0)
+            y = tl.load(sums + number_of + at, mask=on, other=0.0)
+            z = tl.load(sums + 2 * number_of + at, mask=on, other=0.0)
+            to = sums + begin // CHUNK + tl.arange(0, 1)
+            tl.store(to, paired(x, CHUNK, LEVELS))
+            tl.store(to + number_of, paired(y, CHUNK, LEVELS))
+            tl.store(to + 2 * number_of, paired(z, CHUNK, LEVELS))
+        tl.debug_barrier()
+        left = (left + CHUNK - 1) // CHUNK
+    below, above = tl.load(sums), tl.load(sums + number_of)
+    many = tl.load(sums + 2 * number_of)
     good = above - below < float("inf")
     if not good:
         tl.atomic_or(status, tl.full([], 1, tl.int64))
@@ -116,13 +153,21 @@ def pack_signs(
     x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None
 ) -> None:
     x, n = x.detach().contiguous(), x.numel()
-    blocks = max(1, *programs(n, BLOCK.value))
-    sums = torch.empty((blocks, 3), dtype=torch.float64, device=x.device)
-    pack[(-(-blocks // TOGETHER),)](
+    rows = max(1, *programs(n, TOGETHER * BLOCK.value))
+    sums = torch.empty((3, rows), dtype=torch.float64, device=x.device)
+    launch(pack, (rows,),
         x, n, bits, sums, *map(signed, noise or SILENCE), throws=noise is not None, R=TOGETHER,
-        num_warps=4, enable_fp_fusion=False,
+        LEVELS=_levels(TOGETHER), num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
-    stand_for[(1,)](sums, blocks, n, values, status, count=values.numel(), CHUNK=CHUNK)
+    launch(stand_for, (1,),
+        sums, rows, n, values, status, count=values.numel(), CHUNK=CHUNK, LEVELS=_levels(CHUNK),
+        num_warps=8,
+    )  # fmt: skip
+
+
+def _levels(numbers: int) -> int:
+    """Of a tree over so many, a power of two."""
+    return numbers.bit_length() - 1
 
 
 @on_its_device
@@ -142,7 +187,7 @@ def _add_up(out: Tensor, payloads: Sequence[Payload], by: float, *, divides: boo
         out.device, [[b.data_ptr(), v.data_ptr(), v.numel()] for b, v in held] or [[0] * 3]
     )
     if n:
-        add_signs_up[programs(n, TILE)](
+        launch(add_signs_up, programs(n, TILE),
             out, table, n, len(held), by, dtype=TYPES[out.dtype], divides=divides,
             TILE=TILE, enable_fp_fusion=False,
         )  # fmt: skip

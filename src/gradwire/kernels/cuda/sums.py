@@ -226,18 +226,9 @@ def _run(segments: Sequence[SumCodes], form: Written, *, divides: bool, most: fl
     at_once, full = _steps([len(one.payloads) for one in segments])
     if divides:
         parts = blocks_on(device, sizes, SCALES * form.block)
-        launch(
-            scales_are_good,
-            (parts.shape[0],),
-            table,
-            parts,
-            payloads,
-            bad,
-            B=form.block,
-            CHUNK=SCALES,
-            AT_ONCE=at_once,
-            full=full,
-        )
+        launch(scales_are_good, (parts.shape[0],),
+            table, parts, payloads, bad, B=form.block, CHUNK=SCALES, AT_ONCE=at_once, full=full,
+        )  # fmt: skip
     whole = all(aligned(one.out, *(codes for codes, _ in one.payloads)) for one in segments)
     launch(add_codes_up, (blocks.shape[0],),
         table, blocks, payloads, bad, dtype=TYPES[dtype], way=form.way, bits=form.bits,

@@ -19,8 +19,10 @@ from gradwire.kernels import formats
 from gradwire.kernels.index_codes import INDEX_CODES, code_bytes
 from gradwire.kernels.segments import (
     AdamCodes,
+    CastInto,
     SumCoded,
     SumCodes,
+    SumDense,
     UpdateCodes,
     UpdateTopk,
     WriteEntries,
@@ -134,6 +136,17 @@ def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
     yield Case(f"accumulate_dense {dtype}", "accumulate_dense", lambda: [
         torch.zeros(n, dtype=dtype), [drawn(n, r, dtype=dtype) for r in range(3)], 3.0,
     ])  # fmt: skip
+    yield Case(f"accumulate_many_dense {dtype}", "accumulate_many_dense", lambda: [[
+        SumDense(torch.zeros(few, dtype=dtype), [
+            drawn(few, r, dtype=FLOATS[i % 3]) for r in range(i)
+        ], 1.0 + i)
+        for i, few in enumerate((n, 1, n // 3, 0, 70))
+    ]])  # fmt: skip
+    yield Case(f"cast_many to {dtype}", "cast_many", lambda: [[
+        CastInto(drawn(few, i, "bad" if i == 1 else "normal", FLOATS[i % 3]),
+                 torch.ones(few, dtype=dtype))
+        for i, few in enumerate((n, n // 2, 1, 0, 70))
+    ], new_status()])  # fmt: skip
     yield Case(f"accumulate {dtype}", "accumulate", lambda: [
         torch.zeros(n, dtype=dtype), [places(n, n // 9, r) for r in range(3)],
         [drawn(n // 9, r) for r in range(3)], 3.0,

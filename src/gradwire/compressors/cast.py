@@ -11,13 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.strategy import Claims, Compressor, Evidence, Key, Sections
+from gradwire.compressors._added_up import AddedUp
+from gradwire.local import Own
+from gradwire.strategy import (
+    Claims,
+    Encoder,
+    Evidence,
+    Key,
+    Recurrence,
+    Sections,
+    State,
+    StepInfo,
+)
 
 
-class Cast(Compressor):
+class Cast(AddedUp):
     """x rounded to nearest even in the wire's format."""
 
     @abstractmethod
@@ -32,10 +44,33 @@ class Cast(Compressor):
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         kernels.add_cast(v, sections[0], factor)
 
-    def accumulate(
-        self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
+    def segment(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumDense:
+        return kernels.SumDense(x, [values for (values,) in payloads], divisor)
+
+    def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
+        is_own = type(self).encode is Cast.encode  # who derives from it may encode otherwise
+        return _AsItIs() if recurrence is None and is_own else None
+
+
+class _AsItIs(Encoder):
+    """Gradients without memory, of many parameters in one call."""
+
+    def encode(
+        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
     ) -> None:
-        kernels.accumulate_dense(x, [values for (values,) in payloads], divisor)
+        kernels.together([self.work(Own(x, state, info, key), sections, status)], status)
+
+    def work(self, own: Own, sections: Sections, status: Tensor) -> kernels.Work:
+        x, scale = own.gradient, own.info.clip_scale
+        if scale != 1.0:
+            x = x.to(torch.promote_types(x.dtype, torch.float32)) * scale
+        yield [kernels.CastInto(x, sections[0])]
+
+    def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
+        pass
+
+    def give_back(self, state: State, sections: Sections) -> None:
+        pass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ same bits. Importing needs neither a compiler nor the extension.
 """
 
 from gradwire.kernels import formats
-from gradwire.kernels.casts import add_cast, cast, is_finite
+from gradwire.kernels.casts import add_cast, are_finite, cast, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import (
     accumulate_codes,
@@ -33,8 +33,10 @@ from gradwire.kernels.row_sums import sum_rows
 from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
 from gradwire.kernels.segments import (
     AdamCodes,
+    CastInto,
     SumCoded,
     SumCodes,
+    SumDense,
     UpdateCodes,
     UpdateTopk,
     WriteEntries,
@@ -67,6 +69,7 @@ __all__ = [
     "JOURNAL_FACTOR",
     "NON_FINITE",
     "AdamCodes",
+    "CastInto",
     "Journal",
     "Noise",
     "Reaching",
@@ -74,6 +77,7 @@ __all__ = [
     "Shape",
     "SumCoded",
     "SumCodes",
+    "SumDense",
     "SumSegment",
     "UpdateCodes",
     "UpdateTopk",
@@ -90,6 +94,7 @@ __all__ = [
     "add_signs",
     "add_up",
     "advance",
+    "are_finite",
     "cast",
     "check_index_range",
     "code_bytes",

@@ -1,10 +1,13 @@
 """Conversions between fp32, bf16 and fp16, copies of fp64, and whether all is finite."""
 
+from collections.abc import Sequence
+
 import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels.rooms import exact_room_of, room_of
-from gradwire.kernels.status import check_status
+from gradwire.kernels.segments import CastInto
+from gradwire.kernels.status import check_status, flag_non_finite
 from gradwire.kernels.tensors import (
     are_doubles,
     check_buffer,
@@ -41,6 +44,17 @@ def cast(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None
     exact_room_of(source).cast(source, target, status)
 
 
+def cast_many(segments: Sequence[CastInto], status: torch.Tensor) -> None:
+    """`cast` of many, with one word. Raises KernelError."""
+    for source, target in segments:
+        _check(source, target)
+        check_status(source, status)
+    for double in (False, True):
+        own = [one for one in segments if are_doubles(one.source) == double]
+        if own:
+            exact_room_of(own[0].source).cast_many(own, status)
+
+
 def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:
     """v += factor · source. v: (n,) fp32, contiguous; source: (n,) fp32, bf16 or fp16.
 
@@ -56,3 +70,11 @@ def is_finite(x: torch.Tensor) -> bool:
     """Whether x, (n,) fp32, bf16, fp16 or fp64, has neither inf nor NaN. Raises KernelError."""
     check_float("x", x, double=True)
     return exact_room_of(x).is_finite(x)
+
+
+def are_finite(tensors: Sequence[torch.Tensor]) -> list[bool]:
+    """`is_finite` of each, with one wait for the device. Raises KernelError."""
+    words = torch.zeros(len(tensors), dtype=torch.int64, device=tensors[0].device)
+    for x, word in zip(tensors, torch.split(words, 1)):
+        flag_non_finite(x, word)
+    return [not word for word in words.tolist()]

@@ -98,6 +98,21 @@ class SumCoded(NamedTuple):
     divisor: float
 
 
+class CastInto(NamedTuple):
+    """The arguments of `cast`."""
+
+    source: Tensor
+    target: Tensor
+
+
+class SumDense(NamedTuple):
+    """The arguments of `accumulate_dense`."""
+
+    out: Tensor
+    payloads: list[Tensor]
+    divisor: float
+
+
 class WriteEntries(NamedTuple):
     """One sparse payload.
 

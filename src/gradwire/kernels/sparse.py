@@ -3,11 +3,14 @@
 Payloads come from other ranks, so sparse ones are checked before anything is written.
 """
 
+from collections.abc import Sequence
+
 import torch
 
 from gradwire.errors import PayloadError
 from gradwire.kernels.divisors import check_divisor
 from gradwire.kernels.rooms import exact_room_of, room_of
+from gradwire.kernels.segments import SumDense
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     CODES,
@@ -149,3 +152,15 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
     by = check_target(out, divisor, double=True)
     _check_dense(out, payloads)
     exact_room_of(out).accumulate_dense(out, payloads, by)
+
+
+def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
+    """`accumulate_dense` of many. Raises PayloadError, with nothing written, or KernelError."""
+    checked = []
+    for out, payloads, divisor in segments:
+        checked.append(SumDense(out, payloads, check_target(out, divisor, double=True)))
+        _check_dense(out, payloads)
+    for double in (False, True):
+        own = [one for one in checked if are_doubles(one.out) == double]
+        if own:
+            exact_room_of(own[0].out).accumulate_many_dense(own)

@@ -7,13 +7,15 @@ from typing import Any, TypeAlias
 
 from gradwire.kernels.coded import accumulate_many_coded
 from gradwire.kernels.codes import accumulate_many_codes
-from gradwire.kernels.segments import SumCoded, SumCodes
+from gradwire.kernels.segments import SumCoded, SumCodes, SumDense
+from gradwire.kernels.sparse import accumulate_many_dense
 
-SumSegment: TypeAlias = "SumCodes | SumCoded"
+SumSegment: TypeAlias = "SumCodes | SumCoded | SumDense"
 
 _MANY: dict[type[SumSegment], Callable[[Sequence[Any]], None]] = {
     SumCodes: accumulate_many_codes,
     SumCoded: accumulate_many_coded,
+    SumDense: accumulate_many_dense,
 }
 
 

@@ -11,8 +11,10 @@ from gradwire.kernels.jobs import Best, Jobs, Recorded, Served
 from gradwire.kernels.machine import Machine
 from gradwire.kernels.segments import (
     AdamCodes,
+    CastInto,
     SumCoded,
     SumCodes,
+    SumDense,
     UpdateCodes,
     UpdateTopk,
     WriteEntries,
@@ -40,6 +42,9 @@ class Room(Protocol):
 
     def cast(self, source: Tensor, target: Tensor, status: Tensor | None, /) -> None:
         """target = source, rounded; with a word zeros, and it is raised, unless all is finite."""
+
+    def cast_many(self, segments: Sequence[CastInto], status: Tensor, /) -> None:
+        """`cast` of each, with the word."""
 
     def add_cast(self, v: Tensor, source: Tensor, factor: float, /) -> None:
         """v += factor · source."""
@@ -87,6 +92,9 @@ class Room(Protocol):
 
     def accumulate_dense(self, out: Tensor, payloads: list[Tensor], divisor: float, /) -> None:
         """out = the sum of dense payloads, divided."""
+
+    def accumulate_many_dense(self, segments: Sequence[SumDense], /) -> None:
+        """The same of each."""
 
     def add(self, v: Tensor, indices: Tensor, values: Tensor, factor: float, /) -> None:
         """v[indices] += factor · values."""

@@ -14,13 +14,14 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from gradwire.kernels.adam import adam_many_codes
+from gradwire.kernels.casts import cast_many
 from gradwire.kernels.codes import update_many_codes
 from gradwire.kernels.entries import write_many_entries
-from gradwire.kernels.segments import AdamCodes, UpdateCodes, UpdateTopk, WriteEntries
+from gradwire.kernels.segments import AdamCodes, CastInto, UpdateCodes, UpdateTopk, WriteEntries
 from gradwire.kernels.update import update_many_topk
 from gradwire.kernels.values import Hint
 
-Segment: TypeAlias = "UpdateTopk | UpdateCodes | AdamCodes | WriteEntries"
+Segment: TypeAlias = "UpdateTopk | UpdateCodes | AdamCodes | WriteEntries | CastInto"
 Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
 """It yields segments that do not depend on each other, and receives what each of them gave: the
 next hint of `UpdateTopk`, nothing of others."""
@@ -30,6 +31,7 @@ _MANY: dict[type[Segment], Callable[[Sequence[Any], Tensor], Sequence[Hint] | No
     UpdateCodes: update_many_codes,
     AdamCodes: adam_many_codes,
     WriteEntries: write_many_entries,
+    CastInto: cast_many,
 }
 
 

@@ -214,9 +214,12 @@ class Codec:
         sum_all(self.strategy.compressor, sums)
 
     def _remember_results(self, feedback: Feedback) -> None:
-        for mean, result, state in zip(self.means, self.results, self.states):
-            if type(feedback).received is not Feedback.received and kernels.is_finite(mean):
-                state.update(feedback.received(mean, state))
+        means = self.means
+        if type(feedback).received is not Feedback.received:
+            for mean, state, fine in zip(means, self.states, kernels.are_finite(means)):
+                if fine:
+                    state.update(feedback.received(mean, state))
+        for mean, result in zip(means, self.results):
             if mean is not result:
                 result.copy_(mean)
 

@@ -30,6 +30,7 @@ from gradwire.families import outsiders
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.device_order import NOTHING, Before, LaneOrder, Made
 from gradwire.runtime.torch_dist import Performer
+from gradwire.runtime.verdict import settle
 from gradwire.strategy import StepInfo
 from gradwire.trace import Span, Trace
 
@@ -200,6 +201,7 @@ class Conductor:
         try:
             self.join_streams()
             if self.error is None:
+                settle([queued.context.codec.verdict for queued in self.buckets])
                 skipped = not all(queued.context.finite for queued in self.buckets)
                 for queued in self.buckets:
                     queued.context.end(skipped)

@@ -7,6 +7,8 @@ sums that overflow ────► spoil ─┘    └─────► fine, w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -23,11 +25,12 @@ class Verdict:
         self.word = kernels.new_status(device)
         self._digest, self._step = digest, -1
         self._told: list[Tensor | PayloadError] = []  # headers of all ranks, and errors
+        self._read: int | None = None  # the word, once all is told and it was read
 
     def begin(self, step: int) -> None:
         """A new step, of which nothing is known."""
         self.word.zero_()
-        self._step = step
+        self._step, self._read = step, None
         self._told.clear()
 
     def hear(self, messages: Tensor) -> None:
@@ -38,10 +41,12 @@ class Verdict:
 
     def spoil(self) -> None:
         """Something is not finite."""
+        self._read = None
         self.word.bitwise_or_(kernels.NON_FINITE)
 
     def refuse(self, error: PayloadError) -> None:
         """Something that arrived cannot be used. The first reason stays."""
+        self._read = None
         self.word.bitwise_or_(kernels.DAMAGED)
         self._told.append(error)
 
@@ -51,9 +56,15 @@ class Verdict:
 
         Raises PayloadError: what arrived cannot be used, and why.
         """
-        word = int(self.word)
+        word = int(self.word) if self._read is None else self._read
         for told in self._told if word & kernels.DAMAGED else ():
             if isinstance(told, PayloadError):
                 raise told
             check_headers(told, self._digest, self._step)
         return not word
+
+
+def settle(verdicts: Sequence[Verdict]) -> None:
+    """Read the words of all buckets of a step, with one wait for the device, once all is told."""
+    for verdict, word in zip(verdicts, torch.cat([v.word for v in verdicts]).tolist()):
+        verdict._read = word

@@ -142,8 +142,9 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     for dtype in (tl.float32, tl.bfloat16) if every else (tl.bfloat16,):
         yield entries.spread, {"dtype": dtype, "BLOCK": entries.BLOCK}
     for to in (tl.float32, tl.bfloat16, tl.float16) if every else (tl.bfloat16,):
-        yield dense.cast_all, {"to": to, "checks": to == tl.float32, "BLOCK": dense.BLOCK}
-    yield dense.zero_if, {"BLOCK": dense.BLOCK}
+        of = {"of": tl.float32, "to": to, "aligned": True, "BLOCK": dense.BLOCK}
+        yield dense.cast_all, {**of, "checks": to == tl.float32}
+    yield dense.zero_if, {"to": tl.bfloat16, "BLOCK": dense.BLOCK}
     yield dense.add_scaled, {"BLOCK": dense.BLOCK}
     yield dense.look, {"BLOCK": dense.BLOCK}
     yield dense.spoil, {**of_v, "BLOCK": dense.BLOCK}

@@ -4,7 +4,14 @@ Nothing is checked here: the faces have. What the operations are is said in `tab
 """
 
 from gradwire.kernels.cpu.adam import adam, adam_codes, undo_adam
-from gradwire.kernels.cpu.casts import add_cast, cast, finite_part, flag_non_finite, is_finite
+from gradwire.kernels.cpu.casts import (
+    add_cast,
+    cast,
+    cast_many,
+    finite_part,
+    flag_non_finite,
+    is_finite,
+)
 from gradwire.kernels.cpu.choices import exhaust_options, lower_bound, search_options, undominated
 from gradwire.kernels.cpu.codes import accumulate_codes, add_codes, encode_codes, update_codes
 from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
@@ -22,6 +29,7 @@ from gradwire.kernels.cpu.sparse import (
     accumulate,
     accumulate_coded,
     accumulate_dense,
+    accumulate_many_dense,
     add,
     first_violation,
 )
@@ -34,6 +42,7 @@ __all__ = [
     "accumulate_coded",
     "accumulate_codes",
     "accumulate_dense",
+    "accumulate_many_dense",
     "accumulate_signs",
     "adam",
     "adam_codes",
@@ -42,6 +51,7 @@ __all__ = [
     "add_codes",
     "add_signs",
     "cast",
+    "cast_many",
     "contained",
     "count_crowds",
     "decode_indices",

@@ -1,10 +1,13 @@
 """Casts by the extension."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.native import chosen
+from gradwire.kernels.segments import CastInto
 from gradwire.kernels.tensors import CODES, goes_around, pointer
 
 
@@ -17,6 +20,11 @@ def cast(source: Tensor, target: Tensor, status: Tensor | None) -> None:
     if status is not None and not finite:
         raise_unless(finite, status)
         target.zero_()
+
+
+def cast_many(segments: Sequence[CastInto], status: Tensor) -> None:
+    for source, target in segments:
+        cast(source, target, status)
 
 
 def add_cast(v: Tensor, source: Tensor, factor: float) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from gradwire.kernels.core import CodedSumRow
 from gradwire.kernels.index_codes import INDEX_CODES
 from gradwire.kernels.native import chosen
-from gradwire.kernels.segments import SumCoded
+from gradwire.kernels.segments import SumCoded, SumDense
 from gradwire.kernels.tensors import CODES, goes_around, pointer
 
 
@@ -53,6 +53,11 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
         chosen.number, CODES[out.dtype], pointer(out), out.numel(), pairs, divisor,
         goes_around(out),
     )  # fmt: skip
+
+
+def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
+    for one in segments:
+        accumulate_dense(*one)
 
 
 def add(v: Tensor, indices: Tensor, values: Tensor, factor: float) -> None:

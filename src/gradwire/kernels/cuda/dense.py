@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
@@ -16,7 +17,9 @@ from torch import Tensor
 import gradwire.kernels.torch.sparse as twins
 from gradwire.kernels.cuda.device import (
     address,
+    block_of,
     is_finite,
+    number,
     part_of,
     raise_if,
     read,
@@ -26,27 +29,47 @@ from gradwire.kernels.cuda.device import (
 )
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import aligned, on_its_device, programs, rows_on
+from gradwire.kernels.cuda.tables import (
+    aligned,
+    bits_of,
+    blocks_on,
+    on_its_device,
+    programs,
+    rows_on,
+    tables_on,
+)
+from gradwire.kernels.segments import CastInto, SumDense
 
 BLOCK = 4096
 
 
 @triton.jit
-def cast_all(source, target, n, bad, to: tl.constexpr, checks: tl.constexpr, BLOCK: tl.constexpr):
-    """target = source, rounded; where it is checked, tell whether something is not finite then."""
-    i, whole = part_of(n, BLOCK)
-    y = rounded(read(source, i, n, whole), to)
-    if checks:
-        raise_if(bad, ~is_finite(widened(y)))
-    write(target, i, y, n, whole)
+def cast_all(
+    rows, blocks, bad, of: tl.constexpr, to: tl.constexpr, checks: tl.constexpr,
+    aligned: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Each target is its source, rounded; where it is checked, a segment's word tells whether
+    something is not finite then."""
+    segment, first = block_of(blocks)
+    row = rows + segment * 3
+    n = tl.load(row + 2).to(tl.int32)
+    i, whole = first + tl.arange(0, BLOCK), first <= n - BLOCK
+    y = rounded(read(address(tl.load(row), of, aligned), i, n, whole), to)
+    if checks:  # noqa: SIM102 - known when compiled, and the next is not
+        if tl.max((~is_finite(widened(y))).to(tl.int32), 0) != 0:
+            tl.atomic_or(bad + segment, 1)
+    write(address(tl.load(row + 1), to, aligned), i, y, n, whole)
 
 
 @triton.jit
-def zero_if(bad, target, n, status, BLOCK: tl.constexpr):
-    """Zeros, and the status raised, where the cast told so: else it ends at once."""
-    if tl.load(bad) != 0:
-        i, whole = part_of(n, BLOCK)
-        write(target, i, tl.zeros([BLOCK], tl.float32).to(target.dtype.element_ty), n, whole)
+def zero_if(rows, blocks, bad, status, to: tl.constexpr, BLOCK: tl.constexpr):
+    """Zeros, and the status raised, where a segment's word says so: else it ends at once."""
+    segment, first = block_of(blocks)
+    if tl.load(bad + segment) != 0:
+        row = rows + segment * 3
+        n, i = tl.load(row + 2).to(tl.int32), first + tl.arange(0, BLOCK)
+        zeros = tl.zeros([BLOCK], tl.float32).to(to)
+        write(address(tl.load(row + 1), to, False), i, zeros, n, first <= n - BLOCK)
         tl.atomic_or(status, tl.full([], 1, tl.int64))
 
 
@@ -71,17 +94,27 @@ def spoil(status, x, n, dtype: tl.constexpr, BLOCK: tl.constexpr):
         write(x, i, rounded(tl.full([BLOCK], float("nan"), tl.float32), dtype), n, whole)
 
 
+OUT, N, FIRST, COUNT, BY = (tl.constexpr(i) for i in range(5))
+WIDTH = tl.constexpr(5)
+"""Columns of a sum: its payloads are COUNT addresses, from FIRST on."""
+
+
 @triton.jit
 def add_dense(
-    out, payloads, n, count, by, dtype: tl.constexpr, of_values: tl.constexpr,
-    aligned: tl.constexpr, BLOCK: tl.constexpr,
+    rows, blocks, payloads, dtype: tl.constexpr, of_values: tl.constexpr, aligned: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    i, whole = part_of(n, BLOCK)
+    """The sum of a segment's payloads, divided."""
+    segment, first = block_of(blocks)
+    row = rows + segment * WIDTH
+    n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
+    i, whole = first + tl.arange(0, BLOCK), first <= n - BLOCK
     total = tl.zeros([BLOCK], tl.float32)
-    for r in range(count):
-        total += read(address(tl.load(payloads + r), of_values, aligned), i, n, whole)
+    at = payloads + tl.load(row + FIRST)
+    for r in range(tl.load(row + COUNT).to(tl.int32)):
+        total += read(address(tl.load(at + r), of_values, aligned), i, n, whole)
     total = tl.div_rn(total, tl.zeros_like(total) + by)
-    write(out, i, rounded(total, dtype), n, whole)
+    write(address(tl.load(row + OUT), dtype, aligned), i, rounded(total, dtype), n, whole)
 
 
 @triton.jit(do_not_specialize=["magic", "digest", "step", "count"])
@@ -102,15 +135,32 @@ def judge_all(headers, magic, digest, step, count, status, ROWS: tl.constexpr):
 
 @on_its_device
 def cast(source: Tensor, target: Tensor, status: Tensor | None) -> None:
-    n, checks = source.numel(), status is not None
-    if n:
-        bad = torch.zeros_like(status) if status is not None else target
-        launch(cast_all, programs(n, BLOCK),
-            source.detach().contiguous(), target, n, bad, to=TYPES[target.dtype], checks=checks,
-            BLOCK=BLOCK,
+    _cast([CastInto(source, target)], status)
+
+
+@on_its_device
+def cast_many(segments: Sequence[CastInto], status: Tensor) -> None:
+    _cast(segments, status)
+
+
+def _cast(segments: Sequence[CastInto], status: Tensor | None) -> None:
+    groups: dict[Any, list[CastInto]] = {}
+    for source, target in segments:
+        one = CastInto(source.detach().contiguous(), target)
+        groups.setdefault((source.dtype, target.dtype), []).append(one)
+    for (of, to), own in groups.items():
+        sizes, device = tuple(target.numel() for _, target in own), own[0].target.device
+        rows = [[x.data_ptr(), y.data_ptr(), n] for (x, y), n in zip(own, sizes)]
+        table, words = tables_on(device, rows, [[0] * -(-len(own) // 2)])
+        blocks, bad = blocks_on(device, sizes, BLOCK), words.view(torch.int32).view(-1)
+        launch(cast_all, (blocks.shape[0],),
+            table, blocks, bad, of=TYPES[of], to=TYPES[to], checks=status is not None,
+            aligned=all(aligned(*one) for one in own), BLOCK=BLOCK,
         )  # fmt: skip
-        if checks:
-            launch(zero_if, programs(n, BLOCK), bad, target, n, status, BLOCK=BLOCK)
+        if status is not None:
+            launch(zero_if, (blocks.shape[0],),
+                table, blocks, bad, status, to=TYPES[to], BLOCK=BLOCK,
+            )  # fmt: skip
 
 
 @on_its_device
@@ -139,18 +189,37 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
 
 @on_its_device
 def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> None:
-    kinds = {payload.dtype for payload in payloads}
-    if len(kinds) != 1 or out.dtype == torch.float64:
-        twins.accumulate_dense(out, payloads, divisor)
-        return
-    held, n = [payload.detach().contiguous() for payload in payloads], out.numel()
-    table = rows_on(out.device, [[payload.data_ptr()] for payload in held])
-    if n:
-        launch(add_dense, programs(n, BLOCK),
-            out, table, n, len(held), divisor, dtype=TYPES[out.dtype],
-            of_values=TYPES[kinds.pop()], aligned=aligned(*held), BLOCK=BLOCK,
-            enable_fp_fusion=False,
-        )  # fmt: skip
+    accumulate_many_dense([SumDense(out, payloads, divisor)])
+
+
+@on_its_device
+def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
+    groups: dict[Any, list[SumDense]] = {}
+    for one in segments:
+        kinds = {payload.dtype for payload in one.payloads} or {torch.float32}
+        if len(kinds) == 1 and one.out.dtype != torch.float64:
+            held = [payload.detach().contiguous() for payload in one.payloads]
+            key = one.out.dtype, *kinds
+            groups.setdefault(key, []).append(one._replace(payloads=held))
+        else:
+            twins.accumulate_dense(*one)
+    for (dtype, of), own in groups.items():
+        _add_up(own, dtype, of)
+
+
+def _add_up(segments: Sequence[SumDense], dtype: torch.dtype, of: torch.dtype) -> None:
+    device, given = segments[0].out.device, list[int]()
+    sizes = tuple(one.out.numel() for one in segments)
+    rows = []
+    for (out, payloads, divisor), n in zip(segments, sizes):
+        rows.append([out.data_ptr(), n, len(given), len(payloads), bits_of(divisor)])
+        given += [payload.data_ptr() for payload in payloads]
+    table, addresses = tables_on(device, rows, [given or [0]])
+    blocks = blocks_on(device, sizes, BLOCK)
+    launch(add_dense, (blocks.shape[0],),
+        table, blocks, addresses, dtype=TYPES[dtype], of_values=TYPES[of], BLOCK=BLOCK,
+        aligned=all(aligned(one.out, *one.payloads) for one in segments), enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["magic", "flags", "digest", "step"])

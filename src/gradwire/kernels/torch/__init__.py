@@ -5,7 +5,14 @@ Nothing is checked here: the faces have. What the operations are is said in `tab
 """
 
 from gradwire.kernels.torch.adam import adam, adam_codes, undo_adam
-from gradwire.kernels.torch.casts import add_cast, cast, finite_part, flag_non_finite, is_finite
+from gradwire.kernels.torch.casts import (
+    add_cast,
+    cast,
+    cast_many,
+    finite_part,
+    flag_non_finite,
+    is_finite,
+)
 from gradwire.kernels.torch.choices import (
     exhaust_options,
     lower_bound,
@@ -29,7 +36,13 @@ from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_st
 from gradwire.kernels.torch.schedule import record_step, simulate_step
 from gradwire.kernels.torch.selection import fallbacks, reaching, topk
 from gradwire.kernels.torch.signs import accumulate_signs, add_signs, largest, pack_signs
-from gradwire.kernels.torch.sparse import accumulate, accumulate_dense, add, first_violation
+from gradwire.kernels.torch.sparse import (
+    accumulate,
+    accumulate_dense,
+    accumulate_many_dense,
+    add,
+    first_violation,
+)
 from gradwire.kernels.torch.status import judge, spoil_if, stamp
 from gradwire.kernels.torch.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.torch.update import invert, restore_topk, update_topk
@@ -39,6 +52,7 @@ __all__ = [
     "accumulate_coded",
     "accumulate_codes",
     "accumulate_dense",
+    "accumulate_many_dense",
     "accumulate_signs",
     "adam",
     "adam_codes",
@@ -47,6 +61,7 @@ __all__ = [
     "add_codes",
     "add_signs",
     "cast",
+    "cast_many",
     "contained",
     "count_crowds",
     "decode_indices",

@@ -1,8 +1,11 @@
 """Casts in torch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from gradwire.kernels.segments import CastInto
 from gradwire.kernels.torch.status import raise_unless
 
 
@@ -12,6 +15,11 @@ def cast(source: Tensor, target: Tensor, status: Tensor | None = None) -> None:
         finite = target.isfinite().all()
         raise_unless(finite, status)
         target.masked_fill_(~finite, 0.0)
+
+
+def cast_many(segments: Sequence[CastInto], status: Tensor) -> None:
+    for source, target in segments:
+        cast(source, target, status)
 
 
 def add_cast(v: Tensor, source: Tensor, factor: float) -> None:

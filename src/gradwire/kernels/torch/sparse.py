@@ -1,9 +1,12 @@
 """Sums of payloads in torch."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gradwire.kernels.divisors import quotient
+from gradwire.kernels.segments import SumDense
 
 
 def first_violation(indices: Tensor, n: int) -> int:
@@ -25,6 +28,11 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
     for payload in payloads:
         total = total + payload.detach().to(exact)
     out.copy_(quotient(total, divisor))
+
+
+def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
+    for one in segments:
+        accumulate_dense(*one)
 
 
 def add(v: Tensor, indices: Tensor, values: Tensor, factor: float) -> None:

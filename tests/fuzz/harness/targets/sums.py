@@ -10,8 +10,10 @@ import gradwire.kernels.torch as twins
 from gradwire import kernels
 from gradwire.kernels import (
     INDEX_CODES,
+    CastInto,
     Shape,
     SumCoded,
+    SumDense,
     WriteEntries,
     casts,
     coded,
@@ -33,6 +35,13 @@ DOMAINS = (2**31 - 1, 2**31 - 16, 2**20, 2**24 + 5)
 def _cast(draw: Draw) -> dict[str, object]:
     x, told = draw.floats(draw.size()), draw.one((None, status()))
     return {"source": x, "target": torch.empty(x.numel(), dtype=draw.one(FLOATS)), "status": told}
+
+
+@target(casts.cast_many)
+def _cast_many(draw: Draw) -> dict[str, object]:
+    made = [_cast(draw) for _ in range(draw.whole(0, 3))]
+    segments = [Made(CastInto, {k: v for k, v in one.items() if k != "status"}) for one in made]
+    return {"segments": segments, "status": status()}
 
 
 @target(casts.add_cast)
@@ -95,6 +104,12 @@ def _accumulate_dense(draw: Draw) -> dict[str, object]:
     dtype = None if draw.chance(0.3) else draw.one(FLOATS)
     payloads = [draw.floats(n, dtype) for _ in range(draw.whole(0, 5))]
     return {"out": draw.floats(n), "payloads": payloads, "divisor": _divisor(draw)}
+
+
+@target(sparse.accumulate_many_dense)
+def _accumulate_many_dense(draw: Draw) -> dict[str, object]:
+    segments = [Made(SumDense, _accumulate_dense(draw)) for _ in range(draw.whole(0, 3))]
+    return {"segments": segments}
 
 
 # -- places in codes --------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from gradwire.kernels.cuda import (
 )
 from gradwire.kernels.cuda.columns import BLOCK, ITEMS
 from gradwire.kernels.cuda.formats import written
-from gradwire.kernels.cuda.selection import CHUNK, SPAN
+from gradwire.kernels.cuda.selection import CHUNK, SPAN, warps_of
 
 TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
@@ -72,6 +72,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         for mode in range(4) if every else (0, 1):
             yield candidates.mark, {
                 "dtype": dtype, "mode": mode, "marks": True, "aligned": True, "BLOCK": BLOCK,
+                "SPAN": SPAN,
             }  # fmt: skip
         yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
         if every:  # selected from as they are
@@ -103,7 +104,8 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
             if every:
                 anywhere = {"R": rows, "C": columns, "aligned": False, "dtype": tl.bfloat16}
                 yield codes.encode, {**of, **anywhere, "mode": mode}
-        many = {"R": sums.TILE // form.block, "AT_ONCE": sums.AT_ONCE, "full": True}
+        many = {"R": sums.TILE // form.block, "AT_ONCE": sums.AT_ONCE, "full": True,
+                "TURNS": sums.TURNS}  # fmt: skip
         yield sums.add_codes_up, {**of, **many, "divides": True}
         if every:
             for dtype in (tl.float32, tl.bfloat16):
@@ -181,6 +183,8 @@ def _warps(kernel: Any, constants: dict[str, Any]) -> int:
         return sparse.warps_of(constants["R"], constants["C"])
     if kernel is signs.pack or (kernel is codes.encode and constants["bits"] < 8):
         return 4
+    if kernel is candidates.mark:
+        return warps_of(constants["mode"])
     if kernel is sums.add_codes_up:
         return int(min(4, 2 * constants["bits"]))
     return WARPS.get(kernel, 8)

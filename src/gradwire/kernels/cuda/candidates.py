@@ -53,7 +53,7 @@ from gradwire.kernels.cuda.kept import keep_large
 @triton.jit
 def mark(
     rows,
-    blocks,
+    spans,
     bits,
     counts,
     status,
@@ -63,40 +63,45 @@ def mark(
     marks: tl.constexpr,
     aligned: tl.constexpr,
     BLOCK: tl.constexpr,
+    SPAN: tl.constexpr,
 ):
-    """The recurrence, and one bit for each element that reaches the threshold.
+    """The recurrence, and one bit for each element that reaches the threshold. A program has some
+    blocks of one segment, so that it asks for its row once.
 
     Bytes for each element: the gradient's; 16 by momentum, 8 by feedback, none without; 1/8.
     """
-    pid = tl.program_id(0)
-    segment, first = block_of(blocks)
+    segment, begin = block_of(spans)
     row = rows + segment * WIDTH
     n = tl.load(row + N).to(tl.int32)
-    i = first + tl.arange(0, BLOCK)
-    whole = first <= n - BLOCK
-    x = read(address(tl.load(row + G), dtype, aligned), i, n, whole)
-    good = is_finite(x)
-    if mode != NONE:
-        m, s, d = number(tl.load(row + M)), number(tl.load(row + S)), number(tl.load(row + D))
-        pv = address(tl.load(row + V), tl.float32, aligned)
-        v = read(pv, i, n, whole)
-        u = v
-        if mode != FEEDBACK:
-            pu = address(tl.load(row + U), tl.float32, aligned)
-            u = read(pu, i, n, whole)
-        keep_large(row, first, x * s, u, v, n, mode, BLOCK)
-        u, x, good = advanced(x, u, v, m, s, d, mode)
-        write(pv, i, x, n, whole)
-        if mode != FEEDBACK:
-            write(pu, i, u, n, whole)
-    raise_if(status, ~good & (i < n))
-    if marks:
-        if pid == 0:
+    if marks:  # noqa: SIM102 - known when compiled, and the next is not
+        if tl.program_id(0) == 0:
             tl.store(exacts, 0)
-        hint = hint_of(row)
-        take = (magnitude(x) >= hint) & (i < n)
-        tl.store(bits + pid * (BLOCK // 8) + tl.arange(0, BLOCK // 8), packed(take, BLOCK))
-        tl.store(counts + pid, tl.sum(take.to(tl.int32), 0))
+    for at in range(begin, tl.minimum(begin + SPAN, n), BLOCK):
+        first = tl.multiple_of(at, 16)
+        i = first + tl.arange(0, BLOCK)
+        whole = first <= n - BLOCK
+        x = read(address(tl.load(row + G), dtype, aligned), i, n, whole)
+        good = is_finite(x)
+        if mode != NONE:
+            m, s, d = number(tl.load(row + M)), number(tl.load(row + S)), number(tl.load(row + D))
+            pv = address(tl.load(row + V), tl.float32, aligned)
+            v = read(pv, i, n, whole)
+            u = v
+            if mode != FEEDBACK:
+                pu = address(tl.load(row + U), tl.float32, aligned)
+                u = read(pu, i, n, whole)
+            keep_large(row, first, x * s, u, v, n, mode, BLOCK)
+            u, x, good = advanced(x, u, v, m, s, d, mode)
+            write(pv, i, x, n, whole)
+            if mode != FEEDBACK:
+                write(pu, i, u, n, whole)
+        raise_if(status, ~good & (i < n))
+        if marks:
+            take = (magnitude(x) >= hint_of(row)) & (i < n)
+            block = tl.load(row + FIRST).to(tl.int32) + first // BLOCK
+            at_bits = bits + block * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
+            tl.store(at_bits, packed(take, BLOCK))
+            tl.store(counts + block, tl.sum(take.to(tl.int32), 0))
 
 
 @triton.jit

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gradwire.kernels.cuda.candidates import compact, mark, scan
 from gradwire.kernels.cuda.columns import BINS, BLOCK, ITEMS, NONE, TABLES, WORDS
+from gradwire.kernels.cuda.device import MOMENTUM, NESTEROV
 from gradwire.kernels.cuda.kept import Blocks
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.radix import count, digit, emit
@@ -29,7 +30,7 @@ CHUNK = 8192
 CAPACITY = 16
 """Candidates for each element that is selected; where there are more, all are looked at."""
 SPAN = 4 * BLOCK
-"""Elements whose candidates one program writes."""
+"""Elements of a program that marks, or writes candidates."""
 WORKERS = 264
 """Programs that look for the k-th largest, at most: two for each multiprocessor of an H100."""
 
@@ -65,10 +66,11 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
     room = _Room(device, number_of, programs, items, sum(rooms))
     table = rows_on(device, _rows(segments, sizes, rooms))
     marks = any(one.k for one in segments)
-    launch(mark, (programs,),
-        table, wholes, room.bits, room.counts, status, room.exacts, dtype=dtype, mode=mode,
+    spans = blocks_on(device, sizes, SPAN)
+    launch(mark, (spans.shape[0],),
+        table, spans, room.bits, room.counts, status, room.exacts, dtype=dtype, mode=mode,
         marks=marks, aligned=all(aligned(one.g, one.u, one.v) for one in segments), BLOCK=BLOCK,
-        num_warps=8, enable_fp_fusion=False,
+        SPAN=SPAN, num_warps=warps_of(mode), enable_fp_fusion=False,
     )  # fmt: skip
     if not marks:
         return list(room.hints.zero_().view(torch.float32).split(1))
@@ -78,7 +80,6 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
         table, room.counts, room.state, room.bins, room.hints, room.exacts, CHUNK=CHUNK,
         **options,
     )  # fmt: skip
-    spans = blocks_on(device, sizes, SPAN)
     launch(compact, (spans.shape[0],),
         table, spans, room.bits, room.counts, room.state, room.places, room.magnitudes, **of_v,
         SPAN=SPAN, num_warps=4,
@@ -99,6 +100,11 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
         masks=masks, ITEMS=ITEMS, **options,
     )  # fmt: skip
     return list(room.hints.view(torch.float32).split(1))
+
+
+def warps_of(mode: int) -> int:
+    """Of a program that marks: so that two have their registers in one multiprocessor."""
+    return 8 if mode in (MOMENTUM.value, NESTEROV.value) else 16
 
 
 class _Room:

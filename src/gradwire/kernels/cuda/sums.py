@@ -32,7 +32,9 @@ from gradwire.kernels.formats import Format
 from gradwire.kernels.segments import SumCodes
 
 TILE = 2048
-"""Elements of a program: of more, threads have so many registers that few programs run at once."""
+"""Elements at a time: of more, threads have so many registers that few programs run at once."""
+TURNS = 4
+"""Tiles of a program."""
 SCALES = 1024
 """Scales of each payload that a program looks at."""
 AT_ONCE = 8
@@ -195,25 +197,30 @@ def add_codes_up(
     R: tl.constexpr,
     AT_ONCE: tl.constexpr,
     full: tl.constexpr,
+    TURNS: tl.constexpr,
 ):
-    """The sum of all payloads' codes with their scales, times or over a number."""
-    segment, first = block_of(blocks)
+    """The sum of all payloads' codes with their scales, times or over a number. A program has some
+    tiles of one segment, so that it asks for its row and addresses once."""
+    segment, begin = block_of(blocks)
     if tl.load(bad + segment) == 0:
         row = rows + segment * WIDTH
-        if aligned & (first <= tl.load(row + N).to(tl.int32) - R * B):
-            add_whole_tile(
-                row, first, payloads, dtype, way, bits, steps, divides, aligned, B, R, AT_ONCE,
-                full,
-            )  # fmt: skip
-        else:
-            add_tile(row, first, payloads, dtype, way, bits, steps, divides, B, R)
+        n = tl.load(row + N).to(tl.int32)
+        for first in range(begin, tl.minimum(begin + TURNS * R * B, n), R * B):
+            first = tl.multiple_of(first, 16)
+            if aligned & (first <= n - R * B):
+                add_whole_tile(
+                    row, first, payloads, dtype, way, bits, steps, divides, aligned, B, R,
+                    AT_ONCE, full,
+                )  # fmt: skip
+            else:
+                add_tile(row, first, payloads, dtype, way, bits, steps, divides, B, R)
 
 
 def _run(segments: Sequence[SumCodes], form: Written, *, divides: bool, most: float) -> Tensor:
     """Returns a word for each, which is not 0 where one is bad."""
     device, dtype = segments[0].out.device, segments[0].out.dtype
     sizes = tuple(one.out.numel() for one in segments)
-    blocks = blocks_on(device, sizes, TILE)
+    blocks = blocks_on(device, sizes, TURNS * TILE)
     rows, given = [], list[list[int]]()
     for one, n in zip(segments, sizes):
         count = len(one.payloads)
@@ -233,7 +240,8 @@ def _run(segments: Sequence[SumCodes], form: Written, *, divides: bool, most: fl
     launch(add_codes_up, (blocks.shape[0],),
         table, blocks, payloads, bad, dtype=TYPES[dtype], way=form.way, bits=form.bits,
         steps=form.steps, divides=divides, aligned=whole, B=form.block, R=TILE // form.block,
-        AT_ONCE=at_once, full=full, num_warps=min(4, 2 * form.bits), enable_fp_fusion=False,
+        AT_ONCE=at_once, full=full, TURNS=TURNS, num_warps=min(4, 2 * form.bits),
+        enable_fp_fusion=False,
     )  # fmt: skip
     return bad
 

@@ -1,6 +1,7 @@
 """What runs on a GPU, as anyone who has one can find out.
 
-1. bits   every operation of the CUDA room against its twin on the CPU
+1. bits   every operation of the CUDA room against its twin on the CPU, and whole strategies, with
+          a step that is spoiled, against the same there (lockstep.py)
 2. speed  fused operations against a copy of as many bytes on this device, and against torch
 
 Needs torch with CUDA and Triton; neither the C++ extension nor pytest: PYTHONPATH=src is enough.
@@ -21,52 +22,61 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+import lockstep
 import torch
+from lockstep import STRATEGIES
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from gradwire.bench.rooms import cases, difference, room_of_cuda
+from gradwire.bench.rooms import Case, cases, difference, room_of_cuda
 from gradwire.kernels import formats
 from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
 from gradwire.kernels.status import new_status
 from gradwire.kernels.values import AdamStep, Noise
 
+TRIED = 5000, 70_001
+"""Elements, for bits."""
 SIZES = 25_500_000, 100_000_000
+"""For speed."""
 DENSITY, RANKS, RUNS = 0.001, 8, 20
 SETTLED = 30
 """Steps until a selection's threshold follows what waits."""
 HOW = AdamStep.of(3, 0.9, 0.99, 1e-8)
-DEVICE = torch.device("cuda")
+DEVICE = torch.device("cuda", 0)
 
 
 def bits() -> dict[str, Any]:
-    """How many cases there are, and what differs in which. A process for each operation: they
-    compile side by side, and what one breaks the others do not see."""
+    """How many operations and strategies were tried, and what differs in which. Processes compile
+    side by side, and what one breaks others do not see."""
     began = perf_counter()
-    groups = sorted({(n, case.operation) for n in (5000, 70_001) for case in cases(n)})
+    groups = sorted({group_of(case) for case in cases(600)})
     with ProcessPoolExecutor(min(12, os.cpu_count() or 1), get_context("spawn")) as pool:
         found = list(pool.map(bits_of, groups))
-    wrong = [said for _, told in found for said in told]
+        whole = list(pool.map(lockstep.difference, STRATEGIES, [DEVICE] * len(STRATEGIES)))
     return {
-        "tried": sum(tried for tried, _ in found), "wrong": wrong,
+        "operations": sum(tried for tried, _ in found),
+        "operations that differ": [said for _, told in found for said in told],
+        "strategies": len(whole), "strategies that differ": [said for said in whole if said],
         "seconds": round(perf_counter() - began, 1),
     }  # fmt: skip
 
 
-def bits_of(group: tuple[int, str]) -> tuple[int, list[str]]:
-    """Of one operation, on tensors of so many elements."""
-    n, operation = group
+def group_of(case: Case) -> tuple[str, str]:
+    """What shares kernels, about: of one operation and dtype."""
+    return case.operation, case.name.split()[-1]
+
+
+def bits_of(group: tuple[str, str]) -> tuple[int, list[str]]:
+    """Of one group, on tensors of two sizes."""
     room, told, tried = room_of_cuda(), [], 0
-    for case in cases(n):
-        if case.operation != operation:
-            continue
+    for case in (case for n in TRIED for case in cases(n) if group_of(case) == group):
         tried += 1
         try:
             said = difference(case, room, DEVICE)
         except Exception as error:  # a kernel that does not compile or run is found, too
             said = f"{case.name}: {type(error).__name__}: {str(error)[:300]}"
-        told += [f"{said} ({n} elements)"] if said else []
+        told += [said] if said else []
     return tried, told
 
 

@@ -15,7 +15,7 @@ import gradwire.kernels
 from gradwire.kernels import native
 
 MAIN = Path(__file__).parent / "main.py"
-CALLS = int(os.environ.get("GRADWIRE_FUZZ_CALLS", "2000"))
+CALLS = int(os.environ.get("GRADWIRE_FUZZ_CALLS", "2200"))
 """Of the smoke: more where sanitizers watch."""
 NOT_CALLED = {
     "kernels.native": "chooses what runs, and calls nothing but its version",

@@ -60,6 +60,7 @@ def test_a_status_and_a_number_that_are_wrong_are_told() -> None:
 def test_the_benchmark_s_jobs_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the clock, which is the device's."""
     path = Path(__file__).parents[3] / "benchmarks" / "gpu" / "main.py"
+    monkeypatch.syspath_prepend(str(path.parent))
     spec = importlib.util.spec_from_file_location("benchmark_of_gpus", path)
     assert spec is not None
     assert spec.loader is not None

@@ -227,12 +227,14 @@ def main() -> None:
     given = parser.parse_args()
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "triton": __import__("triton").__version__, "bits": bits(),
+        "triton": __import__("triton").__version__,
     }  # fmt: skip
-    print(json.dumps(found, indent=1), flush=True)
-    found["speed"] = speed()
-    if given.output:
-        given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for name, part in (("bits", bits), ("speed", speed)):
+        found[name] = part()
+        if name == "bits":
+            print(json.dumps(found, indent=1), flush=True)
+        if given.output:
+            given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 A minute; it needs no GPU.
 
 Gradients of log-normal scales that jump by 3, up at step 150 and down at 280. The rule is that of
-kernels/cuda/candidates.py and exact.py: what the 2 k-th candidate has, cut to 16 bits; 0.97 of the
-last threshold where there are fewer than 2 k; 0.9 of the k-th after the exact path.
+kernels/cuda/candidates.py and radix.py: what the 2 k-th candidate has, cut to 24 bits, or the
+2 k-th of all elements after all were looked at; 0.97 of the last threshold where there are fewer.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ def candidates(dgc: bool, n: int, k: int, seed: int) -> list[float]:
         many = int((size >= threshold).sum())
         largest, places = size.topk(2 * k)
         found.append(many / k)
-        if k <= many <= CAPACITY * k:
-            cut = (largest[-1].view(torch.int32) & ~0x7FFF).view(torch.float32)
-            threshold = float(cut) if many >= 2 * k else threshold * 0.97
+        if k <= many < 2 * k:
+            threshold *= 0.97
         else:
-            threshold = float(largest[k - 1]) * 0.9
+            threshold = float((largest[-1].view(torch.int32) & ~0x7F).view(torch.float32))
         v[places[:k]] = 0.0
         u[places[:k]] = 0.0
     return found[WARM:]

@@ -220,6 +220,7 @@ def _adam(gradients: list[torch.Tensor]) -> list[_Contestant]:
     from gradwire.kernels.adam import adam_codes
     from gradwire.kernels.formats import LLOYD1, LLOYD2, Format
     from gradwire.kernels.memory import zeros
+    from gradwire.kernels.segments import AdamCodes
     from gradwire.kernels.status import new_status
     from gradwire.kernels.values import AdamStep, Noise
 
@@ -230,9 +231,11 @@ def _adam(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     def step(form: Format) -> Callable[[int], object]:
         codes, scales = torch.empty(form.code_bytes(n), dtype=torch.uint8), zeros(form.scales(n))
-        return lambda turn: adam_codes(
-            form, gradients[turn % BUFFERS], moments, v, how, codes, scales, noise, status
-        )
+        ones = [
+            AdamCodes(form, gradient, moments, v, how, codes, scales, noise)
+            for gradient in gradients
+        ]
+        return lambda turn: adam_codes([ones[turn % BUFFERS]], status)
 
     def whole(turn: int) -> None:
         weights.grad = gradients[(turn + 2) % BUFFERS]

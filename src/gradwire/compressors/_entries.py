@@ -58,7 +58,7 @@ class Entries:
 
     def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
         """`segment`, alone."""
-        kernels.write_many_entries([self.segment(sections, places, values)])
+        kernels.write_entries([self.segment(sections, places, values)])
 
     def read(self, sections: Sections) -> tuple[Tensor, Tensor]:
         """Places, (k,) int32, and values, (k,) fp32; valid until the thread's next read."""

@@ -124,7 +124,7 @@ class _Select(Encoder):
         if info.clip_scale != 1.0:
             values.mul_(info.clip_scale)
             kernels.flag_non_finite(values, status)
-        kernels.write_many_entries([self.taken.segment(sections)])
+        kernels.write_entries([self.taken.segment(sections)])
         self.taken.correct(sections)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:

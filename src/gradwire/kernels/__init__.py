@@ -18,7 +18,7 @@ from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.crowds import decode_shaped, encode_shaped, shape_of
 from gradwire.kernels.dealing import CHUNK, owners_of
 from gradwire.kernels.divisors import quotient
-from gradwire.kernels.entries import write_many_entries
+from gradwire.kernels.entries import write_entries
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.hash_memory import hash_partition
 from gradwire.kernels.index_codes import INDEX_CODES, code_bytes, smallest
@@ -153,7 +153,7 @@ __all__ = [
     "update_codes",
     "update_topk",
     "use",
-    "write_many_entries",
+    "write_entries",
     "write_rows",
     "zeros",
 ]

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 
 from gradwire.kernels.codes import check_codes
-from gradwire.kernels.formats import Format
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import AdamCodes
@@ -25,7 +24,7 @@ from gradwire.kernels.tensors import (
     check_same_device,
     finite_number,
 )
-from gradwire.kernels.values import AdamStep, Moments, Noise
+from gradwire.kernels.values import AdamStep, Moments
 
 
 def adam(
@@ -47,19 +46,9 @@ def undo_adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep)
     room_of(g).undo_adam(g, moments, v, how)
 
 
-def adam_codes(
-    form: Format, g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep,
-    codes: torch.Tensor, scales: torch.Tensor, noise: Noise, status: torch.Tensor,
-) -> None:  # fmt: skip
-    """`adam`, `encode_codes` of v, and what was coded out of it, chunk by chunk in the cache.
-
-    Formats with one scale in all take the three one after the other. Raises KernelError.
-    """
-    adam_many_codes([AdamCodes(form, g, moments, v, how, codes, scales, noise)], status)
-
-
-def adam_many_codes(segments: Sequence[AdamCodes], status: torch.Tensor) -> None:
-    """`adam_codes` of many. Raises KernelError."""
+def adam_codes(segments: Sequence[AdamCodes], status: torch.Tensor) -> None:
+    """`adam`, `encode_codes` of v, and what was coded out of it, chunk by chunk in the cache, for
+    each. Formats with one scale in all take the three one after the other. Raises KernelError."""
     told_to(status).adam_codes([_checked_codes(one, status) for one in segments], status)
 
 

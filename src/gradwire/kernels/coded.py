@@ -16,21 +16,10 @@ from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_same_device
 
 
-def accumulate_coded(
-    out: Tensor, codes: Sequence[str], sections: list[Tensor], values: list[Tensor], divisor: float
-) -> None:
-    """`accumulate` for places that are coded, as `decode_indices` reads them.
-
-    codes: one of INDEX_CODES per payload. sections: its bytes; of "int32" the (k,) int32 places
-    themselves. values: one (k,) fp32, bf16 or fp16 per payload.
-    Raises PayloadError, with out untouched, naming the payload; KernelError for out and divisor.
-    Memory: 4 bytes per entry and thread, kept.
-    """
-    accumulate_many_coded([SumCoded(out, codes, sections, values, divisor)])
-
-
-def accumulate_many_coded(segments: Sequence[SumCoded]) -> None:
-    """`accumulate_coded` of many: until the first with a bad payload, if there is one."""
+def accumulate_coded(segments: Sequence[SumCoded]) -> None:
+    """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
+    its out untouched, naming the payload. KernelError for out and divisor. Memory: 4 bytes per
+    entry and thread, kept."""
     checked = [_checked(one) for one in segments]
     room = room_of(*(one.out for one in checked[:1]))
     bad = room.accumulate_coded(checked)

@@ -6,7 +6,6 @@ import torch
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.formats import Format
-from gradwire.kernels.journal import Journal
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import SumCodes, UpdateCodes
@@ -20,7 +19,7 @@ from gradwire.kernels.tensors import (
     finite_number,
 )
 from gradwire.kernels.update import check_update, recurrence_of
-from gradwire.kernels.values import SILENCE, Hint, Noise, Payload
+from gradwire.kernels.values import SILENCE, Noise
 
 
 def encode_codes(
@@ -44,27 +43,11 @@ def encode_codes(
     room_of(x).encode_codes(form, x, codes, scales, status, noise, clip and float(clip))
 
 
-def update_codes(
-    form: Format, gradient: torch.Tensor, velocity: torch.Tensor | None, residual: torch.Tensor,
-    codes: torch.Tensor, scales: torch.Tensor, noise: Noise, status: torch.Tensor, *,
-    momentum: float | None, nesterov: bool = False, scale: float = 1.0, decay: float = 1.0,
-    hint: Hint = 0.0, journal: Journal | None = None,
-) -> None:  # fmt: skip
-    """`update_topk` of nothing, `encode_codes` of the residual, and what was coded out of it.
-
-    Chunk by chunk in the cache, so that memory is passed over once; formats with one scale in all
-    take the three one after the other. What is not finite keeps its velocity and residual, and
-    raises the status. Raises KernelError.
-    """
-    segment = UpdateCodes(
-        form, gradient, velocity, residual, codes, scales, noise, momentum, nesterov, scale,
-        decay, hint, journal,
-    )  # fmt: skip
-    update_many_codes([segment], status)
-
-
-def update_many_codes(segments: Sequence[UpdateCodes], status: torch.Tensor) -> None:
-    """`update_codes` of many. Raises KernelError."""
+def update_codes(segments: Sequence[UpdateCodes], status: torch.Tensor) -> None:
+    """`update_topk` of nothing, `encode_codes` of the residual, and what was coded out of it, for
+    each. Chunk by chunk in the cache, so that memory is passed over once; formats with one scale
+    in all take the three one after the other. What is not finite keeps its velocity and residual,
+    and raises the status. Raises KernelError."""
     told_to(status).update_codes([_checked_update(one, status) for one in segments], status)
 
 
@@ -78,22 +61,10 @@ def _checked_update(one: UpdateCodes, status: torch.Tensor) -> UpdateCodes:
     return UpdateCodes(*one[:7], m, one.nesterov, s, d, hint_of(one.hint), one.journal)
 
 
-def accumulate_codes(
-    form: Format, out: torch.Tensor, payloads: Sequence[Payload],
-    divisor: float,
-) -> None:  # fmt: skip
-    """out = (sum of the payloads) / divisor; out is overwritten, whatever it held.
-
-    out: (n,) fp32, bf16 or fp16, contiguous. payloads: (codes, scales) as `encode_codes` wrote
-    them. The sum is taken in list order in fp32, from zero. Raises PayloadError, with out
-    untouched, for scales that no encoder writes: not finite, or so large that the steps are not;
-    KernelError for out and divisor.
-    """
-    accumulate_many_codes([SumCodes(form, out, payloads, divisor)])
-
-
-def accumulate_many_codes(segments: Sequence[SumCodes]) -> None:
-    """`accumulate_codes` of many: until the first with a bad payload, if there is one."""
+def accumulate_codes(segments: Sequence[SumCodes]) -> None:
+    """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
+    its out untouched, for scales that no encoder writes: not finite, or so large that the steps
+    are not. KernelError for out and divisor."""
     checked = [_checked_sum(one) for one in segments]
     bad = room_of(*(one.out for one in checked[:1])).accumulate_codes(checked)
     if bad < len(checked):

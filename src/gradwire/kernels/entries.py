@@ -18,7 +18,7 @@ from gradwire.kernels.tensors import (
 )
 
 
-def write_many_entries(segments: Sequence[WriteEntries], status: Tensor | None = None) -> None:
+def write_entries(segments: Sequence[WriteEntries], status: Tensor | None = None) -> None:
     """Write all. Raises KernelError; where places do not ascend strictly within 0 ... n-1 it is
     told on the CPU, and elsewhere the payload is none. status: nothing is said to it."""
     for one in segments:

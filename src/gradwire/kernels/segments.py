@@ -38,7 +38,8 @@ class UpdateTopk(NamedTuple):
 
 
 class UpdateCodes(NamedTuple):
-    """The arguments of `update_codes`."""
+    """A recurrence, and the codes of what waits then. codes, scales: as `encode_codes` writes
+    them; all else as in `UpdateTopk`."""
 
     form: Format
     gradient: Tensor
@@ -67,7 +68,7 @@ def without_codes(one: UpdateCodes) -> UpdateTopk:
 
 
 class AdamCodes(NamedTuple):
-    """The arguments of `adam_codes`."""
+    """The arguments of `adam`, and where the codes of v go, as `encode_codes` writes them."""
 
     form: Format
     g: Tensor
@@ -80,7 +81,11 @@ class AdamCodes(NamedTuple):
 
 
 class SumCodes(NamedTuple):
-    """The arguments of `accumulate_codes`."""
+    """out = (sum of the payloads) / divisor; out is overwritten, whatever it held.
+
+    out: (n,) fp32, bf16 or fp16, contiguous. payloads: (codes, scales) as `encode_codes` wrote
+    them. The sum is taken in list order in fp32, from zero.
+    """
 
     form: Format
     out: Tensor
@@ -89,7 +94,11 @@ class SumCodes(NamedTuple):
 
 
 class SumCoded(NamedTuple):
-    """The arguments of `accumulate_coded`."""
+    """The arguments of `accumulate`, of places that are coded, as `decode_indices` reads them.
+
+    codes: one of INDEX_CODES per payload. sections: its bytes; of "int32" the (k,) int32 places
+    themselves. values: one (k,) fp32, bf16 or fp16 per payload.
+    """
 
     out: Tensor
     codes: Sequence[str]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from gradwire.kernels.coded import accumulate_many_coded
-from gradwire.kernels.codes import accumulate_many_codes
+from gradwire.kernels.coded import accumulate_coded
+from gradwire.kernels.codes import accumulate_codes
 from gradwire.kernels.segments import SumCoded, SumCodes, SumDense
 from gradwire.kernels.sparse import accumulate_many_dense
 
 SumSegment: TypeAlias = "SumCodes | SumCoded | SumDense"
 
 _MANY: dict[type[SumSegment], Callable[[Sequence[Any]], None]] = {
-    SumCodes: accumulate_many_codes,
-    SumCoded: accumulate_many_coded,
+    SumCodes: accumulate_codes,
+    SumCoded: accumulate_coded,
     SumDense: accumulate_many_dense,
 }
 

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from gradwire.kernels.adam import adam_many_codes
+from gradwire.kernels.adam import adam_codes
 from gradwire.kernels.casts import cast_many
-from gradwire.kernels.codes import update_many_codes
-from gradwire.kernels.entries import write_many_entries
+from gradwire.kernels.codes import update_codes
+from gradwire.kernels.entries import write_entries
 from gradwire.kernels.segments import AdamCodes, CastInto, UpdateCodes, UpdateTopk, WriteEntries
 from gradwire.kernels.update import update_many_topk
 from gradwire.kernels.values import Hint
@@ -28,9 +28,9 @@ next hint of `UpdateTopk`, nothing of others."""
 
 _MANY: dict[type[Segment], Callable[[Sequence[Any], Tensor], Sequence[Hint] | None]] = {
     UpdateTopk: update_many_topk,
-    UpdateCodes: update_many_codes,
-    AdamCodes: adam_many_codes,
-    WriteEntries: write_many_entries,
+    UpdateCodes: update_codes,
+    AdamCodes: adam_codes,
+    WriteEntries: write_entries,
     CastInto: cast_many,
 }
 

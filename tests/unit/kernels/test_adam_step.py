@@ -5,9 +5,10 @@ import torch
 from coded import FORMATS, NOISE, SIZES, buffers
 from in_torch import in_torch
 from samples import DTYPES, finite, same, told
+from single import adam_codes
 
 from gradwire.errors import KernelError
-from gradwire.kernels.adam import adam, adam_codes, undo_adam
+from gradwire.kernels.adam import adam, undo_adam
 from gradwire.kernels.formats import Format
 from gradwire.kernels.torch import adam as adam_twin
 from gradwire.kernels.torch import undo_adam as undo_adam_twin

@@ -5,9 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import DTYPES, draw, same
+from single import accumulate_coded
 
 from gradwire.errors import KernelError, PayloadError
-from gradwire.kernels import INDEX_CODES, accumulate, accumulate_coded, code_bytes, encode_indices
+from gradwire.kernels import INDEX_CODES, accumulate, code_bytes, encode_indices
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 

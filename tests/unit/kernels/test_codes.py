@@ -6,10 +6,11 @@ import pytest
 import torch
 from coded import FORMATS, LARGEST, NOISE, SIZES, Pair, buffers, damaged, inputs
 from samples import DTYPES, finite, same, told
+from single import accumulate_codes
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.extension import TWIN
-from gradwire.kernels import Noise, accumulate_codes, add_codes, encode_codes, formats, random_bits
+from gradwire.kernels import Noise, add_codes, encode_codes, formats, random_bits
 from gradwire.kernels.formats import Format
 from gradwire.kernels.native import use
 from gradwire.kernels.torch import add_codes as add_codes_twin

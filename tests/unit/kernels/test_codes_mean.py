@@ -7,8 +7,9 @@ import pytest
 import torch
 from coded import FORMATS, Pair, buffers
 from samples import finite
+from single import accumulate_codes
 
-from gradwire.kernels import Noise, accumulate_codes, encode_codes, formats
+from gradwire.kernels import Noise, encode_codes, formats
 from gradwire.kernels.formats import Format
 
 STOCHASTIC = ("levels2", "levels4", "levels8", "ternary", "powers")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+import single
 import torch
 from torch import Tensor
 
@@ -150,7 +151,7 @@ def _numbers() -> list[tuple[str, Callable[[], object]]]:
         *(("clip must be", lambda clip=clip: kernels.encode_codes(
             formats.TERNARY, x, codes[:2], scales, WELL, clip=clip
         )) for clip in (0.0, -1.0, torch.nan, HUGE)),
-        ("32 bits", lambda: kernels.update_codes(
+        ("32 bits", lambda: single.update_codes(
             formats.POWERS, x, None, x.clone(), torch.zeros(n, dtype=torch.uint8),
             torch.zeros(0), Noise(0, -1), WELL, momentum=None, journal=Journal(),
         )),

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from samples import draw
+from single import accumulate_coded, accumulate_codes, adam_codes, update_codes
 
 from gradwire import kernels
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels import UpdateCodes, UpdateTopk, Work, cpu, new_status, together
-from gradwire.kernels.adam import adam_codes
 from gradwire.kernels.formats import INT8, LLOYD2, TERNARY, Format
 from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes
 from gradwire.kernels.values import AdamStep, Noise
@@ -61,7 +61,7 @@ def test_many_are_as_one_after_the_other() -> None:
         together([asking([segment], found=[]) for segment in together_], status)
         for segment in alone:
             given = segment._asdict()
-            (kernels.update_codes if make is update else adam_codes)(**given, status=new_status())
+            (update_codes if make is update else adam_codes)(**given, status=new_status())
         for mine, wanted in zip(together_, alone):
             assert all(map(torch.equal, tensors(mine), tensors(wanted)))
         assert not status
@@ -124,8 +124,8 @@ def test_sums_of_all_kinds_are_what_each_is_by_itself() -> None:
     codes, lists = [coded(INT8, n), coded(INT8, n)], [listed(n, 2), listed(n, 5)]
     sections, values = [s for s, _ in lists], [v for _, v in lists]
     first, second, *outs = (torch.full((n,), 7.0) for _ in range(6))
-    kernels.accumulate_codes(INT8, first, codes, 2.0)
-    kernels.accumulate_coded(second, ["gap8"] * 2, sections, values, 3.0)
+    accumulate_codes(INT8, first, codes, 2.0)
+    accumulate_coded(second, ["gap8"] * 2, sections, values, 3.0)
     of_codes = [SumCodes(INT8, out, codes, 2.0) for out in outs[::2]]
     of_places = [SumCoded(out, ["gap8"] * 2, sections, values, 3.0) for out in outs[1::2]]
     kernels.add_up([of_codes[0], of_places[0], of_codes[1], of_places[1]])
@@ -159,4 +159,4 @@ def test_of_bad_lists_the_first_is_named_and_what_follows_is_not_written() -> No
 
 def test_a_word_that_is_none_is_refused_even_for_nothing() -> None:
     with pytest.raises(KernelError, match="status must be"):
-        kernels.codes.update_many_codes([], torch.zeros(2))
+        kernels.codes.update_codes([], torch.zeros(2))

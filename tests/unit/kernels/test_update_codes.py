@@ -6,6 +6,7 @@ from coded import FORMATS, NOISE, buffers
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import DISTRIBUTIONS, DTYPES, bits, draw, finite, told
+from single import update_codes
 
 from gradwire.errors import KernelError
 from gradwire.kernels import (
@@ -14,7 +15,6 @@ from gradwire.kernels import (
     advance,
     encode_codes,
     retreat,
-    update_codes,
     use,
 )
 from gradwire.kernels.native import available_sets

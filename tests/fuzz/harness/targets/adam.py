@@ -8,7 +8,7 @@ from gradwire.kernels import adam
 from gradwire.kernels.segments import AdamCodes
 from gradwire.kernels.values import AdamStep
 from harness.draws import Draw
-from harness.targets._register import all_unless_raised, status, target, unless_raised
+from harness.targets._register import all_unless_raised, status, target
 from harness.targets.codes import FORMATS, _noise, _rooms, many
 
 
@@ -39,8 +39,7 @@ def _undo_adam(draw: Draw) -> dict[str, object]:
     return _step(draw)
 
 
-@target(adam.adam_codes, same=unless_raised)
-def _adam_codes(draw: Draw) -> dict[str, object]:
+def _codes_of_adam(draw: Draw) -> dict[str, object]:
     form, step = draw.one(FORMATS), _step(draw)
     g = step["g"]
     assert isinstance(g, torch.Tensor)
@@ -48,6 +47,6 @@ def _adam_codes(draw: Draw) -> dict[str, object]:
     return {"form": form, **step, **_rooms(draw, form, g.numel()), **own}
 
 
-@target(adam.adam_many_codes, same=all_unless_raised)
-def _adam_many_codes(draw: Draw) -> dict[str, object]:
-    return many(draw, AdamCodes, _adam_codes)
+@target(adam.adam_codes, same=all_unless_raised)
+def _adam_codes(draw: Draw) -> dict[str, object]:
+    return many(draw, AdamCodes, _codes_of_adam)

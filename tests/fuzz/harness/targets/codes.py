@@ -54,8 +54,7 @@ def recurrence(draw: Draw) -> dict[str, object]:
     }  # fmt: skip
 
 
-@target(codes.update_codes, same=unless_raised)
-def _update_codes(draw: Draw) -> dict[str, object]:
+def _update_code(draw: Draw) -> dict[str, object]:
     form, n, how = draw.one(FORMATS), draw.size(), recurrence(draw)
     velocity = None if how["momentum"] is None else draw.floats(n, torch.float32)
     return {
@@ -65,21 +64,20 @@ def _update_codes(draw: Draw) -> dict[str, object]:
     }  # fmt: skip
 
 
-@target(codes.update_many_codes, same=all_unless_raised)
-def _update_many_codes(draw: Draw) -> dict[str, object]:
-    return many(draw, UpdateCodes, _update_codes)
+@target(codes.update_codes, same=all_unless_raised)
+def _update_codes(draw: Draw) -> dict[str, object]:
+    return many(draw, UpdateCodes, _update_code)
 
 
-@target(codes.accumulate_codes, weight=8)
-def _accumulate_codes(draw: Draw) -> dict[str, object]:
+def _sum_of_codes(draw: Draw) -> dict[str, object]:
     form, n = draw.one(FORMATS), draw.size()
     payloads = [tuple(_rooms(draw, form, n).values()) for _ in range(draw.whole(0, 4))]
     return {"form": form, "out": draw.floats(n), "payloads": payloads, "divisor": _divisor(draw)}
 
 
-@target(codes.accumulate_many_codes)
-def _accumulate_many_codes(draw: Draw) -> dict[str, object]:
-    segments = [Made(SumCodes, _accumulate_codes(draw)) for _ in range(draw.whole(0, 3))]
+@target(codes.accumulate_codes, weight=8)
+def _accumulate_codes(draw: Draw) -> dict[str, object]:
+    segments = [Made(SumCodes, _sum_of_codes(draw)) for _ in range(draw.whole(0, 3))]
     return {"segments": segments}
 
 

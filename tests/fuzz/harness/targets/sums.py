@@ -159,8 +159,8 @@ def _entries(draw: Draw) -> dict[str, object]:
     }  # fmt: skip
 
 
-@target(entries.write_many_entries)
-def _write_many_entries(draw: Draw) -> dict[str, object]:
+@target(entries.write_entries)
+def _write_entries(draw: Draw) -> dict[str, object]:
     segments = [Made(WriteEntries, _entries(draw)) for _ in range(draw.whole(0, 3))]
     return {"segments": segments, "status": status()}
 
@@ -198,8 +198,7 @@ def _coded(draw: Draw, n: int) -> tuple[list[str], list[torch.Tensor], list[torc
     return codes, sections, values
 
 
-@target(coded.accumulate_coded, weight=8)
-def _accumulate_coded(draw: Draw) -> dict[str, object]:
+def _sum_of_coded(draw: Draw) -> dict[str, object]:
     n = draw.size()
     codes, sections, values = _coded(draw, n)
     return {
@@ -208,9 +207,9 @@ def _accumulate_coded(draw: Draw) -> dict[str, object]:
     }  # fmt: skip
 
 
-@target(coded.accumulate_many_coded)
-def _accumulate_many_coded(draw: Draw) -> dict[str, object]:
-    segments = [Made(SumCoded, _accumulate_coded(draw)) for _ in range(draw.whole(0, 3))]
+@target(coded.accumulate_coded, weight=8)
+def _accumulate_coded(draw: Draw) -> dict[str, object]:
+    segments = [Made(SumCoded, _sum_of_coded(draw)) for _ in range(draw.whole(0, 3))]
     return {"segments": segments}
 
 

@@ -29,7 +29,10 @@ __all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Evidence
 
 
 class Compressor(Member, ForMany):
-    """What is sent of one parameter. Pure and local; x is 1-D and contiguous, of a float dtype."""
+    """What is sent of one parameter. Pure and local; x is 1-D and contiguous, of a float dtype.
+    goal: times a copy of its bytes that encoding should take, at most; infinite: not said."""
+
+    goal: ClassVar[float] = float("inf")
 
     @abstractmethod
     def claims(self, n: int, dtype: str = "float32") -> Claims:

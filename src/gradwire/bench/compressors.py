@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from gradwire.layout.message import Layout
     from gradwire.strategy import Compressor, Sections, Strategy
 
-ENCODE_TARGETS = {
-    **dict.fromkeys(("none", "fp16", "bf16", "int8", "sign", "topk"), 1.5),
-    **dict.fromkeys(("onebit", "terngrad", "qsgd", "natural", "lloyd"), 2.5),  # dice, or two means
-}
 DECODE_TARGET = 2.0
 SPARSE_SHARE = 0.01  # of gradients for compressors that send what is not zero
 
@@ -181,7 +177,7 @@ class _Bench:
             kept = sum(tensor.numel() for tensor in state.values())
             return encode_bytes(compressor, self.n, kept, sections)
 
-        target = ENCODE_TARGETS.get(compressor.name, math.inf)
+        target = compressor.goal
         name = str(strategy).partition(" | ")[0]
         if compressor.claims(1).entries and strategy.feedback is None:
             target = math.inf  # the target is that of the pass with a feedback

@@ -16,8 +16,6 @@ from gradwire.cli.network_step import workload_of
 from gradwire.cli.network_traffic import add_traffic_arguments, topology_asked, traffic_of
 from gradwire.errors import NetworkError
 
-_SCHEMES = ("ecmp", "ecmp_k(4)", "ethereal", "spray", "adaptive", "coloured", "min_split")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
@@ -43,12 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate; the exit code. Raises NetworkError."""
+    from gradwire.network.advice import compared
     from gradwire.network.routing.route import scheme_of
 
     seconds_by, least = _step(arguments) if arguments.step else _collective(arguments)
     rows, refused = list[dict[str, float | str]](), dict[str, str]()
     failure: NetworkError | None = None
-    for scheme in arguments.scheme or _SCHEMES:
+    for scheme in arguments.scheme or compared():
         scheme_of(scheme)
         try:
             seconds = seconds_by(scheme)

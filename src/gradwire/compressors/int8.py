@@ -19,6 +19,7 @@ class Int8(Codec):
     """
 
     name: ClassVar[str] = "int8"
+    goal: ClassVar[float] = 1.5
     examples: ClassVar[tuple[str, ...]] = ("int8", "int8+ef")
 
     def format(self) -> Format:

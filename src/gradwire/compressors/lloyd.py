@@ -36,6 +36,7 @@ class Lloyd(Codec):
     bits: int
     turns: int = 1
     name: ClassVar[str] = "lloyd"
+    goal: ClassVar[float] = 2.5  # means
     examples: ClassVar[tuple[str, ...]] = ("lloyd(1)+ef", "lloyd(2)+ef")
 
     def __post_init__(self) -> None:

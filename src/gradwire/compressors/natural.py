@@ -20,6 +20,7 @@ class Natural(Codec):
     """
 
     name: ClassVar[str] = "natural"
+    goal: ClassVar[float] = 2.5  # dice
 
     def format(self) -> Format:
         return POWERS

@@ -20,6 +20,7 @@ class OneBit(Signs):
     """
 
     name: ClassVar[str] = "onebit"
+    goal: ClassVar[float] = 2.5  # two means
     examples: ClassVar[tuple[str, ...]] = ("onebit", "onebit+ef")
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:

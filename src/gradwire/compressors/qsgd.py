@@ -24,6 +24,7 @@ class QSGD(Codec):
 
     bits: int = 4
     name: ClassVar[str] = "qsgd"
+    goal: ClassVar[float] = 2.5  # dice
     examples: ClassVar[tuple[str, ...]] = ("qsgd(2)", "qsgd(4)", "qsgd(8)")
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence("qsgd(4) | allgather", "sgd", True, "glyphs", "qsgd"),

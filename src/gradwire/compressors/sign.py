@@ -26,6 +26,7 @@ class Sign(Signs):
 
     scaled: bool = False
     name: ClassVar[str] = "sign"
+    goal: ClassVar[float] = 1.5
     examples: ClassVar[tuple[str, ...]] = ("sign", "sign(scaled=True)", "sign(scaled=True)+ef")
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ class TernGrad(Codec):
 
     clip: float | None = None
     name: ClassVar[str] = "terngrad"
+    goal: ClassVar[float] = 2.5  # dice
 
     def __post_init__(self) -> None:
         if self.clip is not None and not (

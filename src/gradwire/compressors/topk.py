@@ -49,6 +49,7 @@ class TopK(AddedUp):
     values: str = "fp32"
     index: str = "auto"
     name: ClassVar[str] = "topk"
+    goal: ClassVar[float] = 1.5
     examples: ClassVar[tuple[str, ...]] = (
         "topk(0.001)", "topk(0.001)+ef", "topk(0.01)+ef", "dgc(0.001)",
         'dgc(0.001, values="bf16")',

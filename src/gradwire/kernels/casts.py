@@ -49,10 +49,10 @@ def cast_many(segments: Sequence[CastInto], status: torch.Tensor) -> None:
     for source, target in segments:
         _check(source, target)
         check_status(source, status)
-    for double in (False, True):
-        own = [one for one in segments if are_doubles(one.source) == double]
-        if own:
-            exact_room_of(own[0].source).cast_many(own, status)
+    doubles = [one for one in segments if are_doubles(one.source)]
+    others = [one for one in segments if not are_doubles(one.source)] if doubles else segments
+    for own in filter(None, (others, doubles)):
+        exact_room_of(own[0].source).cast_many(own, status)
 
 
 def add_cast(v: torch.Tensor, source: torch.Tensor, factor: float) -> None:

@@ -35,19 +35,14 @@ def _check(one: WriteEntries) -> None:
     places, values, n, code, section, out = one
     k = places.numel()
     check_places("places", places)
-    check_float("values", values)
+    check_buffer("values", values, torch.float32, k)
     size = code_bytes(code, n, k)
     if code == "int32" and section.dtype == torch.int32:
         check_buffer("section", section, torch.int32, k)
     else:
         check_buffer("section", section, torch.uint8, size)
-    check_buffer("out", out, out.dtype, k)
     check_float("out", out)
-    if values.dtype != torch.float32 or not values.numel() == out.numel() == k:
-        raise KernelError(
-            f"values must be (k,) torch.float32 and out (k,) for the {k} places, not "
-            f"{values.dtype} of {values.numel()} and {out.numel()}; pass those of one selection"
-        )
+    check_buffer("out", out, out.dtype, k)
     check_same_device(places, values=values, section=section, out=out)
     check_apart("section", section, places, values, out)
     check_apart("out", out, places, values)

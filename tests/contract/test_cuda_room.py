@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 import torch
 from several import Named, Several, drawn
+from torch import Tensor
 
+from gradwire.errors import PayloadError
 from gradwire.kernels import use
+from gradwire.layout.message import HEADER_BYTES
 
 pytest.importorskip("triton")
 SHAPES = {"a": (700,), "b": (3, 5), "c": (4100,)}
@@ -75,3 +78,21 @@ def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
         for name, state in memory.items():
             for key, x in state.items():
                 assert torch.allclose(x, known[name][key], atol=1e-5), (name, key)
+
+
+@pytest.mark.parametrize("text", ["dgc(0.01) | allgather", "int8+ef | allgather"])
+def test_damage_is_told_when_the_step_ends(text: str) -> None:
+    """By the device, which holds back what would be written; nobody looks before."""
+
+    def damaged(messages: Tensor) -> Tensor:
+        messages = messages.clone()
+        messages[1, HEADER_BYTES:] = 255
+        return messages
+
+    with use("triton"):
+        run = Several(text, SHAPES, WORLD)
+        run.step(drawn(SHAPES, WORLD, 0))
+        with pytest.raises(PayloadError, match=r"step 1 cannot be read on this rank"):
+            run.step(drawn(SHAPES, WORLD, 1), damage=(0, 0, damaged))
+        (contexts,) = run.contexts
+        assert all(x.isnan().all() for x in contexts[0].results)

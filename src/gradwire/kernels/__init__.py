@@ -48,6 +48,7 @@ from gradwire.kernels.sparse import accumulate, accumulate_dense, add
 from gradwire.kernels.status import (
     finite_part,
     flag_non_finite,
+    goes_on,
     is_raised,
     judge,
     new_status,
@@ -112,6 +113,7 @@ __all__ = [
     "flat_places",
     "formats",
     "gather_stripes",
+    "goes_on",
     "hash_partition",
     "instruction_set",
     "is_finite",

@@ -16,13 +16,13 @@ from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_same_device
 
 
-def accumulate_coded(segments: Sequence[SumCoded]) -> None:
+def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None) -> None:
     """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
     its out untouched, naming the payload. KernelError for out and divisor. Memory: 4 bytes per
-    entry and thread, kept."""
+    entry and thread, kept. status: as of `add_up`."""
     checked = [_checked(one) for one in segments]
     room = room_of(*(one.out for one in checked[:1]))
-    bad = room.accumulate_coded(checked)
+    bad = room.accumulate_coded(checked, status)
     if bad < len(checked):
         out, codes, sections, values, _ = checked[bad]
         checked_places(out.numel(), out, codes, sections, values, room)  # which says what is wrong

@@ -61,12 +61,12 @@ def _checked_update(one: UpdateCodes, status: torch.Tensor) -> UpdateCodes:
     return UpdateCodes(*one[:7], m, one.nesterov, s, d, hint_of(one.hint), one.journal)
 
 
-def accumulate_codes(segments: Sequence[SumCodes]) -> None:
+def accumulate_codes(segments: Sequence[SumCodes], status: torch.Tensor | None = None) -> None:
     """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
     its out untouched, for scales that no encoder writes: not finite, or so large that the steps
-    are not. KernelError for out and divisor."""
+    are not. KernelError for out and divisor. status: as of `add_up`."""
     checked = [_checked_sum(one) for one in segments]
-    bad = room_of(*(one.out for one in checked[:1])).accumulate_codes(checked)
+    bad = room_of(*(one.out for one in checked[:1])).accumulate_codes(checked, status)
     if bad < len(checked):
         for number, (_, scales) in enumerate(checked[bad].payloads):
             check_payload_scales(number, scales, checked[bad].form.most_scale)

@@ -154,8 +154,11 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
     exact_room_of(out).accumulate_dense(out, payloads, by)
 
 
-def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
-    """`accumulate_dense` of many. Raises PayloadError, with nothing written, or KernelError."""
+def accumulate_many_dense(
+    segments: Sequence[SumDense], status: torch.Tensor | None = None
+) -> None:
+    """`accumulate_dense` of many. Raises PayloadError, with nothing written, or KernelError.
+    status: as of `add_up`."""
     checked = []
     for out, payloads, divisor in segments:
         checked.append(SumDense(out, payloads, check_target(out, divisor, double=True)))
@@ -163,4 +166,4 @@ def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
     for double in (False, True):
         own = [one for one in checked if are_doubles(one.out) == double]
         if own:
-            exact_room_of(own[0].out).accumulate_many_dense(own)
+            exact_room_of(own[0].out).accumulate_many_dense(own, status)

@@ -41,6 +41,12 @@ def told_to(status: Tensor) -> Room:
     return room_of(status)
 
 
+def goes_on(status: Tensor) -> bool:
+    """Whether sums that are given this word heed it without the host: `add_up` need not be
+    waited for."""
+    return getattr(told_to(status), "GOES_ON", False)
+
+
 def flag_non_finite(x: Tensor, status: Tensor) -> None:
     """Raises the word if x, (n,) fp32, bf16, fp16 or fp64, has inf or NaN. Raises KernelError."""
     check_float("x", x, double=True)

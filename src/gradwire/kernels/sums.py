@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from torch import Tensor
+
 from gradwire.kernels.coded import accumulate_coded
 from gradwire.kernels.codes import accumulate_codes
 from gradwire.kernels.segments import SumCoded, SumCodes, SumDense
@@ -12,17 +14,18 @@ from gradwire.kernels.sparse import accumulate_many_dense
 
 SumSegment: TypeAlias = "SumCodes | SumCoded | SumDense"
 
-_MANY: dict[type[SumSegment], Callable[[Sequence[Any]], None]] = {
+_MANY: dict[type[SumSegment], Callable[[Sequence[Any], Tensor | None], None]] = {
     SumCodes: accumulate_codes,
     SumCoded: accumulate_coded,
     SumDense: accumulate_many_dense,
 }
 
 
-def add_up(segments: Sequence[SumSegment]) -> None:
+def add_up(segments: Sequence[SumSegment], status: Tensor | None = None) -> None:
     """Write all averages, in one call of each kind. Raises KernelError; PayloadError, where a
-    payload is bad: then some are written."""
+    payload is bad: then some are written. With a status nothing is written where it is raised,
+    and what is bad raises it by DAMAGED instead of an error."""
     for kind, many in _MANY.items():
         own = [segment for segment in segments if type(segment) is kind]
         if own:
-            many(own)
+            many(own, status)

@@ -87,14 +87,22 @@ class Room(Protocol):
     ) -> None:
         """out = the sum of sparse payloads, divided."""
 
-    def accumulate_coded(self, segments: Sequence[SumCoded], /) -> int:
-        """The same of coded places, until the first that are no list; how many that is."""
+    def accumulate_coded(
+        self, segments: Sequence[SumCoded], status: Tensor | None = None, /
+    ) -> int:
+        """The same of coded places, until the first that are no list; how many that is.
+
+        With a status nothing is written where it is raised, what is bad raises it by DAMAGED, and
+        all are said to be well.
+        """
 
     def accumulate_dense(self, out: Tensor, payloads: list[Tensor], divisor: float, /) -> None:
         """out = the sum of dense payloads, divided."""
 
-    def accumulate_many_dense(self, segments: Sequence[SumDense], /) -> None:
-        """The same of each."""
+    def accumulate_many_dense(
+        self, segments: Sequence[SumDense], status: Tensor | None = None, /
+    ) -> None:
+        """The same of each. status: as of `accumulate_coded`."""
 
     def add(self, v: Tensor, indices: Tensor, values: Tensor, factor: float, /) -> None:
         """v[indices] += factor · values."""
@@ -128,9 +136,12 @@ class Room(Protocol):
     def update_codes(self, segments: Sequence[UpdateCodes], status: Tensor, /) -> None:
         """Recurrences, the codes of their residuals, and these out of them."""
 
-    def accumulate_codes(self, segments: Sequence[SumCodes], /) -> int:
+    def accumulate_codes(
+        self, segments: Sequence[SumCodes], status: Tensor | None = None, /
+    ) -> int:
         """out = the sum of codes with their scales, divided. The first segment of which a scale
-        is above `form.most_scale`, or none at all: what follows is not written. Or how many."""
+        is above `form.most_scale`, or none at all: what follows is not written. Or how many.
+        status: as of `accumulate_coded`."""
 
     def add_codes(
         self, form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float, /

@@ -24,7 +24,7 @@ from gradwire.local import Own
 from gradwire.member import padded
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, used
-from gradwire.runtime.sums import Sum, sum_all
+from gradwire.runtime.sums import Sum, is_said_for_many, sum_all
 from gradwire.runtime.verdict import Verdict
 from gradwire.strategy import (
     Compressor,
@@ -83,6 +83,7 @@ class Codec:
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
         self.verdict, self._compressed = Verdict(self.digest, self.device), False
+        self._is_open = False  # whether what averages became is not known until the step ends
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
         self._exact = kernels.Scratch()  # the bucket's own: needed until the step ends
@@ -116,7 +117,7 @@ class Codec:
     ) -> None:
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
         self.gradients, self.results, self.info = gradients, results, info
-        self._compressed, self._own = False, ()
+        self._compressed, self._own, self._is_open = False, (), False
         self.verdict.begin(info.step)
         for part in self.parts:
             part.begin()
@@ -202,16 +203,39 @@ class Codec:
 
         kernels.run_unless(self.verdict.word, write_or_refuse, otherwise=self._take_back)
 
+    def conclude_sums(self, payloads: Callable[[], Sequence[Sequence[Sections]]]) -> None:
+        """`conclude` of averages. Where kernels heed the word nobody waits: averages are written
+        on the device if all is well, and what is to be taken back is when the step ends. Until
+        then gradients are what they were, though results may lie where they do."""
+        if not self._goes_on:
+            self.conclude(lambda: self.average(payloads()))
+            return
+        self._is_open = True
+        try:
+            self.average(payloads(), self.verdict.word)
+        except PayloadError as error:
+            self.verdict.refuse(error)
+
+    @cached_property
+    def _goes_on(self) -> bool:
+        """Whether averages are written by kernels alone, which heed the word."""
+        said = is_said_for_many(type(self.strategy.compressor))
+        exact = self.means is self.results
+        return said and exact and not self.ragged and kernels.goes_on(self.verdict.word)
+
     def _take_back(self) -> None:
         """Undone first: results may lie where gradients do."""
         self._undo()
         self._spoil_results()
 
-    def average(self, payloads: Sequence[Sequence[Sections]]) -> None:
-        """The averages of payloads, by parameter, then by rank. PayloadError if one is bad."""
+    def average(
+        self, payloads: Sequence[Sequence[Sections]], status: Tensor | None = None
+    ) -> None:
+        """The averages of payloads, by parameter, then by rank. PayloadError if one is bad.
+        status: instead of an error, and of what is written where it is raised."""
         work = enumerate(zip(self.means, payloads, self.bucket.names))
         sums = [Sum(parts, mean, self.world, self.key(i), name) for i, (mean, parts, name) in work]
-        sum_all(self.strategy.compressor, sums)
+        sum_all(self.strategy.compressor, sums, status)
 
     def _remember_results(self, feedback: Feedback) -> None:
         means = self.means
@@ -234,7 +258,13 @@ class Codec:
     def finite(self) -> bool:
         """False where a rank saw inf or NaN, as far as is known: the host waits for the device.
         Raises PayloadError, where what arrived cannot be used."""
-        return self.verdict.fine
+        try:
+            return self.verdict.fine
+        except PayloadError:
+            if self._is_open:
+                self._is_open = False
+                self._spoil_results()
+            raise
 
     def spoil(self) -> None:
         """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""
@@ -262,6 +292,8 @@ class Codec:
         outcome: Outcome = "spoiled" if not self.finite else "skipped" if skipped else "kept"
         if feedback is not None and outcome == "kept":
             self._remember_results(feedback)
+        if outcome == "spoiled" and self._is_open:
+            self._take_back()
         for part in self.parts:
             part.end(outcome)
         if feedback is not None and outcome == "skipped":

@@ -111,7 +111,7 @@ class BucketContext(Context):
         codec, inbox = self.codec, self._inbox
         inbox.check(messages)
         codec.verdict.hear(messages)
-        codec.conclude(lambda: codec.average(inbox.payloads(messages)))
+        codec.conclude_sums(lambda: inbox.payloads(messages))
 
     def numbers(self) -> Tensor:
         codec = self.codec
@@ -130,7 +130,7 @@ class BucketContext(Context):
     def divide(self, total: Tensor) -> None:
         codec, parts = self.codec, self.codec.layout.values(total)
         kernels.flag_non_finite(total, codec.verdict.word)
-        codec.conclude(lambda: codec.average([[(part,)] for part in parts]))
+        codec.conclude_sums(lambda: [[(part,)] for part in parts])
 
     def scatter(self, means: Compressor | None = None) -> AllToAll:
         codec = self.codec

@@ -27,17 +27,19 @@ class Sum(NamedTuple):
     whence: str = "payload r came from rank r"
 
 
-def sum_all(compressor: Compressor, sums: Sequence[Sum]) -> None:
+def sum_all(compressor: Compressor, sums: Sequence[Sum], status: Tensor | None = None) -> None:
     """Write all targets. PayloadError names the parameter whose payload is bad; targets mean
-    nothing then."""
-    many = _is_said_for_many(type(compressor))
+    nothing then. status: of sums that are said for many, to be heeded by kernels."""
+    many = is_said_for_many(type(compressor))
     try:
         asked = [compressor.added(*one[:4]) for one in sums if many]
         if many and all(asked):
-            kernels.add_up([segment for segments in asked for segment in segments])
+            kernels.add_up([segment for segments in asked for segment in segments], status)
             return
     except PayloadError:  # one by one it is known whose it is
         pass
+    if status is not None and kernels.is_raised(status):  # nobody else heeds it
+        return
     for payloads, target, divisor, key, name, whence in sums:
         try:
             compressor.accumulate(payloads, target, divisor, key)
@@ -46,7 +48,7 @@ def sum_all(compressor: Compressor, sums: Sequence[Sum]) -> None:
 
 
 @cache
-def _is_said_for_many(kind: type[Compressor]) -> bool:
+def is_said_for_many(kind: type[Compressor]) -> bool:
     """Whether `added` says what `accumulate` does: a class that is derived from who says so may
     add up otherwise."""
 

@@ -61,6 +61,12 @@ class Verdict:
             if isinstance(told, PayloadError):
                 raise told
             check_headers(told, self._digest, self._step)
+        if word & kernels.DAMAGED:
+            raise PayloadError(
+                f"what is received must be whole; a payload of step {self._step} cannot be read "
+                "on this rank. The network or another collective corrupted it: run `gradwire "
+                "doctor`, and issue no other collectives on gradwire's groups."
+            )
         return not word
 
 

@@ -31,6 +31,7 @@ from gradwire.kernels.cuda import (
     codes,
     dense,
     entries,
+    held,
     kept,
     lists,
     radix,
@@ -152,6 +153,8 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield dense.spoil, {**of_v, "BLOCK": dense.BLOCK}
     yield dense.add_dense, {**of_v, "of_values": tl.float32, "aligned": True, "BLOCK": dense.BLOCK}
     yield dense.judge_all, {"ROWS": 8}
+    for kernel in (held.hold_all, held.tell_all):
+        yield kernel, {"CHUNK": held.CHUNK}
 
 
 def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:

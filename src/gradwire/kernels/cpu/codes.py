@@ -11,6 +11,7 @@ from gradwire.kernels.cpu.signs import largest
 from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.cpu.update import mode_of, update_topk
 from gradwire.kernels.formats import Format
+from gradwire.kernels.held import held_by
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import SumCodes, UpdateCodes, without_codes
 from gradwire.kernels.tensors import CODES, goes_around, pointer
@@ -62,7 +63,7 @@ def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
     )  # fmt: skip
 
 
-def accumulate_codes(segments: Sequence[SumCodes]) -> int:
+def _accumulate_codes(segments: Sequence[SumCodes]) -> int:
     return chosen.core.accumulate_codes(
         chosen.number,
         [
@@ -82,3 +83,7 @@ def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: fl
     chosen.core.add_codes(
         chosen.number, form.number, pointer(v), n, pointer(codes), pointer(scales), factor
     )
+
+
+def accumulate_codes(segments: Sequence[SumCodes], status: Tensor | None = None) -> int:
+    return held_by(status, _accumulate_codes, segments)

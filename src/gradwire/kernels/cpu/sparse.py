@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gradwire.kernels.core import CodedSumRow
+from gradwire.kernels.held import held_by
 from gradwire.kernels.index_codes import INDEX_CODES
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import SumCoded, SumDense
@@ -25,7 +26,7 @@ def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor
     )  # fmt: skip
 
 
-def accumulate_coded(segments: Sequence[SumCoded]) -> int:
+def _accumulate_coded(segments: Sequence[SumCoded]) -> int:
     held = [
         [(s.contiguous(), v.contiguous()) for s, v in zip(one.sections, one.values)]
         for one in segments
@@ -55,11 +56,15 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
     )  # fmt: skip
 
 
-def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
-    for one in segments:
+def accumulate_many_dense(segments: Sequence[SumDense], status: Tensor | None = None) -> None:
+    for one in segments if status is None or not status else ():
         accumulate_dense(*one)
 
 
 def add(v: Tensor, indices: Tensor, values: Tensor, factor: float) -> None:
     indices = indices.contiguous()
     chosen.core.add(pointer(v), pointer(indices), pointer(values), indices.numel(), factor)
+
+
+def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None) -> int:
+    return held_by(status, _accumulate_coded, segments)

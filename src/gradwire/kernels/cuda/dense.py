@@ -27,6 +27,7 @@ from gradwire.kernels.cuda.device import (
     widened,
     write,
 )
+from gradwire.kernels.cuda.held import hold_back
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
@@ -101,20 +102,21 @@ WIDTH = tl.constexpr(5)
 
 @triton.jit
 def add_dense(
-    rows, blocks, payloads, dtype: tl.constexpr, of_values: tl.constexpr, aligned: tl.constexpr,
-    BLOCK: tl.constexpr,
+    rows, blocks, payloads, bad, dtype: tl.constexpr, of_values: tl.constexpr,
+    aligned: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sum of a segment's payloads, divided."""
+    """The sum of a segment's payloads, divided, unless its word is raised."""
     segment, first = block_of(blocks)
-    row = rows + segment * WIDTH
-    n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
-    i, whole = first + tl.arange(0, BLOCK), first <= n - BLOCK
-    total = tl.zeros([BLOCK], tl.float32)
-    at = payloads + tl.load(row + FIRST)
-    for r in range(tl.load(row + COUNT).to(tl.int32)):
-        total += read(address(tl.load(at + r), of_values, aligned), i, n, whole)
-    total = tl.div_rn(total, tl.zeros_like(total) + by)
-    write(address(tl.load(row + OUT), dtype, aligned), i, rounded(total, dtype), n, whole)
+    if tl.load(bad + segment) == 0:
+        row = rows + segment * WIDTH
+        n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
+        i, whole = first + tl.arange(0, BLOCK), first <= n - BLOCK
+        total = tl.zeros([BLOCK], tl.float32)
+        at = payloads + tl.load(row + FIRST)
+        for r in range(tl.load(row + COUNT).to(tl.int32)):
+            total += read(address(tl.load(at + r), of_values, aligned), i, n, whole)
+        total = tl.div_rn(total, tl.zeros_like(total) + by)
+        write(address(tl.load(row + OUT), dtype, aligned), i, rounded(total, dtype), n, whole)
 
 
 @triton.jit(do_not_specialize=["magic", "digest", "step", "count"])
@@ -193,7 +195,7 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
 
 
 @on_its_device
-def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
+def accumulate_many_dense(segments: Sequence[SumDense], status: Tensor | None = None) -> None:
     groups: dict[Any, list[SumDense]] = {}
     for one in segments:
         kinds = {payload.dtype for payload in one.payloads} or {torch.float32}
@@ -202,22 +204,27 @@ def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
             key = one.out.dtype, *kinds
             groups.setdefault(key, []).append(one._replace(payloads=held))
         else:
-            twins.accumulate_dense(*one)
+            twins.accumulate_many_dense([one], status)
     for (dtype, of), own in groups.items():
-        _add_up(own, dtype, of)
+        _add_up(own, dtype, of, status)
 
 
-def _add_up(segments: Sequence[SumDense], dtype: torch.dtype, of: torch.dtype) -> None:
+def _add_up(
+    segments: Sequence[SumDense], dtype: torch.dtype, of: torch.dtype, status: Tensor | None
+) -> None:
     device, given = segments[0].out.device, list[int]()
     sizes = tuple(one.out.numel() for one in segments)
     rows = []
     for (out, payloads, divisor), n in zip(segments, sizes):
         rows.append([out.data_ptr(), n, len(given), len(payloads), bits_of(divisor)])
         given += [payload.data_ptr() for payload in payloads]
-    table, addresses = tables_on(device, rows, [given or [0]])
+    none = [0] * -(-len(segments) // 2)
+    table, addresses, words = tables_on(device, rows, [given or [0]], [none])
+    bad = words.view(-1).view(torch.int32)
+    hold_back(bad, len(segments), status)
     blocks = blocks_on(device, sizes, BLOCK)
     launch(add_dense, (blocks.shape[0],),
-        table, blocks, addresses, dtype=TYPES[dtype], of_values=TYPES[of], BLOCK=BLOCK,
+        table, blocks, addresses, bad, dtype=TYPES[dtype], of_values=TYPES[of], BLOCK=BLOCK,
         aligned=all(aligned(one.out, *one.payloads) for one in segments), enable_fp_fusion=False,
     )  # fmt: skip
 

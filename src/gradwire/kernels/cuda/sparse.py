@@ -27,6 +27,7 @@ from gradwire.kernels.cuda.device import (
     widened,
     write,
 )
+from gradwire.kernels.cuda.held import hold_back, tell
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.lists import Listed, reading_of, whole_words
 from gradwire.kernels.cuda.lists import read as read_lists
@@ -316,9 +317,9 @@ def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor
 
 
 @on_its_device
-def accumulate_coded(segments: Sequence[SumCoded]) -> int:
-    """All lists of all segments are read and checked first, then added; the host waits for the
-    device once, to tell which segment is bad."""
+def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None) -> int:
+    """All lists of all segments are read and checked first, then added. Without a status the host
+    waits for the device once, to tell which segment is bad."""
     if not segments:
         return 0
     device = segments[0].out.device
@@ -330,12 +331,14 @@ def accumulate_coded(segments: Sequence[SumCoded]) -> int:
         *(table for group in groups for table in (group.rows, group.lists)),
     )  # fmt: skip
     bad = bad.view(torch.int32)
+    hold_back(bad, len(segments), status)
     if lists:
         read_lists(reading, rows, found.view(torch.int32), bad)
+    tell(bad, len(segments), status)
     for i, group in enumerate(groups):
         add_up(group, tables[2 * i], tables[2 * i + 1], bad)
     del room  # places, which the kernels above read and write
-    told = bad.flatten().tolist()
+    told = bad.flatten().tolist() if status is None else []
     return next((i for i, word in enumerate(told) if word), len(segments))
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 import gradwire.kernels.torch.codes as twins
 from gradwire.kernels.cuda.device import address, block_of, number, rounded, widened
 from gradwire.kernels.cuda.formats import INNER, LEVELS, OUTER, SIGNS, Written, value_of, written
+from gradwire.kernels.cuda.held import hold_back, tell
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
@@ -216,7 +217,10 @@ def add_codes_up(
                 add_tile(row, first, payloads, dtype, way, bits, steps, divides, B, R)
 
 
-def _run(segments: Sequence[SumCodes], form: Written, *, divides: bool, most: float) -> Tensor:
+def _run(
+    segments: Sequence[SumCodes], form: Written, *, divides: bool, most: float,
+    status: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Returns a word for each, which is not 0 where one is bad."""
     device, dtype = segments[0].out.device, segments[0].out.dtype
     sizes = tuple(one.out.numel() for one in segments)
@@ -230,12 +234,14 @@ def _run(segments: Sequence[SumCodes], form: Written, *, divides: bool, most: fl
     none = [0] * -(-len(segments) // 2)
     table, payloads, words = tables_on(device, rows, given or [[0, 0]], [none])
     bad = words.view(-1).view(torch.int32)[: len(segments)]
+    hold_back(bad, len(segments), status)
     at_once, full = _steps([len(one.payloads) for one in segments])
     if divides:
         parts = blocks_on(device, sizes, SCALES * form.block)
         launch(scales_are_good, (parts.shape[0],),
             table, parts, payloads, bad, B=form.block, CHUNK=SCALES, AT_ONCE=at_once, full=full,
         )  # fmt: skip
+    tell(bad, len(segments), status)
     whole = all(aligned(one.out, *(codes for codes, _ in one.payloads)) for one in segments)
     launch(add_codes_up, (blocks.shape[0],),
         table, blocks, payloads, bad, dtype=TYPES[dtype], way=form.way, bits=form.bits,
@@ -254,8 +260,8 @@ def _steps(counts: list[int]) -> tuple[int, bool]:
 
 
 @on_its_device
-def accumulate_codes(segments: Sequence[SumCodes]) -> int:
-    """The host waits for the device, to tell which one is bad."""
+def accumulate_codes(segments: Sequence[SumCodes], status: Tensor | None = None) -> int:
+    """Without a status the host waits for the device, to tell which one is bad."""
     groups: dict[Any, list[int]] = {}
     for i, one in enumerate(segments):
         groups.setdefault((one.form, one.out.dtype), []).append(i)
@@ -263,7 +269,10 @@ def accumulate_codes(segments: Sequence[SumCodes]) -> int:
     for (form, _), members in groups.items():
         own, known = [segments[i] for i in members], written(form)
         if known is None:
-            found = twins.accumulate_codes(own)
+            found = twins.accumulate_codes(own, status)
+        elif status is not None:
+            _run(own, known, divides=True, most=form.most_scale, status=status)
+            continue
         else:
             bad = _run(own, known, divides=True, most=form.most_scale).tolist()
             found = next((i for i, is_bad in enumerate(bad) if is_bad), len(own))

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gradwire.kernels.divisors import quotient
 from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
+from gradwire.kernels.held import held_by
 from gradwire.kernels.segments import SumCodes, UpdateCodes, without_codes
 from gradwire.kernels.torch.formats import decode_rows, encode_rows, means_of
 from gradwire.kernels.torch.noise import random_bits
@@ -85,7 +86,7 @@ def decode_codes(
     return torch.cat(out) if out else torch.zeros(0, device=codes.device)
 
 
-def accumulate_codes(segments: Sequence[SumCodes]) -> int:
+def _accumulate_codes(segments: Sequence[SumCodes]) -> int:
     for number, (form, out, payloads, divisor) in enumerate(segments):
         total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
         for codes, scales in payloads:
@@ -105,3 +106,7 @@ def _blocks(form: Format, x: Tensor) -> list[Tensor]:
     whole = x.numel() // form.block * form.block
     parts = [x[:whole].view(-1, form.block), x[whole:].view(1, -1)]
     return [part for part in parts if part.numel()]
+
+
+def accumulate_codes(segments: Sequence[SumCodes], status: Tensor | None = None) -> int:
+    return held_by(status, _accumulate_codes, segments)

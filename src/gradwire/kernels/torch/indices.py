@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradwire.kernels.held import held_by
 from gradwire.kernels.index_codes import GAP_BYTES, escape_of, low_width, whole_bytes
 from gradwire.kernels.segments import SumCoded, WriteEntries
 from gradwire.kernels.torch.sparse import accumulate, first_violation
@@ -131,7 +132,7 @@ def _read_gaps(section: Tensor, code: str, k: int) -> tuple[Tensor, bool]:
     return after[places] - 1, not bool(words[used:].any())
 
 
-def accumulate_coded(segments: Sequence[SumCoded]) -> int:
+def _accumulate_coded(segments: Sequence[SumCoded]) -> int:
     """One list after the other."""
     for number, (out, codes, sections, values, divisor) in enumerate(segments):
         lists = []
@@ -142,3 +143,7 @@ def accumulate_coded(segments: Sequence[SumCoded]) -> int:
                 return number
         accumulate(out, lists, values, divisor)
     return len(segments)
+
+
+def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None) -> int:
+    return held_by(status, _accumulate_coded, segments)

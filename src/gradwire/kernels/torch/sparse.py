@@ -30,8 +30,8 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
     out.copy_(quotient(total, divisor))
 
 
-def accumulate_many_dense(segments: Sequence[SumDense]) -> None:
-    for one in segments:
+def accumulate_many_dense(segments: Sequence[SumDense], status: Tensor | None = None) -> None:
+    for one in segments if status is None or not status else ():
         accumulate_dense(*one)
 
 

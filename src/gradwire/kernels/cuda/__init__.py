@@ -2,7 +2,9 @@
 
 device      bits, recurrences, dice        formats   what a quantizer writes
 tables      segments, for one launch       codes     recurrences and Adam's step with codes
-selection   the k largest, and `update`    sums      of codes; `sparse`, `dense`, `signs`
+launch      of what is compiled            lists     codes of places, read; `entries`: written
+selection   the k largest, and `update`:   sums      of codes; `sparse`, `dense`, `signs`;
+            `candidates`, then `radix`               `held`: unless a status says no
 
 In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
 GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said

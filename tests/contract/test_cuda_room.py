@@ -96,3 +96,25 @@ def test_damage_is_told_when_the_step_ends(text: str) -> None:
             run.step(drawn(SHAPES, WORLD, 1), damage=(0, 0, damaged))
         (contexts,) = run.contexts
         assert all(x.isnan().all() for x in contexts[0].results)
+
+
+@pytest.mark.parametrize("text", ["dgc(0.01) | allgather", "topk(0.01)+ef | allgather"])
+def test_states_are_as_before_a_header_that_is_none(text: str) -> None:
+    """Nothing was written then, so what was sent is taken back, in every bucket."""
+
+    def damaged(messages: Tensor) -> Tensor:
+        messages = messages.clone()
+        messages[1, :8] = 255
+        return messages
+
+    with use("triton"):
+        run = Several(text, SHAPES, WORLD, buckets=[["a"], ["b", "c"]])
+        run.step(drawn(SHAPES, WORLD, 0))
+        before = run.kept()
+        with pytest.raises(PayloadError, match=r"a message begins with gradwire's header"):
+            run.step(drawn(SHAPES, WORLD, 1), damage=(0, 0, damaged))
+        for name, state in run.kept()[0].items():
+            for key, x in state.items():
+                assert torch.allclose(x, before[0][name][key], atol=1e-5), (name, key)
+        for contexts in run.contexts:
+            assert all(x.isnan().all() for x in contexts[0].results)

@@ -32,7 +32,7 @@ PLAIN = {
     "owners_of", "drawn", "slots_for", "sign_bytes", "checked_places", "escape_of",
     "whole_bytes", "low_width", "parts_of", "bytes_of", "new_status", "is_raised", "without_codes",
     "together", "add_up", "told_to", "judge", "run_unless", "stamp",
-    "are_finite",
+    "are_finite", "held_by", "goes_on",
     "hint_of",
 }  # fmt: skip
 """Functions of torch or arithmetic alone; checked_places: of accumulate_coded; together and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,3 +199,27 @@ def test_closing_amid_a_step_ends_it(stage) -> None:  # type: ignore[no-untyped-
     with pytest.raises(UsageError, match=r"detached, or adopts .* amid the exchange of step 0"):
         one.conductor.wait()
     assert len(one.ends) == 1
+
+
+def test_a_step_that_fails_leaves_no_bucket_open() -> None:
+    """Whatever failed: a damaged bucket, or a lane in another's move."""
+    told = list[int]()
+
+    class Codec:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def abandon(self) -> None:
+            told.append(self.number)
+            if self.number == 0:
+                raise RuntimeError("the device is gone")
+
+    failed = object.__new__(Conductor)
+    buckets = [SimpleNamespace(context=SimpleNamespace(codec=Codec(i))) for i in range(3)]
+    failed.__dict__.update(
+        buckets=buckets, error=PeerError("rank 1 died"), _left=1, _lock=threading.Lock(),
+        _lanes=[], _on_end=lambda error: told.append(9), _done=threading.Event(),
+    )  # fmt: skip
+    failed.finished()
+    assert told == [0, 1, 2, 9]
+    assert str(failed.error) == "rank 1 died"

@@ -179,7 +179,7 @@ def _of_added_signs(n: int, count: int) -> Case:
 def _of_added_codes(n: int, name: str) -> Case:
     form = getattr(formats, name)
     return Case(f"add_codes {name}", "add_codes", lambda: [
-        form, drawn(n, 1), *_payload(form, n, 2), -1.0,
+        form, drawn(n, 1), *coded_payload(form, n, 2), -1.0,
     ])  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def _of_format(n: int, dtype: torch.dtype, name: str) -> Iterator[Case]:
         form, drawn(n, 2, dtype=dtype), *_rooms(form, n), new_status(), Noise.of("x"), None,
     ])  # fmt: skip
     yield Case(f"accumulate_codes {name} {dtype}", "accumulate_codes", lambda: [[SumCodes(
-        form, torch.zeros(n, dtype=dtype), [_payload(form, n, r) for r in range(3)], 3.0,
+        form, torch.zeros(n, dtype=dtype), [coded_payload(form, n, r) for r in range(3)], 3.0,
     )]])  # fmt: skip
 
 
@@ -241,10 +241,10 @@ def _of_code(n: int, k: int, code: str) -> Iterator[Case]:
     ])  # fmt: skip
     yield from (_of_entries(n, k, code, dtype) for dtype in FLOATS)
     yield Case(f"decode_indices {code}", "decode_indices", lambda: [
-        _section(n, k, code, 1), n, code, torch.zeros(k, dtype=torch.int32),
+        coded_section(n, k, code, 1), n, code, torch.zeros(k, dtype=torch.int32),
     ])  # fmt: skip
     yield Case(f"accumulate_coded {code}", "accumulate_coded", lambda: [[SumCoded(
-        torch.zeros(n), [code] * 3, [_section(n, k, code, r) for r in range(3)],
+        torch.zeros(n), [code] * 3, [coded_section(n, k, code, r) for r in range(3)],
         [drawn(k, r) for r in range(3)], 3.0,
     )]])  # fmt: skip
 
@@ -293,7 +293,8 @@ def _rooms(form: formats.Format, n: int) -> tuple[Tensor, Tensor]:
     return torch.zeros(form.code_bytes(n), dtype=torch.uint8), torch.zeros(form.scales(n))
 
 
-def _payload(form: formats.Format, n: int, seed: int) -> tuple[Tensor, Tensor]:
+def coded_payload(form: formats.Format, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Codes and scales of n numbers."""
     codes, scales = _rooms(form, n)
     twins.encode_codes(form, drawn(n, seed), codes, scales, new_status(), Noise.of("x", seed))
     return codes, scales
@@ -326,7 +327,8 @@ def _adam(n: int, dtype: torch.dtype) -> list[Any]:
     return [made, new_status()]
 
 
-def _section(n: int, k: int, code: str, seed: int) -> Tensor:
+def coded_section(n: int, k: int, code: str, seed: int) -> Tensor:
+    """k places of n, coded."""
     section = torch.zeros(code_bytes(code, n, k), dtype=torch.uint8)
     twins.encode_indices(places(n, k, seed), n, code, section)
     return section

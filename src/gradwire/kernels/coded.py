@@ -12,6 +12,7 @@ from gradwire.kernels.memory import scratch
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import SumCoded
 from gradwire.kernels.sparse import check_layout, check_payload, check_target, check_values
+from gradwire.kernels.status import check_word
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_same_device
 
@@ -21,6 +22,7 @@ def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None)
     its out untouched, naming the payload. KernelError for out and divisor. Memory: 4 bytes per
     entry and thread, kept. status: as of `add_up`."""
     checked = [_checked(one) for one in segments]
+    check_word(status, *(one.out for one in checked[:1]))
     room = room_of(*(one.out for one in checked[:1]))
     bad = room.accumulate_coded(checked, status)
     if bad < len(checked):

@@ -11,7 +11,7 @@ from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import SumCodes, UpdateCodes
 from gradwire.kernels.selection import hint_of
 from gradwire.kernels.sparse import check_target
-from gradwire.kernels.status import check_status, told_to
+from gradwire.kernels.status import check_status, check_word, told_to
 from gradwire.kernels.tensors import (
     check_buffer,
     check_float,
@@ -66,6 +66,7 @@ def accumulate_codes(segments: Sequence[SumCodes], status: torch.Tensor | None =
     its out untouched, for scales that no encoder writes: not finite, or so large that the steps
     are not. KernelError for out and divisor. status: as of `add_up`."""
     checked = [_checked_sum(one) for one in segments]
+    check_word(status, *(one.out for one in checked[:1]))
     bad = room_of(*(one.out for one in checked[:1])).accumulate_codes(checked, status)
     if bad < len(checked):
         for number, (_, scales) in enumerate(checked[bad].payloads):

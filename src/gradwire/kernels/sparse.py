@@ -11,6 +11,7 @@ from gradwire.errors import PayloadError
 from gradwire.kernels.divisors import check_divisor
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.segments import SumDense
+from gradwire.kernels.status import check_word
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     CODES,
@@ -163,6 +164,7 @@ def accumulate_many_dense(
     for out, payloads, divisor in segments:
         checked.append(SumDense(out, payloads, check_target(out, divisor, double=True)))
         _check_dense(out, payloads)
+    check_word(status, *(one.out for one in checked[:1]))
     for double in (False, True):
         own = [one for one in checked if are_doubles(one.out) == double]
         if own:

@@ -35,6 +35,13 @@ def check_status(x: Tensor, status: Tensor) -> None:
     check_memory("status", status)
 
 
+def check_word(status: Tensor | None, *tensors: Tensor) -> None:
+    """KernelError unless it is a word where they are, or none."""
+    if status is not None:
+        for x in tensors:
+            check_status(x, status)
+
+
 def told_to(status: Tensor) -> Room:
     """The room of those whose word this is. Raises KernelError."""
     check_status(status, status)

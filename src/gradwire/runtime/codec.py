@@ -261,10 +261,17 @@ class Codec:
         try:
             return self.verdict.fine
         except PayloadError:
-            if self._is_open:
-                self._is_open = False
-                self._spoil_results()
+            self.abandon()
             raise
+
+    def abandon(self) -> None:
+        """The step has failed: where it is not known yet what averages became, they are NaN, and
+        states as they were, unless averages lie where their gradients did."""
+        if self._is_open:
+            self._is_open = False
+            if self.verdict.held_back:
+                self._undo()
+            self._spoil_results()
 
     def spoil(self) -> None:
         """Some rank saw inf or NaN: every rank's result is NaN, every state as it was."""
@@ -294,6 +301,7 @@ class Codec:
             self._remember_results(feedback)
         if outcome == "spoiled" and self._is_open:
             self._take_back()
+        self._is_open = False
         for part in self.parts:
             part.end(outcome)
         if feedback is not None and outcome == "skipped":

@@ -18,6 +18,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter
 
@@ -207,7 +208,15 @@ class Conductor:
                     queued.context.end(skipped)
         except Exception as error:
             self.fail(error)
+        if self.error is not None:
+            self._abandon()
         self._end()
+
+    def _abandon(self) -> None:
+        """No bucket of a step that failed leaves gradients of this rank alone for averages."""
+        for queued in self.buckets:
+            with suppress(Exception):  # the first reason stays
+                queued.context.codec.abandon()
 
     def _end(self) -> None:
         try:

@@ -51,6 +51,17 @@ class Verdict:
         self._told.append(error)
 
     @property
+    def held_back(self) -> bool:
+        """Once the step is over: whether the word was raised before averages were written."""
+        word = int(self.word) if self._read is None else self._read
+        try:
+            heard = [told for told in self._told if not isinstance(told, PayloadError)]
+            fine = all(check_headers(told, self._digest, self._step) for told in heard)
+        except PayloadError:
+            return True
+        return bool(word & kernels.NON_FINITE) or not fine
+
+    @property
     def fine(self) -> bool:
         """Whether the step counts, as far as is known: the host waits for the device.
 

@@ -8,9 +8,10 @@ from interpreted import every_float, same_by_both
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
-from gradwire.bench.rooms import drawn, places
-from gradwire.kernels import cuda, new_status
+from gradwire.bench.rooms import coded_payload, coded_section, drawn, places
+from gradwire.kernels import DAMAGED, cuda, formats, new_status
 from gradwire.kernels.cuda import signs
+from gradwire.kernels.segments import SumCoded, SumCodes, SumDense
 from gradwire.kernels.values import Noise
 
 EACH = (0, 1, 17, 5000)
@@ -187,3 +188,39 @@ def test_headers_are_judged_as_the_twins_do(flags: tuple[int, ...], column: int 
         return [headers, FACTS, status], []
 
     same_by_both([cuda.judge, twins.judge], given)
+
+
+@pytest.mark.parametrize("raised", [0, 1])
+@pytest.mark.parametrize("kind", ["places", "gaps", "scales"])
+def test_sums_heed_a_status_and_tell_it_of_damage(kind: str, raised: int) -> None:
+    """Of a step that is spoiled already nobody knows what payloads are: no damage is told."""
+    n, k, status = 5000, 50, new_status().fill_(raised)
+    outs = [torch.full((n,), 7.0) for _ in range(2)]
+    if kind == "scales":
+        payloads = [coded_payload(formats.INT8, n, r) for r in range(2)]
+        payloads[1][1][3] = torch.nan
+        sums = [SumCodes(formats.INT8, outs[0], payloads, 2.0)]
+        cuda.accumulate_codes([*sums, SumCodes(formats.INT8, outs[1], payloads[:1], 1.0)], status)
+    else:
+        code = "elias_fano" if kind == "places" else "gap8"
+        sections = [coded_section(n, k, code, r) for r in range(2)]
+        sections[1][:] = 255
+        values = [drawn(k, r) for r in range(2)]
+        cuda.accumulate_coded(
+            [
+                SumCoded(outs[0], [code] * 2, sections, values, 2.0),
+                SumCoded(outs[1], [code], sections[:1], values[:1], 1.0),
+            ],
+            status,
+        )
+    assert int(status) == (raised or DAMAGED)
+    assert (outs[0] == 7.0).all()
+    assert (outs[1] == 7.0).all() == bool(raised)
+
+
+def test_dense_sums_heed_a_status() -> None:
+    for raised in (0, 1):
+        out = torch.full((50,), 7.0)
+        status = new_status().fill_(raised)
+        cuda.accumulate_many_dense([SumDense(out, [torch.ones(50)], 1.0)], status)
+        assert (out == (7.0 if raised else 1.0)).all()

@@ -34,7 +34,7 @@ def tell_all(bad, count, status, CHUNK: tl.constexpr):
     i = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
     word = tl.load(bad + i, mask=i < count, other=0)
     if tl.max((word == FOUND).to(tl.int32), 0) != 0:
-        tl.atomic_or(status, tl.full([], 2, tl.int64))
+        tl.atomic_or(status, tl.full([], DAMAGED, tl.int64))
 
 
 def hold_back(bad: Tensor, count: int, status: Tensor | None) -> None:

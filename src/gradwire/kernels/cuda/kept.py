@@ -43,7 +43,7 @@ class Blocks:
         if self._slots:
             launch(put_back, (self._slots,),
                 self._kept, self._which, residual if velocity is None else velocity, residual,
-                self._n, velocity is not None, BLOCK=BLOCK, num_warps=8,
+                self._n, with_velocity=velocity is not None, BLOCK=BLOCK, num_warps=8,
             )  # fmt: skip
 
 

@@ -39,7 +39,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **constants: Any) ->
     if len(given) != known.plain or _OTHER in kinds or kernel.pre_run_hooks:
         kernel[grid](*given, **constants)
         return
-    key = (torch.cuda.current_device(), kinds, tuple(constants.items()))
+    named = tuple((name, type(x), x) for name, x in constants.items())  # 1 is no True
+    key = (torch.cuda.current_device(), kinds, named)
     found = known.made.get(key)
     if found is not None:
         compiled, values = found

@@ -120,7 +120,7 @@ def before(rows, counts, sums, found, bad, kind: tl.constexpr, CHUNK: tl.constex
     many = (total > k) & (kind == BITS)
     tl.store(word + 1, many.to(tl.int32))
     if many | (total < k):
-        tl.store(bad + tl.load(row + OWNER), 1)
+        tl.atomic_or(bad + tl.load(row + OWNER), 1)
 
 
 @triton.jit
@@ -159,7 +159,7 @@ def emit(
         tl.store(out + to, place, mask=(names == 1) & (to < k))
         if tl.max(((to >= k) & (w != 0) & (i < size)).to(tl.int32), 0) != 0:
             tl.store(found + 2 * tl.load(row + FOUND) + 1, 1)
-            tl.store(bad + tl.load(row + OWNER), 1)
+            tl.atomic_or(bad + tl.load(row + OWNER), 1)
 
 
 @triton.jit
@@ -177,7 +177,7 @@ def check(rows, blocks, found, bad, BLOCK: tl.constexpr):
     worst = tl.min(tl.where(wrong, j, _FAR), 0)
     if worst != _FAR:
         tl.atomic_min(word, worst)
-        tl.store(owner, 1)
+        tl.atomic_or(owner, 1)
     if first == 0:  # what is left over of elias_fano's low part
         width = tl.load(row + WIDTH_OF).to(tl.int32)
         if width > 0:
@@ -185,7 +185,7 @@ def check(rows, blocks, found, bad, BLOCK: tl.constexpr):
             byte = tl.load(low + size // 8, mask=size % 8 != 0, other=0).to(tl.int32)
             if (byte >> (size % 8).to(tl.int32)) != 0:
                 tl.store(word + 1, 1)
-                tl.store(owner, 1)
+                tl.atomic_or(owner, 1)
 
 
 def reading_of(lists: Sequence[Listed]) -> Reading:

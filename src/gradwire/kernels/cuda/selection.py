@@ -18,13 +18,14 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from gradwire.errors import KernelError
 from gradwire.kernels.cuda.candidates import compact, mark, scan
 from gradwire.kernels.cuda.columns import BINS, BLOCK, ITEMS, NONE, TABLES, WORDS
 from gradwire.kernels.cuda.device import MOMENTUM, NESTEROV
 from gradwire.kernels.cuda.kept import Blocks
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.radix import count, digit, emit
-from gradwire.kernels.cuda.tables import address_of, aligned, bits_of, blocks_on, rows_on
+from gradwire.kernels.cuda.tables import MOST, address_of, aligned, bits_of, blocks_on, rows_on
 
 CHUNK = 8192
 CAPACITY = 16
@@ -61,6 +62,12 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
     device, dtype = status.device, TYPES[segments[0].g.dtype]
     sizes = tuple(one.g.numel() for one in segments)
     rooms = tuple(min(n, CAPACITY * one.k) for one, n in zip(segments, sizes))
+    if sum(rooms) > MOST:
+        raise KernelError(
+            f"candidates of a bucket on CUDA are at most {MOST:,}; there is room for {CAPACITY} "
+            f"for each that is selected, {sum(rooms):,} in all. Lower the density, or make "
+            "buckets smaller"
+        )
     wholes, blocks = blocks_on(device, sizes, BLOCK), blocks_on(device, rooms, ITEMS)
     programs, items, number_of = wholes.shape[0], blocks.shape[0], len(segments)
     room = _Room(device, number_of, programs, items, sum(rooms))

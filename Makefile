@@ -12,7 +12,7 @@ JOBS ?= 4
 # --full: every case instead of the fast suite (docs/design/tests.md).
 SUITE ?=
 
-.PHONY: demo test test-all test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
+.PHONY: demo test test-all test-gpu test-here test-ranks test-sanitized test-mutants test-oldest lint setup bench bench-demo bench-convergence clean help
 
 demo: setup  ## train a real model over an emulated slow network, with and without gradwire: 4 minutes, or 1: QUICK=1
 	$(PY) -m gradwire demo $(if $(QUICK),--quick)
@@ -42,6 +42,9 @@ test-mutants: setup  ## hours: does the fast suite see what every case sees? (do
 	  --mutants 300 --results build/mutation/python.json
 	PYTHONPATH=tests $(PY) -m pytest -q --full --hypothesis-profile fast -p mutation.run --evidence-of build/mutation/evidence --native \
 	  --mutants 40 --results build/mutation/native.json
+
+test-gpu:  ## on a machine with a GPU, by a PYTHON whose torch has CUDA: bits, and speed; two minutes
+	PYTHONPATH=src $(PYTHON) benchmarks/gpu/main.py $(ARGS)
 
 lint: setup  ## ruff (lint, format) and mypy --strict
 	$(PY) -m ruff check .

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import cycle
@@ -220,8 +221,8 @@ def speed() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
-    """Print a table, and write all to a file."""
+def main() -> int:
+    """Print a table, and write all to a file; 1 if some bits differ."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, help="a JSON file")
     given = parser.parse_args()
@@ -235,7 +236,8 @@ def main() -> None:
             print(json.dumps(found, indent=1), flush=True)
         if given.output:
             given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return int(any(found["bits"][name] for name in found["bits"] if name.endswith("differ")))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

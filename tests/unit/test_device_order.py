@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradwire.errors import UsageError
 from gradwire.runtime import device_order
 from gradwire.runtime.device_order import LaneOrder, Made
 
@@ -39,6 +40,10 @@ class Cuda:
     def __init__(self) -> None:
         self.current = {DEVICE: Stream("main"), torch.device("cuda", 0): Stream("another device")}
         self.at_work: list[Stream] = []
+        self.captures = False
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.captures
 
     def current_stream(self, device: torch.device) -> Stream:
         return self.current[device]
@@ -60,6 +65,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     fake = SimpleNamespace(cuda=made, strided=torch.strided, device=torch.device)
     monkeypatch.setattr(device_order, "torch", fake)
     return made
+
+
+def test_a_graph_that_is_captured_is_refused(cuda: Cuda) -> None:
+    cuda.captures = True
+    with pytest.raises(UsageError, match="whose work no CUDA graph holds"):
+        Made(DEVICE).add()
 
 
 def noting(x: Tensor, found: list[str]) -> Any:

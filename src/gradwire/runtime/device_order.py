@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire.errors import UsageError
+
 
 class Made:
     """On which streams the gradients of one bucket were made, in one step."""
@@ -27,6 +29,7 @@ class Made:
     def add(self) -> None:
         """One more was made on the calling thread's stream."""
         if self._device.type == "cuda":
+            _refuse_capture()
             self._streams.add(torch.cuda.current_stream(self._device))
 
     def take(self) -> Before:
@@ -36,6 +39,16 @@ class Made:
         self.add()  # what else the thread that hands over has done
         streams, self._streams = self._streams, set()
         return Before(tuple((stream, stream.record_event()) for stream in streams))
+
+
+def _refuse_capture() -> None:
+    """UsageError while a CUDA graph is captured: what lanes do would not be in it."""
+    if torch.cuda.is_current_stream_capturing():
+        raise UsageError(
+            "gradients are exchanged by threads of their own, whose work no CUDA graph holds; "
+            "backward() was called while one is captured. Capture the forward pass alone, or "
+            "train without graphs"
+        )
 
 
 class Before:

@@ -31,6 +31,8 @@ LATER_RESIDUALS = ("residual/1", "residual/2", "residual/3")
 OF_COLLECTIVE = (OWNERS_RESIDUAL, RIGHT_FACTOR, THRESHOLD, *LATER_RESIDUALS)
 """State that is a collective's, not the feedback's."""
 STEPS, NOISE = "steps", "noise"
+ON_HOST = (STEPS, NOISE)
+"""Numbers that the host takes into its account: a device would have to be waited for."""
 MOMENTS = (STEPS, "exp_avg", "exp_avg_sq")
 """What `adam` remembers of a rank's own gradient, which is no sum that waits."""
 OF_OTHER_SHAPE = (*OF_COLLECTIVE, STEPS, NOISE)

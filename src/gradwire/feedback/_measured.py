@@ -83,7 +83,8 @@ class Measured(Feedback):
         if self.measures(step, given[0].state):
             numbers = [self.measure(one.x, one.state, one.info, one.key) for one in given]
             total = yield AllReduce(torch.cat(numbers))
-            for mean, one in zip(total.div_(world).view(len(given), -1), given):
+            means = total.div_(world).cpu()  # the one wait, now and then
+            for mean, one in zip(means.view(len(given), -1), given):
                 if kernels.is_finite(mean):
                     self.learn(mean, one.state, world)
         return True
@@ -118,7 +119,7 @@ class Measured(Feedback):
     def adopt(self, moments: State) -> State:
         """That the noise is nothing yet says whose moments they are."""
         x = moments["exp_avg"]
-        return {**moments, "residual": torch.zeros_like(x), NOISE: x.new_zeros(3)}
+        return {**moments, "residual": torch.zeros_like(x), NOISE: torch.zeros(3)}
 
 
 def _are_the_average_s(state: State) -> bool:

@@ -95,7 +95,7 @@ def _read(state: State, feedback: Feedback, optimizer: Optimizer) -> dict[str, T
         return {FIRST: _flat(state[MOMENTUM])} if is_muon_s else None
     if not {FIRST, SECOND, "step"} <= set(state):
         return None
-    steps = torch.as_tensor(state["step"], dtype=torch.float32, device=state[FIRST].device)
+    steps = torch.as_tensor(state["step"], dtype=torch.float32, device="cpu")
     return {STEPS: steps.reshape(1).clone(), FIRST: _flat(state[FIRST]),
             SECOND: _flat(state[SECOND])}  # fmt: skip
 

@@ -6,6 +6,7 @@ import copy
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from gradwire.runtime.ledger import Ledger
 from gradwire.runtime.own_view import OwnView
 from gradwire.testing import Workers
 from gradwire.training.session import describe
+from gradwire.training.state import _fill
 
 BETAS = 0.9, 0.99
 ADAM = f"adam(beta1={BETAS[0]}, beta2={BETAS[1]})"
@@ -380,3 +382,14 @@ def test_an_optimizer_of_another_rule_is_refused() -> None:
     assert gradwire.sound("none+server_adam | allreduce", "adamw").kind == "sound"
     for optimizer in ("sgd", "muon"):
         assert gradwire.sound(f"lloyd(1)+{ADAM} | alltoall", optimizer).kind == "unsound"
+
+
+def test_numbers_of_a_state_that_is_loaded_stay_on_the_host() -> None:
+    """A device would have to be waited for, once a parameter."""
+    memory: dict[str, dict[str, torch.Tensor]] = {"w": {}}
+    device = torch.device("meta")
+    ledger: Any = SimpleNamespace(device=device, memory=memory, contexts=[], leftovers={})
+    saved = {"steps": torch.ones(1), "noise": torch.ones(3), "residual": torch.ones(4)}
+    _fill(ledger, {"state": {"w": saved}})
+    found = {name: x.device.type for name, x in memory["w"].items()}
+    assert found == {"steps": "cpu", "noise": "cpu", "residual": "meta"}

@@ -143,8 +143,8 @@ class Collective(Member):
     needs: promises of `Claims`, or the sum is wrong. partner: its compressor, if only one.
     compresses: itself; its text is a strategy. own_feedback: it remembers what it did not send.
     per_node: ranks to a machine, if it moves over groups of them; 0: as found; None: it does not.
-    across: carries machines' sums on. takes_rows: COO, and gives such. takes_float64: adds it so.
-    tasks: its path's. selects, compresses_again: less arrives than was sent. sizes: of its moves.
+    across: carries machines' sums on. on_host: works there. takes_rows: COO, and gives such; or
+    float64. tasks: its path's. selects, compresses_again: less arrives. sizes: of its moves.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -154,6 +154,7 @@ class Collective(Member):
     partner: ClassVar[str] = "none"
     per_node: int | None = None
     across: Collective | None = None
+    on_host: bool = False
     takes_rows: ClassVar[bool] = False
     sizes: ClassVar[Literal["known", "expected", "measured"]] = "known"
     takes_float64: ClassVar[bool] = False

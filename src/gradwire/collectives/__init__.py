@@ -7,6 +7,7 @@ from gradwire.collectives.columns import Columns
 from gradwire.collectives.dsar import DSAR
 from gradwire.collectives.gtopk import GTopK
 from gradwire.collectives.hierarchical import Hierarchical
+from gradwire.collectives.offload import Offload
 from gradwire.collectives.oktopk import OkTopk
 from gradwire.collectives.omnireduce import OmniReduce
 from gradwire.collectives.powersgd import PowerSGD
@@ -23,12 +24,13 @@ from gradwire.strategy import Collective
 BASE = Collective
 MEMBERS = (
     AllReduceSum, AllGatherSum, AllToAllSum, MajorityVote, PowerSGD, GTopK, SparCML, SparCMLSplit,
-    DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns, SparseAuto, Hierarchical, Steps,
+    DSAR, SparsePS, OmniReduce, Union, Zen, OkTopk, Columns, SparseAuto, Hierarchical, Offload,
+    Steps,
 )  # fmt: skip
 
 __all__ = [
     "BASE",
     "DSAR", "MEMBERS", "AllGatherSum", "AllReduceSum", "AllToAllSum", "Columns", "GTopK",
-    "Hierarchical", "MajorityVote", "OkTopk", "OmniReduce", "PowerSGD", "SparCML", "SparCMLSplit",
-    "SparseAuto", "SparsePS", "Steps", "Union", "Zen",
+    "Hierarchical", "MajorityVote", "Offload", "OkTopk", "OmniReduce", "PowerSGD", "SparCML",
+    "SparCMLSplit", "SparseAuto", "SparsePS", "Steps", "Union", "Zen",
 ]  # fmt: skip

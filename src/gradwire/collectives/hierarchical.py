@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gradwire.collectives._around import collective_of, take_claims
 from gradwire.errors import StrategyError
 from gradwire.moves import Move
 from gradwire.pairs import Parts
@@ -46,22 +47,13 @@ class Hierarchical(Collective):
                 f"hierarchical's per_node is a number of ranks, or 0 for as many as are found on "
                 f"a machine; got {self.per_node!r}. Use hierarchical(per_node=8), or leave it out."
             )
-        try:
-            outer: Collective = Collective.parse(self.outer)
-        except StrategyError as error:
-            raise StrategyError(f"hierarchical's outer is a collective's text: {error}") from error
-        if outer.per_node is not None:
+        outer = collective_of(self.name, self.outer)
+        if outer.per_node is not None or outer.on_host:
             raise StrategyError(
                 f"hierarchical's outer is a collective that knows of no machines; got "
                 f'{self.outer!r}. Use hierarchical(outer="allgather"), or another.'
             )
-        # The text as it prints, so that equals are equal; and what the other member asks for.
-        for name in (
-            "needs", "partner", "own_feedback", "compresses", "sizes", "selects",
-            "compresses_again",
-        ):  # fmt: skip
-            object.__setattr__(self, name, getattr(outer, name))
-        object.__setattr__(self, "outer", str(outer))
+        take_claims(self, outer)
         object.__setattr__(self, "across", outer)
 
     def check(self, parts: Parts) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-WorkKind: TypeAlias = Literal["encode", "decode", "accumulate"]
+WorkKind: TypeAlias = Literal["encode", "decode", "accumulate", "copy"]
 
 
 class PricedMove(NamedTuple):
@@ -34,9 +34,9 @@ class PricedMove(NamedTuple):
 class Work(NamedTuple):
     """Local work on one parameter, or on what a rank has of it.
 
-    elements: that are read (encode) or written; contributions: payloads that are added up;
-    entries: of how many elements each payload speaks. device: "gpu", where the gradient lies, or
-    "cpu", the host's memory.
+    elements: that are read (encode), written, or go between device and host (copy);
+    contributions: payloads that are added up; entries: of how many elements each payload speaks.
+    device: "gpu", where the gradient lies, or "cpu", the host's memory.
     """
 
     kind: WorkKind

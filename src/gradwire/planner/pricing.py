@@ -63,7 +63,11 @@ def price(
     crowd = Crowd(density, together)
     context = SizedContext(made, bucket, rank, world, steps, crowd, machines)
     try:
+        if made.collective.on_host:
+            context.copies()
         _drive(made.collective.rounds(context), world, steps)
+        if made.collective.on_host:
+            context.copies()
     except GradwireError:
         raise
     except (RuntimeError, TypeError) as error:  # torch's, of a tensor without data

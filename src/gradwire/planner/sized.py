@@ -69,15 +69,24 @@ class SizedContext(Context):
             return n if claims.elements is None else claims.elements
         return round(n * self.crowd.density(str(self.strategy)))
 
-    def encodes(self, n: int, device: str = "gpu") -> None:
-        """Note that n elements are encoded."""
-        self.steps.append(Work("encode", n, 1, self.entries_of(n), device))
+    @property
+    def device(self) -> str:
+        """Where local work is done, as `Work` says it."""
+        return "cpu" if self.strategy.collective.on_host else "gpu"
 
-    def accumulates(self, n: int, contributions: int, device: str = "gpu") -> None:
+    def copies(self) -> None:
+        """Note that all goes between the device and the host's memory, once."""
+        self.steps += [Work("copy", n) for n in self.bucket.sizes]
+
+    def encodes(self, n: int, device: str = "") -> None:
+        """Note that n elements are encoded."""
+        self.steps.append(Work("encode", n, 1, self.entries_of(n), device or self.device))
+
+    def accumulates(self, n: int, contributions: int, device: str = "") -> None:
         """Note that so many payloads of n elements are added up."""
         kind: WorkKind = "accumulate" if contributions > 1 else "decode"
         entries = self.entries_of(n)
-        self.steps.append(Work(kind, n, contributions, entries, device))
+        self.steps.append(Work(kind, n, contributions, entries, device or self.device))
 
     def _encodes_all(self) -> None:
         for n in self.bucket.sizes:
@@ -197,7 +206,8 @@ class SizedMachineSums(MachineSums):
 
     def _works(self, kind: WorkKind, on: SizedContext, contributions: int = 1) -> None:
         """Whole parameters, or this rank's parts of them."""
-        self._context.steps += [Work(kind, n, contributions, n) for n in on.bucket.sizes]
+        device = self._context.device
+        self._context.steps += [Work(kind, n, contributions, n, device) for n in on.bucket.sizes]
 
 
 class SizedStages(Walk):

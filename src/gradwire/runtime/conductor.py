@@ -289,13 +289,12 @@ class _Lane(threading.Thread):
                 before = queued.ready.get()
                 if self._conductor.closing:
                     return
-                codec = queued.context.codec
-                own, results = (*codec.gradients, *codec.results), codec.results
+                gradients, results = queued.context.given
                 with self.order.after(before):
-                    self.order.uses(own)
+                    self.order.uses((*gradients, *results))
                     self._run(queued)
                     self.order.hands_over(results, before)
-                    del codec, own, results  # what the step's end forgets
+                    del gradients, results  # what the step's end forgets
                     self._conductor.finished()
 
     def _run(self, queued: QueuedBucket) -> None:
@@ -310,7 +309,7 @@ class _Lane(threading.Thread):
 
     def _drive(self, queued: QueuedBucket) -> None:
         """Run the collective's generator: local work up to a move, the move, and on."""
-        rounds = queued.context.rounds()
+        rounds, performer = queued.context.rounds(), self.performer.at(queued.context.device)
         where = f"{queued.label} in step {self._conductor.step}"
         kind, began = "encode", perf_counter()
         move = next(rounds, None)
@@ -319,8 +318,8 @@ class _Lane(threading.Thread):
             return
         while True:
             began = self._span(kind, queued.label, began)
-            sent = self.performer.bytes_sent(move)
-            arrived = self.performer.perform(move, where)
+            sent = performer.bytes_sent(move)
+            arrived = performer.perform(move, where)
             began = self._span("wire", queued.label, began, sent, move.where)
             kind = "decode"
             try:

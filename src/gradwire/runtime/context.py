@@ -81,6 +81,16 @@ class BucketContext(Context):
         """Where the step's averages go."""
         return self.codec.results
 
+    @property
+    def device(self) -> torch.device:
+        """Where its messages lie."""
+        return self.codec.device
+
+    @property
+    def given(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """What `begin` was given."""
+        return self.codec.gradients, self.codec.results
+
     def begin(
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from gradwire.buckets import Bucket
 from gradwire.groups import Machines
 from gradwire.layout.stages import StageLayout
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.hierarchy import BucketMachineSums
+from gradwire.runtime.offload import OffloadedContext
 from gradwire.runtime.stages import BucketStages
 from gradwire.strategy import Strategy
 
@@ -18,13 +21,20 @@ def make_context(
     strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory,
     machines: Machines | None = None, **options: Any,
 ) -> BucketContext:  # fmt: skip
-    """The context of one rank for one bucket. options: of `Codec`.
+    """The context of one rank for one bucket. options: of `Codec`; device: of its gradients.
 
     machines: where ranks are, for a collective that asks. Without, as many consecutive ranks are
     a machine as it says, or all of them.
     """
-    context = BucketContext(strategy, bucket, rank, world, memory, **options)
     collective = strategy.collective
+    device = torch.device(options.get("device", "cpu"))
+    if collective.on_host and is_apart(device):
+        options["device"] = torch.device("cpu")
+        context: BucketContext = OffloadedContext(
+            strategy, bucket, rank, world, memory, beside=device, **options
+        )
+    else:
+        context = BucketContext(strategy, bucket, rank, world, memory, **options)
     if collective.per_node is not None:
         machines = machines or Machines.even(world, collective.per_node or world)
     if collective.tasks is not None:
@@ -34,3 +44,8 @@ def make_context(
         sums = BucketMachineSums(context.codec, machines, collective.across, **options)
         context.take(sums)
     return context
+
+
+def is_apart(device: torch.device) -> bool:
+    """Whether its memory is not the host's."""
+    return device.type != "cpu"

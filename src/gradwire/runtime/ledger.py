@@ -15,7 +15,7 @@ from torch import Tensor
 from gradwire import beside, kernels
 from gradwire.errors import PlanError
 from gradwire.groups import Machines
-from gradwire.local import OF_COLLECTIVE, is_waiting
+from gradwire.local import OF_COLLECTIVE, ON_HOST, is_waiting
 from gradwire.plan import Plan
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.contexts import make_context
@@ -56,6 +56,11 @@ class Ledger:
         self.shapes = {p.name: kept.shape for p, kept in pairs}
         """Of what this rank looks after: the parameters', or those of its parts of them."""
         self._whole = {p.name for p, kept in pairs if p.shape == kept.shape}
+        self._devices = {name: c.device for c in self.contexts for name in c.bucket.names}
+
+    def placed(self, name: str, key: str, x: Tensor) -> Tensor:
+        """x where what is remembered of a parameter by this key lies."""
+        return x.to("cpu" if key in ON_HOST else self._devices[name])
 
     def is_whole(self, name: str) -> bool:
         """Whether this rank looks after all of a parameter."""
@@ -95,10 +100,11 @@ class Ledger:
         leaves = rule is not None and rule.sent == "leaves"
         if name in self.leftovers and (leaves or "residual" in mine):
             mine["residual"] = self.leftovers.pop(name)
+        mine.update({key: self.placed(name, key, v) for key, v in mine.items()})
         if rule is not None and leaves and rule.momentum is not None:
             for key in ("residual", "velocity"):
                 if mine and key not in mine:
-                    mine[key] = kernels.zeros(self.sizes[name], self.device)
+                    mine[key] = kernels.zeros(self.sizes[name], self._devices[name])
 
     def check_next(self, plan: Plan) -> None:
         """PlanError unless what is remembered can be passed on, and momentum stays where it is."""
@@ -130,10 +136,11 @@ class Ledger:
 
     def waiting(self) -> dict[str, Tensor]:
         """All that this rank must still add to gradients: what is in residuals, and leftovers.
-        Flat, in the parameters' sizes; copies."""
+        Flat, in the parameters' sizes, where gradients are; copies."""
         found = self.leftovers
         for context in self.contexts:
-            found = _sums(found, context.leftovers())
+            own = context.leftovers()
+            found = _sums(found, {name: x.to(self.device) for name, x in own.items()})
         return found
 
     def forget(self) -> None:
@@ -151,7 +158,7 @@ class Ledger:
             feedback = self.plan.strategy_of(name).feedback
             for key in feedback.shared if feedback is not None and name in averages else ():
                 if key in state:
-                    state[key].add_(averages[name].view_as(state[key]))
+                    state[key].add_(averages[name].view_as(state[key]).to(state[key].device))
 
     def scale_waiting(self, name: str, factor: float) -> None:
         """What waits of a parameter, times factor; momentum stays."""

@@ -104,15 +104,15 @@ class OwnView:
         for name, residual in self._waiting(ledger).items():
             if rate := rates.get(name, 0.0):
                 w = weights[name].data  # autograd need not know
-                if w.dtype == torch.float32:
+                if swaps(w, residual):
                     self._swaps[name] = swap = Swap(residual, rate, self._spare_for(w))
                     swap.enter(w)
-                else:  # too coarse for a residual to come back from
+                else:
                     if name not in self._rooms:
                         self._rooms[name] = w.new_empty(w.numel())
                     self._rooms[name].view(w.shape).copy_(w)
                     self._swaps[name] = Swap(self._rooms[name], None, self._spare)
-                    w.sub_(residual.view_as(w).to(w.dtype), alpha=rate)
+                    w.sub_(residual.to(w.device, w.dtype).view_as(w), alpha=rate)
 
     def leave(self, weights: Mapping[str, Tensor], names: Iterable[str] | None = None) -> None:
         """Put them back, to the bit; of these names only, or all."""
@@ -161,6 +161,12 @@ class OwnView:
             for name in bucket.names
             if "residual" in memory[name] and ledger.is_whole(name)
         }
+
+
+def swaps(weights: Tensor, residual: Tensor) -> bool:
+    """Whether they can change places: not where weights are too coarse for a residual to come back
+    from them, or lie elsewhere."""
+    return weights.dtype == torch.float32 and weights.device == residual.device
 
 
 def is_local(strategy: Strategy) -> bool:

@@ -29,7 +29,7 @@ from gradwire.groups import Group
 from gradwire.moves import AllToAll
 from gradwire.pins import Pins
 from gradwire.runtime.process_groups import CPU, attaching, exchange_text, wait_for_all
-from gradwire.runtime.torch_dist import Part, Performer
+from gradwire.runtime.torch_dist import Part, Performer, backend_of
 
 HOST, ADDRESSES = "GRADWIRE_HOST", "GRADWIRE_PLANES"
 """Variables of a rank: its host's number in the plan's topology; its addresses, with commas."""
@@ -60,10 +60,11 @@ def agreed_pins(
             does not say where it is, or has too few addresses, or others' (on all ranks).
         UsageError: this is not Gloo, or these are no pins.
     """
-    if dist.get_backend(group) != "gloo":
+    backend = backend_of(group, device)
+    if backend != "gloo":
         raise UsageError(
             "planes are groups of Gloo, whose sockets can be bound to addresses; got "
-            f"{dist.get_backend(group)}. Leave out planes, or train on CPUs."
+            f"{backend}. Leave out planes, or train on CPUs."
         )
     if not isinstance(given, Pins | str | Path):
         raise UsageError(

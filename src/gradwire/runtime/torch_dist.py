@@ -7,6 +7,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from itertools import accumulate
@@ -59,6 +60,16 @@ _PERFORMED = (
 )  # fmt: skip
 
 
+def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
+    """What carries tensors of a device in this group, by name, as "gloo"; "" where nothing does.
+
+    A group may have several: `init_process_group()` gives each type of device its own."""
+    try:
+        return str(group._get_backend(device).name()).lower()
+    except RuntimeError:
+        return ""
+
+
 class Performer:
     """One lane's way to the network. Blocks the calling thread, never uses futures.
 
@@ -73,10 +84,26 @@ class Performer:
         self.group, self._device, self._process = group, device, os.getpid()
         self._parts = {n: Performer(part, None, device) for n, part in (parts or {}).items()}
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
-        self._gloo = dist.get_backend(group) == "gloo"
+        self._gloo = backend_of(group, device) == "gloo"
         by_host = self._gloo and device.type == "cuda"
         self._host = HostCopies(device) if by_host else None
         self._scratch = kernels.Scratch()
+        self._on_host: Performer | None = None
+
+    def at(self, device: torch.device) -> Performer:
+        """The same way to the network, of what lies on that device: its own, or the host's."""
+        if device.type == self._device.type:
+            return self
+        if self._on_host is None:
+            self._on_host = self._for_host()
+        return self._on_host
+
+    def _for_host(self) -> Performer:
+        twin = copy(self)
+        twin._device, twin._gloo, twin._host = _CPU, backend_of(self.group, _CPU) == "gloo", None
+        twin._scratch = kernels.Scratch()
+        twin._parts = {name: part._for_host() for name, part in self._parts.items()}
+        return twin
 
     def perform(self, move: Move, label: str) -> Tensor | dict[int, Tensor]:
         """What arrives. The memory is reused by the next move of the same size.
@@ -141,6 +168,7 @@ class Performer:
             if named_by_all:
                 with suppress(ValueError):  # it went with a default group before this one
                     dist.destroy_process_group(performer.group)
+            performer._on_host = None  # which has the group, too
             del performer.group  # the last reference: sockets close with it
 
     def _all_reduce(self, data: Tensor) -> Tensor:

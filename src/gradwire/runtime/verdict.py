@@ -83,5 +83,7 @@ class Verdict:
 
 def settle(verdicts: Sequence[Verdict]) -> None:
     """Read the words of all buckets of a step, with one wait for the device, once all is told."""
-    for verdict, word in zip(verdicts, torch.cat([v.word for v in verdicts]).tolist()):
-        verdict._read = word
+    for device in {verdict.word.device for verdict in verdicts}:
+        own = [verdict for verdict in verdicts if verdict.word.device == device]
+        for verdict, word in zip(own, torch.cat([v.word for v in own]).tolist()):
+            verdict._read = word

@@ -29,11 +29,17 @@ from gradwire.runtime.process_groups import (
     make_group,
     make_parts,
 )
-from gradwire.runtime.torch_dist import Performer
+from gradwire.runtime.torch_dist import Performer, backend_of
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.advice import advise
-from gradwire.training.attachable import check_lanes, check_parameters, check_ready, device_of
+from gradwire.training.attachable import (
+    check_carried,
+    check_lanes,
+    check_parameters,
+    check_ready,
+    device_of,
+)
 from gradwire.training.attached import enter, leave
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
@@ -304,7 +310,7 @@ def attach_plan(
         parameters = trainable(module)
     device = device_of(parameters)
     check_parameters(parameters)
-    check_lanes(lanes, process_group)
+    check_lanes(lanes, process_group, device)
     group = make_group(process_group, timeout_seconds, device)
     lanes = lanes or (2 if device.type == "cpu" else 1)
     try:
@@ -317,17 +323,17 @@ def attach_plan(
                 others=others(module, optimizer),
             ),
         )  # fmt: skip
+        check_carried(agreed, group, device)
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)
     except Exception:
         Performer(group).close()
         raise
-    most = 1 if dist.get_backend(group) == "nccl" else agreed.lanes  # a plan may know no better
-    lanes_used = min(most, len(agreed.buckets))
-    groups = [
-        group,
-        *(make_group(process_group, timeout_seconds, device) for _ in range(lanes_used - 1)),
-    ]
+    lanes_used = min(agreed.lanes, len(agreed.buckets))
+    if backend_of(group, device) == "nccl":  # whatever a plan says, which may know no better
+        lanes_used = 1
+    more = range(lanes_used - 1)
+    groups = [group, *(make_group(process_group, timeout_seconds, device) for _ in more)]
     performers = [_performer(g, machines, pinned, timeout_seconds, device) for g in groups]
     if ddp is None:
         broadcast(module, group)
@@ -414,6 +420,7 @@ def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> P
             "a plan that sums inside machines is attached as one, so that their groups exist; "
             f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
         )
+    check_carried(plan, session.performers[0].group, session.device)
     session.ledger.check_next(plan)
     return plan
 

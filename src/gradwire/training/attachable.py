@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradwire.errors import UsageError
+from gradwire.errors import PlanError, UsageError
+from gradwire.plan import Plan
+from gradwire.runtime.torch_dist import backend_of
 from gradwire.training.attached import is_attached
 from gradwire.training.fsdp import is_sharded
 from gradwire.training.session import Settings
@@ -92,11 +94,23 @@ def device_of(parameters: Mapping[str, nn.Parameter]) -> torch.device:
     return next(iter(devices))
 
 
-def check_lanes(lanes: int | None, group: dist.ProcessGroup | None) -> None:
+def check_lanes(lanes: int | None, group: dist.ProcessGroup | None, device: torch.device) -> None:
     """UsageError for several lanes of NCCL: nobody orders the collectives of two communicators on
     one device, which then wait for each other."""
-    if lanes is not None and lanes > 1 and dist.get_backend(group) == "nccl":
+    group = group or dist.group.WORLD
+    if lanes is not None and lanes > 1 and group and backend_of(group, device) == "nccl":
         raise UsageError(
             f"over NCCL one lane issues all collectives of a device; got lanes={lanes}. Leave "
             "lanes out: encoding overlaps the wire all the same."
+        )
+
+
+def check_carried(plan: Plan, group: dist.ProcessGroup, device: torch.device) -> None:
+    """PlanError for work in the host's memory, where the group carries only what is on devices."""
+    on_host = [s for s in plan.strategies if s.collective.on_host]
+    if on_host and device.type != "cpu" and not backend_of(group, torch.device("cpu")):
+        raise PlanError(
+            f"'{on_host[0]}' sends from the host's memory, which {backend_of(group, device)} "
+            'alone does not carry. Use init_process_group("cpu:gloo,cuda:nccl"), or leave out '
+            "offload."
         )

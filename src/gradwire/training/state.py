@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gradwire.buckets import Bucket
 from gradwire.errors import PlanError
-from gradwire.local import OF_OTHER_SHAPE, ON_HOST, RIGHT_FACTOR, THRESHOLD, is_waiting
+from gradwire.local import OF_OTHER_SHAPE, RIGHT_FACTOR, THRESHOLD, is_waiting
 from gradwire.plan import Plan
 from gradwire.runtime.ledger import Ledger
 from gradwire.strategy import Strategy
@@ -327,8 +327,7 @@ def _fill(ledger: Ledger, entry: Mapping[str, Any]) -> None:
     device = ledger.device
     for name, values in entry.get("state", {}).items():
         for key, value in values.items():
-            where = "cpu" if key in ON_HOST else device
-            own = value.detach().to(where, copy=True)
+            own = ledger.placed(name, key, value.detach().clone())
             ledger.memory[name][key] = own if key in OF_OTHER_SHAPE else own.reshape(-1)
     try:
         for context in ledger.contexts:

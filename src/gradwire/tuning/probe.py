@@ -165,7 +165,7 @@ class Probe:
         )
 
     def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
-        clock = _Clock(self.device)
+        clock, performer = _Clock(self.device), self.performer.at(context.device)
         context.begin(gradients, gradients, StepInfo(step))
         rounds = context.rounds()
         spent, sent, arrived = [0.0, 0.0, 0.0], 0.0, None
@@ -176,8 +176,8 @@ class Probe:
             except StopIteration:
                 break
             spent[part] += clock.lap()
-            sent += self.performer.bytes_sent(move)
-            arrived = self.performer.perform(move, "the probe")
+            sent += performer.bytes_sent(move)
+            arrived = performer.perform(move, "the probe")
             spent[1] += clock.lap()
             part = 2
         context.end(skipped=False)

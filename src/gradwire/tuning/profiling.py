@@ -9,11 +9,11 @@ from importlib.metadata import version
 from statistics import median
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gradwire.planner.profile import Profile, Ready, main_dtype
 from gradwire.runtime.process_groups import exchange_text
+from gradwire.runtime.torch_dist import backend_of
 from gradwire.training.session import Session
 from gradwire.tuning.agree import from_first, of_ranks
 from gradwire.tuning.contention import measure as measure_contention
@@ -27,6 +27,8 @@ STRATEGIES = (
 """What is measured and planned with, unless others are asked for."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
 """And these, where several machines have several ranks each."""
+OF_DEVICES = ('int8+ef | offload(outer="alltoall")', "topk(0.01)+ef | offload")
+"""And these, where gradients lie on a device, and the host's memory can be sent, too."""
 
 
 _BUSY = 0.5
@@ -37,7 +39,11 @@ def usual_strategies(session: Session) -> tuple[str, ...]:
     """What is measured unless others are asked for."""
     machines = session.machines
     has_levels = machines is not None and 1 < machines.per_node < session.world
-    return (*STRATEGIES, *(OF_MACHINES if has_levels else ()))
+    carried = backend_of(session.performers[0].group, torch.device("cpu"))
+    may_offload = session.device.type != "cpu" and carried
+    return (
+        *STRATEGIES, *(OF_MACHINES if has_levels else ()), *(OF_DEVICES if may_offload else ())
+    )  # fmt: skip
 
 
 def measure(
@@ -62,7 +68,7 @@ def measure(
     own = Profile(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
-        device=device.type, backend=str(dist.get_backend(performer.group)),
+        device=device.type, backend=backend_of(performer.group, device),
         contention=contention, strategies=costs, versions=versions(),
     )  # fmt: skip
     return Profile.from_json(from_first(session, own.to_json))

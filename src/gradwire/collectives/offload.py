@@ -1,0 +1,53 @@
+"""offload: all work in the host's memory, by processors; the device only computes gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gradwire.collectives._around import collective_of, take_claims
+from gradwire.errors import StrategyError
+from gradwire.moves import Move
+from gradwire.pairs import Parts
+from gradwire.strategy import Collective, Context
+
+
+@dataclass(frozen=True)
+class Offload(Collective):
+    """Gradients go down to the host's memory, and averages come up; between, processors work.
+
+        device   ── backward ──► gradient ══╗                             ╔══► average
+        host                                ╚══► encode ┄ outer ┄ decode ══╝
+
+    outer: the text of a collective, which moves what lies in the host's memory: over Gloo, in a
+    group that has it (`init_process_group("cpu:gloo,cuda:nccl")` has both).
+    What arrives is what arrives without `offload`, bit for bit. Residuals and moments are in the
+    host's memory too, none of them on the device. On processors it is `outer` alone.
+    It pays where the device's memory is short, where its launches take longer than the work (many
+    small parameters), or where it has no kernels. Copies are in the gradients' own dtype.
+    Memory: the bucket, pinned, and what `outer` takes, on the host; on the device a copy of the
+    weights, where ranks compute at their own views.
+    Source: the choice of GPU or CPU in Wang et al., "ByteComp" (EuroSys'23 as Espresso), 4.2.
+    """
+
+    outer: str = "allgather"
+    name: ClassVar[str] = "offload"
+    inner: ClassVar[Collective]  # what `outer` says
+
+    def __post_init__(self) -> None:
+        outer = collective_of(self.name, self.outer)
+        if outer.tasks is not None or outer.on_host:
+            raise StrategyError(
+                f"offload's outer is a collective that leaves open where work is done; got "
+                f'{self.outer!r}. Use offload("allgather"), or another.'
+            )
+        take_claims(self, outer, ("per_node", "across", "takes_float64"))
+        object.__setattr__(self, "on_host", True)
+        object.__setattr__(self, "inner", outer)
+
+    def check(self, parts: Parts) -> None:
+        self.inner.check(parts)
+
+    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+        yield from self.inner.rounds(ctx)

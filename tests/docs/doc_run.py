@@ -25,7 +25,10 @@ import gradwire
 from gradwire.cli.main import main
 from gradwire.soundness import SoundnessWarning
 
-TOGETHER = {"README.md", "docs/auto.md", "docs/fsdp.md", "docs/network.md", "docs/training.md"}
+TOGETHER = {
+    "README.md", "docs/auto.md", "docs/fsdp.md", "docs/gpu.md", "docs/network.md",
+    "docs/training.md",
+}  # fmt: skip
 """Pages whose Python all ranks run. That of others needs no process group."""
 
 COMPUTES = {"available", "explain", "network", "plan"}

@@ -17,7 +17,6 @@ from gradwire.kernels.codes import (
 from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.crowds import decode_shaped, encode_shaped, shape_of
 from gradwire.kernels.dealing import CHUNK, owners_of
-from gradwire.kernels.divisors import quotient
 from gradwire.kernels.entries import write_entries
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.hash_memory import hash_partition
@@ -58,7 +57,7 @@ from gradwire.kernels.status import (
 )
 from gradwire.kernels.streams import flat_places, place_stream, split_stream
 from gradwire.kernels.sums import SumSegment, add_up
-from gradwire.kernels.tensors import check_index_range
+from gradwire.kernels.tensors import check_index_range, quotient
 from gradwire.kernels.together import Work, together
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 from gradwire.kernels.values import DAMAGED, NON_FINITE, Noise, Reaching

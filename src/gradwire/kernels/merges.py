@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.kernels.divisors import check_divisor
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.sparse import check_payloads
 from gradwire.kernels.streams import check_capacity
@@ -19,6 +18,7 @@ from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
     check_count,
+    check_divisor,
     check_domain,
     check_places,
     check_same_device,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gradwire.kernels.jobs import Jobs, Served, check_choice, check_machine
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Jobs, Machine, Served, check_choice, check_machine
 from gradwire.kernels.rooms import room_of
 
 

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.divisors import check_divisor
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.tensors import CODES, check_memory, check_same_device
+from gradwire.kernels.tensors import CODES, check_divisor, check_memory, check_same_device
 
 
 def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dtype) -> None:

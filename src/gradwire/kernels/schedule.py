@@ -9,8 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.jobs import Jobs, Recorded, check_choice, check_machine
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Jobs, Machine, Recorded, check_choice, check_machine
 from gradwire.kernels.rooms import room_of
 
 

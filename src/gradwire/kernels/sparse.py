@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from gradwire.errors import PayloadError
-from gradwire.kernels.divisors import check_divisor
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.segments import SumDense
 from gradwire.kernels.status import check_word
@@ -19,6 +18,7 @@ from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
     check_contiguous,
+    check_divisor,
     check_float,
     check_memory,
     check_places,

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.formats import Format
-from gradwire.kernels.jobs import Best, Jobs, Recorded, Served
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Best, Jobs, Machine, Recorded, Served
 from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,

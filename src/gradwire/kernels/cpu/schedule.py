@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from gradwire.kernels.core_planner import JobsAt, MachineIs
-from gradwire.kernels.jobs import Jobs, Recorded
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.core import JobsAt, MachineIs
+from gradwire.kernels.jobs import Jobs, Machine, Recorded
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import pointer, real
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from gradwire.kernels.core_streams import Given
+from gradwire.kernels.core import Given
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, pointer
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gradwire.kernels.divisors import quotient
+from gradwire.kernels.tensors import quotient
 
 _NO_SUM = -0.0  # what adds nothing to any value, -0 included
 

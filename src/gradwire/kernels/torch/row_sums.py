@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.kernels.divisors import quotient
+from gradwire.kernels.tensors import quotient
 
 
 def sum_rows(

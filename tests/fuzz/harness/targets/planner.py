@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from gradwire.kernels import choices, queues, schedule
-from gradwire.kernels.jobs import Jobs
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Jobs, Machine
 from gradwire.planner import ordered, search, timeline
 from gradwire.planner.timeline import Executor, Resource, Stage
 from harness.draws import Draw, Made

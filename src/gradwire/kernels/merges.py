@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradwire.errors import PayloadError
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.sparse import check_payloads
+from gradwire.kernels.sparse import check_ascending, check_payloads
 from gradwire.kernels.streams import check_capacity
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
@@ -79,25 +79,14 @@ def top_of_two(
     Raises PayloadError, with nothing written, naming the stream (0: a, 1: b) and the entry;
     KernelError for n, k and the outputs. Memory: 16 bytes per entry and thread, kept.
     """
-    outs = places_out, values_out
-    room = room_of(places_out)
-    _check_top(n, [a_places, b_places], [a_values, b_values], k, outs, room)
-    return room.top_of_two(n, a_places, a_values, b_places, b_values, k, *outs)
-
-
-def _check_top(
-    n: int,
-    places: list[Tensor],
-    values: list[Tensor],
-    k: int,
-    outs: tuple[Tensor, Tensor],
-    room: Room,
-) -> None:
+    outs, room = (places_out, values_out), room_of(places_out)
+    places, values = [a_places, b_places], [a_values, b_values]
     check_domain(n)
     check_count("k", k)
     check_capacity(*outs, min(k, n, sum(v.numel() for v in values)))
-    check_payloads(n, outs[0], places, values, room)
+    check_payloads(n, places_out, places, values, room)
     _check_outs(outs, *places, *values)
+    return room.top_of_two(n, a_places, a_values, b_places, b_values, k, *outs)
 
 
 def _check_contained(places: Tensor, among: Tensor, out: Tensor, room: Room) -> None:
@@ -105,12 +94,7 @@ def _check_contained(places: Tensor, among: Tensor, out: Tensor, room: Room) -> 
     check_same_device(out, places=places, among=among)
     for name, given_ in (("places", places), ("among", among)):
         check_places(name, given_, "check the sender's format", PayloadError)
-        position = room.first_violation(given_, INDEX_LIMIT)
-        if position < given_.numel():
-            raise PayloadError(
-                f"{name} must ascend strictly from 0 on, but entry {position} is "
-                f"{int(given_[position])}; the message is damaged"
-            )
+        check_ascending(name, given_, INDEX_LIMIT, room, "the message is damaged")
 
 
 def contained(places: Tensor, among: Tensor, out: Tensor) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.rooms import room_of
+from gradwire.kernels.sparse import check_ascending
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     CODES,
@@ -25,43 +26,29 @@ from gradwire.kernels.tensors import (
 )
 
 
-def _check_matrix(name: str, x: Tensor) -> None:
+def _check_matrix(x: Tensor) -> None:
     if x.dim() != 2 or x.dtype not in CODES:
         raise KernelError(
-            f"{name} must be float32, bfloat16 or float16 with two dimensions, not {x.dtype} of "
+            f"x must be float32, bfloat16 or float16 with two dimensions, not {x.dtype} of "
             f"shape {tuple(x.shape)}; pass rows of the table"
         )
-    check_memory(name, x)
-    check_contiguous(name, x)
+    check_memory("x", x)
+    check_contiguous("x", x)
     check_index_range(x.shape[0])
-
-
-def _check_ids(name: str, ids: Tensor, rows: int, room: Room) -> None:
-    check_places(name, ids, "check the sender's format", PayloadError)
-    position = room.first_violation(ids, rows)
-    if position < ids.numel():
-        raise PayloadError(
-            f"{name} must ascend strictly within 0 ... {rows - 1}, but entry {position} is "
-            f"{int(ids[position])}; the message is damaged or belongs to another parameter"
-        )
 
 
 def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
     """Writes which rows hold anything but zeros, ascending; returns how many.
 
     x: (r, d) fp32, bf16 or fp16, contiguous. NaN is not zero, nor is -0, so that what is left out
-    is zero to the bit. ids_out: (r,) int32,
-    contiguous; what it holds beyond the result means nothing. Raises KernelError.
+    is zero to the bit. ids_out: (r,) int32, contiguous; what it holds beyond the result means
+    nothing. Raises KernelError.
     """
     room = room_of(x)
-    _check_nonzero(x, ids_out)
-    return room.nonzero_rows(x, ids_out)
-
-
-def _check_nonzero(x: Tensor, ids_out: Tensor) -> None:
-    _check_matrix("x", x)
+    _check_matrix(x)
     check_buffer("ids_out", ids_out, torch.int32, x.shape[0])
     check_same_device(x, ids_out=ids_out)
+    return room.nonzero_rows(x, ids_out)
 
 
 def _check_stripes(
@@ -72,7 +59,7 @@ def _check_stripes(
     stripes: Tensor,
     room: Room,
 ) -> None:
-    _check_matrix("x", x)
+    _check_matrix(x)
     edges = [0, *bounds, x.shape[1]]
     if not bounds or any(edge > after for edge, after in pairwise(edges)):
         raise KernelError(
@@ -81,7 +68,8 @@ def _check_stripes(
         )
     check_buffer(name, stripes, x.dtype, ids.numel() * (bounds[-1] - bounds[0]))
     check_same_device(x, ids=ids, stripes=stripes)
-    _check_ids("ids", ids, x.shape[0], room)
+    check_places("ids", ids, "check the sender's format", PayloadError)
+    check_ascending("ids", ids, x.shape[0], room)
     check_apart(name, stripes, ids, x)
     check_apart("x", x, ids)
 

@@ -18,7 +18,6 @@ from gradwire.errors import KernelError
 from gradwire.kernels.dealing import CHUNK, owners_of
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.sparse import check_payload
-from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
@@ -53,24 +52,6 @@ def _check_deal(owners: int, seed: int) -> None:
         )
 
 
-def _check_split(
-    places: Tensor, values: Tensor, owners: int, seed: int, outs: tuple[Tensor, Tensor]
-) -> None:
-    check_stream("places", places, values)
-    k = places.numel()
-    check_buffer("places_out", outs[0], torch.int32, k)
-    check_buffer("values_out", outs[1], values.dtype, k)
-    check_same_device(places, places_out=outs[0], values_out=outs[1])
-    _check_deal(owners, seed)
-    check_apart("places_out", outs[0], outs[1], places, values)
-    check_apart("values_out", outs[1], places, values)
-    if k > 0 and not 0 <= int(places[0]) <= int(places[-1]):
-        raise KernelError(
-            f"places must ascend from 0 on, but go from {int(places[0])} to {int(places[-1])}; "
-            "pass a stream"
-        )
-
-
 def split_stream(
     places: Tensor, values: Tensor, owners: int, seed: int, places_out: Tensor, values_out: Tensor
 ) -> list[int]:
@@ -81,10 +62,20 @@ def split_stream(
     places_out, values_out: (k,), contiguous, written; neither is an input.
     Returns the count of each owner. Raises KernelError, with nothing written.
     """
-    outs = places_out, values_out
-    room = room_of(places)
-    _check_split(places, values, owners, seed, outs)
-    return room.split_stream(places, values, owners, seed, *outs)
+    room, k = room_of(places), places.numel()
+    check_stream("places", places, values)
+    check_buffer("places_out", places_out, torch.int32, k)
+    check_buffer("values_out", values_out, values.dtype, k)
+    check_same_device(places, places_out=places_out, values_out=values_out)
+    _check_deal(owners, seed)
+    check_apart("places_out", places_out, values_out, places, values)
+    check_apart("values_out", values_out, places, values)
+    if k > 0 and not 0 <= int(places[0]) <= int(places[-1]):
+        raise KernelError(
+            f"places must ascend from 0 on, but go from {int(places[0])} to {int(places[-1])}; "
+            "pass a stream"
+        )
+    return room.split_stream(places, values, owners, seed, places_out, values_out)
 
 
 def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
@@ -94,11 +85,6 @@ def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: 
     (k,) int32, contiguous, written; may be places. Raises KernelError, with nothing written.
     """
     room = room_of(places)
-    _check_flat(places, owner, owners, seed, places_out)
-    room.flat_places(places, owner, owners, seed, places_out)
-
-
-def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
     _check_deal(owners, seed)
     check_buffer("places_out", places_out, torch.int32, places.numel())
     check_same_device(places, places_out=places_out)
@@ -108,8 +94,12 @@ def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: 
             f"{places.dtype} of shape {tuple(places.shape)} and {owner}; pass an owner's places"
         )
     check_memory("places", places)
-    if places.numel() == 0:
-        return
+    if places.numel():
+        _check_owned(places, owner, owners, seed)
+    room.flat_places(places, owner, owners, seed, places_out)
+
+
+def _check_owned(places: Tensor, owner: int, owners: int, seed: int) -> None:
     first, last = int(places[0]), int(places[-1])
     rounds = last // CHUNK
     turn = (owner - int(owners_of(torch.tensor(rounds), owners, seed))) % owners
@@ -120,13 +110,6 @@ def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: 
         )
 
 
-def _check_place(out: Tensor, places: Tensor, values: Tensor, room: Room) -> None:
-    check_float("out", out)
-    check_contiguous("out", out)
-    check_payload(0, out.numel(), out, places, values, room)
-    check_apart("out", out, places)
-
-
 def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
     """out[places] = values.
 
@@ -135,7 +118,10 @@ def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
     Raises PayloadError, with out untouched, naming the entry; KernelError for out.
     """
     room = room_of(out)
-    _check_place(out, places, values, room)
+    check_float("out", out)
+    check_contiguous("out", out)
+    check_payload(0, out.numel(), out, places, values, room)
+    check_apart("out", out, places)
     room.place_stream(out, places, values)
 
 

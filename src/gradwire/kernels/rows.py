@@ -1,8 +1,10 @@
-"""Matrices of which few rows hold anything: which they are, and their columns dealt to owners.
+"""Matrices of which few rows hold anything: which they are, their columns dealt to owners, sums.
 
 Owner j has the columns bounds[j] ... bounds[j+1]-1 of every row, a stripe. Stripes of k rows lie
 one owner after the other, each (k, width) row after row, so that each owner's part is one run.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,6 +21,7 @@ from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
     check_contiguous,
+    check_divisor,
     check_index_range,
     check_memory,
     check_places,
@@ -95,3 +98,42 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
     room = room_of(x)
     _check_stripes(x, ids, bounds, "stripes", stripes, room)
     room.scatter_stripes(x, ids, bounds, stripes)
+
+
+def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dtype) -> None:
+    if result not in CODES:
+        raise KernelError(
+            f"sums are rounded to float32, bfloat16 or float16, not {result}; choose one"
+        )
+    if not rows or len(ids) != len(rows):
+        raise KernelError(
+            f"each list of rows has ids, and there is one at least, but there are {len(ids)} "
+            f"and {len(rows)}; pass lists of equal length"
+        )
+    width, dtype = rows[0].shape[-1] if rows[0].dim() else 0, rows[0].dtype
+    for number, (own, x) in enumerate(zip(ids, rows)):
+        check_same_device(rows[0], ids=own, rows=x)
+        good = own.dtype in (torch.int32, torch.int64) and own.dim() == 1
+        if not good or x.shape != (own.numel(), width) or x.dtype != dtype or dtype not in CODES:
+            raise KernelError(
+                f"list {number}: ids must be int32 or int64, (k,), and rows (k, {width}) of one "
+                f"dtype, float32, bfloat16 or float16, not {own.dtype} of shape "
+                f"{tuple(own.shape)} and {x.dtype} of shape {tuple(x.shape)}; make them alike"
+            )
+        check_memory("ids", own)
+        check_memory("rows", x)
+
+
+def sum_rows(
+    ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Which ids any list has, (u,), ascending, and the sums of their rows, divided: (u, width).
+
+    ids: (k,) int32 or int64 each, in any order, any of them several times. rows: (k, width) each,
+    of one dtype: fp32, bf16 or fp16. The sum of an id is taken list after list, within a list in
+    its order, in fp32, from zero, and rounded once to dtype, one of these. Raises KernelError.
+    """
+    by = check_divisor(divisor)
+    room = room_of(*rows)
+    _check_lists(ids, rows, dtype)
+    return room.sum_rows(ids, rows, by, dtype)

@@ -127,9 +127,9 @@ class Room(Protocol):
 
     def restore_topk(
         self, velocity: Tensor | None, residual: Tensor, indices: Tensor, values: Tensor,
-        velocities: Tensor | None, /, *, mask: bool,
+        velocities: Tensor | None, /,
     ) -> None:  # fmt: skip
-        """Give back what was taken; without mask, there is no velocity."""
+        """Give back what was taken; where there was no mask, there is no velocity."""
 
     # Adam's step
 

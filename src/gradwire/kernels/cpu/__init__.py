@@ -20,12 +20,9 @@ from gradwire.kernels.cpu.codes import accumulate_codes, add_codes, encode_codes
 from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
 from gradwire.kernels.cpu.hash_memory import hash_partition
 from gradwire.kernels.cpu.indices import decode_indices, encode_indices, write_entries
-from gradwire.kernels.cpu.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.cpu.noise import random_bits, strata
-from gradwire.kernels.cpu.queues import ordered_step
-from gradwire.kernels.cpu.row_sums import sum_rows
-from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stripes
-from gradwire.kernels.cpu.schedule import record_step, simulate_step
+from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
+from gradwire.kernels.cpu.schedule import ordered_step, record_step, simulate_step
 from gradwire.kernels.cpu.selection import fallbacks, reaching, topk
 from gradwire.kernels.cpu.signs import accumulate_signs, add_signs, largest, pack_signs
 from gradwire.kernels.cpu.sparse import (
@@ -37,5 +34,12 @@ from gradwire.kernels.cpu.sparse import (
     first_violation,
 )
 from gradwire.kernels.cpu.status import judge, spoil_if, stamp
-from gradwire.kernels.cpu.streams import flat_places, place_stream, split_stream
+from gradwire.kernels.cpu.streams import (
+    contained,
+    flat_places,
+    merge_streams,
+    place_stream,
+    split_stream,
+    top_of_two,
+)
 from gradwire.kernels.cpu.update import invert, restore_topk, update_topk

@@ -31,11 +31,9 @@ from gradwire.kernels.torch.indices import (
     encode_indices,
     write_entries,
 )
-from gradwire.kernels.torch.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.torch.noise import random_bits, strata
 from gradwire.kernels.torch.queues import ordered_step
-from gradwire.kernels.torch.row_sums import sum_rows
-from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
 from gradwire.kernels.torch.schedule import record_step, simulate_step
 from gradwire.kernels.torch.selection import fallbacks, reaching, topk
 from gradwire.kernels.torch.signs import accumulate_signs, add_signs, largest, pack_signs
@@ -47,5 +45,12 @@ from gradwire.kernels.torch.sparse import (
     first_violation,
 )
 from gradwire.kernels.torch.status import judge, spoil_if, stamp
-from gradwire.kernels.torch.streams import flat_places, place_stream, split_stream
+from gradwire.kernels.torch.streams import (
+    contained,
+    flat_places,
+    merge_streams,
+    place_stream,
+    split_stream,
+    top_of_two,
+)
 from gradwire.kernels.torch.update import invert, restore_topk, update_topk

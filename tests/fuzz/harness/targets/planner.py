@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gradwire.kernels import choices, queues, schedule
+from gradwire.kernels import choices, schedule
 from gradwire.kernels.jobs import Jobs, Machine
 from gradwire.planner import ordered, search, timeline
 from gradwire.planner.timeline import Executor, Resource, Stage
@@ -73,7 +73,7 @@ def _record_step(draw: Draw) -> dict[str, object]:
     return _step(draw)
 
 
-@target(queues.ordered_step, same=_result)
+@target(schedule.ordered_step, same=_result)
 def _ordered_step(draw: Draw) -> dict[str, object]:
     own, choice, last = _jobs(draw)
     return {

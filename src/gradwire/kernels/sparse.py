@@ -93,14 +93,12 @@ def check_payload(
     like: torch.Tensor,
     index: torch.Tensor,
     value: torch.Tensor,
-    room: Room | None,
+    room: Room,
 ) -> None:
-    """PayloadError unless it is a stream of n elements; without a room, its entries are not looked
-    at."""
+    """PayloadError unless it is a stream of n elements."""
     check_layout(number, index, value)
     check_same_device(like, indices=index, values=value)
-    if room is not None:
-        check_ascending(f"payload {number}: indices", index, n, room)
+    check_ascending(f"payload {number}: indices", index, n, room)
 
 
 def accumulate(

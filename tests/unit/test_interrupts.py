@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from gradwire.kernels import choices, schedule
-from gradwire.kernels.jobs import Jobs, jobs_of
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Jobs, Machine, jobs_of
 from gradwire.network import Flows, leaf_spine, route
 from gradwire.network.colouring import Side, colour
 from gradwire.network.engines.maxmin import run

@@ -17,7 +17,6 @@ from gradwire.kernels.codes import (
 from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.crowds import decode_shaped, encode_shaped, shape_of
 from gradwire.kernels.dealing import CHUNK, owners_of
-from gradwire.kernels.divisors import quotient
 from gradwire.kernels.entries import write_entries
 from gradwire.kernels.formats import pack_bits, unpack_bits
 from gradwire.kernels.hash_memory import hash_partition
@@ -26,11 +25,9 @@ from gradwire.kernels.indices import decode_indices, encode_indices
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.memory import Scratch, scratch, zeros
-from gradwire.kernels.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import random_bits, strata
-from gradwire.kernels.row_sums import sum_rows
-from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
 from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
@@ -56,9 +53,16 @@ from gradwire.kernels.status import (
     spoil_if,
     stamp,
 )
-from gradwire.kernels.streams import flat_places, place_stream, split_stream
+from gradwire.kernels.streams import (
+    contained,
+    flat_places,
+    merge_streams,
+    place_stream,
+    split_stream,
+    top_of_two,
+)
 from gradwire.kernels.sums import SumSegment, add_up
-from gradwire.kernels.tensors import check_index_range
+from gradwire.kernels.tensors import check_index_range, quotient
 from gradwire.kernels.together import Work, together
 from gradwire.kernels.update import advance, restore_topk, retreat, undo_topk, update_topk
 from gradwire.kernels.values import DAMAGED, NON_FINITE, Noise, Reaching

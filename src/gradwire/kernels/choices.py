@@ -11,8 +11,7 @@ import math
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.jobs import Best, Jobs, check_choice, check_machine
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Best, Jobs, Machine, check_choice, check_machine
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.tensors import real
 

@@ -11,7 +11,7 @@ from gradwire.kernels.indices import check_section, decode_indices
 from gradwire.kernels.memory import scratch
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import SumCoded
-from gradwire.kernels.sparse import check_layout, check_payload, check_target, check_values
+from gradwire.kernels.sparse import check_ascending, check_layout, check_target, check_values
 from gradwire.kernels.status import check_word
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_same_device
@@ -26,25 +26,30 @@ def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None)
     room = room_of(*(one.out for one in checked[:1]))
     bad = room.accumulate_coded(checked, status)
     if bad < len(checked):
-        out, codes, sections, values, _ = checked[bad]
-        checked_places(out.numel(), out, codes, sections, values, room)  # which says what is wrong
+        _tell_bad(checked[bad], room)
+
+
+def _tell_bad(one: SumCoded, room: Room) -> None:
+    """PayloadError for the first payload that is no list; all else has been checked."""
+    n = one.out.numel()
+    for payload, (code, section, value) in enumerate(zip(one.codes, one.sections, one.values)):
+        if code == "int32" and section.dtype == torch.int32:
+            check_ascending(f"payload {payload}: indices", section, n, room)
+        else:
+            decoded_places(payload, section, n, code, value.numel())
 
 
 def _checked(one: SumCoded) -> SumCoded:
     out, codes, sections, values, divisor = one
     by = check_target(out, divisor)
-    _check_lists(codes, sections, values)
-    for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
-        _check_coded(payload, out.numel(), out, code, section, value)
-    return SumCoded(out, codes, sections, values, by)
-
-
-def _check_lists(codes: Sequence[str], sections: list[Tensor], values: list[Tensor]) -> None:
     if not len(codes) == len(sections) == len(values):
         raise KernelError(
             f"each payload has a code, places and values, but there are {len(codes)}, "
             f"{len(sections)} and {len(values)}; pass lists of equal length"
         )
+    for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
+        _check_coded(payload, out.numel(), out, code, section, value)
+    return SumCoded(out, codes, sections, values, by)
 
 
 def _check_coded(
@@ -58,27 +63,6 @@ def _check_coded(
         check_section(what, section, code_bytes(code, n, k))
         check_values(payload, (k,), value)
     check_same_device(like, indices=section, values=value)
-
-
-def checked_places(
-    n: int,
-    like: Tensor,
-    codes: Sequence[str],
-    sections: list[Tensor],
-    values: list[Tensor],
-    room: Room,
-) -> list[Tensor]:
-    """The places of each payload, decoded and checked, as long as those of decoded_places live."""
-    _check_lists(codes, sections, values)
-    places = []
-    for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
-        if code == "int32" and section.dtype == torch.int32:
-            places.append(section)
-            check_payload(payload, n, like, section, value, room)
-        else:
-            places.append(decoded_places(payload, section, n, code, value.numel()))
-            check_payload(payload, n, like, places[-1], value, None)
-    return places
 
 
 def decoded_places(payload: int, section: Tensor, n: int, code: str, k: int) -> Tensor:

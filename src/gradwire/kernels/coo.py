@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.row_sums import sum_rows
+from gradwire.kernels.rows import sum_rows
 
 
 def is_rows(x: Tensor) -> bool:

@@ -23,7 +23,6 @@ from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.indices import check_encode, check_section
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.shapes import Shape, bytes_of, shaped_bytes
-from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
@@ -61,17 +60,8 @@ def encode_shaped(places: Tensor, n: int, shape: Shape, section: Tensor) -> None
     section: (shaped_bytes(n, shape),) uint8, contiguous, written. Raises KernelError.
     """
     room = room_of(places, section)
-    _check_encode(places, n, shape, section, room)
-    _check_shape(room.encode_shaped(places, n, shape, section), shape)
-
-
-def _check_encode(places: Tensor, n: int, shape: Shape, section: Tensor, room: Room) -> None:
     check_encode(places, n, section, shaped_bytes(n, shape), room)
-    _check_shape(places.numel() == shape.entries, shape)
-
-
-def _check_shape(right: bool, shape: Shape) -> None:
-    if not right:
+    if places.numel() != shape.entries or not room.encode_shaped(places, n, shape, section):
         raise KernelError(f"the places have not the shape {tuple(shape)}; pass that of shape_of")
 
 
@@ -84,21 +74,13 @@ def decode_shaped(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> 
     nothing; KernelError for places_out and n.
     """
     room = room_of(section, places_out)
-    _check_decode(section, n, shape, places_out)
-    damage = room.decode_shaped(section, n, shape, places_out)
-    _check_decoded(_DAMAGED[damage], places_out, n, shape)
-
-
-def _check_decode(section: Tensor, n: int, shape: Shape, places_out: Tensor) -> None:
     check_section(f"code of {shape} below {n}", section, shaped_bytes(n, shape))
     check_buffer("places_out", places_out, torch.int32, shape.entries)
     check_same_device(section, places_out=places_out)
     check_apart("places_out", places_out, section)
-
-
-def _check_decoded(damaged: str, places: Tensor, n: int, shape: Shape) -> None:
-    """A list that has the shape that was told has no other code: what is called crowded is."""
-    if not damaged and shape_of(places, n) != shape:
+    damaged = _DAMAGED[room.decode_shaped(section, n, shape, places_out)]
+    # A list that has the shape that was told has no other code: what is called crowded is.
+    if not damaged and shape_of(places_out, n) != shape:
         damaged = _DAMAGED[-1]
     if damaged:
         raise PayloadError(

@@ -53,21 +53,9 @@ def hash_partition(
     Raises KernelError. Memory: 4 bytes per slot, kept per thread.
     """
     room = room_of(indices, indices_out)
-    sizes = _check(indices, owners, seeds, indices_out, slots, threads)
-    return room.hash_partition(indices, owners, seeds, indices_out, sizes, threads)
-
-
-def _check(
-    indices: Tensor,
-    owners: int,
-    seeds: Sequence[int],
-    indices_out: Tensor,
-    slots: tuple[int, int] | None,
-    threads: int,
-) -> tuple[int, int]:
     check_places("indices", indices)
-    if _least(indices) < 0:
-        raise KernelError(f"indices must be from 0 on, but one is {_least(indices)}; leave it out")
+    if indices.numel() and (least := int(indices.min())) < 0:
+        raise KernelError(f"indices must be from 0 on, but one is {least}; leave it out")
     check_buffer("indices_out", indices_out, torch.int32, indices.numel())
     check_same_device(indices, indices_out=indices_out)
     check_apart("indices_out", indices_out, indices)
@@ -87,8 +75,4 @@ def _check(
             "slots must be at least one parallel and no serial one, and all owners' together at "
             f"most {_MOST_SLOTS}, not {slots} of {owners} owners; leave them out"
         )
-    return slots
-
-
-def _least(indices: Tensor) -> int:
-    return int(indices.min()) if indices.numel() else 0
+    return room.hash_partition(indices, owners, seeds, indices_out, slots, threads)

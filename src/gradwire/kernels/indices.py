@@ -6,6 +6,7 @@ from torch import Tensor
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.index_codes import code_bytes
 from gradwire.kernels.rooms import room_of
+from gradwire.kernels.sparse import check_ascending
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     check_apart,
@@ -22,12 +23,7 @@ def check_encode(indices: Tensor, n: int, section: Tensor, size: int, room: Room
     check_buffer("section", section, torch.uint8, size)
     check_same_device(indices, section=section)
     check_apart("section", section, indices)
-    position = room.first_violation(indices, n)
-    if position < indices.numel():
-        raise KernelError(
-            f"indices must ascend strictly within 0 ... {n - 1}, but entry {position} is "
-            f"{int(indices[position])}; sort them, and check n"
-        )
+    check_ascending("indices", indices, n, room, "sort them, and check n", KernelError)
 
 
 def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
@@ -41,14 +37,6 @@ def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
     room.encode_indices(indices, n, code, section)
 
 
-def _check_decode(section: Tensor, n: int, code: str, indices_out: Tensor) -> None:
-    k = indices_out.numel()
-    check_buffer("indices_out", indices_out, torch.int32, k)
-    check_section(f"{code} code of {k} indices below {n}", section, code_bytes(code, n, k))
-    check_same_device(section, indices_out=indices_out)
-    check_apart("indices_out", indices_out, section)
-
-
 def check_section(what: str, section: Tensor, size: int) -> None:
     """PayloadError unless a section that arrived is so many bytes."""
     if section.dtype != torch.uint8 or section.shape != (size,):
@@ -59,8 +47,20 @@ def check_section(what: str, section: Tensor, size: int) -> None:
     check_memory(what, section)
 
 
-def _check_decoded(position: int, n: int, code: str, k: int) -> None:
-    """PayloadError for what decoding returned: a bad entry's position, or k + 1; k is right."""
+def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> None:
+    """Reads the k indices from their code, whatever bytes the section holds.
+
+    section: (code_bytes(code, n, k),) uint8. n: elements. code: one of INDEX_CODES. indices_out:
+    (k,) int32, contiguous, written: strictly ascending within 0 ... n-1.
+    Raises PayloadError when no list of k indices has this code, naming the first entry that is
+    wrong, and indices_out then means nothing; KernelError for indices_out, n and code.
+    """
+    room, k = room_of(section, indices_out), indices_out.numel()
+    check_buffer("indices_out", indices_out, torch.int32, k)
+    check_section(f"{code} code of {k} indices below {n}", section, code_bytes(code, n, k))
+    check_same_device(section, indices_out=indices_out)
+    check_apart("indices_out", indices_out, section)
+    position = room.decode_indices(section, n, code, indices_out)
     if position == k:
         return
     if position < k:
@@ -71,17 +71,3 @@ def _check_decoded(position: int, n: int, code: str, k: int) -> None:
         f"the {code} code must hold {k} indices that ascend strictly within 0 ... {n - 1}, and "
         f"then zeros, but {wrong}; the message is damaged or belongs to another parameter"
     )
-
-
-def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> None:
-    """Reads the k indices from their code, whatever bytes the section holds.
-
-    section: (code_bytes(code, n, k),) uint8. n: elements. code: one of INDEX_CODES. indices_out:
-    (k,) int32, contiguous, written: strictly ascending within 0 ... n-1.
-    Raises PayloadError when no list of k indices has this code, naming the first entry that is
-    wrong, and indices_out then means nothing; KernelError for indices_out, n and code.
-    """
-    room = room_of(section, indices_out)
-    _check_decode(section, n, code, indices_out)
-    position = room.decode_indices(section, n, code, indices_out)
-    _check_decoded(position, n, code, indices_out.numel())

@@ -1,4 +1,4 @@
-"""The jobs of a predicted step, with options of stages, and what is found out about them."""
+"""The jobs of a predicted step, with options of stages, what runs them, and what is found out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.machine import Machine
 from gradwire.kernels.tensors import check_buffer, real
 
 LANES = 5
@@ -75,6 +74,20 @@ class Jobs:
             self.ready.tolist(), self.option.tolist(), self.stage.tolist(), self.lane.tolist(),
             self.seconds.tolist(),
         )  # fmt: skip
+
+
+class Machine(NamedTuple):
+    """What runs the jobs. lanes: of the conductor. backward_seconds: not less than any ready.
+    start_slowdown: 1.0 or more; start_sharing, start_demand: not negative."""
+
+    lanes: int
+    cores: float
+    wire_demand: float
+    workers: float
+    backward_seconds: float
+    start_slowdown: float = 1.0
+    start_sharing: float = 0.0
+    start_demand: float = 0.0
 
 
 def _check_begins(name: str, begins: Tensor, least: int) -> int:

@@ -22,21 +22,17 @@ def check_noise(noise: Noise) -> None:
         )
 
 
-def _check_bits(noise: Noise, n: int, first: int) -> None:
+def random_bits(noise: Noise, n: int, first: int = 0) -> torch.Tensor:
+    """The 32-bit numbers of elements first ... first + n - 1: (n,) int64, on the CPU.
+
+    Raises KernelError.
+    """
     check_noise(noise)
     check_domain(n)
     if not 0 <= first < 1 << 32:
         raise KernelError(
             f"elements are numbered from 0 to 2^32-1, not from {first}; pass a place"
         )
-
-
-def random_bits(noise: Noise, n: int, first: int = 0) -> torch.Tensor:
-    """The 32-bit numbers of elements first ... first + n - 1: (n,) int64, on the CPU.
-
-    Raises KernelError.
-    """
-    _check_bits(noise, n, first)
     return room_of().random_bits(noise, n, first)
 
 

@@ -1,8 +1,10 @@
-"""Matrices of which few rows hold anything: which they are, and their columns dealt to owners.
+"""Matrices of which few rows hold anything: which they are, their columns dealt to owners, sums.
 
 Owner j has the columns bounds[j] ... bounds[j+1]-1 of every row, a stripe. Stripes of k rows lie
 one owner after the other, each (k, width) row after row, so that each owner's part is one run.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,12 +14,14 @@ from torch import Tensor
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.rooms import room_of
+from gradwire.kernels.sparse import check_ascending
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
     CODES,
     check_apart,
     check_buffer,
     check_contiguous,
+    check_divisor,
     check_index_range,
     check_memory,
     check_places,
@@ -25,43 +29,29 @@ from gradwire.kernels.tensors import (
 )
 
 
-def _check_matrix(name: str, x: Tensor) -> None:
+def _check_matrix(x: Tensor) -> None:
     if x.dim() != 2 or x.dtype not in CODES:
         raise KernelError(
-            f"{name} must be float32, bfloat16 or float16 with two dimensions, not {x.dtype} of "
+            f"x must be float32, bfloat16 or float16 with two dimensions, not {x.dtype} of "
             f"shape {tuple(x.shape)}; pass rows of the table"
         )
-    check_memory(name, x)
-    check_contiguous(name, x)
+    check_memory("x", x)
+    check_contiguous("x", x)
     check_index_range(x.shape[0])
-
-
-def _check_ids(name: str, ids: Tensor, rows: int, room: Room) -> None:
-    check_places(name, ids, "check the sender's format", PayloadError)
-    position = room.first_violation(ids, rows)
-    if position < ids.numel():
-        raise PayloadError(
-            f"{name} must ascend strictly within 0 ... {rows - 1}, but entry {position} is "
-            f"{int(ids[position])}; the message is damaged or belongs to another parameter"
-        )
 
 
 def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
     """Writes which rows hold anything but zeros, ascending; returns how many.
 
     x: (r, d) fp32, bf16 or fp16, contiguous. NaN is not zero, nor is -0, so that what is left out
-    is zero to the bit. ids_out: (r,) int32,
-    contiguous; what it holds beyond the result means nothing. Raises KernelError.
+    is zero to the bit. ids_out: (r,) int32, contiguous; what it holds beyond the result means
+    nothing. Raises KernelError.
     """
     room = room_of(x)
-    _check_nonzero(x, ids_out)
-    return room.nonzero_rows(x, ids_out)
-
-
-def _check_nonzero(x: Tensor, ids_out: Tensor) -> None:
-    _check_matrix("x", x)
+    _check_matrix(x)
     check_buffer("ids_out", ids_out, torch.int32, x.shape[0])
     check_same_device(x, ids_out=ids_out)
+    return room.nonzero_rows(x, ids_out)
 
 
 def _check_stripes(
@@ -72,7 +62,7 @@ def _check_stripes(
     stripes: Tensor,
     room: Room,
 ) -> None:
-    _check_matrix("x", x)
+    _check_matrix(x)
     edges = [0, *bounds, x.shape[1]]
     if not bounds or any(edge > after for edge, after in pairwise(edges)):
         raise KernelError(
@@ -81,7 +71,8 @@ def _check_stripes(
         )
     check_buffer(name, stripes, x.dtype, ids.numel() * (bounds[-1] - bounds[0]))
     check_same_device(x, ids=ids, stripes=stripes)
-    _check_ids("ids", ids, x.shape[0], room)
+    check_places("ids", ids, "check the sender's format", PayloadError)
+    check_ascending("ids", ids, x.shape[0], room)
     check_apart(name, stripes, ids, x)
     check_apart("x", x, ids)
 
@@ -107,3 +98,42 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
     room = room_of(x)
     _check_stripes(x, ids, bounds, "stripes", stripes, room)
     room.scatter_stripes(x, ids, bounds, stripes)
+
+
+def _check_lists(ids: Sequence[Tensor], rows: Sequence[Tensor], result: torch.dtype) -> None:
+    if result not in CODES:
+        raise KernelError(
+            f"sums are rounded to float32, bfloat16 or float16, not {result}; choose one"
+        )
+    if not rows or len(ids) != len(rows):
+        raise KernelError(
+            f"each list of rows has ids, and there is one at least, but there are {len(ids)} "
+            f"and {len(rows)}; pass lists of equal length"
+        )
+    width, dtype = rows[0].shape[-1] if rows[0].dim() else 0, rows[0].dtype
+    for number, (own, x) in enumerate(zip(ids, rows)):
+        check_same_device(rows[0], ids=own, rows=x)
+        good = own.dtype in (torch.int32, torch.int64) and own.dim() == 1
+        if not good or x.shape != (own.numel(), width) or x.dtype != dtype or dtype not in CODES:
+            raise KernelError(
+                f"list {number}: ids must be int32 or int64, (k,), and rows (k, {width}) of one "
+                f"dtype, float32, bfloat16 or float16, not {own.dtype} of shape "
+                f"{tuple(own.shape)} and {x.dtype} of shape {tuple(x.shape)}; make them alike"
+            )
+        check_memory("ids", own)
+        check_memory("rows", x)
+
+
+def sum_rows(
+    ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Which ids any list has, (u,), ascending, and the sums of their rows, divided: (u, width).
+
+    ids: (k,) int32 or int64 each, in any order, any of them several times. rows: (k, width) each,
+    of one dtype: fp32, bf16 or fp16. The sum of an id is taken list after list, within a list in
+    its order, in fp32, from zero, and rounded once to dtype, one of these. Raises KernelError.
+    """
+    by = check_divisor(divisor)
+    room = room_of(*rows)
+    _check_lists(ids, rows, dtype)
+    return room.sum_rows(ids, rows, by, dtype)

@@ -1,7 +1,9 @@
 """A predicted step: jobs with options, options with stages, on the conductor's lanes.
 
-The rule, with a drawing, is in gradwire/planner/timeline.py. Times are seconds in float64; the
-extension and the twin (torch/schedule.py) give the same bits.
+The rule, with a drawing, is in gradwire/planner/timeline.py; that of the published planner's
+model, in which lanes are queues that serve one at a time, in gradwire/planner/ordered.py. Times
+are seconds in float64; the extension and the twins (torch/schedule.py, torch/queues.py) give the
+same bits.
 """
 
 from __future__ import annotations
@@ -9,8 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from gradwire.errors import KernelError
-from gradwire.kernels.jobs import Jobs, Recorded, check_choice, check_machine
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Jobs, Machine, Recorded, Served, check_choice, check_machine
 from gradwire.kernels.rooms import room_of
 
 
@@ -32,3 +33,16 @@ def record_step(jobs: Jobs, machine: Machine, choice: Tensor) -> Recorded:
     check_machine(jobs, machine)
     check_choice(jobs, choice)
     return room_of(jobs.ready).record_step(jobs, machine, choice)
+
+
+def ordered_step(
+    jobs: Jobs, choice: Tensor, backward_seconds: float, by_ready: bool = False
+) -> Served:
+    """When the last job and backward are over, in seconds since backward began.
+
+    choice: (jobs,) int32. by_ready: who arrives first is served first; else the order of the jobs
+    rules. Raises KernelError.
+    """
+    check_machine(jobs, Machine(1, 1.0, 0.0, 1.0, backward_seconds))
+    check_choice(jobs, choice)
+    return room_of(jobs.ready).ordered_step(jobs, choice, backward_seconds, by_ready)

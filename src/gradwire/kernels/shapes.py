@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from gradwire.errors import PayloadError
-from gradwire.kernels.core_streams import Part
+from gradwire.kernels.core import Part, Parts
 from gradwire.kernels.dealing import CHUNK
 from gradwire.kernels.index_codes import INDEX_CODES, code_bytes, smallest
 from gradwire.kernels.tensors import check_index_range
@@ -14,9 +14,6 @@ from gradwire.kernels.tensors import check_index_range
 CROWD = 3
 """So many places of a chunk are a crowd."""
 MASK_BYTES = CHUNK // 8
-
-Parts: TypeAlias = tuple[Part, Part, Part]
-"""The lists of a section: crowded, full, thin."""
 
 
 class Shape(NamedTuple):

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradwire.errors import PayloadError
-from gradwire.kernels.divisors import check_divisor
+from gradwire.errors import GradwireError, PayloadError
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.segments import SumDense
 from gradwire.kernels.status import check_word
@@ -19,6 +18,7 @@ from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
     check_contiguous,
+    check_divisor,
     check_float,
     check_memory,
     check_places,
@@ -52,16 +52,22 @@ def check_values(payload: int, shape: tuple[int, ...], values: torch.Tensor) -> 
     check_memory(f"payload {payload}: values", values)
 
 
-def _check_entries(payload: int, position: int, indices: torch.Tensor, n: int) -> None:
-    if position == indices.numel():
-        return
-    value = int(indices[position])
-    before = f", after {int(indices[position - 1])}" if position else ""
-    raise PayloadError(
-        f"payload {payload}: indices must ascend strictly within 0 ... {n - 1}, but entry "
-        f"{position} is {value}{before} (n = {n}); the message is damaged "
-        "or belongs to another parameter"
-    )
+def check_ascending(
+    name: str,
+    places: torch.Tensor,
+    n: int,
+    room: Room,
+    next_step: str = "the message is damaged or belongs to another parameter",
+    error: type[GradwireError] = PayloadError,
+) -> None:
+    """PayloadError, or another, unless they ascend strictly within 0 ... n-1, naming the entry."""
+    position = room.first_violation(places, n)
+    if position < places.numel():
+        before = f", after {int(places[position - 1])}" if position else ""
+        raise error(
+            f"{name} must ascend strictly within 0 ... {n - 1}, but entry {position} is "
+            f"{int(places[position])}{before} (n = {n}); {next_step}"
+        )
 
 
 def check_payloads(
@@ -87,14 +93,12 @@ def check_payload(
     like: torch.Tensor,
     index: torch.Tensor,
     value: torch.Tensor,
-    room: Room | None,
+    room: Room,
 ) -> None:
-    """PayloadError unless it is a stream of n elements; without a room, its entries are not looked
-    at."""
+    """PayloadError unless it is a stream of n elements."""
     check_layout(number, index, value)
     check_same_device(like, indices=index, values=value)
-    if room is not None:
-        _check_entries(number, room.first_violation(index, n), index, n)
+    check_ascending(f"payload {number}: indices", index, n, room)
 
 
 def accumulate(

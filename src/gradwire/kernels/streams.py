@@ -1,4 +1,4 @@
-"""Streams: sorted sparse vectors, cut among owners and put in place.
+"""Streams: sorted sparse vectors, cut among owners, put in place, added up and compared.
 
 A stream is places, (k,) int32, strictly ascending, and values, (k,) fp32, bf16 or fp16. Owners
 are dealt chunks of 16 elements, one line of the cache, in rounds:
@@ -9,20 +9,28 @@ are dealt chunks of 16 elements, one line of the cache, in rounds:
 
 An owner's elements are those of its chunks, one after the other, and a place of the owner's counts
 them. So an owner's r-th chunk is one of round r: nothing is kept, and sorted lists stay sorted.
+
+What is summed comes from other ranks, so it is checked before anything is written. The selection
+of `top_of_two` is that of gTop-k S-SGD (Shi et al., 2019), with an order that makes it the same
+on both sides.
 """
 
 import torch
 from torch import Tensor
 
-from gradwire.errors import KernelError
+from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.dealing import CHUNK, owners_of
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.sparse import check_payload
+from gradwire.kernels.sparse import check_ascending, check_payload, check_payloads
 from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import (
+    INDEX_LIMIT,
     check_apart,
     check_buffer,
     check_contiguous,
+    check_count,
+    check_divisor,
+    check_domain,
     check_float,
     check_memory,
     check_places,
@@ -53,24 +61,6 @@ def _check_deal(owners: int, seed: int) -> None:
         )
 
 
-def _check_split(
-    places: Tensor, values: Tensor, owners: int, seed: int, outs: tuple[Tensor, Tensor]
-) -> None:
-    check_stream("places", places, values)
-    k = places.numel()
-    check_buffer("places_out", outs[0], torch.int32, k)
-    check_buffer("values_out", outs[1], values.dtype, k)
-    check_same_device(places, places_out=outs[0], values_out=outs[1])
-    _check_deal(owners, seed)
-    check_apart("places_out", outs[0], outs[1], places, values)
-    check_apart("values_out", outs[1], places, values)
-    if k > 0 and not 0 <= int(places[0]) <= int(places[-1]):
-        raise KernelError(
-            f"places must ascend from 0 on, but go from {int(places[0])} to {int(places[-1])}; "
-            "pass a stream"
-        )
-
-
 def split_stream(
     places: Tensor, values: Tensor, owners: int, seed: int, places_out: Tensor, values_out: Tensor
 ) -> list[int]:
@@ -81,10 +71,20 @@ def split_stream(
     places_out, values_out: (k,), contiguous, written; neither is an input.
     Returns the count of each owner. Raises KernelError, with nothing written.
     """
-    outs = places_out, values_out
-    room = room_of(places)
-    _check_split(places, values, owners, seed, outs)
-    return room.split_stream(places, values, owners, seed, *outs)
+    room, k = room_of(places), places.numel()
+    check_stream("places", places, values)
+    check_buffer("places_out", places_out, torch.int32, k)
+    check_buffer("values_out", values_out, values.dtype, k)
+    check_same_device(places, places_out=places_out, values_out=values_out)
+    _check_deal(owners, seed)
+    check_apart("places_out", places_out, values_out, places, values)
+    check_apart("values_out", values_out, places, values)
+    if k > 0 and not 0 <= int(places[0]) <= int(places[-1]):
+        raise KernelError(
+            f"places must ascend from 0 on, but go from {int(places[0])} to {int(places[-1])}; "
+            "pass a stream"
+        )
+    return room.split_stream(places, values, owners, seed, places_out, values_out)
 
 
 def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
@@ -94,11 +94,6 @@ def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: 
     (k,) int32, contiguous, written; may be places. Raises KernelError, with nothing written.
     """
     room = room_of(places)
-    _check_flat(places, owner, owners, seed, places_out)
-    room.flat_places(places, owner, owners, seed, places_out)
-
-
-def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: Tensor) -> None:
     _check_deal(owners, seed)
     check_buffer("places_out", places_out, torch.int32, places.numel())
     check_same_device(places, places_out=places_out)
@@ -108,8 +103,12 @@ def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: 
             f"{places.dtype} of shape {tuple(places.shape)} and {owner}; pass an owner's places"
         )
     check_memory("places", places)
-    if places.numel() == 0:
-        return
+    if places.numel():
+        _check_owned(places, owner, owners, seed)
+    room.flat_places(places, owner, owners, seed, places_out)
+
+
+def _check_owned(places: Tensor, owner: int, owners: int, seed: int) -> None:
     first, last = int(places[0]), int(places[-1])
     rounds = last // CHUNK
     turn = (owner - int(owners_of(torch.tensor(rounds), owners, seed))) % owners
@@ -120,13 +119,6 @@ def _check_flat(places: Tensor, owner: int, owners: int, seed: int, places_out: 
         )
 
 
-def _check_place(out: Tensor, places: Tensor, values: Tensor, room: Room) -> None:
-    check_float("out", out)
-    check_contiguous("out", out)
-    check_payload(0, out.numel(), out, places, values, room)
-    check_apart("out", out, places)
-
-
 def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
     """out[places] = values.
 
@@ -135,7 +127,10 @@ def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
     Raises PayloadError, with out untouched, naming the entry; KernelError for out.
     """
     room = room_of(out)
-    _check_place(out, places, values, room)
+    check_float("out", out)
+    check_contiguous("out", out)
+    check_payload(0, out.numel(), out, places, values, room)
+    check_apart("out", out, places)
     room.place_stream(out, places, values)
 
 
@@ -149,3 +144,86 @@ def check_capacity(places_out: Tensor, values_out: Tensor, least: int) -> None:
             f"places_out and values_out must hold the largest result, {least} entries, not "
             f"{places_out.numel()}; allocate them so"
         )
+
+
+def merge_streams(
+    n: int,
+    places: list[Tensor],
+    values: list[Tensor],
+    divisor: float,
+    places_out: Tensor,
+    values_out: Tensor,
+) -> int:
+    """The sum of streams over n elements, divided, as one stream; returns how many entries it has.
+
+    places: one (k_r,) int32 per payload, strictly ascending within 0 ... n-1. values: one (k_r,)
+    fp32, bf16 or fp16 per payload. The sum is taken in list order in fp32, from zero; where it is
+    zero there is no entry; inf and NaN stay. places_out: int32, values_out: fp32, bf16 or fp16,
+    contiguous, no inputs themselves, min(n, all entries) long or longer; what they hold beyond
+    the result is untouched.
+    Raises PayloadError, with nothing written, naming the payload and the entry; KernelError for
+    n, divisor and the outputs. Memory: 276 KiB per thread, kept.
+    """
+    outs = places_out, values_out
+    by = check_divisor(divisor)
+    check_domain(n)
+    check_capacity(*outs, min(n, sum(v.numel() for v in values)))
+    room = room_of(places_out)
+    check_payloads(n, places_out, places, values, room)
+    _check_outs(outs, *places, *values)
+    return room.merge_streams(n, places, values, by, *outs)
+
+
+def _check_outs(outs: tuple[Tensor, Tensor], *given: Tensor) -> None:
+    """KernelError if what is written is an input, or places are values."""
+    check_apart("places_out", outs[0], outs[1], *given)
+    check_apart("values_out", outs[1], *given)
+
+
+def top_of_two(
+    n: int,
+    a_places: Tensor,
+    a_values: Tensor,
+    b_places: Tensor,
+    b_values: Tensor,
+    k: int,
+    places_out: Tensor,
+    values_out: Tensor,
+) -> int:
+    """The k of largest magnitude in the sum of two streams; returns how many: fewer if it has.
+
+    a, b: streams within 0 ... n-1, of any dtypes. Their union, shared places added in fp32 (an
+    entry whose sum is zero stays one); of these the k largest, ties to the lower place, by
+    ascending place. NaN is larger than inf, and becomes the one quiet NaN; so swapping a and b
+    changes no bit. places_out: int32, values_out: fp32, bf16 or fp16, rounded to after the
+    selection; contiguous, no inputs themselves, min(k, n, all entries) long or longer.
+    Raises PayloadError, with nothing written, naming the stream (0: a, 1: b) and the entry;
+    KernelError for n, k and the outputs. Memory: 16 bytes per entry and thread, kept.
+    """
+    outs, room = (places_out, values_out), room_of(places_out)
+    places, values = [a_places, b_places], [a_values, b_values]
+    check_domain(n)
+    check_count("k", k)
+    check_capacity(*outs, min(k, n, sum(v.numel() for v in values)))
+    check_payloads(n, places_out, places, values, room)
+    _check_outs(outs, *places, *values)
+    return room.top_of_two(n, a_places, a_values, b_places, b_values, k, *outs)
+
+
+def _check_contained(places: Tensor, among: Tensor, out: Tensor, room: Room) -> None:
+    check_buffer("out", out, torch.bool, places.numel())
+    check_same_device(out, places=places, among=among)
+    for name, given_ in (("places", places), ("among", among)):
+        check_places(name, given_, "check the sender's format", PayloadError)
+        check_ascending(name, given_, INDEX_LIMIT, room, "the message is damaged")
+
+
+def contained(places: Tensor, among: Tensor, out: Tensor) -> None:
+    """out[j] = whether places[j] is in the other list.
+
+    places: (k,) int32, among: (m,) int32, both strictly ascending from 0 on. out: (k,) bool,
+    contiguous. Raises PayloadError, with out untouched; KernelError for out.
+    """
+    room = room_of(out)
+    _check_contained(places, among, out, room)
+    room.contained(places, among, out)

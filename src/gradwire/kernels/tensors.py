@@ -1,4 +1,4 @@
-"""Checks of tensors before their addresses are passed: the extension itself checks nothing."""
+"""Checks of tensors and numbers before they are passed: the extension itself checks nothing."""
 
 import math
 import struct
@@ -169,3 +169,16 @@ def finite_number(name: str, value: float) -> float:
     except (OverflowError, struct.error):  # of a whole number
         pass
     raise KernelError(f"{name} must be finite in float32, not {value}; pass another value")
+
+
+def check_divisor(divisor: float) -> float:
+    """The divisor as fp32; KernelError if it is 0 or not finite."""
+    by = finite_number("divisor", divisor)
+    if by == 0.0:
+        raise KernelError("divisor must not be 0 in float32; pass the number of contributions")
+    return by
+
+
+def quotient(total: torch.Tensor, divisor: float) -> torch.Tensor:
+    """True division: by a plain number, torch multiplies with the reciprocal on some devices."""
+    return total / torch.tensor(divisor, dtype=total.dtype, device=total.device)

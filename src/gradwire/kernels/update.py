@@ -224,4 +224,4 @@ def restore_topk(
             f"what is restored was taken at indices that ascend within 0 ... {n - 1}, but entry "
             f"{position} is {int(indices[position])}; pass those that update_topk wrote"
         )
-    room.restore_topk(velocity, residual, indices, values, velocities, mask=mask)
+    room.restore_topk(velocity, residual, indices, values, velocities)

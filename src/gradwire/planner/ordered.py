@@ -25,7 +25,7 @@ from typing import Literal
 
 from gradwire.errors import PlanError
 from gradwire.kernels.jobs import Served
-from gradwire.kernels.queues import ordered_step
+from gradwire.kernels.schedule import ordered_step
 from gradwire.planner.timeline import Executor, Job, as_they_are
 
 Order = Literal["order", "ready"]

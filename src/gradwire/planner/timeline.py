@@ -38,8 +38,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from gradwire.errors import PlanError
-from gradwire.kernels.jobs import MOST, MOST_LANES, Jobs, jobs_of
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import MOST, MOST_LANES, Jobs, Machine, jobs_of
 from gradwire.kernels.schedule import record_step, simulate_step
 from gradwire.kernels.tensors import real
 from gradwire.trace import Span, Trace

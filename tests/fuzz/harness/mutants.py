@@ -10,8 +10,8 @@ MUTANTS = {
     "gradwire.kernels.selection.check_selection": "selection.topk",
     "gradwire.kernels.indices.check_encode": "indices.encode_indices",
     "gradwire.kernels.rows._check_stripes": "rows.scatter_stripes",
-    "gradwire.kernels.merges._check_contained": "merges.contained",
+    "gradwire.kernels.streams._check_contained": "streams.contained",
     "gradwire.kernels.jobs.check_choice": "schedule.simulate_step",
     "gradwire.kernels.noise.check_noise": "noise.random_bits",
-    "gradwire.kernels.streams.check_capacity": "merges.top_of_two",
+    "gradwire.kernels.streams.check_capacity": "streams.top_of_two",
 }

@@ -15,8 +15,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels import Journal, Noise, formats
 from gradwire.kernels.choices import search_options
 from gradwire.kernels.coded import decoded_places
-from gradwire.kernels.jobs import Jobs, jobs_of
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Jobs, Machine, jobs_of
 from gradwire.kernels.schedule import simulate_step
 
 HUGE = 10**400

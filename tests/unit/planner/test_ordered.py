@@ -9,7 +9,7 @@ import torch
 from timelines import decode, encode, job, jobs, stages, wait, wire
 
 from gradwire.errors import PlanError
-from gradwire.kernels.queues import ordered_step
+from gradwire.kernels.schedule import ordered_step
 from gradwire.kernels.torch import ordered_step as ordered_step_twin
 from gradwire.planner.ordered import last_bubble, ordered
 from gradwire.planner.timeline import Executor, Job, Resource, Stage, tensors

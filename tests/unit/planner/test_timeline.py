@@ -12,8 +12,7 @@ from timelines import decode, encode, executor, job, jobs, wait, wire
 
 from gradwire.errors import KernelError, PlanError
 from gradwire.kernels import use
-from gradwire.kernels.jobs import jobs_of
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Machine, jobs_of
 from gradwire.kernels.native import available_sets
 from gradwire.kernels.schedule import record_step, simulate_step
 from gradwire.kernels.torch.schedule import Run

@@ -1,7 +1,10 @@
 """The room of CPU tensors: addresses and sizes for the extension, which `native` has found.
 
-Nothing is checked here: the faces have. What the operations are is said in `table.Room`.
+Nothing is checked here: the faces have. What is imported here are the operations of `table.Room`.
 """
+
+# mypy: implicit-reexport
+# ruff: noqa: F401
 
 from gradwire.kernels.cpu.adam import adam, adam_codes, undo_adam
 from gradwire.kernels.cpu.casts import (
@@ -17,12 +20,9 @@ from gradwire.kernels.cpu.codes import accumulate_codes, add_codes, encode_codes
 from gradwire.kernels.cpu.crowds import count_crowds, decode_shaped, encode_shaped
 from gradwire.kernels.cpu.hash_memory import hash_partition
 from gradwire.kernels.cpu.indices import decode_indices, encode_indices, write_entries
-from gradwire.kernels.cpu.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.cpu.noise import random_bits, strata
-from gradwire.kernels.cpu.queues import ordered_step
-from gradwire.kernels.cpu.row_sums import sum_rows
-from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stripes
-from gradwire.kernels.cpu.schedule import record_step, simulate_step
+from gradwire.kernels.cpu.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
+from gradwire.kernels.cpu.schedule import ordered_step, record_step, simulate_step
 from gradwire.kernels.cpu.selection import fallbacks, reaching, topk
 from gradwire.kernels.cpu.signs import accumulate_signs, add_signs, largest, pack_signs
 from gradwire.kernels.cpu.sparse import (
@@ -34,66 +34,12 @@ from gradwire.kernels.cpu.sparse import (
     first_violation,
 )
 from gradwire.kernels.cpu.status import judge, spoil_if, stamp
-from gradwire.kernels.cpu.streams import flat_places, place_stream, split_stream
+from gradwire.kernels.cpu.streams import (
+    contained,
+    flat_places,
+    merge_streams,
+    place_stream,
+    split_stream,
+    top_of_two,
+)
 from gradwire.kernels.cpu.update import invert, restore_topk, update_topk
-
-__all__ = [
-    "accumulate",
-    "accumulate_coded",
-    "accumulate_codes",
-    "accumulate_dense",
-    "accumulate_many_dense",
-    "accumulate_signs",
-    "adam",
-    "adam_codes",
-    "add",
-    "add_cast",
-    "add_codes",
-    "add_signs",
-    "cast",
-    "cast_many",
-    "contained",
-    "count_crowds",
-    "decode_indices",
-    "decode_shaped",
-    "encode_codes",
-    "encode_indices",
-    "encode_shaped",
-    "exhaust_options",
-    "fallbacks",
-    "finite_part",
-    "first_violation",
-    "flag_non_finite",
-    "flat_places",
-    "gather_stripes",
-    "hash_partition",
-    "invert",
-    "is_finite",
-    "judge",
-    "largest",
-    "lower_bound",
-    "merge_streams",
-    "nonzero_rows",
-    "ordered_step",
-    "pack_signs",
-    "place_stream",
-    "random_bits",
-    "reaching",
-    "record_step",
-    "restore_topk",
-    "scatter_stripes",
-    "search_options",
-    "simulate_step",
-    "split_stream",
-    "spoil_if",
-    "stamp",
-    "strata",
-    "sum_rows",
-    "top_of_two",
-    "topk",
-    "undo_adam",
-    "undominated",
-    "update_codes",
-    "update_topk",
-    "write_entries",
-]

@@ -5,8 +5,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from gradwire.kernels.cpu.schedule import address_of, numbers_of
-from gradwire.kernels.jobs import Best, Jobs
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Best, Jobs, Machine
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import pointer
 

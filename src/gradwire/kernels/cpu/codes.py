@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gradwire.kernels.core import CodesRow
-from gradwire.kernels.cpu.journal import begun
 from gradwire.kernels.cpu.signs import largest
 from gradwire.kernels.cpu.status import raise_unless
-from gradwire.kernels.cpu.update import mode_of, update_topk
+from gradwire.kernels.cpu.update import begun, mode_of, update_topk
 from gradwire.kernels.formats import Format
 from gradwire.kernels.held import held_by
 from gradwire.kernels.native import chosen

@@ -1,11 +1,12 @@
-"""Rows and stripes by the extension."""
+"""Rows, stripes and sums of rows by the extension."""
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from gradwire.kernels.native import chosen
-from gradwire.kernels.tensors import pointer
+from gradwire.kernels.tensors import CODES, pointer
 
 
 def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
@@ -28,3 +29,20 @@ def gather_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], out: Tensor) -
 def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tensor) -> None:
     ids = ids.contiguous()
     chosen.core.scatter_stripes(pointer(x), *_in_bytes(x, ids, bounds), pointer(stripes))
+
+
+def sum_rows(
+    ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    rows = [x.contiguous() for x in rows]
+    width, row_bytes = rows[0].shape[1], rows[0].shape[1] * rows[0].element_size()
+    ordered, order = torch.cat(list(ids)).sort(stable=True)
+    union, counts = torch.unique_consecutive(ordered, return_counts=True)
+    lie_at = [torch.arange(len(x)) * row_bytes + pointer(x) for x in rows]
+    addresses, ends = torch.cat(lie_at)[order], counts.cumsum(0)
+    out = torch.empty(union.numel(), width, dtype=dtype)
+    chosen.core.sum_runs(
+        chosen.number, CODES[rows[0].dtype], pointer(addresses), pointer(ends), union.numel(),
+        width, divisor, CODES[dtype], pointer(out),
+    )  # fmt: skip
+    return union, out

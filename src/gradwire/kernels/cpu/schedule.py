@@ -1,11 +1,10 @@
-"""A predicted step by the extension."""
+"""A predicted step by the extension, in our model and in the published planner's."""
 
 import torch
 from torch import Tensor
 
-from gradwire.kernels.core_planner import JobsAt, MachineIs
-from gradwire.kernels.jobs import Jobs, Recorded
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.core import JobsAt, MachineIs
+from gradwire.kernels.jobs import Jobs, Machine, Recorded, Served
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import pointer, real
 
@@ -39,3 +38,11 @@ def record_step(jobs: Jobs, machine: Machine, choice: Tensor) -> Recorded:
         address_of(jobs), numbers_of(machine), pointer(choice), pointer(start), pointer(end)
     )
     return Recorded(start, end, seconds, backward_end)
+
+
+def ordered_step(jobs: Jobs, choice: Tensor, backward_seconds: float, by_ready: bool) -> Served:
+    idle = torch.zeros_like(jobs.ready)
+    seconds = chosen.core.ordered_step(
+        address_of(jobs), pointer(choice), real(backward_seconds), by_ready, pointer(idle)
+    )
+    return Served(seconds, idle)

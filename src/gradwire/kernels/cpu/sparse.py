@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gradwire.kernels.core import CodedSumRow
+from gradwire.kernels.cpu.streams import given
 from gradwire.kernels.held import held_by
 from gradwire.kernels.index_codes import INDEX_CODES
 from gradwire.kernels.native import chosen
@@ -19,7 +20,7 @@ def first_violation(indices: Tensor, n: int) -> int:
 
 def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor: float) -> None:
     held = [(i.contiguous(), v.contiguous()) for i, v in zip(indices, values)]
-    payloads = [(pointer(i), pointer(v), i.numel(), CODES[v.dtype]) for i, v in held]
+    payloads = [given(i, v) for i, v in held]
     chosen.core.accumulate(
         chosen.number, CODES[out.dtype], pointer(out), out.numel(), payloads, divisor,
         goes_around(out),

@@ -1,12 +1,12 @@
-"""Updates by the extension."""
+"""Updates by the extension, and what it keeps of them."""
 
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from gradwire.kernels.core import UpdateRow
-from gradwire.kernels.cpu.journal import begun
+from gradwire.kernels.core import NativeJournal, UpdateRow
 from gradwire.kernels.cpu.status import raise_unless
+from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.tensors import CODES, pointer
@@ -55,10 +55,35 @@ def invert(
 
 def restore_topk(
     velocity: Tensor | None, residual: Tensor, indices: Tensor, values: Tensor,
-    velocities: Tensor | None, *, mask: bool,
+    velocities: Tensor | None,
 ) -> None:  # fmt: skip
-    """The face passes a velocity only where there is a mask."""
     chosen.core.restore(
         pointer(velocity), pointer(residual), pointer(indices), pointer(values),
         pointer(velocities), values.numel(),
     )  # fmt: skip
+
+
+class NativeKept:
+    """Blocks of old velocity and residual, in the extension's memory."""
+
+    def __init__(self, native: NativeJournal) -> None:
+        self._native = native
+
+    def elements(self) -> int:
+        return self._native.elements()
+
+    def fits(self, n: int, with_velocity: bool) -> bool:
+        return self._native.fits(n, with_velocity)
+
+    def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
+        self._native.put_back(pointer(velocity), pointer(residual))
+
+
+def begun(journal: Journal | None) -> int:
+    """The address of an empty journal for one update; 0 for none."""
+    if journal is None:
+        return 0
+    journal.clear()
+    native = chosen.core.Journal()
+    journal.keep(NativeKept(native))
+    return native.address()

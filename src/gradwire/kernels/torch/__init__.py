@@ -1,8 +1,11 @@
 """The twins: every operation in torch, slow and obvious. The truth in tests, and what runs where
 there is no other room.
 
-Nothing is checked here: the faces have. What the operations are is said in `table.Room`.
+Nothing is checked here: the faces have. What is imported here are the operations of `table.Room`.
 """
+
+# mypy: implicit-reexport
+# ruff: noqa: F401
 
 from gradwire.kernels.torch.adam import adam, adam_codes, undo_adam
 from gradwire.kernels.torch.casts import (
@@ -28,11 +31,9 @@ from gradwire.kernels.torch.indices import (
     encode_indices,
     write_entries,
 )
-from gradwire.kernels.torch.merges import contained, merge_streams, top_of_two
 from gradwire.kernels.torch.noise import random_bits, strata
 from gradwire.kernels.torch.queues import ordered_step
-from gradwire.kernels.torch.row_sums import sum_rows
-from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes
+from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
 from gradwire.kernels.torch.schedule import record_step, simulate_step
 from gradwire.kernels.torch.selection import fallbacks, reaching, topk
 from gradwire.kernels.torch.signs import accumulate_signs, add_signs, largest, pack_signs
@@ -44,66 +45,12 @@ from gradwire.kernels.torch.sparse import (
     first_violation,
 )
 from gradwire.kernels.torch.status import judge, spoil_if, stamp
-from gradwire.kernels.torch.streams import flat_places, place_stream, split_stream
+from gradwire.kernels.torch.streams import (
+    contained,
+    flat_places,
+    merge_streams,
+    place_stream,
+    split_stream,
+    top_of_two,
+)
 from gradwire.kernels.torch.update import invert, restore_topk, update_topk
-
-__all__ = [
-    "accumulate",
-    "accumulate_coded",
-    "accumulate_codes",
-    "accumulate_dense",
-    "accumulate_many_dense",
-    "accumulate_signs",
-    "adam",
-    "adam_codes",
-    "add",
-    "add_cast",
-    "add_codes",
-    "add_signs",
-    "cast",
-    "cast_many",
-    "contained",
-    "count_crowds",
-    "decode_indices",
-    "decode_shaped",
-    "encode_codes",
-    "encode_indices",
-    "encode_shaped",
-    "exhaust_options",
-    "fallbacks",
-    "finite_part",
-    "first_violation",
-    "flag_non_finite",
-    "flat_places",
-    "gather_stripes",
-    "hash_partition",
-    "invert",
-    "is_finite",
-    "judge",
-    "largest",
-    "lower_bound",
-    "merge_streams",
-    "nonzero_rows",
-    "ordered_step",
-    "pack_signs",
-    "place_stream",
-    "random_bits",
-    "reaching",
-    "record_step",
-    "restore_topk",
-    "scatter_stripes",
-    "search_options",
-    "simulate_step",
-    "split_stream",
-    "spoil_if",
-    "stamp",
-    "strata",
-    "sum_rows",
-    "top_of_two",
-    "topk",
-    "undo_adam",
-    "undominated",
-    "update_codes",
-    "update_topk",
-    "write_entries",
-]

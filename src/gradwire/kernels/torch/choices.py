@@ -8,8 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from gradwire.kernels.jobs import Best, Jobs, Lists
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Best, Jobs, Lists, Machine
 from gradwire.kernels.torch.schedule import Run
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.kernels.divisors import quotient
 from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
 from gradwire.kernels.held import held_by
 from gradwire.kernels.segments import SumCodes, UpdateCodes, without_codes
+from gradwire.kernels.tensors import quotient
 from gradwire.kernels.torch.formats import decode_rows, encode_rows, means_of
 from gradwire.kernels.torch.noise import random_bits
 from gradwire.kernels.torch.signs import lane_sum

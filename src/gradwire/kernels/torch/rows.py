@@ -1,10 +1,12 @@
-"""Rows and stripes in torch."""
+"""Rows, stripes and sums of rows in torch."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from gradwire.kernels.tensors import quotient
 
 
 def nonzero_rows(x: Tensor, ids_out: Tensor) -> int:
@@ -25,3 +27,13 @@ def scatter_stripes(x: Tensor, ids: Tensor, bounds: Sequence[int], stripes: Tens
     pieces = torch.split(stripes, [ids.numel() * width for width in widths]) if widths else ()
     for begin, width, piece in zip(bounds, widths, pieces):
         x[ids.long(), begin : begin + width] = piece.view(ids.numel(), width)
+
+
+def sum_rows(
+    ids: Sequence[Tensor], rows: Sequence[Tensor], divisor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    union, place = torch.unique(torch.cat(list(ids)), return_inverse=True)
+    total = torch.zeros(union.numel(), rows[0].shape[1], device=union.device)
+    for own, x in zip(torch.split(place, [len(x) for x in rows]), rows):
+        total.index_add_(0, own, x.float())
+    return union, quotient(total, divisor).to(dtype)

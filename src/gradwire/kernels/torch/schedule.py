@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gradwire.kernels.jobs import Jobs, Lists, Recorded
-from gradwire.kernels.machine import Machine
+from gradwire.kernels.jobs import Jobs, Lists, Machine, Recorded
 
 LATENCY, COMPUTE, WORKERS, NODE, CROSS = range(5)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.kernels.divisors import quotient
 from gradwire.kernels.formats import pack_bits, unpack_bits
+from gradwire.kernels.tensors import quotient
 from gradwire.kernels.torch.noise import random_bits
 from gradwire.kernels.torch.status import raise_unless
 from gradwire.kernels.values import Noise, Payload

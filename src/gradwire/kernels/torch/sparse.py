@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.kernels.divisors import quotient
 from gradwire.kernels.segments import SumDense
+from gradwire.kernels.tensors import quotient
 
 
 def first_violation(indices: Tensor, n: int) -> int:

@@ -1,9 +1,10 @@
-"""Streams in torch."""
+"""Streams and their sums in torch."""
 
 import torch
 from torch import Tensor
 
 from gradwire.kernels.dealing import CHUNK, owners_of
+from gradwire.kernels.tensors import quotient
 
 
 def split_stream(
@@ -27,3 +28,49 @@ def flat_places(places: Tensor, owner: int, owners: int, seed: int, places_out: 
 
 def place_stream(out: Tensor, places: Tensor, values: Tensor) -> None:
     out[places.long()] = values.to(out.dtype)
+
+
+_NO_SUM = -0.0  # what adds nothing to any value, -0 included
+
+
+def merge_streams(
+    n: int, places: list[Tensor], values: list[Tensor], divisor: float, places_out: Tensor,
+    values_out: Tensor,
+) -> int:  # fmt: skip
+    total = torch.zeros(n, dtype=torch.float32, device=places_out.device)
+    for place, value in zip(places, values):
+        total[place.long()] += value.float()
+    kept = total.nonzero().flatten()
+    return _write((places_out, values_out), kept, quotient(total[kept], divisor))
+
+
+def _write(outs: tuple[Tensor, Tensor], places: Tensor, values: Tensor) -> int:
+    count = places.numel()
+    outs[0][:count] = places
+    outs[1][:count] = values
+    return count
+
+
+def top_of_two(
+    n: int,
+    a_places: Tensor,
+    a_values: Tensor,
+    b_places: Tensor,
+    b_values: Tensor,
+    k: int,
+    places_out: Tensor,
+    values_out: Tensor,
+) -> int:
+    both = torch.cat([a_places, b_places]).sort().values
+    union = both[both.diff(prepend=both.new_full((1,), -1)) != 0]
+    total = torch.full(union.shape, _NO_SUM, dtype=torch.float32, device=union.device)
+    total[torch.searchsorted(union, a_places)] += a_values.float()
+    total[torch.searchsorted(union, b_places)] += b_values.float()
+    total = torch.where(total.isnan(), torch.full_like(total, torch.nan), total)
+    order = total.abs().sort(descending=True, stable=True).indices
+    chosen = order[:k].sort().values
+    return _write((places_out, values_out), union[chosen], total[chosen])
+
+
+def contained(places: Tensor, among: Tensor, out: Tensor) -> None:
+    out.copy_(torch.isin(places, among, assume_unique=True))

@@ -1,12 +1,12 @@
-"""Updates in torch, term by term."""
+"""Updates in torch, term by term, and what is kept of them: all or nothing."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from gradwire.kernels.journal import FACTOR, Journal
 from gradwire.kernels.segments import UpdateTopk
-from gradwire.kernels.torch.journal import keep_whole
 from gradwire.kernels.torch.selection import sort_out
 from gradwire.kernels.torch.status import raise_unless
 from gradwire.kernels.values import Hint
@@ -42,30 +42,19 @@ def _update_topk(one: UpdateTopk, status: Tensor) -> Hint:
 
 
 def restore_topk(
-    velocity: Tensor | None,
-    residual: Tensor,
-    indices: Tensor,
-    values: Tensor,
+    velocity: Tensor | None, residual: Tensor, indices: Tensor, values: Tensor,
     velocities: Tensor | None,
-    *,
-    mask: bool = True,
-) -> None:
+) -> None:  # fmt: skip
     chosen = indices.long()
     residual[chosen] += values
-    if mask and velocity is not None and velocities is not None:
+    if velocity is not None and velocities is not None:
         velocity[chosen] = velocities
 
 
 def invert(
-    gradient: Tensor,
-    velocity: Tensor | None,
-    residual: Tensor,
-    *,
-    momentum: float | None,
-    nesterov: bool,
-    scale: float,
-    decay: float,
-) -> None:
+    gradient: Tensor, velocity: Tensor | None, residual: Tensor, *, momentum: float | None,
+    nesterov: bool, scale: float, decay: float,
+) -> None:  # fmt: skip
     """An element that would overflow when repeated was kept by the update, so it is kept here."""
     d = gradient.detach().float() * scale
     good = _forward(d, velocity, residual, momentum, nesterov, decay)[1].isfinite()
@@ -98,3 +87,32 @@ def _forward(
         return u, (residual + u) + d
     u = (velocity * momentum) + d
     return u, residual + u
+
+
+class Whole:
+    """Copies of the old velocity and residual."""
+
+    def __init__(self, velocity: Tensor | None, residual: Tensor) -> None:
+        self._velocity = None if velocity is None else velocity.clone()
+        self._residual = residual.clone()
+
+    def elements(self) -> int:
+        return self._residual.numel()
+
+    def fits(self, n: int, with_velocity: bool) -> bool:
+        return n == self._residual.numel() and with_velocity == (self._velocity is not None)
+
+    def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
+        residual.copy_(self._residual)
+        if velocity is not None and self._velocity is not None:
+            velocity.copy_(self._velocity)
+
+
+def keep_whole(
+    journal: Journal, scaled: Tensor, velocity: Tensor | None, residual: Tensor, hint: Hint
+) -> None:
+    """Before an update: all or nothing, by the limit that the extension applies to blocks."""
+    journal.clear()
+    if hint > 0.0 and bool((scaled.abs() < FACTOR * hint).all()):  # NaN is not below it
+        return
+    journal.keep(Whole(velocity, residual))

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from gradwire.kernels import choices, queues, schedule
-from gradwire.kernels.jobs import Jobs
-from gradwire.kernels.machine import Machine
+from gradwire.kernels import choices, schedule
+from gradwire.kernels.jobs import Jobs, Machine
 from gradwire.planner import ordered, search, timeline
 from gradwire.planner.timeline import Executor, Resource, Stage
 from harness.draws import Draw, Made
@@ -74,7 +73,7 @@ def _record_step(draw: Draw) -> dict[str, object]:
     return _step(draw)
 
 
-@target(queues.ordered_step, same=_result)
+@target(schedule.ordered_step, same=_result)
 def _ordered_step(draw: Draw) -> dict[str, object]:
     own, choice, last = _jobs(draw)
     return {

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gradwire.kernels import coo, hash_memory, merges, row_sums, rows, streams
+from gradwire.kernels import coo, hash_memory, rows, streams
 from harness.calls import everything
 from harness.draws import FLOATS, Draw
 from harness.targets._register import target
@@ -49,7 +49,7 @@ def _place_stream(draw: Draw) -> dict[str, object]:
     return {"out": draw.floats(n), "places": places, "values": values}
 
 
-@target(merges.top_of_two, weight=8)
+@target(streams.top_of_two, weight=8)
 def _top_of_two(draw: Draw) -> dict[str, object]:
     n = draw.size()
     (a, x), (b, y) = draw.stream(n), draw.stream(n)
@@ -62,7 +62,7 @@ def _top_of_two(draw: Draw) -> dict[str, object]:
     }  # fmt: skip
 
 
-@target(merges.contained)
+@target(streams.contained)
 def _contained(draw: Draw) -> dict[str, object]:
     n = draw.size()
     places, among = (draw.places(draw.part(n), n) for _ in range(2))
@@ -107,7 +107,7 @@ def _scatter_stripes(draw: Draw) -> dict[str, object]:
     return own
 
 
-@target(row_sums.sum_rows)
+@target(rows.sum_rows)
 def _sum_rows(draw: Draw) -> dict[str, object]:
     lists, d = draw.whole(1, 4), draw.one((0, 1, 2, 3, 16, 33))
     dtype, kind = draw.one(FLOATS), draw.one((torch.int32, torch.int64))

@@ -70,7 +70,7 @@ class Performer:
         self, group: dist.ProcessGroup, parts: Mapping[Group, dist.ProcessGroup] | None = None,
         device: torch.device = _CPU,
     ) -> None:  # fmt: skip
-        self.group, self._device, self._process = group, device, os.getpid()
+        self.group, self.device, self._process = group, device, os.getpid()
         self._parts = {n: Performer(part, None, device) for n, part in (parts or {}).items()}
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = dist.get_backend(group) == "gloo"
@@ -200,7 +200,7 @@ class Performer:
 
     def _exchange(self, move: Exchange) -> dict[int, Tensor]:
         """Receives are posted first; each rank begins with its neighbours."""
-        device = _CPU if self._gloo else self._device
+        device = _CPU if self._gloo else self.device
         starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in move.receives.values())]
         room = self._scratch.room("exchanged", starts[-1], torch.uint8, device)
         arrived = {

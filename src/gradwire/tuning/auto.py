@@ -217,8 +217,7 @@ class Tuner:
             Handle.adopt(self.handle, plan)  # the user's own ends all tuning
 
     def _exchanged(self, numbers: Sequence[float]) -> list[list[float]]:
-        session = self._session
-        rows: list[list[float]] = of_ranks(session.performers[0], session.device, numbers).tolist()
+        rows: list[list[float]] = of_ranks(self._session.performers[0], numbers).tolist()
         return rows
 
     def _say(self, line: str) -> None:

@@ -118,7 +118,7 @@ class _Backward:
 
 def _agreed(performer: Performer, value: float) -> float:
     """The mean of all ranks'."""
-    return float(of_ranks(performer, torch.device("cpu"), [value]).mean())
+    return float(of_ranks(performer, [value]).mean())
 
 
 def _local_slowdown(performer: Performer, backward: _Backward) -> tuple[float, float]:

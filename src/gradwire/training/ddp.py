@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import UsageError
@@ -199,8 +200,10 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
         return state.frontend.take(bucket)
     if state.process != os.getpid():
         after_last_words(_refuse_fork)
-        return _at_once(bucket.buffer())
-    return _dense_mean(bucket, state.group)
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+    return allreduce_hook(state.group, bucket)
 
 
 def _refuse_fork() -> None:
@@ -209,21 +212,6 @@ def _refuse_fork() -> None:
         "DDP averages in the process that made it; this one is a fork, and its gradients are its "
         "own. Train or evaluate the DDP's .module here, or start processes by torchrun."
     )
-
-
-def _at_once(buffer: Tensor) -> torch.futures.Future[Tensor]:
-    future: torch.futures.Future[Tensor] = torch.futures.Future()
-    future.set_result(buffer)
-    return future
-
-
-def _dense_mean(bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[Any]:
-    """Average a bucket as DDP does."""
-    buffer = bucket.buffer()
-    buffer.div_(dist.get_world_size(group))
-    work: Any = dist.all_reduce(buffer, group=group, async_op=True)
-    summed: torch.futures.Future[Any] = work.get_future()
-    return summed.then(lambda done: done.value()[0])
 
 
 def _in_its_own_order(parameter: Tensor, gradient: Tensor) -> Tensor:

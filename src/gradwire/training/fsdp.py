@@ -51,10 +51,13 @@ class FsdpFrontend(ModuleFrontend):
         parameters = trainable(module)
         _check_parts_do(session)
         for p in parameters.values():
-            _let_go(p)
+            if p in _DETACHED:
+                _DETACHED.pop(p).let_go(p)
         super().__init__(session, parameters)
         self._group = group
-        session.group_name = f" of shard {_coordinate(parameters.values())}"
+        first: Any = next(iter(parameters.values()))
+        place = map(str, first.device_mesh.get_coordinate())
+        session.group_name = f" of shard {'.'.join(place)}"
         # Before pytorch/pytorch#180666 hooks were called while such shards were still copied. (A
         # job on CPUs beside an accelerator cannot be told from that, and hands over late, too.)
         self._offloaded = session.device.type == "cpu" and torch.accelerator.is_available()
@@ -75,7 +78,11 @@ class FsdpFrontend(ModuleFrontend):
         return None if gradient is None else shard_of(gradient)
 
     def _writes(self, name: str) -> int:
-        return _writes(self._parameters[name].grad)
+        """torch counts apart what is done to the whole, as zero_grad does, and to this rank's
+        shard, to which fully_shard adds."""
+        gradient: Any = self._parameters[name].grad
+        versions: int = gradient._version + shard_of(gradient)._version
+        return versions
 
     def _deliver(self, name: str, gradient: Tensor) -> None:
         if not self._offloaded and name in self._session.parameters:
@@ -123,12 +130,6 @@ class DenseAverage:
 
 _DETACHED: Any = WeakIdKeyDictionary()
 """Parameter to the DenseAverage that looks after it, and knows it but weakly."""
-
-
-def _let_go(parameter: nn.Parameter) -> None:
-    average: DenseAverage | None = _DETACHED.pop(parameter, None)
-    if average is not None:
-        average.let_go(parameter)
 
 
 def is_sharded(module: nn.Module) -> bool:
@@ -211,24 +212,12 @@ def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
         )
 
 
-def _coordinate(parameters: Iterable[Any]) -> str:
-    """The place of this rank in its replica."""
-    return ".".join(map(str, next(iter(parameters)).device_mesh.get_coordinate()))
-
-
 def _is_fsdp(module: Any) -> bool:
     return hasattr(module, "set_requires_gradient_sync") and hasattr(module, "reshard")
 
 
 def _is_distributed(tensor: Any) -> bool:
     return hasattr(tensor, "to_local")
-
-
-def _writes(gradient: Any) -> int:
-    """How often it was written to: torch counts apart what is done to the whole, as zero_grad
-    does, and to this rank's shard, to which fully_shard adds."""
-    versions: int = gradient._version + shard_of(gradient)._version
-    return versions
 
 
 @torch.no_grad()

@@ -73,7 +73,11 @@ class ModuleFrontend:
             self._active, self._backward = False, None
         self._session.refuse_failed()
         self.averages.refuse()
-        self._remember_averages()
+        if self._session.has_memory:
+            # All, so that a second backward is refused before it has begun an exchange.
+            self.averages.remember(
+                (name, self._gradient(name), self._writes(name)) for name in self._parameters
+            )
 
     def close(self) -> None:
         """No more exchanges."""
@@ -159,13 +163,6 @@ class ModuleFrontend:
             )
             self._session.fail(error)
             raise error
-
-    def _remember_averages(self) -> None:
-        """All, so that a second backward is refused before it has begun an exchange."""
-        if self._session.has_memory:
-            self.averages.remember(
-                (name, self._gradient(name), self._writes(name)) for name in self._parameters
-            )
 
 
 def after_last_words(callback: Callable[[], None]) -> None:

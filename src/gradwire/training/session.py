@@ -121,7 +121,12 @@ class Session:
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end = False  # of the step under way
         self.clip_scale = 1.0  # by which this rank's gradients of the last step were clipped
-        self._first, self.whole_plan = plan, plan
+        self.whole_plan = plan
+        asked = {s.collective.per_node for s in plan.strategies} - {None}
+        as_found = 0 if machines is not None else None
+        self.per_node = asked.pop() if asked else as_found
+        """Ranks to a machine, as the plan that was attached said it; None: there are no groups
+        inside machines."""
         self._density: float | str | None = 0.0  # of none
         first = self.plan_at(0)
         self.ledger = Ledger(
@@ -134,14 +139,6 @@ class Session:
     def plan(self) -> Plan:
         """The plan in force: `whole_plan`, or what warm-up makes of it."""
         return self.ledger.plan
-
-    @property
-    def per_node(self) -> int | None:
-        """Ranks to a machine, as the plan that was attached said it; None: there are no groups
-        inside machines."""
-        asked = {s.collective.per_node for s in self._first.strategies} - {None}
-        as_found = 0 if self.machines is not None else None
-        return asked.pop() if asked else as_found
 
     @property
     def has_memory(self) -> bool:
@@ -212,9 +209,11 @@ class Session:
     def plan_at(self, taken: int, world: int | None = None) -> Plan:
         """The plan in force after so many steps, among so many ranks; by default those that there
         are."""
+        return at_density(self.whole_plan, self._density_after(taken), world or self.world)
+
+    def _density_after(self, taken: int) -> float | str | None:
         warmup = self.settings.warmup
-        density = None if warmup is None else warmup.density(taken)
-        return at_density(self.whole_plan, density, world or self.world)
+        return None if warmup is None else warmup.density(taken)
 
     def rank_name(self, rank: int) -> str:
         """The name by which a rank of this group is told from all others that save beside it."""
@@ -227,8 +226,7 @@ class Session:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        warmup = self.settings.warmup
-        density = None if warmup is None else warmup.density(self.taken)
+        density = self._density_after(self.taken)
         if density != self._density:
             self._density, plan = density, self.plan_at(self.taken)
             if plan != self.plan:
@@ -262,9 +260,7 @@ class Session:
         self.clip_scale = self.clip.scale_for(self.clip.seen) if self.clip else 1.0
         self.conductor.begin(self.step)
         self.under_way = True
-        for b, slots in enumerate(self._slots):
-            self._slots[b] = [None] * len(slots)
-            self._missing[b] = len(slots)
+        self._missing = [len(slots) for slots in self._slots]
 
     @_fatal
     def deliver(self, name: str, gradient: Tensor) -> None:

@@ -178,7 +178,7 @@ def handle_of(model: nn.Module) -> nn.Module:
 def _owners(model: nn.Module) -> list[Any]:
     from gradwire.training.attached import _ATTACHED
 
-    return [_ATTACHED[p].owner for p in model.parameters()]
+    return [_ATTACHED[p].detach.__self__ for p in model.parameters()]
 
 
 @each

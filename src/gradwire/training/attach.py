@@ -37,7 +37,6 @@ from gradwire.training.attachable import check_lanes, check_parameters, check_re
 from gradwire.training.attached import enter, leave
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
-from gradwire.training.flushed import Flushed
 from gradwire.training.fsdp import (
     FsdpFrontend,
     is_sharded,
@@ -72,7 +71,7 @@ class Handle:
         plain = type(frontend) is ModuleFrontend
         self._mark = Mark(module, session.parameters) if plain else None
         self._view = AttachedView(session, module)
-        enter(session.parameters, session, self)
+        enter(session.parameters, session, self.detach)
         self.guard = session.guard = Guard(session) if session.settings.guard else None
         """What watches whether the plan does harm, if it was asked for; see `Guard.apart`."""
         self._check = OptimizerCheck(
@@ -184,10 +183,7 @@ class Handle:
         stays. With a GradScaler it has the loss's scale, as gradients have.
         """
         self._check_between_steps()
-        self._check.follow_rates()
-        session = self._session
-        averages = session.average_waiting()
-        self._check.flushed = Flushed(session.parameters, averages, session.loss_scale)
+        self._check.flush()
 
     def take_moments(self, optimizer: Optimizer) -> None:
         """Go on with the moments that an optimizer remembers, of the average: those of the
@@ -250,7 +246,7 @@ class Handle:
         self._session.close()
         if self._mark is not None:
             self._mark.remove()
-        leave(self._session.parameters.values(), self)
+        leave(self._session.parameters.values(), self.detach)
         self._detached = True
 
     def _check_usable(self) -> None:

@@ -61,7 +61,6 @@ class OfCopy:
                 "a deep copy of an attached module trains, and gradwire does not average its "
                 "gradients: each rank's go their own way, unless something else averages them, "
                 "as DistributedDataParallel. Attach the copy, too.",
-                UserWarning,
                 stacklevel=2,
             )
 

@@ -117,7 +117,7 @@ class LocalSteps:
                 made.handle.detach()
             raise
         broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
-        enter(named, None, self)
+        enter(named, None, self.detach)
         self._model, self._parameters, self._frozen = model, named, Frozen(model)
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(lambda own, *_: self._before_step(own)),
@@ -238,7 +238,7 @@ class LocalSteps:
         to do between two steps."""
         for hook in self._hooks:
             hook.remove()
-        leave(self._parameters.values(), self)
+        leave(self._parameters.values(), self.detach)
         for fragment in self.fragments:
             fragment.handle.detach()
 

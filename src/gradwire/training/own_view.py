@@ -107,7 +107,6 @@ class AttachedView:
                 "with 'adam' a rank computes at its own view of the weights, which the attached "
                 "module enters when it is called in training mode; only parts of it were. Call "
                 "the module that was attached, or attach the part that is called.",
-                UserWarning,
                 stacklevel=4,
             )
 

@@ -37,13 +37,7 @@ from gradwire.training.attachable import check_lanes, check_parameters, check_re
 from gradwire.training.attached import enter, leave
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
-from gradwire.training.fsdp import (
-    FsdpFrontend,
-    is_sharded,
-    shard_of,
-    sharded_parameters,
-    shards_of,
-)
+from gradwire.training.fsdp import FsdpFrontend, sharded_parameters
 from gradwire.training.guard import Guard
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.moments import give, take
@@ -51,7 +45,15 @@ from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
 from gradwire.training.session import Session, Settings, describe
 from gradwire.training.state import load, state_of, wanted
-from gradwire.training.trainable import Frozen, excluded, others, trainable
+from gradwire.training.trainable import (
+    Frozen,
+    excluded,
+    is_sharded,
+    others,
+    shard_of,
+    shards_of,
+    trainable,
+)
 from gradwire.warmup import Warmup, at_density
 
 if TYPE_CHECKING:

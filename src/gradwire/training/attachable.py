@@ -11,8 +11,8 @@ from torch import nn
 
 from gradwire.errors import UsageError
 from gradwire.training.attached import is_attached
-from gradwire.training.fsdp import is_sharded
 from gradwire.training.session import Settings
+from gradwire.training.trainable import is_sharded
 
 
 def check_ready(

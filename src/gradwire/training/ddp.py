@@ -21,8 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import UsageError
 from gradwire.plan import Plan
-from gradwire.training.averages import Averages
-from gradwire.training.module import after_last_words
+from gradwire.training.module import Averages, after_last_words
 from gradwire.training.session import Session
 
 
@@ -91,8 +90,7 @@ class DdpFrontend:
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
         for name, parameter, gradient in zip(names, bucket.parameters(), gradients):
             if name is not None:
-                writes = 0 if parameter.grad is None else parameter.grad._version
-                self.averages.look(name, parameter.grad, writes - 1)
+                self.averages.look(name, parameter.grad, added=1)
                 own = _in_its_own_order(parameter, gradient)
                 self._session.deliver(name, own)
                 if self._ddp.find_unused_parameters and own.layout == torch.strided:
@@ -168,10 +166,7 @@ class DdpFrontend:
                 parameter.grad.copy_(average)
         self._kept_back = []
         if self._session.has_memory and not _shares_memory(self._ddp):
-            named = self._session.parameters.items()
-            self.averages.remember(
-                (n, p.grad, p.grad._version) for n, p in named if p.grad is not None
-            )
+            self.averages.remember((n, p.grad) for n, p in self._session.parameters.items())
 
 
 class _Owner:

@@ -34,10 +34,9 @@ from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.ddp import inner
 from gradwire.training.documents import LOCAL_STEPS
 from gradwire.training.fragments import Fragment, split
-from gradwire.training.fsdp import is_sharded
 from gradwire.training.optimizer_check import calling_scaler, makes_states
 from gradwire.training.rounds import FIRST, Rounds
-from gradwire.training.trainable import Frozen, excluded, held, trainable
+from gradwire.training.trainable import Frozen, excluded, held, is_sharded, trainable
 
 
 class LocalSteps:

@@ -24,12 +24,11 @@ from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
 from gradwire.training.advice import advise, instead
 from gradwire.training.attached import keeper_of
-from gradwire.training.averages import Averages
-from gradwire.training.fsdp import shard_of
 from gradwire.training.guard import Guard
+from gradwire.training.module import Averages
 from gradwire.training.own_view import AttachedView
 from gradwire.training.session import Session
-from gradwire.training.trainable import Frozen
+from gradwire.training.trainable import Frozen, shard_of
 
 _WATCHED: weakref.WeakSet[OptimizerCheck] = weakref.WeakSet()
 _INSTALLED: list[Any] = []

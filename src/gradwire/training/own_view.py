@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.runtime.own_view import OwnView, is_local
 from gradwire.training.copies import Hook
-from gradwire.training.fsdp import shard_of, shards_of
 from gradwire.training.session import Session
+from gradwire.training.trainable import shard_of, shards_of
 
 
 class AttachedView:

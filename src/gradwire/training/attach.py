@@ -32,7 +32,6 @@ from gradwire.runtime.process_groups import (
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
-from gradwire.training.advice import advise
 from gradwire.training.attachable import check_lanes, check_parameters, check_ready, device_of
 from gradwire.training.attached import enter, leave
 from gradwire.training.copies import Mark
@@ -43,6 +42,7 @@ from gradwire.training.module import ModuleFrontend
 from gradwire.training.moments import give, take
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
+from gradwire.training.recommend import advise
 from gradwire.training.session import Session, Settings, describe
 from gradwire.training.state import load, state_of, wanted
 from gradwire.training.trainable import (

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
-from gradwire.training.advice import instead
 from gradwire.training.attached import keeper_of
+from gradwire.training.recommend import instead
 from gradwire.training.session import Session
 from gradwire.training.shadow import Shadow, is_by_element, is_by_matrix
 

@@ -27,7 +27,6 @@ from gradwire.errors import UsageError
 from gradwire.plan import Plan
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
-from gradwire.training.advice import instead
 from gradwire.training.attach import broadcast
 from gradwire.training.attachable import device_of
 from gradwire.training.attached import enter, is_attached, leave
@@ -35,6 +34,7 @@ from gradwire.training.ddp import inner
 from gradwire.training.documents import LOCAL_STEPS
 from gradwire.training.fragments import Fragment, split
 from gradwire.training.optimizer_check import calling_scaler, makes_states
+from gradwire.training.recommend import instead
 from gradwire.training.rounds import FIRST, Rounds
 from gradwire.training.trainable import Frozen, excluded, held, is_sharded, trainable
 

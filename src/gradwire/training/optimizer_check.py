@@ -22,11 +22,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire.agreement import numbers_of, said
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
-from gradwire.training.advice import advise, instead
 from gradwire.training.attached import keeper_of
 from gradwire.training.guard import Guard
 from gradwire.training.module import Averages
 from gradwire.training.own_view import AttachedView
+from gradwire.training.recommend import advise, instead
 from gradwire.training.session import Session
 from gradwire.training.trainable import Frozen, shard_of
 

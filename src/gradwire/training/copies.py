@@ -80,9 +80,8 @@ class Hook:
         self._method(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Nothing, ()
+        return Hook, (_nothing,)
 
 
-class _Nothing:
-    def __call__(self, *_: object) -> None:
-        pass
+def _nothing(*_: object) -> None:
+    pass

@@ -45,27 +45,19 @@ class Settings:
     guard: bool = False
 
 
-class View(Protocol):
-    """Knows where this rank computes (`training.own_view`), and is made around its session."""
+class _View(Protocol):
+    """An `AttachedView` (`training.own_view`), which is made around its session."""
 
-    def leave(self) -> None:
-        """Put the shared weights into the module."""
-
-    def send(self, names: Iterable[str]) -> None:
-        """Put those back whose gradients are there, and are about to be sent."""
-
-    def uncover(self) -> None:
-        """Make what waits readable, also amid a backward."""
+    def leave(self) -> None: ...
+    def send(self, names: Iterable[str]) -> None: ...
+    def uncover(self) -> None: ...
 
 
-class Watch(Protocol):
-    """Who looks at what training loses (`training.guard`), and is made around its session."""
+class _Watch(Protocol):
+    """A `Guard` (`training.guard`), which is made around its session."""
 
-    def given(self, name: str, gradient: Tensor) -> None:
-        """Look at a gradient of this rank."""
-
-    def arrived(self, name: str, average: Tensor | None) -> None:
-        """Look at an average; None: of a step that was skipped."""
+    def given(self, name: str, gradient: Tensor) -> None: ...
+    def arrived(self, name: str, average: Tensor | None) -> None: ...
 
 
 P = ParamSpec("P")
@@ -116,8 +108,8 @@ class Session:
         self.under_way = False  # an exchange whose averages nobody has waited for
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
-        self.view: View | None = None
-        self.guard: Watch | None = None
+        self.view: _View | None = None
+        self.guard: _Watch | None = None
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end = False  # of the step under way
         self.clip_scale = 1.0  # by which this rank's gradients of the last step were clipped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from statistics import median
 
@@ -63,17 +63,13 @@ def measure(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
         device=device.type, backend=str(dist.get_backend(performer.group)),
-        contention=contention, strategies=costs, versions=versions(),
+        contention=contention, strategies=costs,
+        versions={
+            "gradwire": version("gradwire"), "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
     )  # fmt: skip
     return Profile.from_json(from_first(session, own.to_json))
-
-
-def versions() -> Mapping[str, str]:
-    """The versions of what a profile depends on."""
-    return {
-        "gradwire": version("gradwire"), "torch": torch.__version__,
-        "python": platform.python_version(),
-    }  # fmt: skip
 
 
 def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:

@@ -80,7 +80,6 @@ def _groups(performer: Performer, machines: Machines | None) -> dict[str, Group 
 def _move(
     kind: Any, dtype: torch.dtype, size: int, performer: Performer, group: Group | None
 ) -> Move:
-    """Of so many bytes."""
     data = torch.zeros(size // dtype.itemsize, dtype=dtype, device=performer.device)
     n = len(group.ranks) if group else performer.world
     rank = group.ranks.index(performer.rank) if group else performer.rank

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.errors import PlanError
-from gradwire.training.fsdp import shard_of
+from gradwire.training.trainable import shard_of
 
 PLAN = "lloyd(2, turns=2)+adam(beta2=0.99) | alltoall"
 MUON = "lloyd(1, turns=2)+muon(beta2=0.99) | alltoall"
@@ -178,7 +178,7 @@ def handle_of(model: nn.Module) -> nn.Module:
 def _owners(model: nn.Module) -> list[Any]:
     from gradwire.training.attached import _ATTACHED
 
-    return [_ATTACHED[p].owner for p in model.parameters()]
+    return [_ATTACHED[p].detach.__self__ for p in model.parameters()]
 
 
 @each

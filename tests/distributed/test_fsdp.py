@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 import gradwire
 from gradwire import Handle, Warmup
 from gradwire.errors import PlanError, UsageError
-from gradwire.training.fsdp import shard_of
+from gradwire.training.trainable import shard_of
 
 TOPK = "topk(0.1)+ef | allgather"
 LOSSLESS = "topk(1.0)+ef | allgather"

@@ -91,7 +91,7 @@ def timed(late: tuple[float, float]) -> tuple[float, float]:
         nonlocal wall
         wall += backward
 
-    with patch("gradwire.tuning.clock.perf_counter", lambda: wall):
+    with patch("gradwire.tuning.agree.perf_counter", lambda: wall):
         recorder = Recorder(model, session)
         for _ in range(4):
             model.zero_grad()
@@ -125,7 +125,7 @@ def busy(share: float) -> bool:
         wall, cpu = wall + 0.05, cpu + share * 0.05
 
     with (
-        patch("gradwire.tuning.clock.perf_counter", lambda: wall),
+        patch("gradwire.tuning.agree.perf_counter", lambda: wall),
         patch("gradwire.tuning.recorder.process_time", lambda: cpu),
     ):
         recorder = Recorder(model, session)

@@ -14,8 +14,7 @@ from gradwire.cli.main import main
 from gradwire.errors import PlanError, UsageError
 from gradwire.soundness import SoundnessWarning, update_rule
 from gradwire.strategy import Strategy
-from gradwire.training.advice import advise, instead
-from gradwire.training.recommend import frontier, with_moments_of
+from gradwire.training.recommend import advise, frontier, instead, with_moments_of
 from gradwire.warmup import Warmup
 
 WEIGHTS = [torch.nn.Parameter(torch.zeros(3, 3))]

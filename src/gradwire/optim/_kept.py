@@ -49,6 +49,14 @@ class AsksThePlan(Optimizer):
         rest(self._parameters())
         return loss
 
+    def _parted(self, group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+        """Parameters with a `.grad`: those of which it has the moments already, and the others."""
+        kept, own = list[Tensor](), list[Tensor]()
+        for p in group["params"]:
+            if p.grad is not None:
+                (kept if self._is_kept(p, group) else own).append(p)
+        return kept, own
+
     def _is_kept(self, parameter: Tensor, group: dict[str, Any]) -> bool:
         """Whether what arrived has the moments already."""
         if self._kept is not None:

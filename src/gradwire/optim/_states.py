@@ -16,6 +16,7 @@ from gradwire.schema import (
     Anything,
     Broken,
     List,
+    Made,
     Map,
     Number,
     Schema,
@@ -24,7 +25,7 @@ from gradwire.schema import (
     broken,
     read_in,
 )
-from gradwire.training.documents import Floats
+from gradwire.training.documents import FLOATS
 
 _GROUPS = ".param_groups"
 
@@ -41,13 +42,6 @@ class Single:
         return self.of.read(value.item() if is_plain else value)
 
 
-class Id:
-    """Which parameter: torch's number, or a name."""
-
-    def read(self, value: Any) -> Any:
-        return value if isinstance(value, int) else Text().read(value)
-
-
 class Like:
     """A finite tensor as a state has it, of a parameter's shape."""
 
@@ -55,7 +49,7 @@ class Like:
         self.shape = parameter.shape
 
     def read(self, value: Any) -> Any:
-        found: Tensor = Floats().read(value)
+        found: Tensor = FLOATS.read(value)
         if found.shape != self.shape:
             raise broken(f"has the shape {list(self.shape)}", list(found.shape))
         if not found.isfinite().all():
@@ -68,11 +62,17 @@ BELOW_1 = Number(0, math.nextafter(1, 0))
 """What groups of ours have: learning rates, and momenta."""
 
 
+def _id(value: Any) -> Any:
+    """Which parameter: torch's number, or a name."""
+    return value if isinstance(value, int) else Text().read(value)
+
+
+_ID = Made(Anything(), _id)
 _STATE = Document(
     "an optimizer's state",
     Table({
-        "state": Map(Map(Anything()), key=Id()),
-        "param_groups": List(Table({"params": List(Id())})),
+        "state": Map(Map(Anything()), key=_ID),
+        "param_groups": List(Table({"params": List(_ID)})),
     }),
     UsageError, "Load what this optimizer's state_dict() returned",
 )  # fmt: skip

@@ -40,12 +40,10 @@ class AdamW(AsksThePlan, torch.optim.AdamW):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step with what `.grad` holds; as of torch's. Not collective."""
         loss = self._closed(closure)
-        sent: list[tuple[Tensor, Tensor]] = []
+        sent: list[tuple[Tensor, Tensor | None]] = []
         try:
             for group in self.param_groups:
-                kept = [
-                    p for p in group["params"] if p.grad is not None and self._is_kept(p, group)
-                ]
+                kept, _ = self._parted(group)
                 sent += [(p, p.grad) for p in kept]
                 step_kept(kept, group)
                 for p in kept:

@@ -83,12 +83,10 @@ class Muon(AsksThePlan):
         """One step with what `.grad` holds. Not collective."""
         loss = self._closed(closure)
         for group in self.param_groups:
-            given = [p for p in group["params"] if p.grad is not None]
-            kept = [p for p in given if self._is_kept(p, group)]
+            kept, own = self._parted(group)
             step_kept(kept, group)
-            own = {id(p) for p in given} - {id(p) for p in kept}
-            self._orthogonal([p for p in given if id(p) in own and is_muon_s(p, group)], group)
-            self._adaptive([p for p in given if id(p) in own and not is_muon_s(p, group)], group)
+            self._orthogonal([p for p in own if is_muon_s(p, group)], group)
+            self._adaptive([p for p in own if not is_muon_s(p, group)], group)
         return loss
 
     def _orthogonal(self, parameters: list[Tensor], group: dict[str, Any]) -> None:

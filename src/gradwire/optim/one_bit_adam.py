@@ -14,7 +14,7 @@ from gradwire.optim._kept import AsksThePlan
 from gradwire.optim._states import BELOW_1, RATE, Like, Single, check
 from gradwire.schema import Number, Row, Schema, Table, Whole
 from gradwire.training.attached import feedback_of, strategy_of, velocity_of
-from gradwire.training.fsdp import shard_of
+from gradwire.training.trainable import shard_of
 
 
 class OneBitAdam(AsksThePlan):

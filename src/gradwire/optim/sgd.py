@@ -87,10 +87,7 @@ class SGD(AsksThePlan):
             _check_neutral(group)
         loss = self._closed(closure)
         for group in self.param_groups:
-            kept, own = list[Tensor](), list[Tensor]()
-            for p in group["params"]:
-                if p.grad is not None:
-                    (kept if self._is_kept(p, group) else own).append(p)
+            kept, own = self._parted(group)
             if kept:
                 self._step_kept(kept, group)
             if own:

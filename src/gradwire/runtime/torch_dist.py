@@ -81,7 +81,7 @@ class Performer:
         self, group: dist.ProcessGroup, parts: Mapping[Group, dist.ProcessGroup] | None = None,
         device: torch.device = _CPU,
     ) -> None:  # fmt: skip
-        self.group, self._device, self._process = group, device, os.getpid()
+        self.group, self.device, self._process = group, device, os.getpid()
         self._parts = {n: Performer(part, None, device) for n, part in (parts or {}).items()}
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self._gloo = backend_of(group, device) == "gloo"
@@ -92,7 +92,7 @@ class Performer:
 
     def at(self, device: torch.device) -> Performer:
         """The same way to the network, of what lies on that device: its own, or the host's."""
-        if device.type == self._device.type:
+        if device.type == self.device.type:
             return self
         if self._on_host is None:
             self._on_host = self._for_host()
@@ -100,7 +100,7 @@ class Performer:
 
     def _for_host(self) -> Performer:
         twin = copy(self)
-        twin._device, twin._gloo, twin._host = _CPU, backend_of(self.group, _CPU) == "gloo", None
+        twin.device, twin._gloo, twin._host = _CPU, backend_of(self.group, _CPU) == "gloo", None
         twin._scratch = kernels.Scratch()
         twin._parts = {name: part._for_host() for name, part in self._parts.items()}
         return twin
@@ -228,7 +228,7 @@ class Performer:
 
     def _exchange(self, move: Exchange) -> dict[int, Tensor]:
         """Receives are posted first; each rank begins with its neighbours."""
-        device = _CPU if self._gloo else self._device
+        device = _CPU if self._gloo else self.device
         starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in move.receives.values())]
         room = self._scratch.room("exchanged", starts[-1], torch.uint8, device)
         arrived = {

@@ -32,7 +32,6 @@ from gradwire.runtime.process_groups import (
 from gradwire.runtime.torch_dist import Performer, backend_of
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
-from gradwire.training.advice import advise
 from gradwire.training.attachable import (
     check_carried,
     check_lanes,
@@ -43,22 +42,24 @@ from gradwire.training.attachable import (
 from gradwire.training.attached import enter, leave
 from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
-from gradwire.training.flushed import Flushed
-from gradwire.training.fsdp import (
-    FsdpFrontend,
-    is_sharded,
-    shard_of,
-    sharded_parameters,
-    shards_of,
-)
+from gradwire.training.fsdp import FsdpFrontend, sharded_parameters
 from gradwire.training.guard import Guard
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.moments import give, take
 from gradwire.training.optimizer_check import OptimizerCheck
 from gradwire.training.own_view import AttachedView
+from gradwire.training.recommend import advise
 from gradwire.training.session import Session, Settings, describe
 from gradwire.training.state import load, state_of, wanted
-from gradwire.training.trainable import Frozen, excluded, others, trainable
+from gradwire.training.trainable import (
+    Frozen,
+    excluded,
+    is_sharded,
+    others,
+    shard_of,
+    shards_of,
+    trainable,
+)
 from gradwire.warmup import Warmup, at_density
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Handle:
         plain = type(frontend) is ModuleFrontend
         self._mark = Mark(module, session.parameters) if plain else None
         self._view = AttachedView(session, module)
-        enter(session.parameters, session, self)
+        enter(session.parameters, session, self.detach)
         self.guard = session.guard = Guard(session) if session.settings.guard else None
         """What watches whether the plan does harm, if it was asked for; see `Guard.apart`."""
         self._check = OptimizerCheck(
@@ -190,10 +191,7 @@ class Handle:
         stays. With a GradScaler it has the loss's scale, as gradients have.
         """
         self._check_between_steps()
-        self._check.follow_rates()
-        session = self._session
-        averages = session.average_waiting()
-        self._check.flushed = Flushed(session.parameters, averages, session.loss_scale)
+        self._check.flush()
 
     def take_moments(self, optimizer: Optimizer) -> None:
         """Go on with the moments that an optimizer remembers, of the average: those of the
@@ -256,7 +254,7 @@ class Handle:
         self._session.close()
         if self._mark is not None:
             self._mark.remove()
-        leave(self._session.parameters.values(), self)
+        leave(self._session.parameters.values(), self.detach)
         self._detached = True
 
     def _check_usable(self) -> None:

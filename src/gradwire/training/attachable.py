@@ -13,8 +13,8 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.plan import Plan
 from gradwire.runtime.torch_dist import backend_of
 from gradwire.training.attached import is_attached
-from gradwire.training.fsdp import is_sharded
 from gradwire.training.session import Settings
+from gradwire.training.trainable import is_sharded
 
 
 def check_ready(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
@@ -15,36 +15,32 @@ if TYPE_CHECKING:
     from gradwire.training.session import Session
 
 
-class Owner(Protocol):
-    """A handle. It is kept here: whoever attached may drop it, while hooks stay."""
-
-    def detach(self) -> None:
-        """Let go of the parameters."""
-
-
 class Entry(NamedTuple):
     """What is known of an attached parameter: its session, none where local steps exchange it, and
-    its name there."""
+    its name there. detach: of the handle, which is kept so: whoever attached may drop it, while
+    hooks stay."""
 
     session: Session | None
     name: str
-    owner: Owner
+    detach: Callable[[], None]
 
 
 _ATTACHED: Any = WeakIdKeyDictionary()
 """Parameter to its Entry."""
 
 
-def enter(parameters: Mapping[str, Tensor], session: Session | None, owner: Owner) -> None:
+def enter(
+    parameters: Mapping[str, Tensor], session: Session | None, detach: Callable[[], None]
+) -> None:
     """These are attached from now on; without a session: by local steps."""
     for name, p in parameters.items():
-        _ATTACHED[p] = Entry(session, name, owner)
+        _ATTACHED[p] = Entry(session, name, detach)
 
 
-def leave(parameters: Iterable[Tensor], owner: Owner) -> None:
+def leave(parameters: Iterable[Tensor], detach: Callable[[], None]) -> None:
     """They are not any more; but for those that have been attached anew since."""
     for p in parameters:
-        if p in _ATTACHED and _ATTACHED[p].owner is owner:
+        if p in _ATTACHED and _ATTACHED[p].detach == detach:
             del _ATTACHED[p]
 
 
@@ -61,15 +57,14 @@ def detach(module: nn.Module) -> None:
     Raises:
         UsageError: none of its parameters is attached.
     """
-    entries = (_ATTACHED[p] for p in module.parameters() if p in _ATTACHED)
-    owners = {id(entry.owner): entry.owner for entry in entries}
-    if not owners:
+    found = dict.fromkeys(_ATTACHED[p].detach for p in module.parameters() if p in _ATTACHED)
+    if not found:
         raise UsageError(
             f"detach takes what is attached; no parameter of this {type(module).__name__} "
             "is. Pass the one that was given to attach, or a part of it."
         )
-    for owner in owners.values():
-        owner.detach()
+    for detach_all in found:
+        detach_all()
 
 
 def sessions_of(parameters: Iterable[Tensor]) -> list[Session]:

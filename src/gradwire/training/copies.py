@@ -61,7 +61,6 @@ class OfCopy:
                 "a deep copy of an attached module trains, and gradwire does not average its "
                 "gradients: each rank's go their own way, unless something else averages them, "
                 "as DistributedDataParallel. Attach the copy, too.",
-                UserWarning,
                 stacklevel=2,
             )
 
@@ -81,9 +80,8 @@ class Hook:
         self._method(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Nothing, ()
+        return Hook, (_nothing,)
 
 
-class _Nothing:
-    def __call__(self, *_: object) -> None:
-        pass
+def _nothing(*_: object) -> None:
+    pass

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import UsageError
 from gradwire.plan import Plan
-from gradwire.training.averages import Averages
-from gradwire.training.module import after_last_words
+from gradwire.training.module import Averages, after_last_words
 from gradwire.training.session import Session
 
 
@@ -90,8 +90,7 @@ class DdpFrontend:
         gradients = bucket.gradients() if buffer.layout == torch.strided else [buffer]
         for name, parameter, gradient in zip(names, bucket.parameters(), gradients):
             if name is not None:
-                writes = 0 if parameter.grad is None else parameter.grad._version
-                self.averages.look(name, parameter.grad, writes - 1)
+                self.averages.look(name, parameter.grad, added=1)
                 own = _in_its_own_order(parameter, gradient)
                 self._session.deliver(name, own)
                 if self._ddp.find_unused_parameters and own.layout == torch.strided:
@@ -167,10 +166,7 @@ class DdpFrontend:
                 parameter.grad.copy_(average)
         self._kept_back = []
         if self._session.has_memory and not _shares_memory(self._ddp):
-            named = self._session.parameters.items()
-            self.averages.remember(
-                (n, p.grad, p.grad._version) for n, p in named if p.grad is not None
-            )
+            self.averages.remember((n, p.grad) for n, p in self._session.parameters.items())
 
 
 class _Owner:
@@ -199,8 +195,10 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def]
         return state.frontend.take(bucket)
     if state.process != os.getpid():
         after_last_words(_refuse_fork)
-        return _at_once(bucket.buffer())
-    return _dense_mean(bucket, state.group)
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+    return allreduce_hook(state.group, bucket)
 
 
 def _refuse_fork() -> None:
@@ -209,21 +207,6 @@ def _refuse_fork() -> None:
         "DDP averages in the process that made it; this one is a fork, and its gradients are its "
         "own. Train or evaluate the DDP's .module here, or start processes by torchrun."
     )
-
-
-def _at_once(buffer: Tensor) -> torch.futures.Future[Tensor]:
-    future: torch.futures.Future[Tensor] = torch.futures.Future()
-    future.set_result(buffer)
-    return future
-
-
-def _dense_mean(bucket: Any, group: dist.ProcessGroup) -> torch.futures.Future[Any]:
-    """Average a bucket as DDP does."""
-    buffer = bucket.buffer()
-    buffer.div_(dist.get_world_size(group))
-    work: Any = dist.all_reduce(buffer, group=group, async_op=True)
-    summed: torch.futures.Future[Any] = work.get_future()
-    return summed.then(lambda done: done.value()[0])
 
 
 def _in_its_own_order(parameter: Tensor, gradient: Tensor) -> Tensor:

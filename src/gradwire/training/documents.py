@@ -28,24 +28,16 @@ FORMAT = 5
 """Of a handle's state."""
 
 
-class Dense:
-    """A tensor in a state, dense and with memory."""
-
-    def read(self, value: Any) -> Any:
-        """The tensor, if it is dense and has its elements."""
-        if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta:
-            raise broken("is a dense tensor", value)
-        return value
+def _dense(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta:
+        raise broken("is a dense tensor", value)
+    return value
 
 
-class Floats(Dense):
-    """A tensor of floating-point numbers."""
-
-    def read(self, value: Any) -> Any:
-        """The tensor, if it is of floating-point numbers."""
-        if not super().read(value).is_floating_point():
-            raise broken("is a tensor of floating-point numbers", value)
-        return value
+def _floats(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        raise broken("is a tensor of floating-point numbers", tensor)
+    return tensor
 
 
 def _parsed(text: str) -> str:
@@ -66,13 +58,17 @@ def _sent_first(value: Any) -> Any:
     return _parsed(value) if isinstance(value, str) else Number(above=0).read(value)
 
 
+DENSE = Made(Anything(), _dense)
+"""A tensor in a state, dense and with memory."""
+FLOATS = Made(DENSE, _floats)
+"""Of floating-point numbers."""
 MOST_RANKS = 1 << 20
 STEP = Whole(0, 1 << 48)
 _NAMES = Map(List(Text()), key=Made(Text(), _parsed))
 _RANK = Table(
     {"part": Row(Whole(), Whole(1)), "tensors": Whole()},
     {
-        "state": Map(Map(Dense())), "leftovers": Map(Floats()),
+        "state": Map(Map(DENSE)), "leftovers": Map(FLOATS),
         "rates": Map(List(Text()), key=Made(Text(), _rate)), "gradient_norm": Number(above=0),
     },
 )  # fmt: skip
@@ -87,7 +83,7 @@ STATE = Document(
 )  # fmt: skip
 
 _FRAGMENT = Table({
-    "anchors": Map(Floats()), "outer": Anything(), "kept": Whole(), "launched_at": STEP,
+    "anchors": Map(FLOATS), "outer": Anything(), "kept": Whole(), "launched_at": STEP,
     "gradwire": Made(Anything(), STATE.take),
 })  # fmt: skip
 LOCAL_STEPS = Document(

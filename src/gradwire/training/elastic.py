@@ -52,9 +52,10 @@ def regroup(
     plan: strategy texts and the names of their parameters. sizes: of parameters, in elements.
     PlanError where what is remembered belongs to a grouping that is no more.
     """
-    shared = {
-        name: _shared(Strategy.parse(text)) for text, names in plan.items() for name in names
-    }
+    shared = dict[str, tuple[str, ...]]()  # what is equal on all ranks
+    for text, names in plan.items():
+        feedback = Strategy.parse(text).feedback
+        shared |= dict.fromkeys(names, (RIGHT_FACTOR, *(feedback.shared if feedback else ())))
     state: dict[str, dict[str, Tensor]] = {}
     leftovers: dict[str, Tensor] = {}
     rates: dict[str, float] = {}
@@ -103,11 +104,6 @@ def rates_of(entry: Mapping[str, Any]) -> dict[str, float]:
     """Back, of a rank's entry."""
     by_rate = entry.get("rates", {})
     return {name: float(rate) for rate, names in by_rate.items() for name in names}
-
-
-def _shared(strategy: Strategy) -> tuple[str, ...]:
-    """What is equal on all ranks."""
-    return (RIGHT_FACTOR, *(strategy.feedback.shared if strategy.feedback else ()))
 
 
 def _add(total: dict[str, Tensor], key: str, x: Tensor, factor: float) -> None:

@@ -69,7 +69,6 @@ class Fragment:
                 "a rank's progress was not finite, so its round is dropped and all go back to "
                 "where they were; its optimizer may keep what is not finite. Lower the learning "
                 "rate, or restart from a checkpoint.",
-                UserWarning,
                 stacklevel=2,
             )
         self.outer.zero_grad()

@@ -12,7 +12,7 @@ replicate group keep the same parts; each such group agrees on a plan of its own
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from gradwire.errors import UsageError
 from gradwire.training.module import ModuleFrontend, after_last_words
 from gradwire.training.session import Session
-from gradwire.training.trainable import trainable
+from gradwire.training.trainable import is_shard, shard_of, sharded_parts, trainable
 
 
 class FsdpFrontend(ModuleFrontend):
@@ -51,10 +51,13 @@ class FsdpFrontend(ModuleFrontend):
         parameters = trainable(module)
         _check_parts_do(session)
         for p in parameters.values():
-            _let_go(p)
+            if p in _DETACHED:
+                _DETACHED.pop(p).let_go(p)
         super().__init__(session, parameters)
         self._group = group
-        session.group_name = f" of shard {_coordinate(parameters.values())}"
+        first: Any = next(iter(parameters.values()))
+        place = map(str, first.device_mesh.get_coordinate())
+        session.group_name = f" of shard {'.'.join(place)}"
         # Before pytorch/pytorch#180666 hooks were called while such shards were still copied. (A
         # job on CPUs beside an accelerator cannot be told from that, and hands over late, too.)
         self._offloaded = session.device.type == "cpu" and torch.accelerator.is_available()
@@ -73,9 +76,6 @@ class FsdpFrontend(ModuleFrontend):
     def _gradient(self, name: str) -> Tensor | None:
         gradient = self._parameters[name].grad
         return None if gradient is None else shard_of(gradient)
-
-    def _writes(self, name: str) -> int:
-        return _writes(self._parameters[name].grad)
 
     def _deliver(self, name: str, gradient: Tensor) -> None:
         if not self._offloaded and name in self._session.parameters:
@@ -125,29 +125,6 @@ _DETACHED: Any = WeakIdKeyDictionary()
 """Parameter to the DenseAverage that looks after it, and knows it but weakly."""
 
 
-def _let_go(parameter: nn.Parameter) -> None:
-    average: DenseAverage | None = _DETACHED.pop(parameter, None)
-    if average is not None:
-        average.let_go(parameter)
-
-
-def is_sharded(module: nn.Module) -> bool:
-    """Whether fully_shard was applied, to it or to parts. Loads nothing that this would need."""
-    return any(_is_fsdp(part) for part in module.modules())
-
-
-@torch.no_grad()
-def shard_of(tensor: Any) -> Tensor:
-    """The part of a sharded tensor that this rank keeps, its very memory; all of a plain one."""
-    shard: Tensor = tensor.to_local() if _is_distributed(tensor) else tensor
-    return shard
-
-
-def shards_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, Any]:
-    """The same of each."""
-    return {name: shard_of(p) for name, p in parameters.items()}
-
-
 def sharded_parameters(
     module: nn.Module, group: dist.ProcessGroup | None, clip_norm: float | None
 ) -> dict[str, nn.Parameter]:
@@ -165,8 +142,7 @@ def sharded_parameters(
             f"clip_norm needs whole gradients, fully_shard leaves shards; got {clip_norm}. "
             "Leave it out, and call torch.nn.utils.clip_grad_norm_ after backward()."
         )
-    parts: Any = filter(_is_fsdp, module.modules())
-    for part in parts:
+    for part in sharded_parts(module):
         part.reshard()  # after a forward pass parameters may be whole
     parameters = trainable(module)
     ranks = set(dist.get_process_group_ranks(group or dist.group.WORLD)) - {dist.get_rank()}
@@ -187,7 +163,7 @@ def _check_parts_do(session: Session) -> None:
 
 def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
     """UsageError unless the parameter's parts are on other ranks than these."""
-    if not _is_distributed(parameter):
+    if not is_shard(parameter):
         raise UsageError(
             "all trainable parameters of a sharded model are sharded; "
             f"'{name}' is not, so nobody would average it over the shard group. Call fully_shard "
@@ -209,26 +185,6 @@ def _check_spread(name: str, parameter: Any, replicas: set[int]) -> None:
             f"'{name}' is sharded over {mesh}, and process_group has ranks {both} of it, too. "
             "Pass process_group=mesh['replicate'].get_group()."
         )
-
-
-def _coordinate(parameters: Iterable[Any]) -> str:
-    """The place of this rank in its replica."""
-    return ".".join(map(str, next(iter(parameters)).device_mesh.get_coordinate()))
-
-
-def _is_fsdp(module: Any) -> bool:
-    return hasattr(module, "set_requires_gradient_sync") and hasattr(module, "reshard")
-
-
-def _is_distributed(tensor: Any) -> bool:
-    return hasattr(tensor, "to_local")
-
-
-def _writes(gradient: Any) -> int:
-    """How often it was written to: torch counts apart what is done to the whole, as zero_grad
-    does, and to this rank's shard, to which fully_shard adds."""
-    versions: int = gradient._version + shard_of(gradient)._version
-    return versions
 
 
 @torch.no_grad()

@@ -7,7 +7,6 @@ taken the weights about where dense training would have, an unsound one has not.
 
 from __future__ import annotations
 
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,8 +17,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
-from gradwire.training.advice import instead
 from gradwire.training.attached import keeper_of
+from gradwire.training.recommend import instead
 from gradwire.training.session import Session
 from gradwire.training.shadow import Shadow, is_by_element, is_by_matrix
 
@@ -52,18 +51,19 @@ class Guard:
     """Watches one attached model: on all ranks, at the same steps.
 
     apart: how far the paths were apart at the end of each window, of what steps by element, and of
-    a matrix that Muon steps; None of what was not there. on_harm: called, on all ranks, when that
-    was too far.
+    a matrix that Muon steps; None of what was not there. harmed: whether that was too far once, on
+    all ranks alike.
     """
 
     def __init__(self, session: Session) -> None:
-        self._session, self.apart = session, list[Apart]()
-        self.on_harm: Callable[[], None] | None = None
+        self._session, self.apart, self.harmed = session, list[Apart](), False
         rows = {p.name for b in session.plan.buckets for p in b.parameters if p.sparse}
         watched = {n: p for n, p in session.parameters.items() if n not in rows and p.numel()}
         each = max(1, SAMPLE // max(len(watched), 1))
         self._places = {n: _spread(p, each) for n, p in watched.items()}
-        for name in _kept_whole(session, watched):
+        feedbacks = {n: session.plan.strategy_of(n).feedback for n in watched}
+        by_matrix = [n for n, own in feedbacks.items() if own and own.rule == "orthogonal"]
+        for name in _smallest(by_matrix, watched):  # must be watched from its first step
             self._places[name] = _spread(watched[name], watched[name].numel())
         self._given = dict[str, Tensor]()
         self._arrived = dict[str, Tensor]()
@@ -71,16 +71,13 @@ class Guard:
         self._late: dict[str, Tensor] | None = None  # at a window's end: what waits, as steps
         self._shadow: Shadow | None = None
         self._watched: weakref.ref[Optimizer] | None = None
-        self._next, self._seen = 0, -1  # the step at which a window begins; the last one seen
+        self._next: float = 0  # the step at which a window begins
+        self._seen = -1  # the last one
 
-    def pause(self) -> None:
-        """No window until `look_now`: plans that are tried are none that training stays with."""
-        self._shadow, self._watched, self._next = None, None, sys.maxsize
-
-    def look_now(self, on_harm: Callable[[], None]) -> None:
-        """A window from the next step on, as when a plan was adopted. On all ranks."""
-        self._shadow, self._watched, self._next = None, None, self._session.step
-        self.on_harm = on_harm
+    def look_from(self, step: float) -> None:
+        """A window from this step on, and none before: plans that are tried (math.inf) are none
+        that training stays with. On all ranks."""
+        self._shadow, self._watched, self._next = None, None, step
 
     # -- what the session tells ------------------------------------------------------------
 
@@ -167,8 +164,7 @@ class Guard:
                 and (fresh or keeper_of(p) is None)
             ]  # fmt: skip
 
-        by_matrix = sorted(are(is_by_matrix), key=lambda name: named[name].numel())[:1]
-        whole = [name for name in by_matrix if named[name].numel() <= MATRIX]
+        whole = _smallest(are(is_by_matrix), named)
         late = [n for n in whole if len(self._places[n]) < named[n].numel()]
         for name in late:  # from the next step on
             self._places[name] = _spread(named[name], named[name].numel())
@@ -197,8 +193,7 @@ class Guard:
             return
         if self._session.rank == 0:
             warnings.warn(_words(apart, self._session, optimizer), SoundnessWarning, stacklevel=5)
-        if self.on_harm is not None:
-            self.on_harm()
+        self.harmed = True
 
     def _sum(self, own: Tensor) -> Tensor:
         """Sum over all ranks. Collective."""
@@ -240,12 +235,10 @@ def _reach(group: Mapping[str, Any], parameter: Tensor) -> float:
     return float(group["lr"]) * (damped / (1 - kept) if kept else 1.0)
 
 
-def _kept_whole(session: Session, watched: Mapping[str, Tensor]) -> list[str]:
-    """The smallest matrix that a plan steps as a whole: it must be watched from its first step."""
-    strategies = {n: session.plan.strategy_of(n) for n in watched}
-    own = [n for n, s in strategies.items() if s.feedback and s.feedback.rule == "orthogonal"]
-    smallest = sorted(own, key=lambda name: watched[name].numel())[:1]
-    return [name for name in smallest if watched[name].numel() <= MATRIX]
+def _smallest(matrices: list[str], named: Mapping[str, Tensor]) -> list[str]:
+    """The one that is watched whole; none where all are too large."""
+    fit = [name for name in matrices if named[name].numel() <= MATRIX]
+    return sorted(fit, key=lambda name: named[name].numel())[:1]
 
 
 def _spread(parameter: Tensor, most: int) -> Tensor:

@@ -27,17 +27,16 @@ from gradwire.errors import UsageError
 from gradwire.plan import Plan
 from gradwire.soundness import SoundnessWarning, name_of, update_rule
 from gradwire.strategy import Strategy
-from gradwire.training.advice import instead
 from gradwire.training.attach import broadcast
 from gradwire.training.attachable import device_of
 from gradwire.training.attached import enter, is_attached, leave
 from gradwire.training.ddp import inner
 from gradwire.training.documents import LOCAL_STEPS
 from gradwire.training.fragments import Fragment, split
-from gradwire.training.fsdp import is_sharded
 from gradwire.training.optimizer_check import calling_scaler, makes_states
+from gradwire.training.recommend import instead
 from gradwire.training.rounds import FIRST, Rounds
-from gradwire.training.trainable import Frozen, excluded, held, trainable
+from gradwire.training.trainable import Frozen, excluded, held, is_sharded, trainable
 
 
 class LocalSteps:
@@ -117,7 +116,7 @@ class LocalSteps:
                 made.handle.detach()
             raise
         broadcast(model, self.fragments[0].group)  # its buffers, and what does not train
-        enter(named, None, self)
+        enter(named, None, self.detach)
         self._model, self._parameters, self._frozen = model, named, Frozen(model)
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(lambda own, *_: self._before_step(own)),
@@ -238,7 +237,7 @@ class LocalSteps:
         to do between two steps."""
         for hook in self._hooks:
             hook.remove()
-        leave(self._parameters.values(), self)
+        leave(self._parameters.values(), self.detach)
         for fragment in self.fragments:
             fragment.handle.detach()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,8 +13,62 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.errors import UsageError
-from gradwire.training.averages import Averages
 from gradwire.training.session import Session
+from gradwire.training.trainable import shard_of
+
+
+class Averages:
+    """The averages that were handed out last, and how often each had been written to: what is
+    added on top of one is no gradient. Weakly held: addresses are handed out again."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, tuple[weakref.ref[Tensor], int]] = {}
+        self.under_gradient: str | None = None
+        """A parameter that was found to hold one when its next gradient came."""
+
+    def remember(self, handed_out: Iterable[tuple[str, Tensor | None]]) -> None:
+        """Keep what `.grad` holds now, by parameter name."""
+        self._written = {
+            name: (weakref.ref(g), _writes(g)) for name, g in handed_out if g is not None
+        }
+
+    def look(self, name: str, gradient: Tensor | None, added: int) -> bool:
+        """Whether it is that tensor, to which so many gradients were added since. `refuse` raises
+        it later: other ranks are amid their own backward."""
+        if gradient is None or name not in self._written:
+            return False
+        written, count = self._written[name]
+        if written() is not gradient or count != _writes(gradient) - added:
+            return False
+        self.under_gradient = name
+        return True
+
+    def was_changed(self, name: str) -> bool:
+        """Whether what was handed out for it has been written to since, as far as can be told."""
+        kept = self._written.get(name)
+        gradient = kept[0]() if kept else None
+        return gradient is not None and kept is not None and _writes(gradient) != kept[1]
+
+    def refuse(self) -> None:
+        """UsageError if one was found: a strategy would remember it as if it were a gradient."""
+        name, self.under_gradient = self.under_gradient, None
+        if name is not None:
+            raise UsageError(
+                "a strategy with memory takes one backward() per step, which begins without "
+                f"gradients; '{name}' still held the last one's average. Call zero_grad() on all "
+                "that is attached between, or wrap all but the last backward() in "
+                "handle.no_sync(), and those whose gradients are thrown away, as a generator's "
+                "through its discriminator: what was exchanged is remembered. Parts with "
+                "optimizers of their own take turns: attach each of them. Reentrant "
+                "checkpointing counts as several: use use_reentrant=False."
+            )
+
+
+def _writes(gradient: Tensor) -> int:
+    """torch counts apart what is done to the whole of a sharded one, as zero_grad does, and to
+    this rank's shard, to which fully_shard adds."""
+    shard = shard_of(gradient)
+    return gradient._version + (0 if shard is gradient else shard._version)
 
 
 class ModuleFrontend:
@@ -73,7 +127,11 @@ class ModuleFrontend:
             self._active, self._backward = False, None
         self._session.refuse_failed()
         self.averages.refuse()
-        self._remember_averages()
+        if self._session.has_memory:
+            # All, so that a second backward is refused before it has begun an exchange.
+            self.averages.remember(
+                (name, parameter.grad) for name, parameter in self._parameters.items()
+            )
 
     def close(self) -> None:
         """No more exchanges."""
@@ -86,11 +144,6 @@ class ModuleFrontend:
     def _gradient(self, name: str) -> Tensor | None:
         """What `.grad` holds: the memory that an average overwrites."""
         return self._parameters[name].grad
-
-    def _writes(self, name: str) -> int:
-        """How often that was written to."""
-        gradient = self._gradient(name)
-        return 0 if gradient is None else gradient._version
 
     def _absent(self, name: str) -> Tensor:
         if self._session.ledger.memory.get(name) and self._look(name, added=0):
@@ -134,7 +187,7 @@ class ModuleFrontend:
 
     def _look(self, name: str, added: int) -> bool:
         """Is it our last average, to which so many gradients were added since?"""
-        return self.averages.look(name, self._gradient(name), self._writes(name) - added)
+        return self.averages.look(name, self._parameters[name].grad, added)
 
     def _begin(self) -> None:
         """Begin, without an exchange where `land` will refuse: now would be amid a backward, which
@@ -159,13 +212,6 @@ class ModuleFrontend:
             )
             self._session.fail(error)
             raise error
-
-    def _remember_averages(self) -> None:
-        """All, so that a second backward is refused before it has begun an exchange."""
-        if self._session.has_memory:
-            self.averages.remember(
-                (name, self._gradient(name), self._writes(name)) for name in self._parameters
-            )
 
 
 def after_last_words(callback: Callable[[], None]) -> None:

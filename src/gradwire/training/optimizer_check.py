@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -21,14 +22,13 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire.agreement import numbers_of, said
 from gradwire.errors import UsageError
 from gradwire.optim.sgd import SGD
-from gradwire.training.advice import advise, instead
 from gradwire.training.attached import keeper_of
-from gradwire.training.averages import Averages
-from gradwire.training.flushed import Flushed
 from gradwire.training.guard import Guard
+from gradwire.training.module import Averages
 from gradwire.training.own_view import AttachedView
+from gradwire.training.recommend import advise, instead
 from gradwire.training.session import Session
-from gradwire.training.trainable import Frozen
+from gradwire.training.trainable import Frozen, shard_of
 
 _WATCHED: weakref.WeakSet[OptimizerCheck] = weakref.WeakSet()
 _INSTALLED: list[Any] = []
@@ -51,7 +51,7 @@ class OptimizerCheck:
         self._names = {id(p): name for name, p in session.parameters.items()}
         self._seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._began: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._warned, self.flushed = False, Flushed({}, {})
+        self._warned, self._flushed = False, _Flushed({}, {})
         _WATCHED.add(self)
         if not _INSTALLED:
             _INSTALLED.append(register_optimizer_step_pre_hook(_before_step))
@@ -99,11 +99,14 @@ class OptimizerCheck:
         self._seen.add(optimizer)
         self._follow_rates(optimizer)
 
-    def follow_rates(self) -> None:
-        """Follow what schedulers have set since the last step: all that waits is about to be
-        sent."""
+    def flush(self) -> None:
+        """Add all that waits to `.grad`, at the rates that schedulers have set since the last
+        step. Collective."""
         for optimizer in list(self._seen):
             self._follow_rates(optimizer)
+        session = self._session
+        averages = session.average_waiting()
+        self._flushed = _Flushed(session.parameters, averages, session.loss_scale)
 
     def _follow_rates(self, optimizer: Optimizer) -> None:
         """Follow the rates of SGD, whose step is rate · gradient, and where the plan sends steps;
@@ -121,8 +124,8 @@ class OptimizerCheck:
         }  # fmt: skip
         linear = isinstance(stepping, torch.optim.SGD | SGD)
         if session.has_memory and (linear or self._sends_steps):
-            session.rates.follow(rates, [session.ledger, self.flushed])
-        self.flushed.leave(rates)
+            session.rates.follow(rates, [session.ledger, self._flushed])
+        self._flushed.leave(rates)
 
     def _holds(self, group: dict[str, Any]) -> bool:
         return any(id(p) in self._names for p in group["params"])
@@ -153,7 +156,7 @@ class OptimizerCheck:
         if not self._sends_steps:
             return
         for name in (self._names.get(id(p)) for group in groups for p in group["params"]):
-            if name and name not in self.flushed and self._averages.was_changed(name):
+            if name and name not in self._flushed and self._averages.was_changed(name):
                 raise UsageError(
                     f"'{self._own}' sends an optimizer's steps, not gradients; that of '{name}' "
                     "was changed after backward(), as clip_grad_norm_ does. Clip by "
@@ -174,7 +177,6 @@ class OptimizerCheck:
                 f"{type(optimizer).__name__} remembers of {len(unused)} parameters are used by "
                 "nobody. Name the optimizer to attach, optimizer=…, or call "
                 "handle.take_moments(optimizer) before the first step.",
-                UserWarning,
                 stacklevel=4,
             )
 
@@ -190,7 +192,6 @@ class OptimizerCheck:
                 f"weight decay passes through the momentum, which '{self._own}' keeps; that of "
                 f"torch.optim.SGD(weight_decay={decay}) does not, and is {1 / (1 - momentum):.3g} "
                 f"times too weak. Use gradwire.optim.SGD(momentum={momentum}, weight_decay=…).",
-                UserWarning,
                 stacklevel=4,
             )
 
@@ -245,9 +246,48 @@ class OptimizerCheck:
                 "an optimizer steps an attached model, but gradwire has seen no gradients: they "
                 "are not synchronized. Call backward() on a loss of the attached module, outside "
                 "no_sync().",
-                UserWarning,
                 stacklevel=4,
             )
+
+
+class _Flushed:
+    """Averages that `flush` put into `.grad`, and that may have come with another learning rate
+    than the step's.
+
+    After a resume, or where a scheduler moves on, the rate is known at the step only; what waited
+    in residuals is multiplied then, and so is what was taken out of them.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], averages: Mapping[str, Tensor],
+        loss_scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        self._parameters, self._averages = parameters, dict(averages)
+        for name, average in averages.items():
+            p = parameters[name]
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            self._add(name, 1.0)
+            average.div_(loss_scale)  # without which gradients are in the optimizer's step
+
+    def scale_waiting(self, name: str, factor: float) -> None:
+        """As of a `Ledger`."""
+        if name in self._averages:
+            self._add(name, factor - 1.0)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._averages
+
+    def leave(self, names: Iterable[str]) -> None:
+        """A step is made with them."""
+        for name in names:
+            self._averages.pop(name, None)
+
+    @torch.no_grad()
+    def _add(self, name: str, factor: float) -> None:
+        gradient = self._parameters[name].grad
+        if gradient is not None:
+            average = self._averages[name]
+            shard_of(gradient).add_(average.to(gradient.dtype), alpha=factor)
 
 
 def _stepping(optimizer: Optimizer) -> Optimizer:

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.runtime.own_view import OwnView, is_local
 from gradwire.training.copies import Hook
-from gradwire.training.fsdp import shard_of, shards_of
 from gradwire.training.session import Session
+from gradwire.training.trainable import shard_of, shards_of
 
 
 class AttachedView:
@@ -107,7 +107,6 @@ class AttachedView:
                 "with 'adam' a rank computes at its own view of the weights, which the attached "
                 "module enters when it is called in training mode; only parts of it were. Call "
                 "the module that was attached, or attach the part that is called.",
-                UserWarning,
                 stacklevel=4,
             )
 

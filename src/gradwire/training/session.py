@@ -45,27 +45,19 @@ class Settings:
     guard: bool = False
 
 
-class View(Protocol):
-    """Knows where this rank computes (`training.own_view`), and is made around its session."""
+class _View(Protocol):
+    """An `AttachedView` (`training.own_view`), which is made around its session."""
 
-    def leave(self) -> None:
-        """Put the shared weights into the module."""
-
-    def send(self, names: Iterable[str]) -> None:
-        """Put those back whose gradients are there, and are about to be sent."""
-
-    def uncover(self) -> None:
-        """Make what waits readable, also amid a backward."""
+    def leave(self) -> None: ...
+    def send(self, names: Iterable[str]) -> None: ...
+    def uncover(self) -> None: ...
 
 
-class Watch(Protocol):
-    """Who looks at what training loses (`training.guard`), and is made around its session."""
+class _Watch(Protocol):
+    """A `Guard` (`training.guard`), which is made around its session."""
 
-    def given(self, name: str, gradient: Tensor) -> None:
-        """Look at a gradient of this rank."""
-
-    def arrived(self, name: str, average: Tensor | None) -> None:
-        """Look at an average; None: of a step that was skipped."""
+    def given(self, name: str, gradient: Tensor) -> None: ...
+    def arrived(self, name: str, average: Tensor | None) -> None: ...
 
 
 P = ParamSpec("P")
@@ -116,12 +108,17 @@ class Session:
         self.under_way = False  # an exchange whose averages nobody has waited for
         self.on_end: Callable[[BaseException | None], None] | None = None
         self.before_step: Callable[[], None] | None = None  # on all ranks at the same step
-        self.view: View | None = None
-        self.guard: Watch | None = None
+        self.view: _View | None = None
+        self.guard: _Watch | None = None
         self._copied: list[tuple[Tensor, Tensor]] = []
         self._at_end = False  # of the step under way
         self.clip_scale = 1.0  # by which this rank's gradients of the last step were clipped
-        self._first, self.whole_plan = plan, plan
+        self.whole_plan = plan
+        asked = {s.collective.per_node for s in plan.strategies} - {None}
+        as_found = 0 if machines is not None else None
+        self.per_node = asked.pop() if asked else as_found
+        """Ranks to a machine, as the plan that was attached said it; None: there are no groups
+        inside machines."""
         self._density: float | str | None = 0.0  # of none
         first = self.plan_at(0)
         self.ledger = Ledger(
@@ -134,14 +131,6 @@ class Session:
     def plan(self) -> Plan:
         """The plan in force: `whole_plan`, or what warm-up makes of it."""
         return self.ledger.plan
-
-    @property
-    def per_node(self) -> int | None:
-        """Ranks to a machine, as the plan that was attached said it; None: there are no groups
-        inside machines."""
-        asked = {s.collective.per_node for s in self._first.strategies} - {None}
-        as_found = 0 if self.machines is not None else None
-        return asked.pop() if asked else as_found
 
     @property
     def has_memory(self) -> bool:
@@ -212,9 +201,11 @@ class Session:
     def plan_at(self, taken: int, world: int | None = None) -> Plan:
         """The plan in force after so many steps, among so many ranks; by default those that there
         are."""
+        return at_density(self.whole_plan, self._density_after(taken), world or self.world)
+
+    def _density_after(self, taken: int) -> float | str | None:
         warmup = self.settings.warmup
-        density = None if warmup is None else warmup.density(taken)
-        return at_density(self.whole_plan, density, world or self.world)
+        return None if warmup is None else warmup.density(taken)
 
     def rank_name(self, rank: int) -> str:
         """The name by which a rank of this group is told from all others that save beside it."""
@@ -227,8 +218,7 @@ class Session:
         self._warm_up()
 
     def _warm_up(self) -> None:
-        warmup = self.settings.warmup
-        density = None if warmup is None else warmup.density(self.taken)
+        density = self._density_after(self.taken)
         if density != self._density:
             self._density, plan = density, self.plan_at(self.taken)
             if plan != self.plan:
@@ -262,9 +252,7 @@ class Session:
         self.clip_scale = self.clip.scale_for(self.clip.seen) if self.clip else 1.0
         self.conductor.begin(self.step)
         self.under_way = True
-        for b, slots in enumerate(self._slots):
-            self._slots[b] = [None] * len(slots)
-            self._missing[b] = len(slots)
+        self._missing = [len(slots) for slots in self._slots]
 
     @_fatal
     def deliver(self, name: str, gradient: Tensor) -> None:

@@ -1,16 +1,18 @@
-"""Parameters of a module by their names: which train, are left dense, are Muon's, did not train.
+"""Parameters of a module by their names: which train, are left dense, are Muon's, did not train;
+and the part of each that a rank keeps.
 
-What did not when it was attached is averaged by nobody.
+What did not train when it was attached is averaged by nobody.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
@@ -39,6 +41,37 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def held(optimizer: Optimizer) -> set[int]:
     """Which parameters it steps, by id."""
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+# -- those of which a rank keeps a part ----------------------------------------------------------
+
+
+def sharded_parts(module: nn.Module) -> list[Any]:
+    """What fully_shard was applied to, in it or itself. Loads nothing that this would need."""
+    marks = "set_requires_gradient_sync", "reshard"
+    return [part for part in module.modules() if all(hasattr(part, mark) for mark in marks)]
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether fully_shard was applied, to it or to parts."""
+    return bool(sharded_parts(module))
+
+
+def is_shard(tensor: object) -> bool:
+    """Whether other ranks may have other parts of it."""
+    return hasattr(tensor, "to_local")
+
+
+@torch.no_grad()
+def shard_of(tensor: Any) -> Tensor:
+    """The part of a sharded tensor that this rank keeps, its very memory; all of a plain one."""
+    shard: Tensor = tensor.to_local() if is_shard(tensor) else tensor
+    return shard
+
+
+def shards_of(parameters: Mapping[str, nn.Parameter]) -> dict[str, Any]:
+    """The same of each."""
+    return {name: shard_of(p) for name, p in parameters.items()}
 
 
 # -- those that travel another way ---------------------------------------------------------------

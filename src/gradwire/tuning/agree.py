@@ -1,4 +1,4 @@
-"""All ranks decide by the same numbers.
+"""What ranks measure, by one clock; and how all decide by the same numbers.
 
 What all measured goes to all; what is computed from it may differ in bits between machines, so
 one rank works it out, and all hear of it.
@@ -6,7 +6,9 @@ one rank works it out, and all hear of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +19,13 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.training.session import Session
 
 _FAILED = "!"
+
+
+def now(device: torch.device) -> float:
+    """Seconds, once all that a device was given to do is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return perf_counter()
 
 
 def from_first(session: Session, make: Callable[[], str]) -> str:
@@ -32,10 +41,11 @@ def from_first(session: Session, make: Callable[[], str]) -> str:
         except Exception as error:  # whatever it is, the others must not wait for us
             words = error if isinstance(error, GradwireError) else repr(error)
             text, cause = f"{_FAILED}{words}", error
-    performer, device = session.performers[0], session.device
-    data = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8).to(device)
-    length = int(of_ranks(performer, device, [len(data)])[0])
-    room = torch.empty(length, dtype=torch.uint8, device=device)
+    performer = session.performers[0]
+    written = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+    data = written.to(performer.device)
+    length = int(of_ranks(performer, [len(data)])[0])
+    room = data.new_empty(length)
     sent = Broadcast(data if session.rank == 0 else room, 0, session.rank)
     arrived = performer.perform(sent, "what rank 0 found")
     assert isinstance(arrived, Tensor)
@@ -45,11 +55,11 @@ def from_first(session: Session, make: Callable[[], str]) -> str:
     return text
 
 
-def of_ranks(
-    performer: Performer, device: torch.device, numbers: Tensor | Sequence[float]
-) -> Tensor:
-    """Every rank's, which have one shape: (ranks, *shape), float64, in memory. Collective."""
+def of_ranks(performer: Performer, numbers: Any) -> Tensor:
+    """Every rank's numbers, a tensor or (nested) lists of one shape: (ranks, *shape), float64, in
+    memory. Collective."""
     mine = torch.as_tensor(numbers, dtype=torch.float64)
-    arrived = performer.perform(AllGather(mine.to(device).view(-1)), "what ranks measured")
+    data = mine.to(performer.device).view(-1)
+    arrived = performer.perform(AllGather(data), "what ranks measured")
     assert isinstance(arrived, Tensor)
     return arrived.cpu().view(-1, *mine.shape)

@@ -16,9 +16,9 @@ from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.choose import check_candidate
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach_plan, same_everywhere
-from gradwire.training.fsdp import is_sharded
 from gradwire.training.session import Session
 from gradwire.training.state import poured_state_of
+from gradwire.training.trainable import is_sharded
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
 from gradwire.tuning.profiling import usual_strategies

@@ -10,6 +10,7 @@ decisions are made of numbers that all ranks share.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from statistics import median
@@ -47,11 +48,11 @@ class Tuner:
         self.profile: Profile | None = None
         self.choice: Choice | None = None
         self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # plans, and their seconds
-        self.is_settled = self._harmed = False
+        self.is_settled = False
         self._session.expects_memory = any(Strategy.parse(s).feedback for s in strategies)
         self._recorder: Recorder | None = None
         if handle.guard is not None:
-            handle.guard.pause()
+            handle.guard.look_from(math.inf)
         self._steps = OnSteps(self._session, lambda steps: self._lives())
 
     def close(self) -> None:
@@ -73,16 +74,17 @@ class Tuner:
             if profile is None:
                 yield from for_steps(_WARM_UP)
                 (slowest,) = map(max, zip(*self._exchanged([self._steps.seconds])))
-                yield from self._watch(watched_steps(slowest))
-            yield from self._decide()
+                profile = yield from self._watch(watched_steps(slowest))
+            yield from self._decide(profile)
             yield from self._until_drift()
-            if self._harmed:
+            if self._is_harmed:
                 self._go_back()
                 return
             profile = None
 
-    def _note_harm(self) -> None:
-        self._harmed = True
+    @property
+    def _is_harmed(self) -> bool:
+        return self.handle.guard is not None and self.handle.guard.harmed
 
     def _go_back(self) -> None:
         """Go back to what every step of this model began with, and tune no more."""
@@ -90,20 +92,18 @@ class Tuner:
         self._adopt(Plan.make(list(reversed(parameters)), Strategy.parse(_DENSE)))
         self._say(f"the guard has seen harm: back to '{_DENSE}', for good")
 
-    def _watch(self, steps: int) -> Iterator[None]:
+    def _watch(self, steps: int) -> Generator[None, None, Profile]:
         self._recorder = Recorder(self._module, self._session)
         yield from for_steps(steps)
         self._recorder.close()
-        self._strategies = self._sound()
-        self.profile = measure(self._session, self._recorder, self._strategies, self._say)
-        self._recorder = None
+        self._strategies = tuple(json.loads(from_first(self._session, self._sound)))
+        profile = measure(self._session, self._recorder, self._strategies, self._say)
+        self._recorder, self.profile = None, profile
+        return profile
 
-    def _sound(self) -> tuple[str, ...]:
-        """The strategies without those that are not known to be sound with the optimizers that
-        step this model. Rank 0 decides. Collective."""
-        return tuple(json.loads(from_first(self._session, self._kept)))
-
-    def _kept(self) -> str:
+    def _sound(self) -> str:
+        """The strategies, as JSON, without those that are not known to be sound with the
+        optimizers that step this model."""
         optimizers = self.handle.optimizers or [None]
         kept = []
         for text in self._strategies:
@@ -116,29 +116,29 @@ class Tuner:
                 kept.append(text)
         return json.dumps(kept)
 
-    def _decide(self) -> Iterator[None]:
+    def _decide(self, profile: Profile) -> Iterator[None]:
         """Races, and another where the first shows that the profile is wrong about the network.
         Rank 0 chooses: what all have may differ in last bits between kinds of processors."""
-        best = yield from self._choose()
+        best = yield from self._choose(profile)
         for _ in range(_CORRECTIONS):
-            factor = self._correction()
+            factor = self._correction(profile)
             if factor == 1.0:
                 break
-            assert self.profile is not None
-            self.profile = with_moves(self.profile, factor)
+            profile = with_moves(profile, factor)
             self._say(f"moves take {factor:.2g} times as long as was measured: planning again")
-            best = yield from self._choose(best)
-        self.profile = self._shifted()
+            best = yield from self._choose(profile, best)
+        measured = self._measured()
+        text = from_first(self._session, lambda: with_around(profile, measured).to_json())
+        self.profile = Profile.from_json(text)
         self._adopt(best)
         self._say(f"adopted {best.main_strategy}, {len(best.buckets)} buckets")
         self.is_settled = True
         if self.handle.guard is not None:
-            self.handle.guard.look_now(self._note_harm)
+            self.handle.guard.look_from(self._session.step)
 
-    def _choose(self, rival: Plan | None = None) -> Generator[None, None, Plan]:
+    def _choose(self, profile: Profile, rival: Plan | None = None) -> Generator[None, None, Plan]:
         """The winner among what is best by the profile, and a plan that may have won before."""
-        assert self.profile is not None
-        profile, lanes = self.profile, range(1, len(self._session.performers) + 1)
+        lanes = range(1, len(self._session.performers) + 1)
         found = json.loads(from_first(self._session, lambda: self._found(profile, lanes)))
         plans = [Plan.from_json(text) for text in found["plans"]]
         if rival is not None and rival.digest() not in [plan.digest() for plan in plans]:
@@ -149,18 +149,10 @@ class Tuner:
         winner: Plan = yield from self._race(plans, found["baselines"])
         return winner
 
-    def _correction(self) -> float:
+    def _correction(self, profile: Profile) -> float:
         """What the last race says of the profile's moves. Collective."""
-        profile, measured = self.profile, self._measured()
-        assert profile is not None
+        measured = self._measured()
         return float(from_first(self._session, lambda: repr(moves_factor(profile, measured))))
-
-    def _shifted(self) -> Profile:
-        """The profile with what the last race says of all plans. Collective."""
-        profile, measured = self.profile, self._measured()
-        assert profile is not None
-        text = from_first(self._session, lambda: with_around(profile, measured).to_json())
-        return Profile.from_json(text)
 
     def _measured(self) -> list[tuple[Plan, float]]:
         return [(plan, median(own)) for plan, own in self.raced]
@@ -203,7 +195,7 @@ class Tuner:
             mine = list[float]()
             for _ in range(_LOOK_EVERY):
                 yield
-                if self._harmed:
+                if self._is_harmed:
                     return
                 mine.append(self._steps.seconds)
             slowest = max(own[0] for own in self._exchanged([median(mine)]))
@@ -217,8 +209,7 @@ class Tuner:
             Handle.adopt(self.handle, plan)  # the user's own ends all tuning
 
     def _exchanged(self, numbers: Sequence[float]) -> list[list[float]]:
-        session = self._session
-        rows: list[list[float]] = of_ranks(session.performers[0], session.device, numbers).tolist()
+        rows: list[list[float]] = of_ranks(self._session.performers[0], numbers).tolist()
         return rows
 
     def _say(self, line: str) -> None:

@@ -8,6 +8,7 @@ lane 1                           │                       │                  
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -47,7 +48,7 @@ def measure(
     if device.type != "cpu":
         return Contention()
     performer = performers[0]
-    count = _small_count(performer)
+    count = _count(performer, _SMALL, 2 * _FEWEST, 2 * _SECONDS / _TURNS, (_FEWEST, _MOST))
     one, pair = _one_and_pair(performers, count)
     sharing = sharing_of(pair / one)
     if not backward_is_busy:
@@ -55,8 +56,9 @@ def measure(
     backward = _Backward()
     alone, slowdown = _local_slowdown(performer, backward)
     cores = cores_of(slowdown)
-    moving, _ = _beside(_moves(performer), backward)
-    starting, took = _beside(partial(_small_moves, performer, count), backward)
+    large = _count(performer, _MOVED, 1, _SECONDS, (2, sys.maxsize))
+    moving, _ = _beside(partial(_moves, performer, _MOVED, large), backward)
+    starting, took = _beside(partial(_moves, performer, _SMALL, count), backward)
     return Contention(
         cores,
         wire_demand=demand_of(_agreed(performer, alone / moving), cores),
@@ -118,7 +120,7 @@ class _Backward:
 
 def _agreed(performer: Performer, value: float) -> float:
     """The mean of all ranks'."""
-    return float(of_ranks(performer, torch.device("cpu"), [value]).mean())
+    return float(of_ranks(performer, [value]).mean())
 
 
 def _local_slowdown(performer: Performer, backward: _Backward) -> tuple[float, float]:
@@ -159,19 +161,21 @@ def _local_work() -> None:
         kernels.cast(x, half)
 
 
-def _moves(performer: Performer) -> Callable[[], None]:
-    """Make as many all-reduces as take so long, the same number on every rank."""
-    data = torch.zeros(_MOVED)
+def _moves(performer: Performer, elements: int, count: int) -> None:
+    data = torch.zeros(elements)
+    for _ in range(count):
+        performer.perform(AllReduce(data), "the probe")
+
+
+def _count(
+    performer: Performer, elements: int, tried: int, seconds: float, within: tuple[int, int]
+) -> int:
+    """How many all-reduces take so long, by some that are tried; the same on every rank."""
     began = perf_counter()
-    performer.perform(AllReduce(data), "the probe")
-    once = _agreed(performer, perf_counter() - began)
-    count = max(2, int(_SECONDS / once))
-
-    def move() -> None:
-        for _ in range(count):
-            performer.perform(AllReduce(data), "the probe")
-
-    return move
+    _moves(performer, elements, tried)
+    once = _agreed(performer, perf_counter() - began) / tried
+    least, most = within
+    return max(least, min(most, int(seconds / once)))
 
 
 def _wake_seconds(backward: _Backward) -> float:
@@ -191,14 +195,6 @@ def _wake_seconds(backward: _Backward) -> float:
     return mean(took) if took else 0.0
 
 
-def _small_count(performer: Performer) -> int:
-    """So many small moves are a turn, the same number on every rank."""
-    began = perf_counter()
-    _small_moves(performer, 2 * _FEWEST)
-    once = _agreed(performer, perf_counter() - began) / (2 * _FEWEST)
-    return max(_FEWEST, min(_MOST, int(2 * _SECONDS / _TURNS / once)))
-
-
 def _one_and_pair(performers: Sequence[Performer], count: int) -> tuple[float, float]:
     """Seconds of so many small moves by one lane, and by each of two at once if there are two."""
     one, pair = list[float](), list[float]()
@@ -212,13 +208,7 @@ def _small_seconds(performers: Sequence[Performer], count: int) -> float:
     """So many small moves of each lane, all lanes at once; the mean of ranks."""
     with _threads(len(performers)) as threads:
         began = perf_counter()
-        for moving in [threads.submit(_small_moves, p, count) for p in performers]:
+        for moving in [threads.submit(_moves, p, _SMALL, count) for p in performers]:
             moving.result()
         took = perf_counter() - began
     return _agreed(performers[0], took)
-
-
-def _small_moves(performer: Performer, count: int) -> None:
-    data = torch.zeros(_SMALL)
-    for _ in range(count):
-        performer.perform(AllReduce(data), "the probe")

@@ -20,15 +20,13 @@ from torch import Tensor
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.groups import Machines
-from gradwire.moves import AllGather
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.profile import StrategyCost
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo, Strategy
-from gradwire.tuning.agree import of_ranks
-from gradwire.tuning.clock import now
+from gradwire.tuning.agree import now, of_ranks
 
 SIZES = (256, 4096, 65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
 """Elements, by default."""
@@ -63,7 +61,6 @@ class Probe:
     """Runs buckets by strategies. All methods are collective. dtype: of gradients."""
 
     performer: Performer
-    device: torch.device
     machines: Machines | None = None
     dtype: str = "float32"
 
@@ -134,7 +131,7 @@ class Probe:
     def _runs(self, strategy: str, sizes: Sequence[int], seconds: float) -> list[Run]:
         """Blocks of runs of a bucket, the same on all ranks."""
         once = self._prepared(strategy, sizes)
-        self._barrier()
+        of_ranks(self.performer, [0.0])  # all begin together
         first = self._exchanged([once() for _ in range(WARM_UP)])
         each = max(_total(rank[-1]) for rank in first)
         runs = int(min(MOST, max(FEWEST, seconds / each)))
@@ -148,7 +145,7 @@ class Probe:
         context = self._context(text, bucket)
         dice = torch.Generator().manual_seed(self.performer.rank)
         kind = getattr(torch, self.dtype)
-        given = [torch.randn(n, generator=dice).to(self.device, kind) for n in sizes]
+        given = [torch.randn(n, generator=dice).to(self.performer.device, kind) for n in sizes]
         rooms, steps = [torch.empty_like(x) for x in given], count()
 
         def once() -> Run:
@@ -159,13 +156,15 @@ class Probe:
         return once
 
     def _context(self, text: str, bucket: Bucket) -> BucketContext:
-        rank, world = self.performer.rank, self.performer.world
+        lane = self.performer
         return make_context(
-            Strategy.parse(text), bucket, rank, world, {}, self.machines, device=self.device
-        )
+            Strategy.parse(text), bucket, lane.rank, lane.world, {}, self.machines,
+            device=lane.device,
+        )  # fmt: skip
 
     def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
-        clock, performer = _Clock(self.device), self.performer.at(context.device)
+        clock = _Clock(self.performer.device)
+        performer = self.performer.at(context.device)
         context.begin(gradients, gradients, StepInfo(step))
         rounds = context.rounds()
         spent, sent, arrived = [0.0, 0.0, 0.0], 0.0, None
@@ -185,13 +184,10 @@ class Probe:
         encode, wire, decode = spent
         return Run(encode, wire, decode, sent)
 
-    def _barrier(self) -> None:
-        self.performer.perform(AllGather(torch.zeros(8, device=self.device)), "the probe")
-
     def _exchanged(self, runs: Sequence[Run]) -> list[list[Run]]:
         """Every rank's."""
-        arrived = of_ranks(self.performer, self.device, torch.tensor(runs, dtype=torch.float64))
-        return [[Run(*own) for own in rank] for rank in arrived.tolist()]
+        arrived = of_ranks(self.performer, runs).tolist()
+        return [[Run(*own) for own in rank] for rank in arrived]
 
 
 def blocks(runs: Sequence[Run], count: int) -> list[Run]:

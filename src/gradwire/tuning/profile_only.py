@@ -19,11 +19,10 @@ from gradwire.planner.profile import Profile
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.training.session import Session
-from gradwire.tuning.local_work import measure as measure_local
-from gradwire.tuning.moves import measure as measure_moves
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.profiling import measure, samples_of, usual_strategies
 from gradwire.tuning.recorder import Recorder
+from gradwire.tuning.singles import measure_local, measure_moves
 from gradwire.tuning.steps import Life, OnSteps, for_steps
 
 VARIABLE = "GRADWIRE_PROFILE"
@@ -88,8 +87,8 @@ def _thorough(
     with the errors that strategies make of this job's gradients."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     say("moves, one by one")
-    moves = measure_moves(session.performers[0], session.machines, session.device, 4 * largest)
-    probe = Probe(session.performers[0], session.device, session.machines)
+    moves = measure_moves(session.performers[0], session.machines, 4 * largest)
+    probe = Probe(session.performers[0], session.machines)
     compressors, strategies = {}, {}
     for text, cost in profile.strategies.items():
         left = text.partition(" |")[0]

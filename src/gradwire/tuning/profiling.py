@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from statistics import median
 
@@ -58,7 +58,7 @@ def measure(
     ready, backward, around = _timings(session, recorder)
     if session.clip is not None and session.clip.waits:  # for the last gradient
         ready = tuple(r._replace(seconds=backward) for r in ready)
-    probe = Probe(performer, device, session.machines, main_dtype(ready))
+    probe = Probe(performer, session.machines, main_dtype(ready))
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     texts = list(dict.fromkeys(("none | allreduce", "bf16 | allreduce", *strategies)))
     progress("how lanes and backward slow each other")
@@ -69,17 +69,13 @@ def measure(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
         device=device.type, backend=backend_of(performer.group, device),
-        contention=contention, strategies=costs, versions=versions(),
+        contention=contention, strategies=costs,
+        versions={
+            "gradwire": version("gradwire"), "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
     )  # fmt: skip
     return Profile.from_json(from_first(session, own.to_json))
-
-
-def versions() -> Mapping[str, str]:
-    """The versions of what a profile depends on."""
-    return {
-        "gradwire": version("gradwire"), "torch": torch.__version__,
-        "python": platform.python_version(),
-    }  # fmt: skip
 
 
 def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:
@@ -90,12 +86,11 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
     more, and parts that now and then take long add up, as their medians do not.
     """
     names = list(session.parameters)
-    rows = [_row(step, names) for step in recorder.steps]
-    times = _of_ranks(session, torch.tensor(rows, dtype=torch.float64))
+    times = of_ranks(session.performers[0], [_row(step, names) for step in recorder.steps])
     around = float(_middle(times[..., 0].mean(0)))
     ready = _middle((times[..., 0:1] + times[..., 1:]).amax(0)).sub(around).clamp(0)
     thin = [recorder.density.get(name, 1.0) for name in names]
-    density = _of_ranks(session, torch.tensor(thin, dtype=torch.float64)).amax(0).tolist()
+    density = of_ranks(session.performers[0], thin).amax(0).tolist()
     described = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
     *seconds, backward = ready.tolist()
     found = [Ready(described[name], *facts) for name, *facts in zip(names, seconds, density)]
@@ -105,8 +100,8 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
 
 def _is_busy(session: Session, recorder: Recorder) -> bool:
     """Whether backward keeps a processor busy, on the rank where it does most."""
-    mine = torch.tensor([median(step.busy for step in recorder.steps)], dtype=torch.float64)
-    return float(_of_ranks(session, mine).max()) > _BUSY
+    mine = median(step.busy for step in recorder.steps)
+    return float(of_ranks(session.performers[0], [mine]).max()) > _BUSY
 
 
 def _middle(steps: Tensor) -> Tensor:
@@ -117,9 +112,11 @@ def _middle(steps: Tensor) -> Tensor:
 
 def samples_of(session: Session, recorder: Recorder) -> dict[str, list[Tensor]]:
     """Gradients that came in every watched step on every rank, by name. Collective."""
-    mine = torch.tensor([len(own) for own in recorder.samples.values()], dtype=torch.float64)
-    counts = [int(count) for count in _of_ranks(session, mine).amin(0)] if len(mine) else []
-    most = max(counts, default=0)
+    if not recorder.samples:
+        return {}
+    mine = [len(own) for own in recorder.samples.values()]
+    counts = of_ranks(session.performers[0], mine).amin(0).int().tolist()
+    most = max(counts)
     named = zip(recorder.samples.items(), counts)
     return {name: own[:most] for (name, own), count in named if count == most > 0}
 
@@ -128,7 +125,3 @@ def _row(step: Watched, names: Sequence[str]) -> list[float]:
     """Around, every parameter, the last of them; what never came is the last."""
     last = max(step.ready.values(), default=0.0)
     return [step.around, *(step.ready.get(name, last) for name in names), last]
-
-
-def _of_ranks(session: Session, mine: Tensor) -> Tensor:
-    return of_ranks(session.performers[0], session.device, mine)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gradwire.training.copies import Hook
 from gradwire.training.session import Session
-from gradwire.tuning.clock import now
+from gradwire.tuning.agree import now
 
 _LEAST = 1e-9  # seconds of a backward
 

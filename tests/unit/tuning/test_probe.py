@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import cast
 
 import pytest
-import torch
 
 from gradwire.runtime.torch_dist import Performer
 from gradwire.tuning.probe import LARGEST, Probe, Run, _ladder, _shape, blocks, combined
@@ -68,7 +67,7 @@ def test_no_bucket_is_larger_than_what_a_job_has_room_for(
         return [run(1e-3, 1e-3, 1e-3)]
 
     monkeypatch.setattr(Probe, "_runs", runs)
-    probe = Probe(cast(Performer, None), torch.device("cpu"))
+    probe = Probe(cast(Performer, None))
     (cost,) = probe.costs(["bf16 | allreduce"], 10**9).values()
     assert max(tried) == LARGEST
     assert cost.wire(1e9) >= cost.wire(LARGEST), "curves go on"

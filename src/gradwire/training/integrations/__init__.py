@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,18 @@ from fsspec.core import url_to_fs
 
 import gradwire
 from gradwire.errors import PlanError
+
+
+@contextmanager
+def needing(trainer: str, module: str, install: str) -> Iterator[None]:
+    """Around a module's import of its trainer: where that is missing, the ImportError says what
+    to install."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"{module} needs {trainer}: {error}. Say: pip install {install}"
+        ) from error
 
 
 def save(handle: gradwire.Handle, folder: str | Path, name: str = "gradwire") -> None:
@@ -69,7 +83,6 @@ def load(
         warnings.warn(
             f"a checkpoint made with gradwire has a file per rank; rank {dist.get_rank()} found "
             f"none in {folder}. Residuals begin empty.",
-            UserWarning,
             stacklevel=2,
         )
         handle.reset()

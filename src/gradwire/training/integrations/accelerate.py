@@ -12,23 +12,16 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import load, save
+from gradwire.training.integrations import load, needing, save
 
-try:
+with needing("Hugging Face Accelerate", __name__, "accelerate"):
     from accelerate import Accelerator
-except ImportError as error:
-    raise ImportError(
-        f"gradwire.training.integrations.accelerate needs Hugging Face Accelerate: {error}. "
-        "Say: pip install accelerate"
-    ) from error
 
 
 def attach(
-    accelerator: Accelerator,
-    model: nn.Module,
-    plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
-    **options: Any,
-) -> gradwire.Handle:
+    accelerator: Accelerator, model: nn.Module,
+    plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto", **options: Any,
+) -> gradwire.Handle:  # fmt: skip
     """Attach a prepared model, and have `save_state` and `load_state` keep residuals. Collective.
 
     `register_for_checkpointing(handle)` would write rank 0's residuals only. Here each rank's are
@@ -42,9 +35,7 @@ def attach(
     Raises:
         As `gradwire.attach`; UsageError also if Accelerate has a `comm_hook` of its own.
     """
-    if accelerator.scaler is not None:
-        options.setdefault("scaler", accelerator.scaler)
-    handle = gradwire.attach(model, plan, **options)
+    handle = gradwire.attach(model, plan, **{"scaler": accelerator.scaler, **options})
 
     # Accelerate keeps its hooks, also when another handle has taken the place of this one.
     def on_save(models: Sequence[nn.Module], weights: Sequence[Any], folder: str) -> None:

@@ -11,16 +11,11 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import load, save
+from gradwire.training.integrations import load, needing, save
 
-try:
+with needing("Lightning", __name__, "lightning"):
     from lightning.fabric import Fabric
     from lightning.pytorch.strategies import DDPStrategy
-except ImportError as error:
-    raise ImportError(
-        f"gradwire.training.integrations.lightning needs Lightning: {error}. "
-        "Say: pip install lightning"
-    ) from error
 
 
 _OPTIONS = {
@@ -51,11 +46,9 @@ class GradwireStrategy(DDPStrategy):
     """Of the attached model, from the beginning of `fit` on; detached, but readable, after it."""
 
     def __init__(
-        self,
-        plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
-        options: Mapping[str, Any] | None = None,
-        **more: Any,
-    ) -> None:
+        self, plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
+        options: Mapping[str, Any] | None = None, **more: Any,
+    ) -> None:  # fmt: skip
         own = {name: more.pop(name) for name in _OPTIONS & more.keys()}
         super().__init__(**more)
         self._plan, self._options = plan, {**(options or {}), **own}
@@ -64,7 +57,7 @@ class GradwireStrategy(DDPStrategy):
     def configure_ddp(self) -> None:
         """Collective."""
         super().configure_ddp()
-        options = _scaler_of(self.precision_plugin) | self._options
+        options = {"scaler": getattr(self.precision_plugin, "scaler", None), **self._options}
         self.handle = gradwire.attach(self.model, self._plan, **options)
         if self._resume_from is not None:
             load(self.handle, self._resume_from)
@@ -97,11 +90,9 @@ class GradwireStrategy(DDPStrategy):
 
 
 def attach(
-    fabric: Fabric,
-    model: nn.Module,
-    plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
-    **options: Any,
-) -> gradwire.Handle:
+    fabric: Fabric, model: nn.Module,
+    plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto", **options: Any,
+) -> gradwire.Handle:  # fmt: skip
     """Attach what `fabric.setup(model)` returned. Collective.
 
     `fabric.save` writes on rank 0 alone; residuals are for `save` and `load` of
@@ -115,14 +106,8 @@ def attach(
     Raises:
         As `gradwire.attach`.
     """
-    options = _scaler_of(fabric.strategy.precision) | options
-    return gradwire.attach(model, plan, **options)
-
-
-def _scaler_of(precision: Any) -> dict[str, Any]:
-    """What attach is told of the scaler; precision: Lightning's plug-in of that name."""
-    scaler = getattr(precision, "scaler", None)
-    return {} if scaler is None else {"scaler": scaler}
+    scaler = getattr(fabric.strategy.precision, "scaler", None)
+    return gradwire.attach(model, plan, **{"scaler": scaler, **options})
 
 
 def _beside(checkpoint: str | Path) -> str:

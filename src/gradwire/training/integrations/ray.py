@@ -9,22 +9,16 @@ from typing import Any
 from torch import nn
 
 import gradwire
+from gradwire.training.integrations import needing
 
-try:
+with needing("Ray Train", __name__, "'ray[train]'"):
     from ray.train import torch as ray_torch
-except ImportError as error:
-    raise ImportError(
-        f"gradwire.training.integrations.ray needs Ray Train: {error}. "
-        "Say: pip install 'ray[train]'"
-    ) from error
 
 
 def prepare_model(
-    model: nn.Module,
-    plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
-    prepare: Mapping[str, Any] | None = None,
-    **options: Any,
-) -> tuple[nn.Module, gradwire.Handle]:
+    model: nn.Module, plan: str | gradwire.Strategy | gradwire.Plan | Path = "auto",
+    prepare: Mapping[str, Any] | None = None, **options: Any,
+) -> tuple[nn.Module, gradwire.Handle]:  # fmt: skip
     """`ray.train.torch.prepare_model`, with gradients that travel by a plan. Collective.
 
     A single worker gets no DistributedDataParallel from Ray; its model is attached as it is, so

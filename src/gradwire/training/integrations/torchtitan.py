@@ -17,11 +17,9 @@ import gradwire
 
 
 def attach(
-    model: nn.Module,
-    plan: str | gradwire.Strategy | gradwire.Plan | Path,
-    mesh: DeviceMesh,
+    model: nn.Module, plan: str | gradwire.Strategy | gradwire.Plan | Path, mesh: DeviceMesh,
     **options: Any,
-) -> gradwire.Handle:
+) -> gradwire.Handle:  # fmt: skip
     """The last step of a parallelize function: gradients travel by a plan. Collective.
 
     gradwire averages over the mesh. TorchTitan divides a loss by the tokens of all ranks and lets

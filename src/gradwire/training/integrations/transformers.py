@@ -10,16 +10,11 @@ from typing import Any
 from torch import nn
 
 import gradwire
-from gradwire.training.integrations import load, save
+from gradwire.training.integrations import load, needing, save
 
-try:
+with needing("Hugging Face's Trainer", __name__, "'transformers[torch]'"):
     from transformers import Trainer, TrainerCallback
     from transformers.trainer_utils import get_last_checkpoint
-except ImportError as error:
-    raise ImportError(
-        f"gradwire.training.integrations.transformers needs Hugging Face's Trainer: {error}. "
-        "Say: pip install 'transformers[torch]'"
-    ) from error
 
 
 class GradwireCallback(TrainerCallback):
@@ -29,11 +24,9 @@ class GradwireCallback(TrainerCallback):
     """Of the attached model, from the beginning of training on; stays attached after it."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        plan: str | gradwire.Strategy | gradwire.Plan | Path,
+        self, trainer: Trainer, plan: str | gradwire.Strategy | gradwire.Plan | Path,
         options: Mapping[str, Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.resume_from: str | bool | None = None
         self._trainer, self._plan, self._options = trainer, plan, dict(options)
         self._attached: nn.Module | None = None
@@ -62,9 +55,8 @@ class GradwireCallback(TrainerCallback):
             if model is self._attached:
                 return
             self.handle.detach()
-        if self._trainer.accelerator.scaler is not None:
-            self._options.setdefault("scaler", self._trainer.accelerator.scaler)
-        self.handle = gradwire.attach(model, self._plan, **self._options)
+        options = {"scaler": self._trainer.accelerator.scaler, **self._options}
+        self.handle = gradwire.attach(model, self._plan, **options)
         self._attached = model
 
 

@@ -1,0 +1,161 @@
+"""What each move, and each compressor, costs on its own: for planning clusters like this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.groups import Group, Machines
+from gradwire.layout.message import Layout
+from gradwire.moves import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    Gather,
+    Move,
+    Reduce,
+    ReduceScatter,
+)
+from gradwire.planner.fit import Fit, fit
+from gradwire.planner.profile import LocalCost
+from gradwire.runtime.encoder import make_encoder
+from gradwire.runtime.torch_dist import Performer
+from gradwire.strategy import Key, Sections, State, StepInfo, Strategy
+from gradwire.tuning.agree import now, of_ranks
+
+BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
+"""Of one rank's data in a move, by default."""
+ELEMENTS = (256, 4096, 65_536, 1_048_576, 4_194_304)
+"""Of a parameter that is compressed, by default."""
+_RUNS, _WARM_UP = 9, 2  # that come first, and do not count
+_PATIENCE_SECONDS = 0.4  # of a move: nothing larger is tried
+_MEASURED: tuple[tuple[type[Move], str], ...] = (
+    *((kind, "float32") for kind in (AllReduce, Reduce, ReduceScatter)),
+    *((kind, "bfloat16") for kind in (AllReduce, Reduce, ReduceScatter)),
+    *((kind, "uint8") for kind in (AllGather, Gather, Broadcast, AllToAll, Exchange)),
+)
+"""Each kind, and the dtypes: of what adds up on the wire two."""
+_MANY = 5  # payloads, to know what each further one adds
+_LEAST = 1e-9
+_KEY = Key(0, 0, "probe")
+
+
+def measure_moves(
+    performer: Performer, machines: Machines | None, largest_bytes: int
+) -> Mapping[str, Fit]:
+    """Measure, by "all_reduce float32 world", seconds on the slowest rank against bytes of one
+    rank's data.
+
+    Collective. Groups "node" and "cross" where the plan that is attached knows machines.
+    """
+    made = dict[str, Fit]()
+    for where, group in _groups(performer, machines).items():
+        for kind, name in _MEASURED:
+            measured = list[tuple[int, list[float]]]()
+            for size in _up_to(largest_bytes, BYTES):
+                move = partial(_move, kind, getattr(torch, name), size, performer, group)
+                works = (_at_once(performer, move) for _ in range(_RUNS))
+                seconds = of_ranks(performer, _timed(works, performer.device)).amax(0).tolist()
+                measured.append((size, seconds))
+                if min(seconds) > _PATIENCE_SECONDS:
+                    break
+            made[f"{kind.name} {name} {where}"] = fit(measured)
+    return made
+
+
+def _groups(performer: Performer, machines: Machines | None) -> dict[str, Group | None]:
+    found: dict[str, Group | None] = {"world": None}
+    if machines is not None and 1 < machines.per_node < machines.world:
+        found |= {"node": machines.node(performer.rank), "cross": machines.cross(performer.rank)}
+    return found
+
+
+def _move(
+    kind: Any, dtype: torch.dtype, size: int, performer: Performer, group: Group | None
+) -> Move:
+    data = torch.zeros(size // dtype.itemsize, dtype=dtype, device=performer.device)
+    n = len(group.ranks) if group else performer.world
+    rank = group.ranks.index(performer.rank) if group else performer.rank
+    parts = tuple(data.numel() // n + (r < data.numel() % n) for r in range(n))
+    if kind is ReduceScatter:
+        return ReduceScatter(data, parts, rank, group=group)
+    if kind is AllToAll:
+        return AllToAll(data, parts, (parts[rank],) * n, rank, alike=True, group=group)
+    if kind is Exchange:  # neighbours in pairs, as a butterfly's first round; who has none is idle
+        peers = [peer for peer in (rank ^ 1,) if peer < n]
+        sizes = dict.fromkeys(peers, data.numel())
+        return Exchange(dict.fromkeys(peers, data), sizes, group=group)
+    rooted = (0, rank) if kind in (Reduce, Gather, Broadcast) else ()
+    move: Move = kind(data, *rooted, group=group)
+    return move
+
+
+def _at_once(performer: Performer, make: Callable[[], Move]) -> Callable[[], object]:
+    """What performs a move, once all ranks are there."""
+    move = make()
+    of_ranks(performer, [0.0])
+    return partial(performer.perform, move, "the probe")
+
+
+def measure_local(strategy: str, device: torch.device, largest: int) -> LocalCost:
+    """Seconds against elements of one parameter, of the strategy's compressor and feedback.
+
+    Not collective, though ranks that share processors should measure at the same time.
+    """
+    parsed = Strategy.parse(strategy)
+    encodes, decodes, adds = [], [], []
+    for n in _up_to(largest, ELEMENTS):
+        dice = torch.Generator().manual_seed(0)  # a job's own dice are not touched
+        x, state = torch.randn(n, generator=dice).to(device), dict[str, Tensor]()
+        layout = Layout.of([parsed.compressor.claims(n)])
+        message = torch.zeros(layout.bytes, dtype=torch.uint8, device=device)
+        (sections,) = layout.views(message)
+        encode = _encoding(parsed, x, state, sections)
+        encodes.append((n, sorted(_timed([encode] * _RUNS, device))))
+        one, many = (
+            sorted(_timed([_adding(parsed, [sections] * count, x)] * _RUNS, device))
+            for count in (1, _MANY)
+        )
+        decodes.append((n, one))
+        adds.append((n, [max(b - a, _LEAST) / (_MANY - 1) for a, b in zip(one, many)]))
+    return LocalCost(fit(encodes), fit(decodes), fit(adds))
+
+
+def _encoding(
+    strategy: Strategy, x: Tensor, state: State, sections: Sections
+) -> Callable[[], object]:
+    encoder = make_encoder(strategy.compressor, strategy.feedback)
+    status = kernels.new_status(x.device)
+
+    def work() -> None:
+        encoder.encode(x, state, sections, StepInfo(), _KEY, status)
+        encoder.release()
+
+    return work
+
+
+def _adding(strategy: Strategy, payloads: Sequence[Sections], x: Tensor) -> Callable[[], object]:
+    out = torch.empty_like(x)
+    return lambda: strategy.compressor.accumulate(payloads, out, len(payloads), _KEY)
+
+
+def _up_to(largest: int, sizes: Sequence[int]) -> list[int]:
+    """The first, in any case, and all that are no larger."""
+    return [size for size in sizes if size <= max(largest, sizes[0])]
+
+
+def _timed(works: Iterable[Callable[[], object]], device: torch.device) -> list[float]:
+    """Seconds of each, without the first ones. Each is made right before."""
+    seconds = list[float]()
+    for work in works:
+        began = now(device)
+        work()
+        seconds.append(max(now(device) - began, _LEAST))
+    return seconds[_WARM_UP:]

@@ -15,8 +15,7 @@ from gradwire.kernels.jobs import Jobs, jobs_of
 from gradwire.kernels.machine import Machine
 from gradwire.network import Flows, leaf_spine, route
 from gradwire.network.colouring import Side, colour
-from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.engines.maxmin import Rows, Transfers, run
 from gradwire.network.failures import sweep
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.native import core

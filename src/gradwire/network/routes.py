@@ -14,8 +14,7 @@ from gradwire.network.amounts import as_bytes
 from gradwire.network.arrays import Ints, Reals
 from gradwire.network.fabric import BELOW, EVERY, Fabric, Link
 from gradwire.network.flows import Flows
-from gradwire.network.loads import Loads, loads
-from gradwire.network.ports import ports
+from gradwire.network.loads import Loads, loads, ports
 
 Amount = int | Fraction
 

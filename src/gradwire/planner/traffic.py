@@ -1,5 +1,5 @@
 """What a plan puts on the network in a step, bucket by bucket: plain values, for the network
-planner (`gradwire.network.step`)."""
+planner (`gradwire.network.demand`)."""
 
 from __future__ import annotations
 

@@ -6,11 +6,9 @@ import numpy as np
 
 from gradwire.network.amounts import as_bytes
 from gradwire.network.arrays import Ints, Reals
-from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.engines.maxmin import Rows, Transfers, run
 from gradwire.network.fabric import NO_LINK, Fabric
-from gradwire.network.loads import ways_of
-from gradwire.network.ports import all_rates, port_shares
+from gradwire.network.loads import all_rates, port_shares, ways_of
 from gradwire.network.routes import Routes
 
 

@@ -28,15 +28,6 @@ class Loads(NamedTuple):
     unit: int
 
 
-class Spread(NamedTuple):
-    """Some pairs of leaves, and what each sends over all its paths."""
-
-    source: Ints
-    target: Ints
-    amount: Ints
-    weights: Ints  # [pairs, paths]
-
-
 def loads(
     fabric: Fabric, source: Ints, target: Ints, path: Ints, amount: Ints, unit: int,
     spread: NDArray[np.bool_],
@@ -44,17 +35,18 @@ def loads(
     """Add up the loads of pieces between leaves, by a path each, or spread; amounts in 1/unit
     bytes."""
     shared = list(_spreads(fabric, source[spread], target[spread], amount[spread]))
-    finer = math.lcm(1, *{int(w) for s in shared for w in np.unique(s.weights.sum(1))})
+    finer = math.lcm(1, *{int(w) for *_, own in shared for w in np.unique(own.sum(1))})
     kind = np.int64 if int(amount.sum(dtype=np.float64)) * finer < EXACT else object
     load = np.zeros(len(fabric.rates), kind)
     own = ~spread
     hops = fabric.hops(source[own], target[own], path[own])
     add_loads(load, hops, amount[own].astype(kind) * finer)
-    for some in shared:
-        share = some.amount.astype(kind) * (finer // some.weights.sum(1).astype(kind))
-        pair, path = np.nonzero(some.weights)
-        hops = fabric.hops(some.source[pair], some.target[pair], path)
-        add_loads(load, hops, some.weights[pair, path].astype(kind) * share[pair])
+    for a, b, sent, worth in shared:
+        share = sent.astype(kind) * (finer // worth.sum(1).astype(kind))
+        pair, path = np.nonzero(worth)
+        add_loads(
+            load, fabric.hops(a[pair], b[pair], path), worth[pair, path].astype(kind) * share[pair]
+        )
     return Loads(load, unit * finer)
 
 
@@ -75,15 +67,18 @@ def ways_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Int
     return np.append(pinned, spread[some]), np.append(path[pinned], way), worth
 
 
-def _spreads(fabric: Fabric, source: Ints, target: Ints, amount: Ints) -> Iterator[Spread]:
-    """Pair by pair: what flows between the same leaves shares its paths."""
+def _spreads(
+    fabric: Fabric, source: Ints, target: Ints, amount: Ints
+) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+    """Some pairs of leaves, what each sends over all its paths, and the paths' weights: what flows
+    between the same leaves shares them."""
     ends, which = fabric.pairs(source, target)
     sums = np.zeros(len(ends[0]), amount.dtype)
     np.add.at(sums, which, amount)
     paths = int(fabric.paths(*ends).max(initial=0))
     for some in np.array_split(np.arange(len(sums)), 1 + len(sums) * paths // _AT_ONCE):
         a, b = ends[0][some], ends[1][some]
-        yield Spread(a, b, sums[some], weights(fabric, a, b))
+        yield a, b, sums[some], weights(fabric, a, b)
 
 
 def add_loads(load: NDArray[Any], hops: Ints, amount: NDArray[Any]) -> None:

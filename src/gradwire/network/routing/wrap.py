@@ -21,8 +21,7 @@ from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.loads import EXACT, weights
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Scheme
-from gradwire.network.routing.shares import Share
+from gradwire.network.routing.scheme import Crossing, Scheme, Share
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from math import comb
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -66,21 +66,33 @@ class Crowd:
         return Crowd(self.fraction, self.together, self.ranks * ranks)
 
 
-class SizedBucket(Protocol):
-    """What is asked of a bucket: its sizes on one rank, and what is to be done there."""
+class SizedBucket:
+    """One rank's part of one bucket, by its sizes. steps: where moves and work are written down;
+    crowd: what is known of the gradients' zeros."""
 
-    strategy: Strategy
-    bucket: Bucket
-    world: int
-    ragged: bool
-    crowd: Crowd
-    steps: list[Step]
+    def __init__(
+        self, strategy: Strategy, bucket: Bucket, world: int, steps: list[Step], crowd: Crowd
+    ) -> None:
+        self.strategy, self.bucket, self.world = strategy, bucket, world
+        self.steps, self.crowd = steps, crowd
+        self.claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
+        self.ragged = not all(claim.fixed for claim in self.claims)
 
     def entries_of(self, n: int) -> int:
         """Tell of how many of n elements a payload speaks."""
+        claims = self.strategy.compressor.claims(n, self.bucket.dtype)
+        if claims.fixed:
+            return n if claims.elements is None else claims.elements
+        return round(n * self.crowd.density(str(self.strategy)))
 
-    def encodes(self, n: int) -> None:
+    def encodes(self, n: int, device: str = "gpu") -> None:
         """Note that n elements are encoded."""
+        self.steps.append(Work("encode", n, 1, self.entries_of(n), device))
+
+    def encodes_all(self) -> None:
+        """Note that every parameter is."""
+        for n in self.bucket.sizes:
+            self.encodes(n)
 
 
 class ExpectedStreams(Streams):
@@ -97,8 +109,7 @@ class ExpectedStreams(Streams):
 
     def entries(self) -> Stream:
         context = self._context
-        for n in context.bucket.sizes:
-            context.encodes(n)
+        context.encodes_all()
         self.counts = [context.entries_of(n) for n in context.bucket.sizes]
         return self._own(self._values)
 

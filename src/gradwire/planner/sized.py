@@ -27,7 +27,7 @@ from gradwire.layout.walk import Walk
 from gradwire.local import Local
 from gradwire.member import padded
 from gradwire.moves import AllGather, AllToAll, Move, over
-from gradwire.planner.expected import Crowd, ExpectedStreams
+from gradwire.planner.expected import Crowd, ExpectedStreams, SizedBucket
 from gradwire.planner.priced import Step, Work, WorkKind
 from gradwire.strategy import Collective, Compressor, Context, Strategy
 
@@ -35,11 +35,8 @@ _META = torch.device("meta")
 _RAGGED_HEAD = 16
 
 
-class SizedContext(Context):
-    """One rank's part of one bucket. steps: where moves and work are written down.
-
-    crowd: what is known of the gradients' zeros. machines: where ranks are, for who asks.
-    """
+class SizedContext(SizedBucket, Context):
+    """The local work of one rank. machines: where ranks are, for who asks."""
 
     seed, step = 0, 0
 
@@ -47,31 +44,15 @@ class SizedContext(Context):
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, steps: list[Step],
         crowd: Crowd, machines: Machines | None = None,
     ) -> None:  # fmt: skip
-        self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
-        self.steps, self.crowd, self._machines = steps, crowd, machines
-        claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
-        self.ragged = not all(claim.fixed for claim in claims)
+        super().__init__(strategy, bucket, world, steps, crowd)
+        self.rank, self._machines, claims = rank, machines, self.claims
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in claims)
         self.layout = Layout.of(claims)
-        self._claims = claims
         self._shards: ShardLayout | None = None
         values = [claim.sections[-1][0] for claim in claims]
         value = getattr(torch, values[0]) if not self.ragged and values else torch.float32
         self.streams = ExpectedStreams(self, value, any(claim.listed for claim in claims))
         self.memory: dict[str, Any] = {}
-
-    # -- what is written down -------------------------------------------------------------
-
-    def entries_of(self, n: int) -> int:
-        """Tell of how many of n elements a payload speaks."""
-        claims = self.strategy.compressor.claims(n, self.bucket.dtype)
-        if claims.fixed:
-            return n if claims.elements is None else claims.elements
-        return round(n * self.crowd.density(str(self.strategy)))
-
-    def encodes(self, n: int, device: str = "gpu") -> None:
-        """Note that n elements are encoded."""
-        self.steps.append(Work("encode", n, 1, self.entries_of(n), device))
 
     def accumulates(self, n: int, contributions: int, device: str = "gpu") -> None:
         """Note that so many payloads of n elements are added up."""
@@ -79,14 +60,8 @@ class SizedContext(Context):
         entries = self.entries_of(n)
         self.steps.append(Work(kind, n, contributions, entries, device))
 
-    def _encodes_all(self) -> None:
-        for n in self.bucket.sizes:
-            self.encodes(n)
-
-    # -- the collective's side ------------------------------------------------------------
-
     def message(self) -> Tensor:
-        self._encodes_all()
+        self.encodes_all()
         size = self.layout.bytes
         if self.ragged:
             size = HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
@@ -101,7 +76,7 @@ class SizedContext(Context):
         return padded(_RAGGED_HEAD + padded(places) + k * value)
 
     def numbers(self) -> Tensor:
-        self._encodes_all()
+        self.encodes_all()
         return self.layout.numbers(_bytes(self.layout.bytes))
 
     def accumulate(self, messages: Tensor) -> None:
@@ -116,7 +91,7 @@ class SizedContext(Context):
         self._shards = ShardLayout.of(
             self.strategy.compressor, self.bucket, self.world, means=means
         )
-        self._encodes_all()
+        self.encodes_all()
         return self._shards.outgoing(_bytes(sum(self._shards.sizes)), self.rank)
 
     def reduce(self, arrived: Tensor) -> Tensor:

@@ -27,11 +27,6 @@ from gradwire.planner.candidates import (
 from gradwire.planner.profile import Profile
 from gradwire.strategy import Strategy
 
-__all__ = [
-    "BF16", "FP32", "LEAST_GAIN", "WORTH", "Candidate", "Choice", "check_candidate", "choose",
-    "judge",
-]  # fmt: skip
-
 WORTH = 0.03
 """Exposed communication of tuned bf16, or fp32, that may be used, over its step: below it nothing
 else is looked at."""

@@ -62,7 +62,10 @@ def flows_between(moves: Sequence[Sequence[PricedMove]], placement: Placement) -
     _refuse_unfit(moves, placement)
     parts, step = list[Flows](), 0
     for turn in zip(*moves):
-        own = [_shifted(flows, step) for flows in _of_move(turn, placement)]
+        own = [
+            Flows(flows.src, flows.dst, flows.bytes, flows.step + step)
+            for flows in _of_move(turn, placement)
+        ]
         parts += own
         step = max((int(flows.step.max()) + 1 for flows in own if len(flows)), default=step)
     return joined(parts)
@@ -167,7 +170,3 @@ def _groups(name: str, placement: Placement) -> list[list[int]]:
             "as many ranks on every machine."
         )
     return [list(own) for own in zip(*members.values())]
-
-
-def _shifted(flows: Flows, step: int) -> Flows:
-    return Flows(flows.src, flows.dst, flows.bytes, flows.step + step)

@@ -29,17 +29,9 @@ class NetworkCore(Protocol):
     """What gradwire._native has for the network: addresses and sizes."""
 
     def colour_edges(
-        self,
-        n: int,
-        left: int,
-        right: int,
-        left_side: tuple[int, int, int],
-        right_side: tuple[int, int, int],
-        colours: int,
-        seed: int,
-        colour: int,
-        /,
-    ) -> None:
+        self, n: int, left: int, right: int, left_side: tuple[int, int, int],
+        right_side: tuple[int, int, int], colours: int, seed: int, colour: int, /,
+    ) -> None:  # fmt: skip
         """Colour a bipartite graph's edges equitably."""
 
     def least_loaded(

@@ -27,6 +27,10 @@ class Ecmp(Scheme):
     name: ClassVar[str] = "ecmp"
     seeds: ClassVar[int] = 200
 
+    @property
+    def hashes(self) -> int:
+        return 0 if self.polarized else 1
+
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)
         if self.polarized and fabric.cores:

@@ -179,6 +179,11 @@ class Scheme(Member):
     is_planned: ClassVar[bool] = False
     is_compared: ClassVar[bool] = True
 
+    @property
+    def hashes(self) -> int:
+        """Equal parts of each flow, on hashed paths, of which `samples` may draw many; else 0."""
+        return 0
+
     @abstractmethod
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         """The same for the same seed. All flows are between hosts of the fabric, and every pair

@@ -139,11 +139,8 @@ def known_error(profile: Profile, option: str) -> float:
 
 
 def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
-    """The jobs of a plan's buckets; None of those whose cost is not looked at.
-
-    Raises:
-        PlanError: a strategy that was not measured.
-    """
+    """The jobs of a plan's buckets; None of those whose cost is not looked at. PlanError for a
+    strategy that was not measured."""
     stages = Stages(profile)
     return [
         None if strategy.collective.takes_rows
@@ -153,11 +150,8 @@ def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
 
 
 def timeline_of(profile: Profile, plan: Plan) -> Timeline:
-    """The step that a plan makes; what `jobs_of` does not look at takes no time.
-
-    Raises:
-        PlanError: a strategy that was not measured.
-    """
+    """The step that a plan makes; what `jobs_of` does not look at takes no time. PlanError as of
+    `jobs_of`."""
     jobs = [job for job in jobs_of(profile, plan) if job is not None]
     return simulate(jobs, Stages(profile).executor(plan.lanes))
 

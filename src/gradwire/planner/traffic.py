@@ -32,11 +32,8 @@ class BucketTraffic:
 
 def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTraffic]:
     """The traffic of the profile's ranks, per_node to a machine. To plan for others:
-    `planner.whatif.on`.
-
-    Raises:
-        PlanError: a strategy that was not measured or cannot be priced, sparse gradients.
-    """
+    `planner.whatif.on`. PlanError for a strategy that was not measured or cannot be priced, and
+    for sparse gradients."""
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
     found, every = [], zip(plan.buckets, plan.strategies, jobs_of(profile, plan))
     for number, (bucket, strategy, job) in enumerate(every):

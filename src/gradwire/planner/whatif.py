@@ -102,11 +102,8 @@ class Again:
         return [text for text in self.profile.strategies if not can_price(text)]
 
     def usable(self, strategies: Sequence[str] | None) -> list[str]:
-        """Those of the profile, or of these, that can be priced.
-
-        Raises:
-            PlanError: one of these cannot be, or was not measured.
-        """
+        """Those of the profile, or of these, that can be priced. PlanError if one of these cannot
+        be, or was not measured."""
         if strategies is None:
             return [text for text in self.profile.strategies if text not in self.left_out]
         for text in strategies:

@@ -10,8 +10,8 @@ import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.families import TRAFFIC
-from gradwire.network.arrays import Ints
 from gradwire.network.built import called
+from gradwire.network.checked import Ints
 from gradwire.network.fabric import count
 from gradwire.network.flows import Flows, joined
 from gradwire.network.patterns import (

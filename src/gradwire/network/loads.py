@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
 from gradwire.network.flows import Flows
 

@@ -11,7 +11,7 @@ from gradwire.extension import TWIN, VARIABLE, extension
 from gradwire.network.fabric import Fabric
 
 if TYPE_CHECKING:
-    from gradwire.network.arrays import Ints
+    from gradwire.network.checked import Ints
 
 TOO_MANY, TOO_LATE = 1, 2  # why send_packets stopped, else 0
 

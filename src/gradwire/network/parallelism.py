@@ -21,8 +21,8 @@ import numpy as np
 from gradwire.document import TOML, Document
 from gradwire.errors import NetworkError
 from gradwire.families import STEPS
-from gradwire.network.arrays import Ints
 from gradwire.network.built import called
+from gradwire.network.checked import Ints
 from gradwire.network.flows import Flows
 from gradwire.network.importers import read
 from gradwire.network.workload import Workload

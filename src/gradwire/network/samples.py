@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gradwire.network.arrays import Reals
 from gradwire.network.bounds import bounds
+from gradwire.network.checked import Reals
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.loads import EXACT

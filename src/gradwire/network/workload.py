@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.network.amounts import as_bytes
-from gradwire.network.arrays import Ints, Reals
-from gradwire.network.checked import each, real, same_length, whole
+from gradwire.network.checked import Ints, Reals, each, real, same_length, whole
 from gradwire.network.engines.flow import uses_of
 from gradwire.network.engines.maxmin import Rows, Transfers, run
 from gradwire.network.fabric import BELOW, Fabric, count

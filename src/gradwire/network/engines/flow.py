@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.network.amounts import as_bytes
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.engines.maxmin import Rows, Transfers
 from gradwire.network.fabric import NO_LINK, Fabric
 from gradwire.network.loads import all_rates, port_shares, ways_of

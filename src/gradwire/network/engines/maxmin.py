@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints, Reals
-from gradwire.network.checked import real, same_length, whole
+from gradwire.network.checked import Ints, Reals, real, same_length, whole
 from gradwire.network.native import FlowSet, core
 
 _MOST = 1 << 32  # the extension's numbers of transfers, links and uses

@@ -22,7 +22,7 @@ import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.network import native
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.engines import packet_twin
 from gradwire.network.engines.transport import CHOICES, Connections, Transport
 from gradwire.network.fabric import BELOW, EVERY, Link, count

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from gradwire.network.amounts import parts_of, scaled
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.network.amounts import scaled
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.colouring import Side, colour
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows

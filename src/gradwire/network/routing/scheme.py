@@ -14,7 +14,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.member import Member
 from gradwire.network.amounts import reduced, scaled, shrunk
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.colouring import Side
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, NO_LINK, Fabric

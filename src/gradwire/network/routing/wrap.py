@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gradwire.network.amounts import parts_of, reduced, scaled
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.loads import EXACT, weights

@@ -80,9 +80,7 @@ class Links:
 
     def software(self, priced: Priced) -> float:
         """What start-ups take, but for the links' latency."""
-        return self.start_seconds * sum(
-            starts(move.name, move.ranks, self.backend) for move in priced.moves
-        )
+        return self.start_seconds * _starts(priced, self.backend)
 
     def latency(self, priced: Priced, cluster: Cluster) -> float:
         """What the links' latency takes."""
@@ -100,6 +98,10 @@ class Links:
             self.inefficiency.get(move.name, usual) * _ideal(move, cluster)
             for move in priced.moves
         )
+
+
+def _starts(priced: Priced, backend: str) -> float:
+    return sum(starts(move.name, move.ranks, backend) for move in priced.moves)
 
 
 def _ideal(move: PricedMove, cluster: Cluster) -> float:
@@ -189,8 +191,8 @@ def believed(measured: float, ideal: float, doubt: float, usual: float) -> float
 
 def _alpha(wires: Sequence[_Wire], backend: str, cluster: Cluster) -> float:
     """Seconds of a start-up, beyond the links' own latency."""
-    waits = [wire.latency_per_start(backend) for wire in wires]
-    known = [seconds for seconds in waits if seconds is not None]
+    counts = [_starts(wire.priced[-1], backend) for wire in wires]
+    known = [wire.latency / count for wire, count in zip(wires, counts) if count]
     inside = cluster.hosts == 1
     network = cluster.node_latency_seconds if inside else cluster.cross_latency_seconds
     return max(0.0, median(known) - network) if known else 0.0
@@ -214,10 +216,6 @@ class _Wire:
         self.latency = min(cost.latency_seconds, cost.wire(sizes[0]))
         self.seconds = [max(cost.wire(n) - self.latency, 0.0) for n in sizes]
         self.cluster = cluster
-
-    def latency_per_start(self, backend: str) -> float | None:
-        count = sum(starts(m.name, m.ranks, backend) for m in self.priced[-1].moves)
-        return self.latency / count if count else None
 
     def ideal(self, size: int) -> dict[str, float]:
         """Seconds at best, by a move's name."""

@@ -18,7 +18,7 @@ from typing import Any
 from gradwire.lab import Cluster
 from gradwire.network import Flows, leaf_spine, route, samples
 from gradwire.network.demand import in_groups
-from gradwire.network.exports import pins
+from gradwire.network.exports import pins_of
 from gradwire.network.flows import joined
 from gradwire.network.patterns import all_to_all, direct, pairwise, ring
 from gradwire.network.placement import Placement
@@ -63,7 +63,7 @@ def run(placement: Placement, hash_seed: int) -> dict[str, list[float]]:
         for name, flows in demands.items():
             files.append(Path(folder, f"{name}.json"))
             planned = route(placement.placed(flows), FABRIC, "coloured")
-            files[-1].write_text(pins.write(planned).to_json())
+            files[-1].write_text(pins_of(planned).to_json())
         worker = Path(__file__).with_name("job_worker.py")
         with Cluster(
             topology=FABRIC, rate=str(RATE), order=placement.host, hash_seed=hash_seed

@@ -204,9 +204,9 @@ FEEDBACK = Family("feedback", "gradwire.feedback", "feedback", StrategyError)
 COLLECTIVES = Family("collectives", "gradwire.collectives", "collective", StrategyError)
 ROUTING = Family("routing", "gradwire.network.routing", "routing scheme", NetworkError)
 TOPOLOGIES = Family("topologies", "gradwire.network.builders", "topology", NetworkError)
-EXPORTS = Family("exports", "gradwire.network.written", "format", NetworkError)
+EXPORTS = Family("exports", "gradwire.network.exports", "format", NetworkError)
 TRAFFIC = Family("traffic", "gradwire.network.patterns", "traffic", NetworkError)
-STEPS = Family("steps", "gradwire.network.importers.parallel", "step", NetworkError)
+STEPS = Family("steps", "gradwire.network.parallelism", "step", NetworkError)
 ALL = ROUTING, TOPOLOGIES, TRAFFIC, STEPS, EXPORTS, COMPRESSORS, FEEDBACK, COLLECTIVES
 """Those first that do not load torch."""
 

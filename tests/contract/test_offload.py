@@ -140,3 +140,12 @@ def test_a_price_says_where_work_is_done_and_what_is_copied() -> None:
 def test_what_it_cannot_be_made_of(text: str, said: str) -> None:
     with pytest.raises(StrategyError, match=said):
         Strategy.parse(text)
+
+
+@pytest.mark.parametrize("outer", ["hierarchical(per_node=2)", "zen", "gtopk", "alltoall"])
+def test_all_work_of_a_price_is_on_the_host(outer: str) -> None:
+    own = price(f"topk(0.1)+ef | offload(outer={outer!r})", [(64, 64), (10,)], 4)
+    plain = price(f"topk(0.1)+ef | {outer}", [(64, 64), (10,)], 4)
+    assert {work.device for work in own.work if work.kind != "copy"} == {"cpu"}
+    assert [w._replace(device="gpu") for w in own.work if w.kind != "copy"] == list(plain.work)
+    assert own.moves == plain.moves

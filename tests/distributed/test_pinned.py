@@ -31,7 +31,7 @@ from gradwire.moves import (
     ReduceScatter,
 )
 from gradwire.network import Routes, leaf_spine, route
-from gradwire.network.exports import pins
+from gradwire.network.exports import pins_of
 from gradwire.network.patterns import all_to_all, pairwise
 from gradwire.runtime import planes
 from gradwire.runtime.planes import PlanePerformer, agreed_pins, join_planes
@@ -84,7 +84,7 @@ class Recorded:
 def performer(routes: Routes, machines: Machines | None = None) -> Iterator[PlanePerformer]:
     group = make_group(None, 30.0)
     with placed():
-        joined = join_planes(*agreed_pins(pins.write(routes), group, CPU), group, 30.0)
+        joined = join_planes(*agreed_pins(pins_of(routes), group, CPU), group, 30.0)
     joined = replace(joined, groups=[Recorded(g) for g in joined.groups])
     made = PlanePerformer(group, joined, make_parts(group, machines, 30.0))
     yield made
@@ -252,7 +252,7 @@ def test_parts_of_the_world_take_their_planes_too(four: Ranks) -> None:
 
 def trains_alike(strategy: str, place: str) -> None:
     routes = planned(dist.get_world_size())
-    given: Any = pins.write(routes)
+    given: Any = pins_of(routes)
     if place:
         text = given.to_json()
         given = Path(place) / f"pins-{dist.get_rank()}.json"
@@ -281,7 +281,7 @@ def test_a_model_trains_over_planes(three: Ranks, strategy: str, tmp_path: Path)
 
 def refused(case: str) -> str:
     rank, world = dist.get_rank(), dist.get_world_size()
-    given: Any = pins.write(planned(world))
+    given: Any = pins_of(planned(world))
     host, addresses = rank, None
     if case == "no host" and rank == 1:
         host = -1
@@ -296,7 +296,7 @@ def refused(case: str) -> str:
     if case == "no addresses" and rank == 0:
         addresses = ""
     if case == "other routes" and rank == 1:
-        given = pins.write(planned(world, "all_to_all"))
+        given = pins_of(planned(world, "all_to_all"))
     if case == "no file":
         given = "nowhere.json" if rank == 1 else given
     with placed(host, addresses):
@@ -328,7 +328,7 @@ def test_what_is_refused_is_refused_on_every_rank(three: Ranks, case: str, words
 
 def one_dies() -> str:
     planes.TURN_BYTES = 0
-    group, own = make_group(None, WIDE), pins.write(planned(dist.get_world_size()))
+    group, own = make_group(None, WIDE), pins_of(planned(dist.get_world_size()))
     with placed():
         pinned = PlanePerformer(group, join_planes(*agreed_pins(own, group, CPU), group, WIDE))
     pinned.perform(AllReduce(torch.ones(300_000)), "a test")

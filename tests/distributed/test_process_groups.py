@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ranks import Ranks
 
 from gradwire.network import leaf_spine, route
-from gradwire.network.exports.pins import write
+from gradwire.network.exports import pins_of
 from gradwire.runtime.planes import ADDRESSES, join_planes
 from gradwire.runtime.process_groups import differing, make_group
 from gradwire.runtime.torch_dist import Performer
@@ -61,7 +61,7 @@ def leave_at_once() -> None:
 
 def leave_planes_at_once() -> None:
     os.environ[ADDRESSES] = "127.0.0.2"
-    pins = write(route([(0, 1, 1000), (1, 2, 1000), (2, 0, 1000)], leaf_spine(3, 1, 1)))
+    pins = pins_of(route([(0, 1, 1000), (1, 2, 1000), (2, 0, 1000)], leaf_spine(3, 1, 1)))
     with slow():
         group = dist.group.WORLD
         assert group is not None

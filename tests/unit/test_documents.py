@@ -18,9 +18,10 @@ from gradwire.cli import main as cli
 from gradwire.document import Document
 from gradwire.errors import GradwireError, NetworkError, PlanError
 from gradwire.network import Routes, dual_plane, fat_tree, leaf_spine, route
-from gradwire.network.exports import pins
+from gradwire.network.exports import pins_of
 from gradwire.network.fabric import Fabric
-from gradwire.network.importers import parallel, toml
+from gradwire.network.importers import toml
+from gradwire.network.parallelism import job_of
 from gradwire.network.saved import from_json, to_json
 from gradwire.network.simulate import simulate
 from gradwire.pins import Pins
@@ -127,7 +128,7 @@ def routes_work(routes: Routes) -> object:
     assert math.isfinite(routes.seconds)
     assert math.isfinite(simulate(routes, "flow"))
     if (routes.path >= -1).all():
-        pins.write(routes)
+        pins_of(routes)
     return routes.link_bytes(), routes.splits, routes.pieces
 
 
@@ -174,7 +175,7 @@ KINDS = {
     "cluster": Kind(CLUSTER, Cluster.from_toml, cluster_works, PlanError, in_toml),
     "topology": Kind(BUILT, toml.topology, fabric_works, NetworkError, in_toml),
     "cables": Kind(CABLES, toml.topology, fabric_works, NetworkError, in_toml),
-    "job": Kind(JOB, parallel.job, lambda job: job.ranks, NetworkError, in_toml),
+    "job": Kind(JOB, job_of, lambda job: job.ranks, NetworkError, in_toml),
 }  # fmt: skip
 
 

@@ -21,13 +21,13 @@ from gradwire.families import COMPRESSORS, FEEDBACK, ROUTING, TOPOLOGIES, Family
 from gradwire.feedback import ErrorFeedback
 from gradwire.network import Flow, Flows
 from gradwire.network.demand import in_groups, pattern_of
+from gradwire.network.exports import written
 from gradwire.network.fabric import Fabric
 from gradwire.network.patterns import ring
 from gradwire.network.routes import Routes
 from gradwire.network.routing import Coloured, Scheme
 from gradwire.network.routing.route import route
 from gradwire.network.topologies import topology_of
-from gradwire.network.written import written
 from gradwire.strategy import Claims, Compressor, Key, Sections, State, StepInfo, Strategy
 
 HEAD = """

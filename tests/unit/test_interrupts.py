@@ -14,8 +14,7 @@ from gradwire.kernels import choices, schedule
 from gradwire.kernels.jobs import Jobs, Machine, jobs_of
 from gradwire.network import Flows, leaf_spine, route
 from gradwire.network.colouring import Side, colour
-from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.engines.maxmin import Rows, Transfers, run
 from gradwire.network.failures import sweep
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.native import core

@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write it; the exit code. Raises NetworkError."""
+    from gradwire.network.exports import written
     from gradwire.network.saved import load
-    from gradwire.network.written import written
 
     if arguments.output:
         check_output("a file of paths", arguments.output)

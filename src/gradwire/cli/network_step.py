@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def workload_of(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
     """And where its ranks are. NetworkError, PlanError."""
-    from gradwire.network.importers.parallel import step_of
+    from gradwire.network.parallelism import step_of
 
     text, end = arguments.step, Path(arguments.step).suffix
     if end == ".json":
@@ -39,7 +39,7 @@ def _placed(arguments: argparse.Namespace, topology: Fabric, ranks: int) -> Plac
 def _of_plan(arguments: argparse.Namespace, topology: Fabric) -> tuple[Workload, Placement]:
     """The plan's traffic on as many ranks as the topology has hosts, unless --ranks says
     otherwise."""
-    from gradwire.network.step import workload_of
+    from gradwire.network.demand import workload_of
     from gradwire.plan import Plan
     from gradwire.planner.profile import Profile
     from gradwire.planner.traffic import traffic_of

@@ -102,8 +102,19 @@ class _Tried:
         self._rows: dict[str, Row] = {}
 
     def row(self, scheme: str) -> Row:
-        if scheme not in self._rows:
-            self._rows[scheme] = _row(self.flows, self.topology, scheme, self.seed)
+        if scheme in self._rows:
+            return self._rows[scheme]
+        flows = self.flows
+        routes = route(flows, self.topology, scheme, self.seed)
+        seconds, seeds = np.array([routes.seconds]), scheme_of(scheme).seeds
+        if seeds > 1:
+            seconds = samples(flows, self.topology, scheme, seeds, self.seed, hosts=True)
+        between = routes.path >= 0
+        per_host = np.bincount(flows.src[routes.flow[between]], minlength=1)
+        self._rows[scheme] = Row(
+            scheme, float(np.median(seconds)), float(np.quantile(seconds, 0.95)), routes.splits,
+            routes.pieces, int(per_host.max()),
+        )  # fmt: skip
         return self._rows[scheme]
 
     def attempt(self, scheme: str) -> Row | None:
@@ -114,20 +125,6 @@ class _Tried:
             scheme_of(scheme)  # a text that is no scheme is an error
             self.refused[scheme] = str(error)
             return None
-
-
-def _row(flows: Flows, topology: Fabric, scheme: str, seed: int) -> Row:
-    routes = route(flows, topology, scheme, seed)
-    seconds = np.array([routes.seconds])
-    seeds = scheme_of(scheme).seeds
-    if seeds > 1:
-        seconds = samples(flows, topology, scheme, seeds, seed, hosts=True)
-    between = routes.path >= 0
-    per_host = np.bincount(flows.src[routes.flow[between]], minlength=1)
-    return Row(
-        scheme, float(np.median(seconds)), float(np.quantile(seconds, 0.95)), routes.splits,
-        routes.pieces, int(per_host.max()),
-    )  # fmt: skip
 
 
 def _chosen(tried: _Tried, hashed: Row) -> Row | None:

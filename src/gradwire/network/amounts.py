@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 
 Amounts = NDArray[Any]  # of int64, or of Python's numbers
 _FITS = 1 << 62

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 

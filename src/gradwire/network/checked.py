@@ -1,16 +1,19 @@
-"""Columns of numbers, checked: what the extension reads has been through here."""
+"""Columns of numbers: their two kinds, and checks that all the extension reads has passed."""
 
 from __future__ import annotations
 
 from collections.abc import Sized
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints, Reals
 
+Ints: TypeAlias = NDArray[np.int64]
+"""Of hosts, flows, links and paths, bytes, and picoseconds."""
+Reals: TypeAlias = NDArray[np.float64]
+"""Seconds, rates, and shares."""
 _MOST = 1e20
 """Of any number: sums and products of what is below stay finite."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 from gradwire.errors import NetworkError
 from gradwire.families import TRAFFIC
 from gradwire.network.built import called
+from gradwire.network.checked import Ints
 from gradwire.network.fabric import count
 from gradwire.network.flows import Flows, joined
 from gradwire.network.patterns import (
@@ -22,10 +23,12 @@ from gradwire.network.patterns import (
     scatter,
 )
 from gradwire.network.placement import Placement
+from gradwire.network.workload import Workload
 from gradwire.notation import Notation
 
 if TYPE_CHECKING:
     from gradwire.planner.priced import PricedMove
+    from gradwire.planner.traffic import BucketTraffic
 
 Pattern = Callable[[int, int], Flows]
 
@@ -59,10 +62,39 @@ def flows_between(moves: Sequence[Sequence[PricedMove]], placement: Placement) -
     _refuse_unfit(moves, placement)
     parts, step = list[Flows](), 0
     for turn in zip(*moves):
-        own = [_shifted(flows, step) for flows in _of_move(turn, placement)]
+        own = [
+            Flows(flows.src, flows.dst, flows.bytes, flows.step + step)
+            for flows in _of_move(turn, placement)
+        ]
         parts += own
         step = max((int(flows.step.max()) + 1 for flows in own if len(flows)), default=step)
     return joined(parts)
+
+
+def workload_of(
+    buckets: Iterable[BucketTraffic], placement: Placement, backward_seconds: float = 0.0
+) -> Workload:
+    """The workload of a plan's step, from the start of backward until all buckets are in place and
+    backward, which lasts as long at least, is over. A lane takes its buckets in their order.
+    NetworkError as of `flows_of`.
+
+        backward  ├───────●────────●──────────┤             ● a bucket is ready
+        lane 0            ├ encode ┄ moves ┄ decode ┤       a rank's; its moves are messages, which
+        lane 1                     ├ encode ┄ moves ┄ …     wait for those of other ranks
+    """
+    ranks = placement.ranks
+    workload, lanes = Workload(ranks), dict[int, Ints]()
+    workload.work(backward_seconds, 1)
+    for bucket in buckets:
+        begin = workload.work(bucket.before_seconds, ranks)
+        workload.wait(workload.work(bucket.ready_seconds, ranks), begin)
+        if bucket.lane in lanes:
+            workload.wait(lanes[bucket.lane], begin)
+        flows = flows_between(bucket.moves, placement)
+        end = workload.exchange(begin, flows, bucket.lane)
+        lanes[bucket.lane] = workload.work(bucket.after_seconds, ranks)
+        workload.wait(end, lanes[bucket.lane])
+    return workload
 
 
 def pattern_of(text: str) -> Pattern:
@@ -138,7 +170,3 @@ def _groups(name: str, placement: Placement) -> list[list[int]]:
             "as many ranks on every machine."
         )
     return [list(own) for own in zip(*members.values())]
-
-
-def _shifted(flows: Flows, step: int) -> Flows:
-    return Flows(flows.src, flows.dst, flows.bytes, flows.step + step)

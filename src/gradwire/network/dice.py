@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 
 N = TypeVar("N", int, Ints)
 _GOLDEN = 0x9E3779B97F4A7C15

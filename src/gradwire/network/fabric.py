@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints
-from gradwire.network.checked import same_length, whole
+from gradwire.network.checked import Ints, same_length, whole
 
 NO_LINK = -1
 _FASTEST = 10**18  # bits per second

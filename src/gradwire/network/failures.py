@@ -10,8 +10,7 @@ import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.network.amounts import shrunk
-from gradwire.network.arrays import Ints, Reals
-from gradwire.network.checked import same_length, whole
+from gradwire.network.checked import Ints, Reals, same_length, whole
 from gradwire.network.fabric import EVERY, Fabric, Link, count
 from gradwire.network.least_loaded import least_loaded
 from gradwire.network.loads import add_loads

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints
-from gradwire.network.checked import whole
+from gradwire.network.checked import Ints, whole
 
 
 class Flow(NamedTuple):

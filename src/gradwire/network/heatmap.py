@@ -14,7 +14,7 @@ from html import escape
 
 import numpy as np
 
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.routes import Routes
 
 _CELL, _GAP, _TEXT, _MOST = 9, 28, 13, 64  # pixels; leaves that are drawn at most

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints, Reals
-from gradwire.network.checked import same_length, whole
+from gradwire.network.checked import Ints, Reals, same_length, whole
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import Fabric
 from gradwire.network.native import core, tiers

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire.network.arrays import Ints
-from gradwire.network.fabric import EVERY, NO_LINK, Fabric
+from gradwire.network.checked import Ints, Reals
+from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
+from gradwire.network.flows import Flows
 
 EXACT = 2.0**62  # sums of int64 stay below; beyond, Python's own numbers
 _AT_ONCE = 1 << 22  # paths
@@ -27,15 +28,6 @@ class Loads(NamedTuple):
     unit: int
 
 
-class Spread(NamedTuple):
-    """Some pairs of leaves, and what each sends over all its paths."""
-
-    source: Ints
-    target: Ints
-    amount: Ints
-    weights: Ints  # [pairs, paths]
-
-
 def loads(
     fabric: Fabric, source: Ints, target: Ints, path: Ints, amount: Ints, unit: int,
     spread: NDArray[np.bool_],
@@ -43,17 +35,18 @@ def loads(
     """Add up the loads of pieces between leaves, by a path each, or spread; amounts in 1/unit
     bytes."""
     shared = list(_spreads(fabric, source[spread], target[spread], amount[spread]))
-    finer = math.lcm(1, *{int(w) for s in shared for w in np.unique(s.weights.sum(1))})
+    finer = math.lcm(1, *{int(w) for *_, own in shared for w in np.unique(own.sum(1))})
     kind = np.int64 if int(amount.sum(dtype=np.float64)) * finer < EXACT else object
     load = np.zeros(len(fabric.rates), kind)
     own = ~spread
     hops = fabric.hops(source[own], target[own], path[own])
     add_loads(load, hops, amount[own].astype(kind) * finer)
-    for some in shared:
-        share = some.amount.astype(kind) * (finer // some.weights.sum(1).astype(kind))
-        pair, path = np.nonzero(some.weights)
-        hops = fabric.hops(some.source[pair], some.target[pair], path)
-        add_loads(load, hops, some.weights[pair, path].astype(kind) * share[pair])
+    for a, b, sent, worth in shared:
+        share = sent.astype(kind) * (finer // worth.sum(1).astype(kind))
+        pair, path = np.nonzero(worth)
+        add_loads(
+            load, fabric.hops(a[pair], b[pair], path), worth[pair, path].astype(kind) * share[pair]
+        )
     return Loads(load, unit * finer)
 
 
@@ -74,15 +67,18 @@ def ways_of(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> tuple[Int
     return np.append(pinned, spread[some]), np.append(path[pinned], way), worth
 
 
-def _spreads(fabric: Fabric, source: Ints, target: Ints, amount: Ints) -> Iterator[Spread]:
-    """Pair by pair: what flows between the same leaves shares its paths."""
+def _spreads(
+    fabric: Fabric, source: Ints, target: Ints, amount: Ints
+) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+    """Some pairs of leaves, what each sends over all its paths, and the paths' weights: what flows
+    between the same leaves shares them."""
     ends, which = fabric.pairs(source, target)
     sums = np.zeros(len(ends[0]), amount.dtype)
     np.add.at(sums, which, amount)
     paths = int(fabric.paths(*ends).max(initial=0))
     for some in np.array_split(np.arange(len(sums)), 1 + len(sums) * paths // _AT_ONCE):
         a, b = ends[0][some], ends[1][some]
-        yield Spread(a, b, sums[some], weights(fabric, a, b))
+        yield a, b, sums[some], weights(fabric, a, b)
 
 
 def add_loads(load: NDArray[Any], hops: Ints, amount: NDArray[Any]) -> None:
@@ -90,3 +86,41 @@ def add_loads(load: NDArray[Any], hops: Ints, amount: NDArray[Any]) -> None:
     for column in hops.T:
         taken = column != NO_LINK
         np.add.at(load, column[taken], amount[taken])
+
+
+# -- hosts' own links: a host with ports on several planes uses those of the path --------------
+
+
+def all_rates(fabric: Fabric) -> Ints:
+    """Bits per second of every link: those of the fabric, then up by each port of every host,
+    then down."""
+    return np.concatenate([
+        fabric.rates, fabric.host_up.reshape(-1), fabric.host_down.reshape(-1)
+    ])  # fmt: skip
+
+
+def ports(
+    fabric: Fabric, flows: Flows, flow: Ints, path: Ints, amount: Reals
+) -> tuple[Reals, Reals]:
+    """Add up, of pieces of flows, the bytes that hosts send and receive, [hosts, ports] each. What
+    stays below a leaf is shared by ports as fast as they are."""
+    found = np.zeros((2, *fabric.host_up.shape))
+    source, target = flows.src[flow], flows.dst[flow]
+    share = port_shares(fabric, source, target, path) * amount[:, None]
+    np.add.at(found[0], source, share)
+    np.add.at(found[1], target, share)
+    return found[0], found[1]
+
+
+def port_shares(fabric: Fabric, source: Ints, target: Ints, path: Ints) -> Reals:
+    """The part of each piece by each port."""
+    if fabric.planes == 1:
+        return np.ones((len(path), 1))
+    a, b = fabric.leaf_of[source], fabric.leaf_of[target]
+    found = np.minimum(fabric.host_up[source], fabric.host_down[target]).astype(float)
+    found[path != BELOW] = 0
+    some, way, worth = ways_of(fabric, a, b, path)
+    plane = fabric.plane_of[fabric.uplink_of(a[some], b[some], way)]
+    np.add.at(found, (some, plane), worth)
+    shares: Reals = found / found.sum(1, keepdims=True)
+    return shares

@@ -11,7 +11,7 @@ from gradwire.extension import TWIN, VARIABLE, extension
 from gradwire.network.fabric import Fabric
 
 if TYPE_CHECKING:
-    from gradwire.network.arrays import Ints
+    from gradwire.network.checked import Ints
 
 TOO_MANY, TOO_LATE = 1, 2  # why send_packets stopped, else 0
 
@@ -29,17 +29,9 @@ class NetworkCore(Protocol):
     """What gradwire._native has for the network: addresses and sizes."""
 
     def colour_edges(
-        self,
-        n: int,
-        left: int,
-        right: int,
-        left_side: tuple[int, int, int],
-        right_side: tuple[int, int, int],
-        colours: int,
-        seed: int,
-        colour: int,
-        /,
-    ) -> None:
+        self, n: int, left: int, right: int, left_side: tuple[int, int, int],
+        right_side: tuple[int, int, int], colours: int, seed: int, colour: int, /,
+    ) -> None:  # fmt: skip
         """Colour a bipartite graph's edges equitably."""
 
     def least_loaded(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.fabric import NO_LINK, Fabric
 from gradwire.network.flows import Flows
 

@@ -4,6 +4,12 @@ between stages, gradients around rings.
     stage 0   F F F F ·  ·  B B B B ╌╌► ring of stage 0's replicas
                ╲ ╲ ╲ ╲    ╱ ╱ ╱ ╱
     stage 1     F F F F  B B B B ╌╌╌► ring of stage 1's replicas
+
+A job is a TOML file with the fields of `Parallelism`, by name:
+
+    dp = 32
+    gradient_bytes = 437_500_000
+    forward_seconds = 0.012          # and so on
 """
 
 from __future__ import annotations
@@ -14,9 +20,13 @@ import numpy as np
 
 from gradwire.document import TOML, Document
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints
+from gradwire.families import STEPS
+from gradwire.network.built import called
+from gradwire.network.checked import Ints
 from gradwire.network.flows import Flows
+from gradwire.network.importers import read
 from gradwire.network.workload import Workload
+from gradwire.notation import Notation
 from gradwire.schema import Number, Table, Whole, broken
 
 FORWARD, BACKWARD, RING = range(3)
@@ -80,6 +90,30 @@ JOB = Document(
     ),
     NetworkError, "Correct it", syntax=TOML,
 )  # fmt: skip
+NOTATION = Notation(
+    "step", "a plan (.json), a parallel job (.toml), or a reader with its file",
+    "parallel('job.toml')", NetworkError, elsewhere={"./contrib/formats": ("chakra",)},
+)  # fmt: skip
+
+
+def job_of(text: str) -> Parallelism:
+    """Read TOML. NetworkError for what cannot be read, is missing, unknown, or cannot be."""
+    return Parallelism(**JOB.read(text))
+
+
+def parallel(file: str) -> Workload:
+    """A step of the parallel job in a file. NetworkError as of `job_of`, and for what is no
+    file."""
+    return workload_of(job_of(read(file)))
+
+
+BASE, MEMBERS = Workload, (parallel,)
+
+
+def step_of(text: str) -> Workload:
+    """Read a step by a reader: `parallel`, or another package's. NetworkError if it is none."""
+    found: Workload = called(NOTATION, STEPS, text)
+    return found
 
 
 def workload_of(job: Parallelism) -> Workload:
@@ -115,7 +149,12 @@ class _Step:
 
     def __init__(self, job: Parallelism) -> None:
         self.job, self.workload = job, Workload(job.ranks)
-        self.workload.connect(connections(job))
+        own = connections(job)
+        number = self.workload.connect(own)
+        self.paths = [  # by kind, and by stage; between stages by the first of both
+            number[own.step == kind].reshape(-1, job.dp * job.tp)
+            for kind in (FORWARD, BACKWARD, RING)
+        ]
         self.sent: dict[tuple[int, int, int], Ints] = {}  # kind, stage, microbatch: of replicas
         last = self._compute()
         if job.dp > 1:
@@ -154,22 +193,18 @@ class _Step:
         return stage == first or (kind, stage, batch) in self.sent
 
     def _send(self, kind: int, stage: int, batch: int, rows: Ints) -> None:
-        job, each = self.job, self.job.dp * self.job.tp
-        to = stage + 1 if kind == FORWARD else stage - 1
+        job, to = self.job, stage + 1 if kind == FORWARD else stage - 1
         if not 0 <= to < job.pp:
             return
-        first = kind * (job.pp - 1) * each + min(stage, to) * each
-        message = self.workload.send(first + np.arange(each), job.activation_bytes)
+        message = self.workload.send(self.paths[kind][min(stage, to)], job.activation_bytes)
         self.workload.wait(np.repeat(rows, job.tp), message)
         self.sent[kind, to, batch] = message
 
     def _rings(self, last: list[list[Ints]]) -> None:
         """Bucket after bucket: in each step a rank sends on what came in the one before."""
-        job, each = self.job, self.job.dp * self.job.tp
-        first = 2 * (job.pp - 1) * each
-        shift = np.roll(np.arange(each).reshape(job.dp, job.tp), 1, axis=0).reshape(-1)
-        for stage, parts in enumerate(last):
-            own = first + stage * each + np.arange(each)
+        job = self.job
+        shift = np.roll(np.arange(job.dp * job.tp), job.tp)
+        for own, parts in zip(self.paths[RING], last):
             before: Ints | None = None
             for ready in parts:
                 for turn in range(2 * (job.dp - 1)):

@@ -11,11 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.network.amounts import as_bytes
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.fabric import BELOW, EVERY, Fabric, Link
 from gradwire.network.flows import Flows
-from gradwire.network.loads import Loads, loads
-from gradwire.network.ports import ports
+from gradwire.network.loads import Loads, loads, ports
 
 Amount = int | Fraction
 

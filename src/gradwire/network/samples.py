@@ -6,14 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gradwire.network.arrays import Reals
 from gradwire.network.bounds import bounds
+from gradwire.network.checked import Reals
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.loads import EXACT
 from gradwire.network.native import columns, core, tiers
-from gradwire.network.routing.ecmp import Ecmp
-from gradwire.network.routing.ecmp_k import EcmpK
 from gradwire.network.routing.route import route, scheme_of
 from gradwire.network.routing.scheme import Crossing, Scheme
 
@@ -40,18 +38,11 @@ def samples(
 
 def _of_step(flows: Flows, topology: Fabric, scheme: Scheme, number: int, seed: int) -> Reals:
     first = route(flows, topology, scheme, seed).fabric_seconds
-    parts = _parts(scheme)
+    parts = scheme.hashes
     if core() is not None and parts and float(flows.bytes.sum(dtype=float)) * parts < EXACT:
         return _hashed(Crossing(topology, flows), parts, number, seed)
     rest = (route(flows, topology, scheme, seed + i) for i in range(1, number))
     return np.array([first, *(routes.fabric_seconds for routes in rest)])
-
-
-def _parts(scheme: Scheme) -> int:
-    """Hashes of each flow, or 0 if it is not a matter of hashes alone."""
-    if isinstance(scheme, Ecmp):
-        return 0 if scheme.polarized else 1
-    return scheme.k if isinstance(scheme, EcmpK) else 0
 
 
 def _hashed(crossing: Crossing, parts: int, number: int, seed: int) -> Reals:

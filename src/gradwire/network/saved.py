@@ -24,7 +24,7 @@ from gradwire.errors import NetworkError
 from gradwire.network.amounts import as_bytes, numbers
 from gradwire.network.fabric import BELOW, EVERY, NO_LINK, Fabric
 from gradwire.network.flows import Flow, Flows
-from gradwire.network.ports import ports
+from gradwire.network.loads import ports
 from gradwire.network.routes import Routes
 from gradwire.schema import Broken, Columns, List, Row, Table, Text, Whole, broken
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from gradwire.errors import NetworkError
-from gradwire.network.engines.flow import flow_seconds
+from gradwire.network.engines.flow import transfers_of
+from gradwire.network.engines.maxmin import run
 from gradwire.network.engines.packet import send
 from gradwire.network.engines.transport import Transport
 from gradwire.network.routes import Routes
@@ -33,7 +34,7 @@ def simulate(
         known = ", ".join(f"'{name}'" for name in get_args(Engine))
         raise NetworkError(f"an engine is one of {known}; got {engine!r}. Use 'static'.")
     if engine == "flow":
-        return flow_seconds(routes, tolerance)
+        return float(run(transfers_of(routes), tolerance).end.max()) if len(routes.flow) else 0.0
     if engine == "packet":
         sent = send(routes, transport, seed=seed)
         last = float(sent.seconds.max(initial=0.0))

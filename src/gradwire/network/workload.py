@@ -14,15 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwire.network.amounts import as_bytes
-from gradwire.network.arrays import Ints, Reals
-from gradwire.network.checked import each, real, same_length, whole
+from gradwire.network.checked import Ints, Reals, each, real, same_length, whole
 from gradwire.network.engines.flow import uses_of
-from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.engines.maxmin import Rows, Transfers, run
 from gradwire.network.fabric import BELOW, Fabric, count
 from gradwire.network.flows import Flows, joined
+from gradwire.network.loads import all_rates
 from gradwire.network.placement import Placement
-from gradwire.network.ports import all_rates
 from gradwire.network.routing.route import route
 from gradwire.network.routing.scheme import Scheme
 

@@ -71,14 +71,14 @@ class Maker:
 
     def _planned(self, options: Sequence[str], lanes: int, *, apart: bool) -> Iterator[Candidate]:
         """Nothing, if no option is exact enough."""
-        problem, members = self.problem(options, lanes, apart)
+        problem = self.problem(options, lanes, apart)
         grouping = Grouping((), ())
         if problem.tensors:
             if not problem.fitting:
                 return
             limited = self.error_budget is not None and self.algorithm == "joint"
             grouping, _ = (solve_within if limited else SOLVERS[self.algorithm])(problem)
-        plan = _plan(self.profile, problem, members, grouping, apart)
+        plan = _plan(self.profile, problem, grouping, apart)
         yield Candidate(plan, timeline_of(self.profile, plan), error_of(self.profile, plan))
 
     def fits(self, candidate: Candidate) -> bool:
@@ -87,33 +87,29 @@ class Maker:
             return True
         return candidate.error is not None and candidate.error <= self.error_budget * (1 + 1e-9)
 
-    def problem(
-        self, options: Sequence[str], lanes: int, apart: bool
-    ) -> tuple[Problem, list[Ready]]:
+    def problem(self, options: Sequence[str], lanes: int, apart: bool) -> Problem:
         """apart: vectors have a bucket of their own, dense."""
         profile, stages = self.profile, Stages(self.profile)
-        dense = [r for r in profile.ready if not r.parameter.sparse]
-        members = [r for r in dense if not (apart and is_vector(r.parameter))]
-        vectors = [r for r in dense if apart and is_vector(r.parameter)]
-        fixed = [stages.job(together(own), FP32, "vectors") for own in _by_dtype(vectors)]
+        members, vectors = _divided(profile, apart)
+        fixed = [stages.job(_together(own), FP32, "vectors") for own in vectors]
         borders = frozenset(
             i
             for i in range(1, len(members))
             if members[i].parameter.dtype != members[i - 1].parameter.dtype
         )
-        tensors = [Bucketed(r.parameter.elements, 1, r.seconds) for r in members]
+        tensors = [Bucketed.alone(r) for r in members]
         # As given, but what does not compress in front: there published planners look for it.
         dense_first = sorted(options, key=lambda option: option != FP32)
         made = Problem(stages, tensors, dense_first, lanes, borders, fixed)
         if self.error_budget is not None:
             made.errors = [known_error(profile, option) for option in made.options]
-            made.most_error = self.error_budget * sum(r.parameter.elements for r in dense)
-        return made, members
+            dense = sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse)
+            made.most_error = self.error_budget * dense
+        return made
 
     def lower_bound(self, options: Sequence[str]) -> float:
         """A bound on all plans: vectors may go with anything."""
-        problem, _ = self.problem(options, 1, apart=False)
-        return problem.lower_bound()
+        return self.problem(options, 1, apart=False).lower_bound()
 
 
 def error_of(profile: Profile, plan: Plan) -> float | None:
@@ -143,32 +139,21 @@ def known_error(profile: Profile, option: str) -> float:
 
 
 def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
-    """The jobs of a plan's buckets; None of those whose cost is not looked at.
-
-    Raises:
-        PlanError: a strategy that was not measured.
-    """
-    stages, by_name = Stages(profile), {r.parameter.name: r for r in profile.ready}
+    """The jobs of a plan's buckets; None of those whose cost is not looked at. PlanError for a
+    strategy that was not measured."""
+    stages = Stages(profile)
     return [
         None if strategy.collective.takes_rows
-        else stages.job(bucketed(bucket, by_name), known_as(profile, strategy))
+        else stages.job(stages.bucketed(bucket), known_as(profile, strategy))
         for bucket, strategy in zip(plan.buckets, plan.strategies)
     ]  # fmt: skip
 
 
 def timeline_of(profile: Profile, plan: Plan) -> Timeline:
-    """The step that a plan makes; what `jobs_of` does not look at takes no time.
-
-    Raises:
-        PlanError: a strategy that was not measured.
-    """
+    """The step that a plan makes; what `jobs_of` does not look at takes no time. PlanError as of
+    `jobs_of`."""
     jobs = [job for job in jobs_of(profile, plan) if job is not None]
     return simulate(jobs, Stages(profile).executor(plan.lanes))
-
-
-def bucketed(bucket: Bucket, ready: Mapping[str, Ready]) -> Bucketed:
-    """A plan's bucket, by when its parameters are ready."""
-    return together([ready[name] for name in bucket.names])
 
 
 def known_as(profile: Profile, strategy: Strategy) -> str:
@@ -192,24 +177,20 @@ def _error(profile: Profile, strategy: Strategy) -> float | None:
     return 0.0 if known is None and exact else known
 
 
-def _plan(
-    profile: Profile, problem: Problem, members: Sequence[Ready], grouping: Grouping, apart: bool
-) -> Plan:
+def _plan(profile: Profile, problem: Problem, grouping: Grouping, apart: bool) -> Plan:
     """The buckets in the order in which they become ready."""
+    members, vectors = _divided(profile, apart)
     made = [
-        (together(members[first:end]).ready_seconds, members[first:end], problem.options[option])
+        (members[first:end], problem.options[option])
         for (first, end), option in zip(grouping.ranges, grouping.chosen)
     ]
-    vectors = [
-        r for r in profile.ready if apart and not r.parameter.sparse and is_vector(r.parameter)
-    ]
-    made += [(together(own).ready_seconds, own, FP32) for own in _by_dtype(vectors)]
-    made.sort(key=lambda bucket: bucket[0])
+    made += [(own, FP32) for own in vectors]
+    made.sort(key=lambda bucket: _together(bucket[0]).ready_seconds)
     tables = [r.parameter for r in profile.ready if r.parameter.sparse]
     rows = [(Bucket((p,)), Strategy.parse("none | columns")) for p in tables]
     return Plan(
-        (*(Bucket(tuple(r.parameter for r in own)) for _, own, _ in made), *(b for b, _ in rows)),
-        (*(Strategy.parse(text) for _, _, text in made), *(s for _, s in rows)),
+        (*(Bucket(tuple(r.parameter for r in own)) for own, _ in made), *(b for b, _ in rows)),
+        (*(Strategy.parse(text) for _, text in made), *(s for _, s in rows)),
         problem.lanes,
     )
 
@@ -219,13 +200,14 @@ def is_vector(parameter: Parameter) -> bool:
     return len(parameter.shape) <= 1
 
 
-def together(ready: Sequence[Ready]) -> Bucketed:
-    """All of them as one bucket."""
-    return Bucketed(
-        sum(r.parameter.elements for r in ready), len(ready), max(r.seconds for r in ready)
-    )
+def _together(ready: Sequence[Ready]) -> Bucketed:
+    return Bucketed.joined([Bucketed.alone(own) for own in ready])
 
 
-def _by_dtype(ready: Sequence[Ready]) -> list[list[Ready]]:
-    dtypes = sorted({r.parameter.dtype for r in ready})
-    return [[r for r in ready if r.parameter.dtype == dtype] for dtype in dtypes]
+def _divided(profile: Profile, apart: bool) -> tuple[list[Ready], list[list[Ready]]]:
+    """Dense parameters that are grouped, and those vectors that are not, by their dtype."""
+    dense = [r for r in profile.ready if not r.parameter.sparse]
+    members = [r for r in dense if not (apart and is_vector(r.parameter))]
+    vectors = [r for r in dense if apart and is_vector(r.parameter)]
+    dtypes = sorted({r.parameter.dtype for r in vectors})
+    return members, [[r for r in vectors if r.parameter.dtype == dtype] for dtype in dtypes]

@@ -8,7 +8,7 @@ profile ─► plans of what sums on the wire (none, bf16): every parameter, tun
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradwire.errors import PlanError
@@ -26,11 +26,6 @@ from gradwire.planner.candidates import (
 )
 from gradwire.planner.profile import Profile
 from gradwire.strategy import Strategy
-
-__all__ = [
-    "BF16", "FP32", "LEAST_GAIN", "WORTH", "Candidate", "Choice", "check_candidate", "choose",
-    "judge",
-]  # fmt: skip
 
 WORTH = 0.03
 """Exposed communication of tuned bf16, or fp32, that may be used, over its step: below it nothing
@@ -110,18 +105,15 @@ def choose(
     best, line = found[0], _shortest(dense) if algorithm == "joint" and dense else found[0]
     if line.seconds < (1 + LEAST_GAIN) * best.seconds:
         best = line
-    return Choice(best, baselines, tuple(_rivals(best, found)), bound, False, *facts)
+    return Choice(best, baselines, _rivals(best, found), bound, False, *facts)
 
 
 def judge(
     profile: Profile, plan: Plan, *, lanes: Sequence[int] = (1, 2),
     error_budget: float | None = None,
 ) -> Choice:  # fmt: skip
-    """A plan that is given, as if it had been chosen.
-
-    Raises:
-        PlanError: of another model, or with strategies that were not measured.
-    """
+    """A plan that is given, as if it had been chosen. PlanError for one of another model, or with
+    strategies that were not measured."""
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
     best = Candidate(plan, timeline_of(profile, plan), error_of(profile, plan))
     maker, options = Maker(profile, lanes), list(profile.strategies)
@@ -206,14 +198,9 @@ def _shortest(candidates: Iterable[Candidate]) -> Candidate:
     return min(candidates, key=lambda c: c.seconds)
 
 
-def _rivals(best: Candidate, found: Sequence[Candidate]) -> Iterator[Candidate]:
+def _rivals(best: Candidate, found: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """The shortest of each main strategy and number of lanes, but for the best's."""
-    seen = {_kind(best)}
-    for candidate in found:
-        if _kind(candidate) not in seen:
-            seen.add(_kind(candidate))
-            yield candidate
-
-
-def _kind(candidate: Candidate) -> tuple[str, int]:
-    return str(candidate.plan.main_strategy), candidate.plan.lanes
+    first = dict[tuple[str, int], Candidate]()
+    for own in (best, *found):
+        first.setdefault((str(own.plan.main_strategy), own.plan.lanes), own)
+    return tuple(first.values())[1:]

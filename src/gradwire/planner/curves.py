@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from typing import TypeAlias
@@ -34,29 +34,25 @@ class Curve:
 
     points: (size, seconds) each, sizes ascending; one at least. slope: seconds per unit of size
     after the last point; None: as between the last two points, or 0.0 after a single one.
-    Raises PlanError where a value is negative or not finite, or an order is broken.
+    rows: each point with the slope that follows it. Raises PlanError where a value is negative or
+    not finite, or an order is broken.
     """
 
     points: tuple[tuple[float, float], ...]
     slope: float | None = None
+    rows: tuple[Row, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", tuple((real(x), real(y)) for x, y in self.points))
         _check_points(self.points)
-        if self.slope is None:
-            object.__setattr__(self, "slope", _last_slope(self.points))
-        *slopes, last = (slope for *_, slope in self.rows)
+        slopes = [(y1 - y0) / (x1 - x0) for (x0, y0), (x1, y1) in pairwise(self.points)]
         for slope in slopes:
             _check_value("a slope", slope)
+        last = self.slope if self.slope is not None else [0.0, *slopes][-1]
         _check_value("the slope after the last point", last)
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """Each point with the slope that follows it."""
-        assert self.slope is not None
-        pairs = pairwise(self.points)
-        slopes = [(y1 - y0) / (x1 - x0) for (x0, y0), (x1, y1) in pairs]
-        return tuple((x, y, s) for (x, y), s in zip(self.points, (*slopes, self.slope)))
+        rows = tuple((x, y, s) for (x, y), s in zip(self.points, (*slopes, last)))
+        object.__setattr__(self, "slope", last)
+        object.__setattr__(self, "rows", rows)
 
     def __call__(self, size: float) -> float:
         """Seconds for a size; size 0 of an affine curve costs its fixed part."""
@@ -87,13 +83,6 @@ def _curve(rows: Sequence[Sequence[float]]) -> Curve:
 
 CURVE = Made(List(List(Number(least=0)), least=2), _curve)
 """In a document: what `to_json` wrote."""
-
-
-def _last_slope(points: Sequence[tuple[float, float]]) -> float:
-    if len(points) == 1:
-        return 0.0
-    (x0, y0), (x1, y1) = points[-2:]
-    return (y1 - y0) / (x1 - x0)
 
 
 def _check_points(points: Sequence[tuple[float, float]]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from math import comb
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -66,21 +66,34 @@ class Crowd:
         return Crowd(self.fraction, self.together, self.ranks * ranks)
 
 
-class SizedBucket(Protocol):
-    """What is asked of a bucket: its sizes on one rank, and what is to be done there."""
+class SizedBucket:
+    """One rank's part of one bucket, by its sizes. steps: where moves and work are written down;
+    crowd: what is known of the gradients' zeros; device: of local work, as `Work` says it."""
 
-    strategy: Strategy
-    bucket: Bucket
-    world: int
-    ragged: bool
-    crowd: Crowd
-    steps: list[Step]
+    def __init__(
+        self, strategy: Strategy, bucket: Bucket, world: int, steps: list[Step], crowd: Crowd
+    ) -> None:
+        self.strategy, self.bucket, self.world = strategy, bucket, world
+        self.steps, self.crowd = steps, crowd
+        self.device = "cpu" if strategy.collective.on_host else "gpu"
+        self.claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
+        self.ragged = not all(claim.fixed for claim in self.claims)
 
     def entries_of(self, n: int) -> int:
         """Tell of how many of n elements a payload speaks."""
+        claims = self.strategy.compressor.claims(n, self.bucket.dtype)
+        if claims.fixed:
+            return n if claims.elements is None else claims.elements
+        return round(n * self.crowd.density(str(self.strategy)))
 
-    def encodes(self, n: int) -> None:
+    def encodes(self, n: int, device: str = "") -> None:
         """Note that n elements are encoded."""
+        self.steps.append(Work("encode", n, 1, self.entries_of(n), device or self.device))
+
+    def encodes_all(self) -> None:
+        """Note that every parameter is."""
+        for n in self.bucket.sizes:
+            self.encodes(n)
 
 
 class ExpectedStreams(Streams):
@@ -97,8 +110,7 @@ class ExpectedStreams(Streams):
 
     def entries(self) -> Stream:
         context = self._context
-        for n in context.bucket.sizes:
-            context.encodes(n)
+        context.encodes_all()
         self.counts = [context.entries_of(n) for n in context.bucket.sizes]
         return self._own(self._values)
 
@@ -124,7 +136,7 @@ class ExpectedStreams(Streams):
     def write(self, means: Sequence[Stream] | Tensor) -> None:
         dense = isinstance(means, Tensor)
         entries = self.size if dense else sum(part.count for part in means)
-        self._context.steps.append(Work("decode", self.size, 1, entries))
+        self._context.steps.append(Work("decode", self.size, 1, entries, self._context.device))
 
     def give_back(self, lost: Stream) -> None:
         """Nothing is remembered."""
@@ -148,7 +160,8 @@ class Expected(Stream):
 
     def _add_up(self, elements: int, contributions: int, entries: int) -> None:
         """Note that streams are added up."""
-        self.context.steps.append(Work("accumulate", elements, contributions, entries))
+        context = self.context
+        context.steps.append(Work("accumulate", elements, contributions, entries, context.device))
 
     def _of(self, count: int, n: int, dtype: torch.dtype, ranks: int) -> Expected:
         values = torch.zeros(count, dtype=dtype)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from gradwire.buckets import Bucket
 from gradwire.errors import PlanError
 from gradwire.plan import Plan, takes_vectors
-from gradwire.planner.candidates import bucketed, error_of, is_vector, jobs_of
-from gradwire.planner.choose import FP32, LEAST_GAIN, Choice
+from gradwire.planner.candidates import FP32, error_of, is_vector, jobs_of
+from gradwire.planner.choose import LEAST_GAIN, Choice
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Stages
 from gradwire.planner.story import PREDICTION, Explanation, Group, ms
@@ -72,11 +72,10 @@ class _Teller:
         self.stages, self.timeline = Stages(profile), choice.best.timeline
         self.executor = self.stages.executor(choice.best.plan.lanes)
         self.seconds = step_seconds(self.jobs, self.executor)
-        self.ready = {r.parameter.name: r for r in profile.ready}
 
     def rows(self, bucket: Bucket, strategy: Strategy) -> Group:
         """Gradients that are sparse: exactly, as rows."""
-        last = max(self.ready[name].seconds for name in bucket.names)
+        last = self.stages.bucketed(bucket).ready_seconds
         why = "sparse gradients travel as rows, exactly; their cost is not looked at"
         return Group(
             _label(bucket), len(bucket.names), bucket.elements, str(strategy), last, last, None,
@@ -102,14 +101,14 @@ class _Teller:
 
     def _changed(self, number: int, bucket: Bucket, option: str) -> list[Job]:
         jobs = list(self.jobs)
-        jobs[number] = self.stages.job(bucketed(bucket, self.ready), option)
+        jobs[number] = self.stages.job(self.stages.bucketed(bucket), option)
         return jobs
 
     def _compressed(self, number: int, bucket: Bucket, gain: float | None) -> tuple[str, str]:
-        now = self._parts(self.jobs[number])
-        if gain is None or FP32 not in self.profile.strategies:
+        if gain is None:
             return "only", "nothing uncompressed was measured"
-        whole = self._parts(self.stages.job(bucketed(bucket, self.ready), FP32))
+        now = self._parts(self.jobs[number])
+        whole = self._parts(self.stages.job(self.stages.bucketed(bucket), FP32))
         trade = (
             f"{ms(now[1])} of moves instead of {ms(whole[1])}, for {ms(now[0])} of local work "
             f"instead of {ms(whole[0])}"

@@ -65,11 +65,7 @@ class Problem:
 
     def bucket(self, first: int, end: int) -> Bucketed:
         """Tensors first … end - 1 as one."""
-        own = self.tensors[first:end]
-        return Bucketed(
-            sum(t.elements for t in own), sum(t.parameters for t in own),
-            max(t.ready_seconds for t in own),
-        )  # fmt: skip
+        return Bucketed.joined(self.tensors[first:end])
 
     def job(self, first: int, end: int, option: int) -> Job:
         """That group by that option."""
@@ -174,10 +170,8 @@ def _with_best_options(problem: Problem, grouping: Grouping) -> Grouping:
     order = sorted(range(len(every)), key=lambda i: every[i][0].ready_seconds)
     start = [every[i][1] for i in order]
     found = search([every[i][0] for i in order], problem.executor, limit=2000, start=start)
-    place = {i: number for number, i in enumerate(order)}
-    return Grouping(
-        grouping.ends, tuple(found.choice[place[i]] for i in range(len(grouping.ends)))
-    )
+    chosen_of = dict(zip(order, found.choice))
+    return Grouping(grouping.ends, tuple(chosen_of[i] for i in range(len(grouping.ends))))
 
 
 # -- borders -----------------------------------------------------------------------------------

@@ -80,19 +80,14 @@ class Links:
 
     def software(self, priced: Priced) -> float:
         """What start-ups take, but for the links' latency."""
-        return self.start_seconds * sum(
-            starts(move.name, move.ranks, self.backend) for move in priced.moves
-        )
+        return self.start_seconds * _starts(priced, self.backend)
 
     def latency(self, priced: Priced, cluster: Cluster) -> float:
         """What the links' latency takes."""
+        node, cross = cluster.node_latency_seconds, cluster.cross_latency_seconds
         return sum(
             starts(move.name, move.ranks, self.backend)
-            * (
-                cluster.node_latency_seconds
-                if is_inside(move, cluster)
-                else cluster.cross_latency_seconds
-            )
+            * (node if is_inside(move, cluster) else cross)
             for move in priced.moves
         )
 
@@ -105,6 +100,10 @@ class Links:
         )
 
 
+def _starts(priced: Priced, backend: str) -> float:
+    return sum(starts(move.name, move.ranks, backend) for move in priced.moves)
+
+
 def _ideal(move: PricedMove, cluster: Cluster) -> float:
     """Seconds of its bytes, by the best of moves."""
     inside = is_inside(move, cluster)
@@ -112,10 +111,17 @@ def _ideal(move: PricedMove, cluster: Cluster) -> float:
     return loaded(move, cluster) * move.busiest / (EFFICIENCY * rate)
 
 
-def bucket(elements: float) -> list[tuple[int, ...]]:
-    """One parameter of so many elements; a matrix, where it fills rows, as it was measured."""
-    n = round(elements)
-    return [(n // _WIDTH, _WIDTH) if n >= _WIDTH and n % _WIDTH == 0 else (n, 1)]
+def priced(
+    profile: Profile, text: str, sizes: Sequence[int], world: int, per_host: int
+) -> list[Priced]:
+    """A strategy's price, for each size of one parameter with gradients as the profile's. It is a
+    matrix, where it fills rows, as it was measured."""
+    density, dtype = usual_density(profile), profile.dtype
+    shapes = [(n // _WIDTH, _WIDTH) if n >= _WIDTH and n % _WIDTH == 0 else (n, 1) for n in sizes]
+    return [
+        price(text, [shape], world, per_node=per_host, density=density, dtype=dtype)
+        for shape in shapes
+    ]
 
 
 def per_host(profile: Profile) -> int:
@@ -144,7 +150,11 @@ def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links,
     gets what `EFFICIENCY` says, and whose latency is part of α.
     """
     assumed = measured_on or _shape(profile)
-    wires = [_Wire(profile, cost, text, assumed) for text, cost in _priced(profile)]
+    wires = [
+        _Wire(profile, cost, text, assumed)
+        for text, cost in profile.strategies.items()
+        if can_price(text)
+    ]
     if not wires:
         raise PlanError(
             "other clusters are planned for with strategies that can be priced; the profile has "
@@ -161,7 +171,7 @@ def fitted(profile: Profile, measured_on: Cluster | None = None) -> tuple[Links,
     most = {name: max(wire.ideal(-1).get(name, 0.0) for wire in wires) for name in seconds}
     large = [name for name in seconds if 4 * most[name] >= max(most.values())]
     best = 1.0 if measured_on else min(seconds[name] for name in large)
-    own = measured_on or _of_rate(assumed, 1.0 / best)
+    own = measured_on or _shape(profile, 1.0 / best)
     doubt = DOUBT * median(wire.latency for wire in wires)
     inefficiency = {
         name: believed(of_name * most[name], best * most[name], doubt, USUAL)
@@ -181,32 +191,18 @@ def believed(measured: float, ideal: float, doubt: float, usual: float) -> float
 
 def _alpha(wires: Sequence[_Wire], backend: str, cluster: Cluster) -> float:
     """Seconds of a start-up, beyond the links' own latency."""
-    waits = [wire.latency_per_start(backend) for wire in wires]
-    known = [seconds for seconds in waits if seconds is not None]
+    counts = [_starts(wire.priced[-1], backend) for wire in wires]
+    known = [wire.latency / count for wire, count in zip(wires, counts) if count]
     inside = cluster.hosts == 1
     network = cluster.node_latency_seconds if inside else cluster.cross_latency_seconds
     return max(0.0, median(known) - network) if known else 0.0
 
 
-def _priced(profile: Profile) -> list[tuple[str, StrategyCost]]:
-    return [(text, cost) for text, cost in profile.strategies.items() if can_price(text)]
-
-
-def _shape(profile: Profile) -> Cluster:
-    """The profile's hosts, with links of a byte per second at the best move's efficiency."""
-    local = per_host(profile)
-    rate = 1.0 / EFFICIENCY
+def _shape(profile: Profile, bytes_per_second: float = 1.0) -> Cluster:
+    """The profile's hosts, with links over which the best move moves so much."""
+    local, rate = per_host(profile), bytes_per_second / EFFICIENCY
     return Cluster(
         hosts=profile.world // local, ranks_per_host=local, cross_bits_per_second=8 * rate,
-        node_bytes_per_second=rate, node_latency_seconds=0.0,
-    )  # fmt: skip
-
-
-def _of_rate(cluster: Cluster, bytes_per_second: float) -> Cluster:
-    """The same, with links over which the best move moves so much."""
-    rate = bytes_per_second / EFFICIENCY
-    return Cluster(
-        hosts=cluster.hosts, ranks_per_host=cluster.ranks_per_host, cross_bits_per_second=8 * rate,
         node_bytes_per_second=rate, node_latency_seconds=0.0,
     )  # fmt: skip
 
@@ -216,19 +212,10 @@ class _Wire:
 
     def __init__(self, profile: Profile, cost: StrategyCost, text: str, cluster: Cluster) -> None:
         sizes = sizes_of(profile)[-_LARGE:]
-        local = cluster.ranks_per_host
-        density, dtype = usual_density(profile), profile.dtype
-        self.priced = [
-            price(text, bucket(n), profile.world, per_node=local, density=density, dtype=dtype)
-            for n in sizes
-        ]
+        self.priced = priced(profile, text, sizes, profile.world, cluster.ranks_per_host)
         self.latency = min(cost.latency_seconds, cost.wire(sizes[0]))
         self.seconds = [max(cost.wire(n) - self.latency, 0.0) for n in sizes]
         self.cluster = cluster
-
-    def latency_per_start(self, backend: str) -> float | None:
-        count = sum(starts(m.name, m.ranks, backend) for m in self.priced[-1].moves)
-        return self.latency / count if count else None
 
     def ideal(self, size: int) -> dict[str, float]:
         """Seconds at best, by a move's name."""

@@ -35,10 +35,8 @@ _DEFAULT = Executor()
 def ordered(jobs: Sequence[Job], executor: Executor = _DEFAULT, *, by: Order = "order") -> float:
     """Seconds of an iteration: what is around backward, backward, what communication adds.
 
-    Of the executor only these two times count.
-
-    Raises:
-        PlanError: a time is negative or not finite, or `by` is unknown.
+    Of the executor only these two times count. PlanError if a time is negative or not finite, or
+    `by` is unknown.
     """
     return executor.around_seconds + _served(jobs, executor, by).seconds
 

@@ -180,7 +180,10 @@ class Profile:
             "backward_seconds": self.backward_seconds,
             "around_seconds": self.around_seconds,
             "contention": self.contention.to_json(),
-            "parameters": [_row(ready) for ready in self.ready],
+            "parameters": [
+                {**parameter.to_json(), "ready_seconds": seconds, "density": density}
+                for parameter, seconds, density in self.ready
+            ],
             "strategies": {name: _values(cost) for name, cost in self.strategies.items()},
             "compressors": {name: _values(cost) for name, cost in self.compressors.items()},
             "moves": {name: fit.to_json() for name, fit in self.moves.items()},
@@ -205,11 +208,6 @@ class Profile:
         """PlanError if there is no such file or it holds no profile."""
         profile: Profile = _DOCUMENT.load(path)
         return profile
-
-
-def _row(ready: Ready) -> dict[str, Any]:
-    own = ready.parameter.to_json()
-    return {**own, "ready_seconds": ready.seconds, "density": ready.density}
 
 
 def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from gradwire.layout.walk import Walk
 from gradwire.local import Local
 from gradwire.member import padded
 from gradwire.moves import AllGather, AllToAll, Move, over
-from gradwire.planner.expected import Crowd, ExpectedStreams
+from gradwire.planner.expected import Crowd, ExpectedStreams, SizedBucket
 from gradwire.planner.priced import Step, Work, WorkKind
 from gradwire.strategy import Collective, Compressor, Context, Strategy
 
@@ -35,11 +35,8 @@ _META = torch.device("meta")
 _RAGGED_HEAD = 16
 
 
-class SizedContext(Context):
-    """One rank's part of one bucket. steps: where moves and work are written down.
-
-    crowd: what is known of the gradients' zeros. machines: where ranks are, for who asks.
-    """
+class SizedContext(SizedBucket, Context):
+    """The local work of one rank. machines: where ranks are, for who asks."""
 
     seed, step = 0, 0
 
@@ -47,40 +44,19 @@ class SizedContext(Context):
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, steps: list[Step],
         crowd: Crowd, machines: Machines | None = None,
     ) -> None:  # fmt: skip
-        self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
-        self.steps, self.crowd, self._machines = steps, crowd, machines
-        claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
-        self.ragged = not all(claim.fixed for claim in claims)
+        super().__init__(strategy, bucket, world, steps, crowd)
+        self.rank, self._machines, claims = rank, machines, self.claims
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in claims)
         self.layout = Layout.of(claims)
-        self._claims = claims
         self._shards: ShardLayout | None = None
         values = [claim.sections[-1][0] for claim in claims]
         value = getattr(torch, values[0]) if not self.ragged and values else torch.float32
         self.streams = ExpectedStreams(self, value, any(claim.listed for claim in claims))
         self.memory: dict[str, Any] = {}
 
-    # -- what is written down -------------------------------------------------------------
-
-    def entries_of(self, n: int) -> int:
-        """Tell of how many of n elements a payload speaks."""
-        claims = self.strategy.compressor.claims(n, self.bucket.dtype)
-        if claims.fixed:
-            return n if claims.elements is None else claims.elements
-        return round(n * self.crowd.density(str(self.strategy)))
-
-    @property
-    def device(self) -> str:
-        """Where local work is done, as `Work` says it."""
-        return "cpu" if self.strategy.collective.on_host else "gpu"
-
     def copies(self) -> None:
         """Note that all goes between the device and the host's memory, once."""
         self.steps += [Work("copy", n) for n in self.bucket.sizes]
-
-    def encodes(self, n: int, device: str = "") -> None:
-        """Note that n elements are encoded."""
-        self.steps.append(Work("encode", n, 1, self.entries_of(n), device or self.device))
 
     def accumulates(self, n: int, contributions: int, device: str = "") -> None:
         """Note that so many payloads of n elements are added up."""
@@ -88,14 +64,8 @@ class SizedContext(Context):
         entries = self.entries_of(n)
         self.steps.append(Work(kind, n, contributions, entries, device or self.device))
 
-    def _encodes_all(self) -> None:
-        for n in self.bucket.sizes:
-            self.encodes(n)
-
-    # -- the collective's side ------------------------------------------------------------
-
     def message(self) -> Tensor:
-        self._encodes_all()
+        self.encodes_all()
         size = self.layout.bytes
         if self.ragged:
             size = HEADER_BYTES + sum(map(self._ragged_bytes, self.bucket.sizes))
@@ -110,7 +80,7 @@ class SizedContext(Context):
         return padded(_RAGGED_HEAD + padded(places) + k * value)
 
     def numbers(self) -> Tensor:
-        self._encodes_all()
+        self.encodes_all()
         return self.layout.numbers(_bytes(self.layout.bytes))
 
     def accumulate(self, messages: Tensor) -> None:
@@ -125,7 +95,7 @@ class SizedContext(Context):
         self._shards = ShardLayout.of(
             self.strategy.compressor, self.bucket, self.world, means=means
         )
-        self._encodes_all()
+        self.encodes_all()
         return self._shards.outgoing(_bytes(sum(self._shards.sizes)), self.rank)
 
     def reduce(self, arrived: Tensor) -> Tensor:
@@ -180,6 +150,7 @@ class SizedMachineSums(MachineSums):
             crossing, kept, self._cross.ranks.index(rank), len(self._cross.ranks), context.steps,
             context.crowd.summed(machines.per_node),
         )  # fmt: skip
+        self._crossing.device = context.device
 
     def _scatter(self) -> AllToAll:
         self._works("encode", self._context)

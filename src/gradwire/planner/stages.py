@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gradwire.planner.profile import Profile
+from gradwire.buckets import Bucket
+from gradwire.planner.profile import Profile, Ready
 from gradwire.planner.timeline import Executor, Job, Resource, Stage
 
 
@@ -17,11 +19,17 @@ class Bucketed:
     parameters: int
     ready_seconds: float
 
-    def __add__(self, other: Bucketed) -> Bucketed:
-        """One bucket of both."""
+    @staticmethod
+    def alone(ready: Ready) -> Bucketed:
+        """One parameter."""
+        return Bucketed(ready.parameter.elements, 1, ready.seconds)
+
+    @staticmethod
+    def joined(parts: Sequence[Bucketed]) -> Bucketed:
+        """All of them as one."""
         return Bucketed(
-            self.elements + other.elements, self.parameters + other.parameters,
-            max(self.ready_seconds, other.ready_seconds),
+            sum(own.elements for own in parts), sum(own.parameters for own in parts),
+            max(own.ready_seconds for own in parts),
         )  # fmt: skip
 
 
@@ -39,6 +47,14 @@ class Stages:
     def link(self) -> Resource:
         """Which link ranks share: inside one machine, or between machines."""
         return Resource.NODE if len(set(self.profile.hosts)) == 1 else Resource.CROSS
+
+    @cached_property
+    def _parameters(self) -> dict[str, Bucketed]:
+        return {own.parameter.name: Bucketed.alone(own) for own in self.profile.ready}
+
+    def bucketed(self, bucket: Bucket) -> Bucketed:
+        """A plan's bucket, by when its parameters are ready."""
+        return Bucketed.joined([self._parameters[name] for name in bucket.names])
 
     def of(self, bucket: Bucketed, strategy: str) -> tuple[Stage, ...]:
         """PlanError if the strategy was not measured."""

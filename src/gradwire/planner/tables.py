@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from gradwire.planner.candidates import Algorithm
 from gradwire.planner.choose import Choice, choose
@@ -31,8 +32,7 @@ class Cell:
         return self.strategy if self.verdict.kind == "compress" else "do not compress"
 
 
-@dataclass(frozen=True)
-class Crossover:
+class Crossover(NamedTuple):
     """Two neighbours of a table between which the decision changes."""
 
     before: Cell
@@ -69,22 +69,19 @@ def table(
     rates: bits per second. like: a cluster, of which all else is taken. Other arguments as of
     `choose`. progress: is told of each number of workers. Raises PlanError.
     """
-    again = Again(profile)
-    usable = again.usable(strategies)
-
-    def choices(cluster: Cluster) -> Iterator[Cell]:
-        for rate in sorted(set(rates)):
-            own = again.on(cluster.with_rate(rate))
-            choice = choose(
-                own, usable, lanes=lanes, error_budget=error_budget, algorithm=algorithm
-            )
-            yield _cell(cluster.world, rate, choice)
-
-    rows = []
-    for count in sorted(set(workers)):
+    again, rows = Again(profile), list[tuple[Cell, ...]]()
+    usable, counts, speeds = again.usable(strategies), sorted(set(workers)), sorted(set(rates))
+    for count in counts:
         progress(f"{count} workers")
-        rows.append(tuple(choices(like.with_workers(count))))
-    return Table(tuple(sorted(set(workers))), tuple(sorted(set(rates))), tuple(rows))
+        cluster, row = like.with_workers(count), list[Cell]()
+        for rate in speeds:
+            choice = choose(
+                again.on(cluster.with_rate(rate)), usable, lanes=lanes,
+                error_budget=error_budget, algorithm=algorithm,
+            )  # fmt: skip
+            row.append(_cell(count, rate, choice))
+        rows.append(tuple(row))
+    return Table(tuple(counts), tuple(speeds), tuple(rows))
 
 
 def _cell(workers: int, rate: float, choice: Choice) -> Cell:

@@ -166,11 +166,7 @@ class Timeline:
 
 
 def simulate(jobs: Sequence[Job], executor: Executor) -> Timeline:
-    """The step that the jobs would make.
-
-    Raises:
-        PlanError: a time is negative or not finite.
-    """
+    """The step that the jobs would make. PlanError if a time is negative or not finite."""
     times = _Times(jobs, executor)
     spans = tuple(times.spans(executor.lanes))
     busy = {lane: _length(_union(times.on(lane))) for lane in Resource}
@@ -194,11 +190,8 @@ def as_they_are(jobs: Sequence[Job], executor: Executor) -> tuple[Jobs, Machine,
 
 
 def tensors(ready_seconds: Sequence[float], options: Sequence[Sequence[Sequence[Stage]]]) -> Jobs:
-    """Jobs with options as the kernels take them.
-
-    Raises:
-        PlanError: a time is negative or not finite, or a job has no option.
-    """
+    """Jobs with options as the kernels take them. PlanError if a time is negative or not finite,
+    or a job has no option."""
     try:
         return jobs_of(ready_seconds, options)
     except ValueError as error:

@@ -1,5 +1,5 @@
 """What a plan puts on the network in a step, bucket by bucket: plain values, for the network
-planner (`gradwire.network.step`)."""
+planner (`gradwire.network.demand`)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from gradwire.errors import PlanError
 from gradwire.plan import Plan
-from gradwire.planner.candidates import bucketed, known_as
+from gradwire.planner.candidates import jobs_of
 from gradwire.planner.links import usual_density
 from gradwire.planner.priced import PricedMove
 from gradwire.planner.pricing import Size, price
 from gradwire.planner.profile import Profile
-from gradwire.planner.stages import Stages
 from gradwire.planner.timeline import Resource
 from gradwire.strategy import Strategy
 
@@ -33,21 +32,16 @@ class BucketTraffic:
 
 def traffic_of(plan: Plan, profile: Profile, per_node: int = 1) -> list[BucketTraffic]:
     """The traffic of the profile's ranks, per_node to a machine. To plan for others:
-    `planner.whatif.on`.
-
-    Raises:
-        PlanError: a strategy that was not measured or cannot be priced, sparse gradients.
-    """
+    `planner.whatif.on`. PlanError for a strategy that was not measured or cannot be priced, and
+    for sparse gradients."""
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
-    stages, ready = Stages(profile), {r.parameter.name: r for r in profile.ready}
-    found = []
-    for number, (bucket, strategy) in enumerate(zip(plan.buckets, plan.strategies)):
-        if strategy.collective.takes_rows:
+    found, every = [], zip(plan.buckets, plan.strategies, jobs_of(profile, plan))
+    for number, (bucket, strategy, job) in enumerate(every):
+        if job is None:
             raise PlanError(
                 "what sparse gradients send depends on the data, and is not priced; "
                 f"{', '.join(bucket.names[:5])} travel as rows. Leave them out of the plan."
             )
-        job = stages.job(bucketed(bucket, ready), known_as(profile, strategy))
         waits = [s.seconds for s in job.stages if s.kind == "encode" or s.lane == Resource.LATENCY]
         found.append(
             BucketTraffic(

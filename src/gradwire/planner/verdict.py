@@ -7,7 +7,8 @@ from typing import Literal
 
 from gradwire.layout.message import Layout
 from gradwire.plan import Plan
-from gradwire.planner.choose import BF16, FP32, WORTH, Choice
+from gradwire.planner.candidates import BF16, FP32
+from gradwire.planner.choose import WORTH, Choice
 from gradwire.strategy import Strategy
 
 _MANY = 1 << 20  # elements

@@ -25,13 +25,12 @@ from gradwire.planner.links import (
     DOUBT,
     Links,
     believed,
-    bucket,
     fitted,
+    priced,
     sizes_of,
-    usual_density,
 )
 from gradwire.planner.priced import Priced, Work
-from gradwire.planner.pricing import can_price, price
+from gradwire.planner.pricing import can_price
 from gradwire.planner.profile import Contention, Profile, StrategyCost
 from gradwire.planner.sized import measured_only
 from gradwire.strategy import Strategy
@@ -94,6 +93,7 @@ class Again:
     def __init__(self, profile: Profile, measured_on: Cluster | None = None) -> None:
         self.profile = profile
         self.links, self.cluster = fitted(profile, measured_on)
+        self._sizes = 0, *sizes_of(profile)
         self._known: dict[tuple[str, int, int], list[Priced]] = {}
 
     @cached_property
@@ -102,11 +102,8 @@ class Again:
         return [text for text in self.profile.strategies if not can_price(text)]
 
     def usable(self, strategies: Sequence[str] | None) -> list[str]:
-        """Those of the profile, or of these, that can be priced.
-
-        Raises:
-            PlanError: one of these cannot be, or was not measured.
-        """
+        """Those of the profile, or of these, that can be priced. PlanError if one of these cannot
+        be, or was not measured."""
         if strategies is None:
             return [text for text in self.profile.strategies if text not in self.left_out]
         for text in strategies:
@@ -142,7 +139,7 @@ class Again:
         return replace(shared, cores=cores or shared.cores, wire_demand=demand)
 
     def _cost(self, text: str, cost: StrategyCost, cluster: Cluster) -> StrategyCost:
-        sizes = (0, *sizes_of(self.profile))
+        sizes = self._sizes
         before, after = (self._priced(text, where) for where in (self.cluster, cluster))
         wire = _Wire(self.links, cost, sizes, before, self.cluster)
         seconds = [wire.seconds(i, own, cluster) for i, own in enumerate(after)]
@@ -160,18 +157,9 @@ class Again:
     def _priced(self, text: str, cluster: Cluster) -> list[Priced]:
         key = text, cluster.world, cluster.ranks_per_host
         if key not in self._known:
-            density, local = usual_density(self.profile), cluster.ranks_per_host
-            self._known[key] = [
-                price(
-                    text,
-                    bucket(n),
-                    cluster.world,
-                    per_node=local,
-                    density=density,
-                    dtype=self.profile.dtype,
-                )
-                for n in (0, *sizes_of(self.profile))
-            ]
+            self._known[key] = priced(
+                self.profile, text, self._sizes, cluster.world, cluster.ranks_per_host
+            )
         return self._known[key]
 
 

@@ -18,7 +18,8 @@ from statistics import median
 from torch import nn
 
 from gradwire.plan import Plan
-from gradwire.planner.choose import Candidate, Choice, choose
+from gradwire.planner.candidates import Candidate
+from gradwire.planner.choose import Choice, choose
 from gradwire.planner.correction import moves_factor, with_around, with_moves
 from gradwire.planner.profile import Profile
 from gradwire.soundness import name_of, sound

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradwire.cli.main import main
-from gradwire.network.exports.pins import write
+from gradwire.network.exports import pins_of
 from gradwire.network.saved import from_json
 from gradwire.pins import Pins
 
@@ -191,7 +191,7 @@ def test_pins_are_written_to_a_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     export = ["network", "export", str(routes), "--format", "pins"]
     assert main([*export, "-o", str(pins)]) == 0
     assert capsys.readouterr().out.startswith(f"{pins}: pins, ")
-    assert Pins.load(pins) == write(from_json(routes.read_text()))
+    assert Pins.load(pins) == pins_of(from_json(routes.read_text()))
     assert main([*export, "-o", str(tmp_path / "nowhere" / "pins.json")]) == 2
     assert "Make the folder" in capsys.readouterr().err
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from gradwire.errors import NetworkError
 from gradwire.network import Fabric, Flows, bounds, dual_plane, leaf_spine, route, simulate
 from gradwire.network.engines.flow import transfers_of
-from gradwire.network.engines.maxmin import rates, rates_twin, run, run_twin
-from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.engines.maxmin import Rows, Transfers, rates, rates_twin, run, run_twin
 from gradwire.network.native import core
 
 NATIVE = pytest.mark.skipif(core() is None, reason="needs the extension")

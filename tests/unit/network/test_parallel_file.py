@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradwire.errors import NetworkError
-from gradwire.network.importers import parallel
-from gradwire.network.parallelism import Parallelism
+from gradwire.network.parallelism import Parallelism, job_of
 
 TEXT = """
 dp = 32
@@ -21,8 +20,8 @@ backward_seconds = 1
 
 
 def test_fields_are_read() -> None:
-    assert parallel.job(TEXT) == Parallelism(32, 4, 8, 437_500_000, 8_388_608, 16, 0.012, 1)
-    assert parallel.job(TEXT + "buckets = 4").buckets == 4
+    assert job_of(TEXT) == Parallelism(32, 4, 8, 437_500_000, 8_388_608, 16, 0.012, 1)
+    assert job_of(TEXT + "buckets = 4").buckets == 4
 
 
 @pytest.mark.parametrize(
@@ -40,4 +39,4 @@ def test_fields_are_read() -> None:
 )
 def test_bad_files_are_told(text: str, said: str) -> None:
     with pytest.raises(NetworkError, match=said):
-        parallel.job(text)
+        job_of(text)

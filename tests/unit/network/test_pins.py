@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gradwire.errors import NetworkError, PlanError
 from gradwire.network import Fabric, Flows, leaf_spine, route
-from gradwire.network.exports import pins as export
+from gradwire.network.exports import pins_of
 from gradwire.network.patterns import all_to_all, pairwise
 from gradwire.network.placement import Placement
 from gradwire.pins import WHOLE_BYTES, Part, Pins
@@ -25,7 +25,7 @@ PAIRS = Flows([0, 1, 2, 3], [2, 3, 0, 1], 3000)
 
 
 def pinned(scheme: str, flows: Flows = PAIRS, fabric: Fabric = FABRIC) -> Pins:
-    return export.write(route(flows, fabric, scheme))
+    return pins_of(route(flows, fabric, scheme))
 
 
 @given(st.integers(0, 1 << 40))
@@ -91,7 +91,7 @@ def test_a_pair_that_sends_again_keeps_its_first_turn() -> None:
 def test_links_carry_as_much_by_pins(fabric: Fabric, scheme: str) -> None:
     for flows in demands(fabric):
         routes = route(flows, fabric, scheme)
-        pins = Pins.from_json(export.write(routes).to_json())
+        pins = Pins.from_json(pins_of(routes).to_json())
         assert of_pins(pins, fabric, flows).link_bytes() == routes.link_bytes()
 
 
@@ -138,5 +138,5 @@ def test_steps_do_not_matter_to_what_links_carry() -> None:
     placement = Placement.shuffled(16, 2)
     fabric, flows = leaf_spine(4, 4, 4), placement.placed(pairwise(16, 1 << 20))
     routes = route(flows, fabric, "coloured")
-    again = of_pins(export.write(routes), fabric, flows)
+    again = of_pins(pins_of(routes), fabric, flows)
     assert dict(zip(again.flow, again.path)) == dict(zip(routes.flow, routes.path))

@@ -12,9 +12,9 @@ from network_moves import move
 
 from gradwire.errors import NetworkError
 from gradwire.network import Flows, leaf_spine
+from gradwire.network.demand import workload_of
 from gradwire.network.patterns import ring
 from gradwire.network.placement import Placement
-from gradwire.network.step import workload_of
 from gradwire.network.workload import Workload
 from gradwire.planner.priced import PricedMove
 

@@ -11,8 +11,8 @@ import pytest
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError
-from gradwire.planner.candidates import timeline_of
-from gradwire.planner.choose import BF16, FP32, choose
+from gradwire.planner.candidates import BF16, FP32, timeline_of
+from gradwire.planner.choose import choose
 from gradwire.planner.curves import Curve
 from gradwire.planner.fit import Fit
 from gradwire.planner.grouping import Grouping, Problem, solve

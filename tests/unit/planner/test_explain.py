@@ -12,7 +12,8 @@ from profiles import few, profile, resnet50
 from gradwire import Plan, Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PlanError
-from gradwire.planner.choose import BF16, FP32, choose, judge
+from gradwire.planner.candidates import BF16, FP32
+from gradwire.planner.choose import choose, judge
 from gradwire.planner.curves import Curve
 from gradwire.planner.explain import explain, saved, with_prediction
 from gradwire.planner.fit import Fit

@@ -12,8 +12,8 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.cli.main import main
 from gradwire.errors import PlanError
 from gradwire.network import leaf_spine
+from gradwire.network.demand import workload_of
 from gradwire.network.placement import Placement
-from gradwire.network.step import workload_of
 from gradwire.plan import Plan
 from gradwire.planner.candidates import jobs_of, timeline_of
 from gradwire.planner.timeline import LINKS, Resource

@@ -6,7 +6,8 @@ import pytest
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.plan import Plan
-from gradwire.planner.choose import Candidate, Choice
+from gradwire.planner.candidates import Candidate
+from gradwire.planner.choose import Choice
 from gradwire.planner.profile import Profile, Ready
 from gradwire.planner.timeline import Executor, Job, simulate
 from gradwire.strategy import Strategy

@@ -5,20 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gradwire.network.amounts import as_bytes
-from gradwire.network.arrays import Ints, Reals
-from gradwire.network.engines.maxmin import run
-from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.checked import Ints, Reals
+from gradwire.network.engines.maxmin import Rows, Transfers
 from gradwire.network.fabric import NO_LINK, Fabric
-from gradwire.network.loads import ways_of
-from gradwire.network.ports import all_rates, port_shares
+from gradwire.network.loads import all_rates, port_shares, ways_of
 from gradwire.network.routes import Routes
-
-
-def flow_seconds(routes: Routes, tolerance: float) -> float:
-    """Seconds until the last flow has arrived, if links are shared fairly."""
-    if not len(routes.flow):
-        return 0.0
-    return float(run(transfers_of(routes), tolerance).end.max())
 
 
 def transfers_of(routes: Routes) -> Transfers:

@@ -22,12 +22,12 @@ import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.network import native
-from gradwire.network.arrays import Ints, Reals
+from gradwire.network.checked import Ints, Reals
 from gradwire.network.engines import packet_twin
 from gradwire.network.engines.transport import CHOICES, Connections, Transport
 from gradwire.network.fabric import BELOW, EVERY, Link, count
+from gradwire.network.loads import all_rates, port_shares
 from gradwire.network.native import TOO_LATE, TOO_MANY, columns, tiers
-from gradwire.network.ports import all_rates, port_shares
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing
 

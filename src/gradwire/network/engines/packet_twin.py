@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, Fabric
 from gradwire.network.native import TOO_LATE, TOO_MANY

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 from gradwire.document import Document
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.schema import Flag, Number, Table, Text, Whole
 
 Spraying = Literal["random", "rotating", "recycled"]

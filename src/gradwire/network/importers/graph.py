@@ -101,7 +101,7 @@ class _Graph:
         for pod in pods:
             if [tuple(self._cores_of(switch)) for switch in pod] != shape:
                 _fail(f"switches of the pod with {pod[0]} have other cores than {pods[0]}")
-        pod_of = [next(p for p, pod in enumerate(pods) if self._reaches(leaf, pod))
+        pod_of = [next(p for p, pod in enumerate(pods) if set(pod) & set(self.above[leaf]))
                   for leaf in leaves]  # fmt: skip
         low = [
             self._rate(leaf, switch) for leaf, pod in zip(leaves, pod_of) for switch in pods[pod]
@@ -137,9 +137,6 @@ class _Graph:
     def _cores_of(self, switch: str) -> list[str]:
         own = set(self.above[switch])
         return [core for core in self.cores if core in own]
-
-    def _reaches(self, leaf: str, pod: Sequence[str]) -> bool:
-        return not set(self.above[leaf]).isdisjoint(pod)
 
     def _rate(self, one: str, other: str, number: int = 0) -> int:
         found = self.rates.get((one, other), [])

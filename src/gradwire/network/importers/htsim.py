@@ -23,7 +23,8 @@ from gradwire.network.builders import fat_tree, leaf_spine
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 
-_KEYS = ("nodes", "tiers", "podsize", "tier", "downlink_speed_gbps", "radix_down", "radix_up",
+_SPEED = "downlink_speed_gbps"
+_KEYS = ("nodes", "tiers", "podsize", "tier", _SPEED, "radix_down", "radix_up",
          "downlink_latency_ns", "switch_latency_ns", "oversubscribed", "bundle", "queue_down",
          "queue_up")  # fmt: skip
 _LARGEST = 1 << 31  # an int of C++
@@ -40,7 +41,7 @@ def topology(text: str) -> Fabric:
         raise NetworkError(f"htsim topologies have 2 or 3 tiers; got {count:g}. Correct 'Tiers'.")
     hosts, up = _radix(tiers, 0, "radix_down"), _radix(tiers, 0, "radix_up")
     nodes = _whole("nodes", shape.get("nodes", 0))
-    host_gbps, fabric_gbps = (_rate(tiers, tier) for tier in (0, 1))
+    host_gbps, fabric_gbps = (_need(tiers, tier, _SPEED) for tier in (0, 1))
     bundle = _whole("bundle of tier 1", tiers.get(1, {}).get("bundle", 1))
     if count == 2:
         _must_fit("Nodes", nodes, hosts)
@@ -58,7 +59,7 @@ def topology(text: str) -> Fabric:
     _must_fit("Podsize", pod, hosts)
     return fat_tree(
         nodes // pod, pod // hosts, hosts, up, _radix(tiers, 1, "radix_up"), host_gbps=host_gbps,
-        fabric_gbps=fabric_gbps, core_gbps=_rate(tiers, 2),
+        fabric_gbps=fabric_gbps, core_gbps=_need(tiers, 2, _SPEED),
     )  # fmt: skip
 
 
@@ -160,10 +161,6 @@ def _need(tiers: Mapping[int, Mapping[str, float]], tier: int, key: str) -> floa
     if key not in tiers.get(tier, {}):
         raise NetworkError(f"tier {tier} of an htsim topology says {key}; got none. Add a line.")
     return tiers[tier][key]
-
-
-def _rate(tiers: Mapping[int, Mapping[str, float]], tier: int) -> float:
-    return _need(tiers, tier, "downlink_speed_gbps")
 
 
 def _radix(tiers: Mapping[int, Mapping[str, float]], tier: int, key: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.flows import Flows
 from gradwire.network.patterns.parts import checked, steps
 

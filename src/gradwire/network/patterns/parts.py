@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.fabric import count
 from gradwire.network.flows import Flows
 

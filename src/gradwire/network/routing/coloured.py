@@ -17,8 +17,7 @@ from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
 from gradwire.network.routing.scheme import Crossing, Scheme
-from gradwire.network.routing.shares import whole
-from gradwire.network.routing.tiers import share_out
+from gradwire.network.routing.tiers import share_out, whole
 
 
 @dataclass(frozen=True)

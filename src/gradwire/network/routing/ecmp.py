@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
@@ -26,6 +26,10 @@ class Ecmp(Scheme):
     polarized: bool = False
     name: ClassVar[str] = "ecmp"
     seeds: ClassVar[int] = 200
+
+    @property
+    def hashes(self) -> int:
+        return 0 if self.polarized else 1
 
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         crossing = Crossing(fabric, flows)

@@ -23,5 +23,9 @@ class EcmpK(Scheme):
     def __post_init__(self) -> None:
         count("k", self.k, most=MOST_PARTS)
 
+    @property
+    def hashes(self) -> int:
+        return self.k
+
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:
         return Crossing(fabric, flows).hashed(self.k, seed)

@@ -19,11 +19,11 @@ from typing import ClassVar
 import numpy as np
 
 from gradwire.network.amounts import parts_of, scaled
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.fabric import Fabric
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Scheme, refuse_unequal
+from gradwire.network.routing.scheme import Crossing, Scheme
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,12 @@ class Ethereal(Scheme):
 def _turns(crossing: Crossing, dice: np.random.Generator) -> tuple[Ints, Ints]:
     """Number each flow among those from the same host to the same leaf, in any order, and
     how many those are. NetworkError if their sizes differ by more than a hundredth."""
-    sizes, source = (c[crossing.which] for c in (crossing.flows.bytes, crossing.flows.src))
+    source = crossing.flows.src[crossing.which]
     found = np.unique(source * crossing.fabric.leaves + crossing.target, return_inverse=True)
     bucket, many = found[1], np.bincount(found[1], minlength=len(found[0]))
     order = np.lexsort((dice.random(len(bucket)), bucket))
     begins = np.cumsum(many) - many
     place = np.empty(len(bucket), np.int64)
     place[order] = np.arange(len(bucket)) - begins[bucket[order]]
-    first = sizes[order][begins[bucket]]
-    differs = np.flatnonzero(np.abs(sizes - first) * 100 > first)
-    if len(differs):
-        refuse_unequal(crossing, int(order[begins[bucket[differs[0]]]]), int(differs[0]))
+    crossing.refuse_unequal(order[begins[bucket]])
     return place, many[bucket]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.optimum import best_shares
 from gradwire.network.routing.scheme import Crossing
 from gradwire.network.routing.wrap import Wrap

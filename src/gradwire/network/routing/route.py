@@ -13,8 +13,7 @@ from gradwire.network.amounts import scaled
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flow, Flows
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Scheme
-from gradwire.network.routing.shares import Share
+from gradwire.network.routing.scheme import Crossing, Scheme, Share
 from gradwire.notation import Notation
 
 NOTATION = Notation("routing scheme", "a scheme with its parameters", "ecmp_k(8)", NetworkError)

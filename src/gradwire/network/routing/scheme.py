@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple, NoReturn
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gradwire.errors import NetworkError
 from gradwire.member import Member
 from gradwire.network.amounts import reduced, scaled, shrunk
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.colouring import Side
 from gradwire.network.dice import draws, pick
 from gradwire.network.fabric import BELOW, NO_LINK, Fabric
@@ -23,6 +25,25 @@ from gradwire.network.routes import Routes
 
 MOST_PARTS = 1 << 16
 """Of one flow: source ports are as many."""
+
+
+class Share(NamedTuple):
+    """Parts of edges, or of other things: of which, by which way, how much in 1/unit."""
+
+    edge: Ints
+    way: Ints
+    part: Ints
+    unit: int
+
+    @staticmethod
+    def joined(shares: Sequence[Share]) -> Share:
+        """One after the other, in a unit that all have."""
+        unit = math.lcm(*(own.unit for own in shares))
+        return Share(
+            np.concatenate([own.edge for own in shares]),
+            np.concatenate([own.way for own in shares]),
+            np.concatenate([scaled(own.part, unit // own.unit) for own in shares]), unit,
+        )  # fmt: skip
 
 
 class Usable(NamedTuple):
@@ -112,12 +133,22 @@ class Crossing:
             np.concatenate([amount, scaled(self.flows.bytes[stays], unit)]), unit,
         )  # fmt: skip
 
-    def refuse_unequal(self) -> None:
-        """NetworkError if their sizes differ by more than a hundredth: parts of what does not
-        divide evenly are of one size."""
-        differs = np.flatnonzero(np.abs(self.sizes - self.sizes[:1]) * 100 > self.sizes[:1])
+    def refuse_unequal(self, like: Ints | None = None) -> None:
+        """NetworkError if one's size differs by more than a hundredth from that of the flow that
+        it is to be like, by default the first: parts of what does not divide evenly are of one
+        size."""
+        sizes = self.sizes
+        like = np.zeros_like(sizes) if like is None else like
+        differs = np.flatnonzero(np.abs(sizes - sizes[like]) * 100 > sizes[like])
         if len(differs):
-            refuse_unequal(self, 0, int(differs[0]))
+            pair = sorted((int(like[differs[0]]), int(differs[0])))
+            first, second = self.flows[self.which[pair]]
+            raise NetworkError(
+                f"flows that share paths equally are of one size; got {first.bytes} bytes from "
+                f"{first.src} to {first.dst} and {second.bytes} from {second.src} to "
+                f"{second.dst}. Route each size alone, or use 'wrap' (cuts) or 'lpt' (whole), "
+                "which are for any."
+            )
 
     def around_failures(self, one: Ints, path: Ints, amount: Ints, seed: int) -> Ints:
         """Paths, where those of pieces that fail are others, where least is; the rest stay."""
@@ -136,16 +167,6 @@ class Crossing:
         return found
 
 
-def refuse_unequal(crossing: Crossing, one: int, other: int) -> NoReturn:
-    """Refuse two of the flows that leave their leaf, which should have the same size."""
-    first, second = crossing.flows[crossing.which[sorted((one, other))]]
-    raise NetworkError(
-        f"flows that share paths equally are of one size; got {first.bytes} bytes from "
-        f"{first.src} to {first.dst} and {second.bytes} from {second.src} to {second.dst}. Route "
-        "each size alone, or use 'wrap' (cuts) or 'lpt' (whole), which are for any."
-    )
-
-
 class Scheme(Member):
     """How paths are chosen for flows that start together.
 
@@ -157,6 +178,11 @@ class Scheme(Member):
     seeds: ClassVar[int] = 1
     is_planned: ClassVar[bool] = False
     is_compared: ClassVar[bool] = True
+
+    @property
+    def hashes(self) -> int:
+        """Equal parts of each flow, on hashed paths, of which `samples` may draw many; else 0."""
+        return 0
 
     @abstractmethod
     def route(self, fabric: Fabric, flows: Flows, seed: int) -> Routes:

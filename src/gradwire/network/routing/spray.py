@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from gradwire.errors import NetworkError
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.fabric import EVERY, Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.routes import Routes

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire.network.amounts import scaled
-from gradwire.network.arrays import Ints
-from gradwire.network.colouring import Side
-from gradwire.network.routing.scheme import Crossing
-from gradwire.network.routing.shares import Share
+from gradwire.network.checked import Ints
+from gradwire.network.colouring import Side, colour
+from gradwire.network.routing.scheme import Crossing, Share
 from gradwire.network.routing.wrap import wrapped
 
 Method = Callable[[Side, Side, Ints, int], Share]
@@ -38,6 +37,14 @@ class Tier(NamedTuple):
     left: Side
     right: Side
     ways: list[Ways]
+
+
+def whole(left: Side, right: Side, weights: Ints, seed: int) -> Share:
+    """No edge is cut: of a vertex of d edges weight * ceil(d / sum of weights) are on a way."""
+    edges = np.arange(len(left.vertex))
+    of_colour = np.repeat(np.arange(len(weights)), weights)
+    way = of_colour[colour(left, right, len(of_colour), seed)]
+    return Share(edges, way, np.ones(len(edges), np.int64), 1)
 
 
 def share_out(crossing: Crossing, method: Method, seed: int) -> Share:

@@ -16,13 +16,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gradwire.network.amounts import parts_of, reduced, scaled
-from gradwire.network.arrays import Ints
+from gradwire.network.checked import Ints
 from gradwire.network.fabric import Fabric, count
 from gradwire.network.flows import Flows
 from gradwire.network.loads import EXACT, weights
 from gradwire.network.routes import Routes
-from gradwire.network.routing.scheme import Crossing, Scheme
-from gradwire.network.routing.shares import Share
+from gradwire.network.routing.scheme import Crossing, Scheme, Share
 
 
 @dataclass(frozen=True)

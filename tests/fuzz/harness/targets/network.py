@@ -23,7 +23,7 @@ from gradwire.network import (
     simulate,
 )  # fmt: skip
 from gradwire.network.engines import maxmin, packet
-from gradwire.network.engines.transfers import Rows, Transfers
+from gradwire.network.engines.maxmin import Rows, Transfers
 from gradwire.network.engines.transport import Transport
 from gradwire.network.fabric import Link
 from gradwire.network.routes import Routes

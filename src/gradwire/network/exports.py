@@ -1,0 +1,59 @@
+"""Paths as others read them, by the text of a format: `pins`, `htsim`, or another package's."""
+
+from __future__ import annotations
+
+from gradwire.errors import NetworkError
+from gradwire.families import EXPORTS
+from gradwire.network.built import called
+from gradwire.network.fabric import BELOW, EVERY
+from gradwire.network.importers.htsim import connections
+from gradwire.network.routes import Routes
+from gradwire.notation import Notation
+from gradwire.pins import Pair, Pins
+
+NOTATION = Notation(
+    "format", "a format with its parameters", "pins", NetworkError,
+    elsewhere={"./contrib/formats": ("hccl", "nccl", "ports", "srv6")},
+)  # fmt: skip
+
+
+def pins(routes: Routes) -> str:
+    """Write rules for gradwire.attach(…, planes=…): a rule for each pair of hosts."""
+    return pins_of(routes).to_json()
+
+
+def htsim(routes: Routes) -> str:
+    """A connection matrix, without paths: for other simulators."""
+    return connections(routes.flows, routes.fabric.hosts)
+
+
+BASE, MEMBERS = str, (pins, htsim)
+
+
+def written(text: str, routes: Routes) -> str:
+    """Write routes in a format. NetworkError if it is none, or cannot say these paths."""
+    found: str = called(NOTATION, EXPORTS, text, routes)
+    return found
+
+
+def pins_of(routes: Routes) -> Pins:
+    """What `gradwire.attach(…, planes=…)` sends by: every pair of hosts has one rule for all that
+    it sends, in all steps. NetworkError for sprayed packets, which have no one path."""
+    if (routes.path == EVERY).any():
+        raise NetworkError(
+            "pins are of pinned pieces; got sprayed packets. Route by 'coloured' or another "
+            "scheme that pins."
+        )
+    flows = routes.flows
+    pairs = list(zip(flows.src.tolist(), flows.dst.tolist()))
+    turns = dict[Pair, int]()
+    for pair, step in zip(pairs, flows.step.tolist()):
+        turns[pair] = min(step, turns.get(pair, step))
+    found = dict[Pair, dict[int, int]]()
+    pieces = zip(routes.flow.tolist(), routes.path.tolist(), routes.amount.tolist())
+    for flow, path, amount in pieces:
+        if path != BELOW and amount:
+            own = found.setdefault(pairs[flow], {})
+            own[path] = own.get(path, 0) + int(amount)
+    shares = {pair: tuple(sorted(own.items())) for pair, own in found.items()}
+    return Pins(routes.fabric.hosts, shares, turns)

@@ -1,1 +1,0 @@
-"""Routes as jobs read them."""

@@ -19,11 +19,9 @@ from gradwire.lab.addresses import (
 from gradwire.lab.availability import Mode, available, refused
 from gradwire.lab.environment import Layout, rank_environment
 from gradwire.lab.guarded import GuardConnection
-from gradwire.lab.job import Job, LabTimeoutError
-from gradwire.lab.lines import LineHandler, print_prefixed
-from gradwire.lab.one_switch import one_switch
+from gradwire.lab.job import Job, LabTimeoutError, LineHandler, print_prefixed
 from gradwire.lab.rates import parse_rate
-from gradwire.lab.wiring import Wiring
+from gradwire.lab.wiring import Wiring, one_switch
 
 if TYPE_CHECKING:
     from gradwire.network.fabric import Fabric, Link

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -31,16 +32,8 @@ from gradwire.kernels.status import new_status
 from gradwire.kernels.values import AdamStep, Noise
 
 FORMATS = (
-    "INT8",
-    "LEVELS2",
-    "LEVELS4",
-    "LEVELS8",
-    "LLOYD1",
-    "LLOYD2",
-    "E4M3",
-    "TERNARY",
-    "POWERS",
-)
+    "INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2", "E4M3", "TERNARY", "POWERS",
+)  # fmt: skip
 RULES = ((None, False), (0.9, False), (0.9, True))
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
@@ -101,22 +94,11 @@ def cases(n: int = 5000) -> Iterator[Case]:
 
 def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool) -> Iterator[Case]:
     rule = "ef" if momentum is None else "nesterov" if nesterov else "momentum"
-    yield Case(
-        f"update_topk {rule} {dtype}", "update_topk",
-        lambda: _updates(n, dtype, momentum, nesterov, "normal"),
-    )  # fmt: skip
-    yield Case(
-        f"update_topk of ties {rule} {dtype}", "update_topk",
-        lambda: _updates(n, dtype, momentum, nesterov, "ties"),
-    )  # fmt: skip
-    yield Case(
-        f"update_topk of NaN {rule} {dtype}", "update_topk",
-        lambda: _updates(n, dtype, momentum, nesterov, "bad"),
-    )  # fmt: skip
-    yield Case(
-        f"update_codes {rule} {dtype}", "update_codes",
-        lambda: _coded_updates(n, dtype, momentum, nesterov),
-    )  # fmt: skip
+    for kind, name in ("normal", ""), ("ties", " of ties"), ("bad", " of NaN"):
+        make = partial(_updates, n, dtype, momentum, nesterov, kind)
+        yield Case(f"update_topk{name} {rule} {dtype}", "update_topk", make)
+    make = partial(_coded_updates, n, dtype, momentum, nesterov)
+    yield Case(f"update_codes {rule} {dtype}", "update_codes", make)
     how = {"momentum": momentum, "nesterov": nesterov, "scale": 0.5, "decay": 0.9}
     yield Case(f"invert {rule} {dtype}", "invert", lambda: [
         drawn(n, 1, dtype=dtype), None if momentum is None else drawn(n, 2), drawn(n, 3),

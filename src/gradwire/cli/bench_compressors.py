@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from typing import Any
 
 from gradwire.bench.compressors import measure
@@ -66,9 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     StrategyError and KernelError."""
     set_allocator()
     document = measure(
-        arguments.strategies, arguments.elements, arguments.repeats, arguments.payloads,
-        lambda line: print(line, file=sys.stderr),
-    )  # fmt: skip
+        arguments.strategies, arguments.elements, arguments.repeats, arguments.payloads
+    )
     if arguments.json:
         print(json.dumps(document, indent=2))
     else:

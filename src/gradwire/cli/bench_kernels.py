@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 
 from gradwire.bench.kernels import DENSITY, Row, measure
@@ -27,9 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     set_allocator()
     from gradwire.kernels import instruction_set
 
-    rows = measure(
-        arguments.elements, arguments.repeats, lambda line: print(line, file=sys.stderr)
-    )
+    rows = measure(arguments.elements, arguments.repeats)
     if arguments.json:
         document = {
             "elements": arguments.elements,

@@ -8,16 +8,15 @@ from dataclasses import asdict
 
 from gradwire.bench.kernels import DENSITY, Row, measure
 from gradwire.bench.machine import ELEMENTS, MOST_ELEMENTS, set_allocator
-from gradwire.cli.numbers import whole
+from gradwire.cli.arguments import whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)"
-    )
-    parser.add_argument("--repeats", type=whole(1), default=25, help="turns of each (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add = parser.add_argument
+    add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)")
+    add("--repeats", type=whole(1), default=25, help="turns of each (%(default)s)")
+    add("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from gradwire.cli.output import check_output
+from gradwire.cli.arguments import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

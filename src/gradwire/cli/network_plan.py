@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.cli.arguments import check_output
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, traffic_of
-from gradwire.cli.output import check_output
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.output import check_output
+from gradwire.cli.arguments import check_output
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:

@@ -40,17 +40,14 @@ class GuardConnection:
             settings = {"mode": mode, "wiring": asdict(wiring)}
             with _own_process_file() as files:
                 send(self.channel, settings, files)
-            self._await_ready()
+            self.channel.settimeout(_START_SECONDS)
+            answer = self.receive()
+            self.channel.settimeout(None)
+            if answer["event"] != "ready":
+                raise LabError(answer["reason"])
         except BaseException:
             self.close()
             raise
-
-    def _await_ready(self) -> None:
-        self.channel.settimeout(_START_SECONDS)
-        answer = self.receive()
-        self.channel.settimeout(None)
-        if answer["event"] != "ready":
-            raise LabError(answer["reason"])
 
     def receive(self) -> Message:
         """Wait for the guard's next message."""

@@ -137,15 +137,12 @@ class Job:
         """Wait for one thing to happen, or the deadline, and deal with it."""
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         for key, _ in self._selector.select(seconds):
-            if isinstance(key.fileobj, LinePipe):
-                self._pump(key.fileobj)
-            else:
+            pipe = key.fileobj
+            if not isinstance(pipe, LinePipe):
                 self._take(self._guard.receive())
-
-    def _pump(self, pipe: LinePipe) -> None:
-        if not pipe.pump():
-            self._selector.unregister(pipe)
-            pipe.close()
+            elif not pipe.pump():
+                self._selector.unregister(pipe)
+                pipe.close()
 
     def _take(self, message: Message) -> None:
         event = message["event"]
@@ -168,12 +165,9 @@ class Job:
                 with contextlib.suppress(LabError):
                     self._wind_down(grace_seconds=0.0)
         finally:
-            self._close()
-
-    def _close(self) -> None:
-        if not self._cleared:  # interrupted again while ending the ranks: end them the hard way
-            self._guard.close()
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, LinePipe):
-                key.fileobj.close()
-        self._selector.close()
+            if not self._cleared:  # interrupted again while ending the ranks: the hard way
+                self._guard.close()
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.fileobj, LinePipe):
+                    key.fileobj.close()
+            self._selector.close()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -31,29 +31,6 @@ if TYPE_CHECKING:
 
 DECODE_TARGET = 2.0
 SPARSE_SHARE = 0.01  # of gradients for compressors that send what is not zero
-
-
-@dataclass(frozen=True)
-class Row:
-    """One strategy, or compressor, at one kind of work on all elements.
-
-    bytes: that must move; a second number, with the second pass, where one is needed. So, too,
-    limits_seconds and times_limit (the median over them); the last is judged.
-    bits: of a payload, per element, and per element that it speaks of (None: of all).
-    """
-
-    name: str
-    seconds: float
-    seconds_least: float
-    seconds_most: float
-    turns: int
-    bytes: list[int]
-    limits_seconds: list[float]
-    times_limit: list[float]
-    target: float
-    met: bool
-    bits_per_element: float
-    bits_per_kept: float | None
 
 
 def strategies(texts: Sequence[str] = ()) -> list[Strategy]:
@@ -207,16 +184,31 @@ class _Bench:
         job.sent = payload_bytes(job.compressor, self.n, job.sections)
         job.moved = job.bytes()
 
-    def row(self, job: _Job) -> Row:
-        timed, moved = job.seconds, job.moved
-        limits = [count / (8 * self.n) * median(self.copies) for count in moved]
-        ratios = [median(timed) / limit for limit in limits]
-        bits = 8 * job.sent
+    def row(self, job: _Job) -> dict[str, Any]:
+        """One strategy, or compressor, at one kind of work on all elements.
+
+        bytes: that must move; a second number, with the second pass, where one is needed. So, too,
+        limits_seconds and times_limit (the median over them); the last is judged.
+        bits: of a payload, per element, and per element that it speaks of (None: of all).
+        """
+        seconds, bits = median(job.seconds), 8 * job.sent
+        limits = [count / (8 * self.n) * median(self.copies) for count in job.moved]
+        ratios = [seconds / limit for limit in limits]
         kept = job.compressor.claims(self.n).elements
-        return Row(
-            job.name, median(timed), min(timed), max(timed), len(timed), moved, limits, ratios,
-            job.target, ratios[-1] <= job.target, bits / self.n, bits / kept if kept else None,
-        )  # fmt: skip
+        return {
+            "name": job.name,
+            "seconds": seconds,
+            "seconds_least": min(job.seconds),
+            "seconds_most": max(job.seconds),
+            "turns": len(job.seconds),
+            "bytes": job.moved,
+            "limits_seconds": limits,
+            "times_limit": ratios,
+            "target": job.target,
+            "met": ratios[-1] <= job.target,
+            "bits_per_element": bits / self.n,
+            "bits_per_kept": bits / kept if kept else None,
+        }
 
 
 _WARM_UP = 2  # the first turn makes the state, the second meets unknown hints
@@ -265,6 +257,6 @@ def _document(bench: _Bench, encode: list[_Job], decode: list[_Job]) -> dict[str
         "copy_bytes_per_second_least": 8 * bench.n / max(bench.copies),
         "copy_bytes_per_second_most": 8 * bench.n / min(bench.copies),
         "read_bytes_per_second": 4 * bench.n / median(bench.reads),
-        "encode": [asdict(bench.row(job)) for job in encode],
-        "decode": [asdict(bench.row(job)) for job in decode],
+        "encode": [bench.row(job) for job in encode],
+        "decode": [bench.row(job) for job in decode],
     }

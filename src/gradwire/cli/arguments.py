@@ -38,9 +38,10 @@ def above_0(text: str) -> float:
     return number
 
 
-def check_output(what: str, path: Path) -> None:
-    """UsageError unless a file can be written there: said before the work, not after it."""
-    if not os.access(path.parent, os.W_OK) or path.is_dir():
+def check_output(what: str, path: Path | None) -> None:
+    """UsageError unless a file can be written there: said before the work, not after it. None:
+    nothing is written."""
+    if path is not None and (not os.access(path.parent, os.W_OK) or path.is_dir()):
         raise UsageError(
             f"{what} is written to a file in a folder that is there; {path} is none. Make the "
             "folder, or say another -o."

@@ -32,8 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gradwire.network.saved import load
     from gradwire.network.written import written
 
-    if arguments.output:
-        check_output("a file of paths", arguments.output)
+    check_output("a file of paths", arguments.output)
     text = written(arguments.format, load(arguments.routes))
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")

@@ -31,8 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Advise; the exit code. Raises NetworkError."""
     from gradwire.network.advice import advise
 
-    if arguments.output:
-        check_output("a file of paths", arguments.output)
+    check_output("a file of paths", arguments.output)
     traffic = traffic_of(arguments)
     advice = advise(traffic.flows, traffic.topology, arguments.scheme, arguments.seed)
     if arguments.output:

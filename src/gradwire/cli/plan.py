@@ -81,8 +81,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"a table holds no plan; got -o {arguments.output} beside --table. Leave one out."
         )
-    if arguments.output:
-        check_output("a plan", arguments.output)
+    check_output("a plan", arguments.output)
     latency = arguments.latency_ms
     if latency is not None and not 0 <= latency < float("inf"):
         raise UsageError(f"latency is 0 ms or more; got {latency}. Use for example 0.1.")

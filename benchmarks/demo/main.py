@@ -10,10 +10,9 @@ import json
 import time
 from pathlib import Path
 
-from gradwire.cli.demo import Progress
-from gradwire.demo import outcome, runner
-from gradwire.demo.runner import Setting
-from gradwire.demo.summary import summarize, table
+from gradwire.demo import runner
+from gradwire.demo.runner import Progress, Setting
+from gradwire.demo.summary import document, save_plot, summarize, table
 from gradwire.lab import Cluster
 
 STRATEGIES = ("none | allreduce", "dgc(0.001) | allgather")
@@ -43,9 +42,9 @@ def run(setting: Setting, origin: dict[str, str], folder: Path) -> str:
         ran = runner.run(setting, cluster, progress)
     progress.close()
     summary = summarize(ran)
-    outcome.save_plot(ran, summary, cluster, folder, setting.rate)
-    document = origin | outcome.document(summary, cluster, time.monotonic() - began)
-    (folder / f"{setting.rate}.json").write_text(json.dumps(document, indent=1) + "\n")
+    save_plot(ran, summary, cluster, folder, setting.rate)
+    kept = origin | document(summary, cluster, time.monotonic() - began)
+    (folder / f"{setting.rate}.json").write_text(json.dumps(kept, indent=1) + "\n")
     return table(summary).as_markdown()
 
 

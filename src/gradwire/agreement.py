@@ -23,14 +23,13 @@ def agreeing(feedback: Feedback, group: Mapping[str, Any]) -> Feedback:
 
 def numbers_of(feedback: Feedback, group: Mapping[str, Any]) -> dict[str, Any]:
     """What the feedback keeps, as the group has it; without what the group has not."""
-    return {name: _plain(group[name]) for name in feedback.moments() if name in group}
+    found = {name: group[name] for name in feedback.moments() if name in group}
+    return {
+        name: tuple(map(float, value)) if isinstance(value, list | tuple) else value
+        for name, value in found.items()
+    }
 
 
 def said(numbers: Mapping[str, Any]) -> str:
     """Write them as arguments are written."""
     return ", ".join(f"{name}={value}" for name, value in numbers.items())
-
-
-def _plain(value: Any) -> Any:
-    """The value in the form in which a feedback has it."""
-    return tuple(map(float, value)) if isinstance(value, list | tuple) else value

@@ -17,7 +17,7 @@ with Espresso", section 4.2, let them:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -130,12 +130,11 @@ class Path:
         for word in words:
             found = {str(task): (task, after) for task, after in state.next(DEVICES)}
             if word not in found:
-                raise _wrong(text, tasks, f"'{word}'", found, state)
+                raise _wrong(text, tasks, f"'{word}'", state)
             task, state = found[word]
             tasks.append(task)
         if not state.may_end:
-            found = {str(task): (task, after) for task, after in state.next(DEVICES)}
-            raise _wrong(text, tasks, "the end", found, state)
+            raise _wrong(text, tasks, "the end", state)
         return Path(tuple(tasks))
 
 
@@ -153,11 +152,10 @@ def _walks(state: _State, devices: Sequence[str]) -> Iterator[tuple[Task, ...]]:
             yield (task, *rest)
 
 
-def _wrong(
-    text: str, before: Sequence[Task], got: str, found: Mapping[str, object], state: _State
-) -> StrategyError:
+def _wrong(text: str, before: Sequence[Task], got: str, state: _State) -> StrategyError:
     where = f"after '{before[-1]}'" if before else "at the beginning"
-    choices = [*map(repr, found), *(["the end"] if state.may_end else [])]
+    choices = [f"'{task}'" for task, _ in state.next(DEVICES)]
+    choices += ["the end"] if state.may_end else []
     return StrategyError(
         f"steps follow each other as data can; {where} of '{text}' stands {got}. There can stand "
         f"{', '.join(choices)}."

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gradwire import beside
-from gradwire.beside import without_feedback
 from gradwire.errors import PlanError
 from gradwire.plan import Plan
 from gradwire.strategy import Strategy
@@ -56,7 +55,7 @@ class Warmup:
             )
         for text in self.densities:
             if isinstance(text, str):
-                without_feedback(text, "a warm-up's text")
+                beside.without_feedback(text, "a warm-up's text")
 
     @staticmethod
     def exponential(steps: int, levels: int, density: float) -> Warmup:
@@ -96,7 +95,7 @@ def _by(strategy: Strategy, text: str) -> Strategy:
     """The same feedback, and another way, of what leaves something waiting."""
     if strategy.feedback is None or not strategy.compressor.claims(1 << 20).wants_feedback:
         return strategy
-    read = without_feedback(text, "a warm-up's text")
+    read = beside.without_feedback(text, "a warm-up's text")
     return Strategy(read.compressor, read.collective, strategy.feedback)
 
 

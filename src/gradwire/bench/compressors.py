@@ -15,55 +15,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gradwire.bench.machine import ELEMENTS, native
+from gradwire.bench.machine import ELEMENTS, native, say
 from gradwire.bench.traffic import decode_bytes, encode_bytes, payload_bytes
 from gradwire.errors import StrategyError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gradwire.layout.message import Layout
     from gradwire.strategy import Compressor, Sections, Strategy
 
 DECODE_TARGET = 2.0
 SPARSE_SHARE = 0.01  # of gradients for compressors that send what is not zero
 
 
-@dataclass(frozen=True)
-class Row:
-    """One strategy, or compressor, at one kind of work on all elements.
-
-    bytes: that must move; a second number, with the second pass, where one is needed. So, too,
-    limits_seconds and times_limit (the median over them); the last is judged.
-    bits: of a payload, per element, and per element that it speaks of (None: of all).
-    """
-
-    name: str
-    seconds: float
-    seconds_least: float
-    seconds_most: float
-    turns: int
-    bytes: list[int]
-    limits_seconds: list[float]
-    times_limit: list[float]
-    target: float
-    met: bool
-    bits_per_element: float
-    bits_per_kept: float | None
-
-
-def strategies(
-    texts: Sequence[str] = (), progress: Callable[[str], object] = lambda line: None
-) -> list[Strategy]:
+def strategies(texts: Sequence[str] = ()) -> list[Strategy]:
     """The strategies of these texts, `| allgather` if they name no collective; else the examples
     of all compressors.
 
-    One that has required parameters and no example is left out: progress is told. Raises
+    One that has required parameters and no example is left out, which is said. Raises
     StrategyError, of a text.
     """
     from gradwire.families import COMPRESSORS
@@ -75,7 +49,7 @@ def strategies(
         try:
             found += [_parse(text) for text in member.examples or (name,)]
         except StrategyError as error:
-            progress(f"'{name}' is left out; name it with its parameters. {error}")
+            say(f"'{name}' is left out; name it with its parameters. {error}")
     return found
 
 
@@ -119,6 +93,8 @@ class _Bench:
     def __init__(self, of: Sequence[Strategy], elements: int, payloads: int) -> None:
         import torch
 
+        from gradwire.layout.message import Layout
+
         self.n, self.payloads = elements, payloads
         generator = torch.Generator().manual_seed(0)
         count = max(payloads, 3)
@@ -126,16 +102,11 @@ class _Bench:
         dice = torch.rand(elements, generator=generator)
         self.sparse = [g * (dice < SPARSE_SHARE) for g in self.gradients[:2]]
         self.out = torch.empty(elements)
-        self.layouts = {c: self._layout(c) for c in distinct_compressors(of)}
+        self.layouts = {c: Layout.of([c.claims(elements)]) for c in distinct_compressors(of)}
         most = max(layout.bytes for layout in self.layouts.values())
         self.pool = torch.zeros(payloads * most, dtype=torch.uint8)
         self.copies: list[float] = []
         self.reads: list[float] = []
-
-    def _layout(self, compressor: Compressor) -> Layout:
-        from gradwire.layout.message import Layout
-
-        return Layout.of([compressor.claims(self.n)])
 
     def gradient(self, turn: int, compressor: Compressor | None = None) -> Tensor:
         if compressor is not None and _sends_what_is_there(compressor):
@@ -197,17 +168,14 @@ class _Bench:
                 key = Key(0, turn, "weight", rank)
                 compressor.encode(self.gradient(turn + rank, compressor), sections, key, status)
 
-        return _Job(
-            str(compressor),
-            compressor,
-            DECODE_TARGET,
-            payloads[0],
-            lambda: decode_bytes(compressor, self.n, self.payloads, payloads[0]),
-            lambda turn: compressor.accumulate(
-                payloads, self.out, float(self.payloads), Key(0, turn, "weight")
-            ),
-            fill,
-        )
+        def moved() -> list[int]:
+            return decode_bytes(compressor, self.n, self.payloads, payloads[0])
+
+        def add_up(turn: int) -> None:
+            key = Key(0, turn, "weight")
+            compressor.accumulate(payloads, self.out, float(self.payloads), key)
+
+        return _Job(str(compressor), compressor, DECODE_TARGET, payloads[0], moved, add_up, fill)
 
     def turn(self, number: int, job: _Job) -> None:
         job.prepare(number)
@@ -216,16 +184,31 @@ class _Bench:
         job.sent = payload_bytes(job.compressor, self.n, job.sections)
         job.moved = job.bytes()
 
-    def row(self, job: _Job) -> Row:
-        timed, moved = job.seconds, job.moved
-        limits = [count / (8 * self.n) * median(self.copies) for count in moved]
-        ratios = [median(timed) / limit for limit in limits]
-        bits = 8 * job.sent
+    def row(self, job: _Job) -> dict[str, Any]:
+        """One strategy, or compressor, at one kind of work on all elements.
+
+        bytes: that must move; a second number, with the second pass, where one is needed. So, too,
+        limits_seconds and times_limit (the median over them); the last is judged.
+        bits: of a payload, per element, and per element that it speaks of (None: of all).
+        """
+        seconds, bits = median(job.seconds), 8 * job.sent
+        limits = [count / (8 * self.n) * median(self.copies) for count in job.moved]
+        ratios = [seconds / limit for limit in limits]
         kept = job.compressor.claims(self.n).elements
-        return Row(
-            job.name, median(timed), min(timed), max(timed), len(timed), moved, limits, ratios,
-            job.target, ratios[-1] <= job.target, bits / self.n, bits / kept if kept else None,
-        )  # fmt: skip
+        return {
+            "name": job.name,
+            "seconds": seconds,
+            "seconds_least": min(job.seconds),
+            "seconds_most": max(job.seconds),
+            "turns": len(job.seconds),
+            "bytes": job.moved,
+            "limits_seconds": limits,
+            "times_limit": ratios,
+            "target": job.target,
+            "met": ratios[-1] <= job.target,
+            "bits_per_element": bits / self.n,
+            "bits_per_kept": bits / kept if kept else None,
+        }
 
 
 _WARM_UP = 2  # the first turn makes the state, the second meets unknown hints
@@ -239,24 +222,20 @@ def _time(turn: int, call: Callable[[], object], seconds: list[float]) -> None:
 
 
 def measure(
-    texts: Sequence[str] = (),
-    elements: int = ELEMENTS,
-    repeats: int = 15,
-    payloads: int = 8,
-    progress: Callable[[str], object] = lambda line: None,
+    texts: Sequence[str] = (), elements: int = ELEMENTS, repeats: int = 15, payloads: int = 8
 ) -> dict[str, Any]:
     """Every row's times and limits, as one JSON document. Raises StrategyError, KernelError."""
     import torch
 
     native()
-    chosen, before = strategies(texts, progress), torch.get_num_threads()
+    chosen, before = strategies(texts), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         bench = _Bench(chosen, elements, payloads)
         encode = [bench.encoding(strategy) for strategy in chosen]
         decode = [bench.decoding(compressor) for compressor in bench.layouts]
         for number in range(_WARM_UP + repeats):
-            progress(f"round {number + 1} of {_WARM_UP + repeats}")
+            say(f"round {number + 1} of {_WARM_UP + repeats}")
             for job in [*encode, *decode]:
                 bench.turn(number, job)
     finally:
@@ -278,6 +257,6 @@ def _document(bench: _Bench, encode: list[_Job], decode: list[_Job]) -> dict[str
         "copy_bytes_per_second_least": 8 * bench.n / max(bench.copies),
         "copy_bytes_per_second_most": 8 * bench.n / min(bench.copies),
         "read_bytes_per_second": 4 * bench.n / median(bench.reads),
-        "encode": [asdict(bench.row(job)) for job in encode],
-        "decode": [asdict(bench.row(job)) for job in decode],
+        "encode": [bench.row(job) for job in encode],
+        "decode": [bench.row(job) for job in decode],
     }

@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from gradwire.bench.machine import ELEMENTS, native
+from gradwire.bench.machine import ELEMENTS, native, say
 
 if TYPE_CHECKING:
     import torch
@@ -63,11 +63,7 @@ class _Contestant:
         return self.seconds[1:] or self.seconds
 
 
-def measure(
-    elements: int = ELEMENTS,
-    repeats: int = 25,
-    progress: Callable[[str], object] = lambda line: None,
-) -> list[Row]:
+def measure(elements: int = ELEMENTS, repeats: int = 25) -> list[Row]:
     """Times every kernel on `elements` fp32 values, with one thread, `repeats` turns each.
 
     Needs the native extension (KernelError) and about 110 bytes of memory per element.
@@ -77,10 +73,10 @@ def measure(
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        progress(f"drawing gradients of {elements} elements")
+        say(f"drawing gradients of {elements} elements")
         contestants = _contestants(elements)
         for turn in range(repeats + 1):
-            progress(f"turn {turn + 1} of {repeats + 1} of all kernels")
+            say(f"turn {turn + 1} of {repeats + 1} of all kernels")
             for contestant in contestants:
                 contestant.take_turn(turn)
     finally:
@@ -263,30 +259,24 @@ def _sums(gradients: list[torch.Tensor]) -> list[_Contestant]:
     values = [torch.randn(p.numel(), generator=generator) for p in places]
     out, half = torch.empty(n), torch.empty(n, dtype=torch.bfloat16)
     rivals = ("accumulate twin", "cast twin")
+
+    def native_sum(turn: int) -> None:
+        accumulate(out, places, values, RANKS)
+
+    def twin_sum(turn: int) -> None:
+        twins.accumulate(out, places, values, RANKS)
+
+    def native_cast(turn: int) -> None:
+        cast(gradients[turn % BUFFERS], half)
+
+    def twin_cast(turn: int) -> None:
+        twins.cast(gradients[(turn + 3) % BUFFERS], half)
+
     return [
-        _Contestant(
-            f"accumulate, {RANKS} payloads",
-            lambda turn: accumulate(out, places, values, RANKS),
-            4 * n,
-            "read",
-            rivals[:1],
-        ),
-        _Contestant(
-            rivals[0], lambda turn: twins.accumulate(out, places, values, RANKS), 4 * n, "read"
-        ),
-        _Contestant(
-            "cast to bf16",
-            lambda turn: cast(gradients[turn % BUFFERS], half),
-            6 * n,
-            "stream update",
-            rivals[1:],
-        ),
-        _Contestant(
-            rivals[1],
-            lambda turn: twins.cast(gradients[(turn + 3) % BUFFERS], half),
-            6 * n,
-            "stream update",
-        ),
+        _Contestant(f"accumulate, {RANKS} payloads", native_sum, 4 * n, "read", rivals[:1]),
+        _Contestant(rivals[0], twin_sum, 4 * n, "read"),
+        _Contestant("cast to bf16", native_cast, 6 * n, "stream update", rivals[1:]),
+        _Contestant(rivals[1], twin_cast, 6 * n, "stream update"),
     ]
 
 

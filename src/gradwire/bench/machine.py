@@ -22,6 +22,11 @@ ALLOCATOR = {
 }
 
 
+def say(line: str) -> None:
+    """Tell how a benchmark gets on."""
+    print(line, file=sys.stderr)
+
+
 def native() -> tuple[Core, int]:
     """The extension and the instruction set in use; KernelError without them."""
     from gradwire.errors import KernelError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,32 +16,13 @@ import torch
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
-from gradwire.kernels import formats
+from gradwire.kernels import formats, segments
 from gradwire.kernels.index_codes import INDEX_CODES, code_bytes
-from gradwire.kernels.segments import (
-    AdamCodes,
-    CastInto,
-    SumCoded,
-    SumCodes,
-    SumDense,
-    UpdateCodes,
-    UpdateTopk,
-    WriteEntries,
-)
 from gradwire.kernels.status import new_status
 from gradwire.kernels.values import AdamStep, Noise
 
-FORMATS = (
-    "INT8",
-    "LEVELS2",
-    "LEVELS4",
-    "LEVELS8",
-    "LLOYD1",
-    "LLOYD2",
-    "E4M3",
-    "TERNARY",
-    "POWERS",
-)
+_NAMES = "INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2", "E4M3", "TERNARY", "POWERS"
+FORMATS: dict[str, formats.Format] = {name: getattr(formats, name) for name in _NAMES}
 RULES = ((None, False), (0.9, False), (0.9, True))
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
@@ -101,22 +83,11 @@ def cases(n: int = 5000) -> Iterator[Case]:
 
 def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool) -> Iterator[Case]:
     rule = "ef" if momentum is None else "nesterov" if nesterov else "momentum"
-    yield Case(
-        f"update_topk {rule} {dtype}", "update_topk",
-        lambda: _updates(n, dtype, momentum, nesterov, "normal"),
-    )  # fmt: skip
-    yield Case(
-        f"update_topk of ties {rule} {dtype}", "update_topk",
-        lambda: _updates(n, dtype, momentum, nesterov, "ties"),
-    )  # fmt: skip
-    yield Case(
-        f"update_topk of NaN {rule} {dtype}", "update_topk",
-        lambda: _updates(n, dtype, momentum, nesterov, "bad"),
-    )  # fmt: skip
-    yield Case(
-        f"update_codes {rule} {dtype}", "update_codes",
-        lambda: _coded_updates(n, dtype, momentum, nesterov),
-    )  # fmt: skip
+    for kind, name in ("normal", ""), ("ties", " of ties"), ("bad", " of NaN"):
+        make = partial(_updates, n, dtype, momentum, nesterov, kind)
+        yield Case(f"update_topk{name} {rule} {dtype}", "update_topk", make)
+    make = partial(_coded_updates, n, dtype, momentum, nesterov)
+    yield Case(f"update_codes {rule} {dtype}", "update_codes", make)
     how = {"momentum": momentum, "nesterov": nesterov, "scale": 0.5, "decay": 0.9}
     yield Case(f"invert {rule} {dtype}", "invert", lambda: [
         drawn(n, 1, dtype=dtype), None if momentum is None else drawn(n, 2), drawn(n, 3),
@@ -137,14 +108,14 @@ def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
         torch.zeros(n, dtype=dtype), [drawn(n, r, dtype=dtype) for r in range(3)], 3.0,
     ])  # fmt: skip
     yield Case(f"accumulate_many_dense {dtype}", "accumulate_many_dense", lambda: [[
-        SumDense(torch.zeros(few, dtype=dtype), [
+        segments.SumDense(torch.zeros(few, dtype=dtype), [
             drawn(few, r, dtype=FLOATS[i % 3]) for r in range(i)
         ], 1.0 + i)
         for i, few in enumerate((n, 1, n // 3, 0, 70))
     ]])  # fmt: skip
     yield Case(f"cast_many to {dtype}", "cast_many", lambda: [[
-        CastInto(drawn(few, i, "bad" if i == 1 else "normal", FLOATS[i % 3]),
-                 torch.ones(few, dtype=dtype))
+        segments.CastInto(drawn(few, i, "bad" if i == 1 else "normal", FLOATS[i % 3]),
+                          torch.ones(few, dtype=dtype))
         for i, few in enumerate((n, n // 2, 1, 0, 70))
     ], new_status()])  # fmt: skip
     yield Case(f"accumulate {dtype}", "accumulate", lambda: [
@@ -177,7 +148,7 @@ def _of_added_signs(n: int, count: int) -> Case:
 
 
 def _of_added_codes(n: int, name: str) -> Case:
-    form = getattr(formats, name)
+    form = FORMATS[name]
     return Case(f"add_codes {name}", "add_codes", lambda: [
         form, drawn(n, 1), *coded_payload(form, n, 2), -1.0,
     ])  # fmt: skip
@@ -197,11 +168,11 @@ def _of_judged(words: tuple[int, int, int, int], flags: tuple[int, ...]) -> Case
 
 
 def _of_format(n: int, dtype: torch.dtype, name: str) -> Iterator[Case]:
-    form = getattr(formats, name)
+    form = FORMATS[name]
     yield Case(f"encode_codes {name} {dtype}", "encode_codes", lambda: [
         form, drawn(n, 2, dtype=dtype), *_rooms(form, n), new_status(), Noise.of("x"), None,
     ])  # fmt: skip
-    yield Case(f"accumulate_codes {name} {dtype}", "accumulate_codes", lambda: [[SumCodes(
+    yield Case(f"accumulate_codes {name} {dtype}", "accumulate_codes", lambda: [[segments.SumCodes(
         form, torch.zeros(n, dtype=dtype), [coded_payload(form, n, r) for r in range(3)], 3.0,
     )]])  # fmt: skip
 
@@ -225,7 +196,7 @@ def _of_kind(n: int, dtype: torch.dtype, kind: str) -> Iterator[Case]:
 def _of_entries(n: int, k: int, code: str, dtype: torch.dtype) -> Case:
     whole = code == "int32"
     return Case(f"write_entries {code} {dtype}", "write_entries", lambda: [[
-        WriteEntries(
+        segments.WriteEntries(
             places(n, few, few), drawn(few, 2) * 1e5, n, code,
             torch.ones(few, dtype=torch.int32) if whole
             else torch.ones(code_bytes(code, n, few), dtype=torch.uint8),
@@ -243,7 +214,7 @@ def _of_code(n: int, k: int, code: str) -> Iterator[Case]:
     yield Case(f"decode_indices {code}", "decode_indices", lambda: [
         coded_section(n, k, code, 1), n, code, torch.zeros(k, dtype=torch.int32),
     ])  # fmt: skip
-    yield Case(f"accumulate_coded {code}", "accumulate_coded", lambda: [[SumCoded(
+    yield Case(f"accumulate_coded {code}", "accumulate_coded", lambda: [[segments.SumCoded(
         torch.zeros(n), [code] * 3, [coded_section(n, k, code, r) for r in range(3)],
         [drawn(k, r) for r in range(3)], 3.0,
     )]])  # fmt: skip
@@ -279,7 +250,7 @@ def _updates(
     made = []
     for i, (size, k) in enumerate(((n, n // 100), (0, 0), (1, 1), (n // 3, n // 9))):
         u = None if momentum is None else drawn(size, 7 + i)
-        made.append(UpdateTopk(
+        made.append(segments.UpdateTopk(
             drawn(size, i, kind, dtype), u, drawn(size, 3 + i), k,
             torch.zeros(k, dtype=torch.int32), torch.zeros(k),
             None if u is None else torch.zeros(k), momentum, nesterov, mask=i != 3, scale=0.5,
@@ -304,25 +275,25 @@ def _coded_updates(
     n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool
 ) -> list[Any]:
     made = [
-        UpdateCodes(
-            getattr(formats, name), drawn(n, i, dtype=dtype),
+        segments.UpdateCodes(
+            form, drawn(n, i, dtype=dtype),
             None if momentum is None else drawn(n, i + 20), drawn(n, i + 40),
-            *_rooms(getattr(formats, name), n), Noise.of(name, 1), momentum, nesterov, 0.5,
+            *_rooms(form, n), Noise.of(name, 1), momentum, nesterov, 0.5,
             0.9 if momentum is None else 1.0,
         )
-        for i, name in enumerate(FORMATS)
+        for i, (name, form) in enumerate(FORMATS.items())
     ]  # fmt: skip
     return [made, new_status()]
 
 
 def _adam(n: int, dtype: torch.dtype) -> list[Any]:
     made = [
-        AdamCodes(
-            getattr(formats, name), drawn(n, i, dtype=dtype),
+        segments.AdamCodes(
+            form, drawn(n, i, dtype=dtype),
             (drawn(n, i + 20), drawn(n, i + 40).abs()), drawn(n, i + 60), HOW,
-            *_rooms(getattr(formats, name), n), Noise.of(name, 1),
+            *_rooms(form, n), Noise.of(name, 1),
         )
-        for i, name in enumerate(FORMATS)
+        for i, (name, form) in enumerate(FORMATS.items())
     ]  # fmt: skip
     return [made, new_status()]
 

@@ -21,18 +21,14 @@ from gradwire.member import Evidence
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "name",
-        nargs="?",
-        help="a member, such as topk: what its parameters take, an example",
+    add = parser.add_argument
+    add("name", nargs="?", help="a member, such as topk: what its parameters take, an example")
+    known = (
+        "what is known to be sound with it, as adamw or sgd, and how many times fewer bytes "
+        "it sends than DDP in fp32, among 4 ranks"
     )
-    parser.add_argument(
-        "--optimizer",
-        metavar="NAME",
-        help="what is known to be sound with it, as adamw or sgd, and how many times fewer bytes "
-        "it sends than DDP in fp32, among 4 ranks",
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add("--optimizer", metavar="NAME", help=known)
+    add("--json", action="store_true", help="one JSON document on standard output")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from typing import Any
 
 from gradwire.bench.compressors import measure
 from gradwire.bench.machine import ELEMENTS, MOST_ELEMENTS, set_allocator
-from gradwire.cli.numbers import whole
+from gradwire.cli.arguments import whole
 from gradwire.report.table import Table
 
 _HEADERS = ("ms", "range", "B/element", "limit, ms", "× limit", "target", "met", "bits/element",
@@ -50,15 +49,12 @@ def _cells(row: dict[str, Any], n: int) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("strategies", nargs="*", help='such as "topk(0.001)+ef" (all)')
-    parser.add_argument(
-        "--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)"
-    )
-    parser.add_argument("--repeats", type=whole(1), default=15, help="turns of each (%(default)s)")
-    parser.add_argument(
-        "--payloads", type=whole(1, 1024), default=8, help="that are summed (%(default)s)"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add = parser.add_argument
+    add("strategies", nargs="*", help='such as "topk(0.001)+ef" (all)')
+    add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)")
+    add("--repeats", type=whole(1), default=15, help="turns of each (%(default)s)")
+    add("--payloads", type=whole(1, 1024), default=8, help="that are summed (%(default)s)")
+    add("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,9 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     StrategyError and KernelError."""
     set_allocator()
     document = measure(
-        arguments.strategies, arguments.elements, arguments.repeats, arguments.payloads,
-        lambda line: print(line, file=sys.stderr),
-    )  # fmt: skip
+        arguments.strategies, arguments.elements, arguments.repeats, arguments.payloads
+    )
     if arguments.json:
         print(json.dumps(document, indent=2))
     else:

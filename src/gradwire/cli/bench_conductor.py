@@ -20,23 +20,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from gradwire.cli.numbers import whole
+from gradwire.cli.arguments import whole
 
 TARGET_SECONDS = 40e-6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the benchmark's arguments."""
-    parser.add_argument(
-        "--buckets", type=whole(1, 4096), default=64, help="buckets in the step (64)"
-    )
-    parser.add_argument(
-        "--elements", type=whole(1, 1 << 26), default=4096, help="elements of each bucket (4096)"
-    )
-    parser.add_argument("--repeats", type=whole(1), default=200, help="steps (200)")
-    parser.add_argument("--lanes", type=whole(1, 16), default=1, help="lanes at work (1)")
-    parser.add_argument("--strategy", default="dgc(0.01) | allgather")
-    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+    add = parser.add_argument
+    add("--buckets", type=whole(1, 4096), default=64, help="buckets in the step (64)")
+    size = "elements of each bucket (4096)"
+    add("--elements", type=whole(1, 1 << 26), default=4096, help=size)
+    add("--repeats", type=whole(1), default=200, help="steps (200)")
+    add("--lanes", type=whole(1, 16), default=1, help="lanes at work (1)")
+    add("--strategy", default="dgc(0.01) | allgather")
+    add("--json", action="store_true", help="one JSON document on standard output")
 
 
 def run(arguments: argparse.Namespace) -> int:

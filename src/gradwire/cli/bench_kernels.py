@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 
 from gradwire.bench.kernels import DENSITY, Row, measure
 from gradwire.bench.machine import ELEMENTS, MOST_ELEMENTS, set_allocator
-from gradwire.cli.numbers import whole
+from gradwire.cli.arguments import whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)"
-    )
-    parser.add_argument("--repeats", type=whole(1), default=25, help="turns of each (%(default)s)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    add = parser.add_argument
+    add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)")
+    add("--repeats", type=whole(1), default=25, help="turns of each (%(default)s)")
+    add("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,9 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     set_allocator()
     from gradwire.kernels import instruction_set
 
-    rows = measure(
-        arguments.elements, arguments.repeats, lambda line: print(line, file=sys.stderr)
-    )
+    rows = measure(arguments.elements, arguments.repeats)
     if arguments.json:
         document = {
             "elements": arguments.elements,

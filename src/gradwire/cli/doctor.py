@@ -214,24 +214,15 @@ def _verdict(ready: bool, seconds: float | None, says: str, command: str) -> dic
 
 def text(facts: Facts) -> str:
     """The facts in plain words, a line each, and the verdict."""
-    told = {
-        "this machine": _machine_lines(**facts),
-        "torch": _torch_lines(**facts),
-        "kernels": _kernel_lines(**facts),
-        "the GPU": _cuda_lines(**facts),
-        "emulated networks (gradwire lab, gradwire demo)": _lab_lines(**facts),
-        "the network between ranks": _network_lines(**facts),
-        "verdict": _verdict_lines(**facts),
-    }
-    return "\n".join(
-        line
-        for section, lines in told.items()
-        if lines
-        for line in (section, *(f"  {line}" for line in lines))
-    )
+    lines = list[str]()
+    for name, (title, lines_of) in _SECTIONS.items():
+        told = lines_of(facts[name]) if name in facts else []
+        if told:
+            lines += [title, *(f"  {line}" for line in told)]
+    return "\n".join(lines)
 
 
-def _machine_lines(machine: dict[str, Any], **_: Any) -> list[str]:
+def _machine_lines(machine: dict[str, Any]) -> list[str]:
     return [
         f"Python {machine['python']} on {machine['system']}, {machine['cores']} cores",
         f"network interfaces: {', '.join(machine['interfaces'])}",
@@ -239,7 +230,7 @@ def _machine_lines(machine: dict[str, Any], **_: Any) -> list[str]:
     ]
 
 
-def _torch_lines(torch: dict[str, Any], **_: Any) -> list[str]:
+def _torch_lines(torch: dict[str, Any]) -> list[str]:
     if "missing" in torch:
         return [f"missing: {torch['missing']}"]
     return [
@@ -250,16 +241,14 @@ def _torch_lines(torch: dict[str, Any], **_: Any) -> list[str]:
     ]
 
 
-def _kernel_lines(kernels: dict[str, Any] | None = None, **_: Any) -> list[str]:
-    if kernels is None:
-        return []
+def _kernel_lines(kernels: dict[str, Any]) -> list[str]:
     if not kernels["native"]:
         return ["in torch, many times slower than compiled ones", *_advice(kernels)]
     return [f"compiled; what they use of this processor: {kernels['instruction set']}"]
 
 
-def _cuda_lines(cuda: dict[str, Any] | None = None, **_: Any) -> list[str]:
-    if cuda is None or cuda["device"] == NONE:
+def _cuda_lines(cuda: dict[str, Any]) -> list[str]:
+    if cuda["device"] == NONE:
         return []
     lines = [f"{cuda['device']}, capability {cuda['capability']}, {cuda['gigabytes']} GB"]
     if cuda["kernels"] == "torch":
@@ -276,14 +265,12 @@ def _advice(section: dict[str, Any]) -> list[str]:
     return [] if section["advice"] == NONE else [section["advice"]]
 
 
-def _lab_lines(lab: dict[str, Any], **_: Any) -> list[str]:
+def _lab_lines(lab: dict[str, Any]) -> list[str]:
     can = "cannot be made here" if lab["namespaces"] == "none" else "can be made here"
     return [can if lab["reason"] == NONE else f"{can}: {lab['reason']}"]
 
 
-def _network_lines(network: dict[str, Any] | None = None, **_: Any) -> list[str]:
-    if network is None:
-        return []
+def _network_lines(network: dict[str, Any]) -> list[str]:
     ranks, hosts = network["ranks"], network["hosts"]
     lines = [f"ranks: {ranks}, on hosts: {hosts}, by {network['backend']}"]
     if ranks > 1:
@@ -294,7 +281,7 @@ def _network_lines(network: dict[str, Any] | None = None, **_: Any) -> list[str]
     return lines
 
 
-def _verdict_lines(verdict: dict[str, Any], **_: Any) -> list[str]:
+def _verdict_lines(verdict: dict[str, Any]) -> list[str]:
     lines = textwrap.wrap(f"{verdict['says']}:", 95, break_on_hyphens=False)
     return [*lines, f"  {verdict['next']}"]
 
@@ -307,3 +294,12 @@ def duration(seconds: float) -> str:
 
 
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+_SECTIONS = {
+    "machine": ("this machine", _machine_lines),
+    "torch": ("torch", _torch_lines),
+    "kernels": ("kernels", _kernel_lines),
+    "cuda": ("the GPU", _cuda_lines),
+    "lab": ("emulated networks (gradwire lab, gradwire demo)", _lab_lines),
+    "network": ("the network between ranks", _network_lines),
+    "verdict": ("verdict", _verdict_lines),
+}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from gradwire.cli.numbers import above_0
+from gradwire.cli.arguments import above_0, after_dashes
 from gradwire.lab.availability import available, refused
 from gradwire.lab.cluster import Cluster, LabTimeoutError
 from gradwire.lab.rates import format_rate
@@ -87,8 +87,7 @@ def _ending_on_sigterm() -> Iterator[None]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    command = arguments.command_line
-    command = command[1:] if command[:1] == ["--"] else command
+    command = after_dashes(arguments.command_line)
     topology = None
     if arguments.topology is not None:
         from gradwire.network.topologies import topology_of

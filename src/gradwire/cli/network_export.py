@@ -11,7 +11,7 @@ import argparse
 import json
 from pathlib import Path
 
-from gradwire.cli.output import check_output
+from gradwire.cli.arguments import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gradwire.network.exports import written
     from gradwire.network.saved import load
 
-    if arguments.output:
-        check_output("a file of paths", arguments.output)
+    check_output("a file of paths", arguments.output)
     text = written(arguments.format, load(arguments.routes))
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")

@@ -9,8 +9,8 @@ import argparse
 import json
 from pathlib import Path
 
+from gradwire.cli.arguments import check_output
 from gradwire.cli.network_traffic import add_traffic_arguments, traffic_of
-from gradwire.cli.output import check_output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gradwire.cli.arguments import check_output
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, traffic_of
-from gradwire.cli.output import check_output
 from gradwire.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Advise; the exit code. Raises NetworkError."""
     from gradwire.network.advice import advise
 
-    if arguments.output:
-        check_output("a file of paths", arguments.output)
+    check_output("a file of paths", arguments.output)
     traffic = traffic_of(arguments)
     advice = advise(traffic.flows, traffic.topology, arguments.scheme, arguments.seed)
     if arguments.output:

@@ -10,8 +10,8 @@ import argparse
 import json
 from typing import Any
 
+from gradwire.cli.arguments import whole
 from gradwire.cli.network_traffic import Traffic, add_traffic_arguments, flows_on, traffic_of
-from gradwire.cli.numbers import whole
 from gradwire.errors import NetworkError
 
 

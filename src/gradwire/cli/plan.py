@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.output import check_output
+from gradwire.cli.arguments import check_output
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(
             f"a table holds no plan; got -o {arguments.output} beside --table. Leave one out."
         )
-    if arguments.output:
-        check_output("a plan", arguments.output)
+    check_output("a plan", arguments.output)
     latency = arguments.latency_ms
     if latency is not None and not 0 <= latency < float("inf"):
         raise UsageError(f"latency is 0 ms or more; got {latency}. Use for example 0.1.")

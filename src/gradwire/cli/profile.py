@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.output import check_output
+from gradwire.cli.arguments import after_dashes, check_output
 from gradwire.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,17 +19,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("profile.json"), help="(%(default)s)"
-    )
-    parser.add_argument(
-        "--strategies", nargs="+", metavar="TEXT", help="what to measure (six usual ones)"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument(
-        "command_line", nargs=argparse.REMAINDER, metavar="-- CMD …",
-        help="the job, as you start it: each rank calls gradwire.attach",
-    )  # fmt: skip
+    add = parser.add_argument
+    add("-o", "--output", type=Path, default=Path("profile.json"), help="(%(default)s)")
+    add("--strategies", nargs="+", metavar="TEXT", help="what to measure (six usual ones)")
+    add("--json", action="store_true", help="one JSON document on stdout")
+    job = "the job, as you start it: each rank calls gradwire.attach"
+    add("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help=job)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -38,8 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     from gradwire.planner.profile import Profile
     from gradwire.tuning.profile_only import asked
 
-    command = arguments.command_line
-    command = command[1:] if command[:1] == ["--"] else command
+    command = after_dashes(arguments.command_line)
     if not command:
         raise UsageError(
             "a profile is of a job; there is no command. Say gradwire profile -- torchrun … "

@@ -20,11 +20,6 @@ class Row:
     method: Method
     strategy: str = ""
 
-    @property
-    def trains_together(self) -> bool:
-        """Whether its ranks exchange anything at all."""
-        return self.method != "alone"
-
 
 ALONE = Row("no synchronization", "alone")
 DDP = Row("DDP fp32", "ddp")

@@ -10,27 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from gradwire.demo import corpus
 from gradwire.demo.rows import DDP, Row, contestants, sent_share
 from gradwire.demo.task import Measured, Point, Task
 from gradwire.errors import LabError
 from gradwire.lab import Cluster
-
-
-class Watcher(Protocol):
-    """Is told how the rows get on."""
-
-    def begin(self, number: int, count: int, seconds_to_go: float) -> None:
-        """A row begins, of so many; a guess at what is left, corrected by how long others took."""
-
-    def __call__(self, row: Row, point: Point) -> None:
-        """A row has evaluated its loss."""
-
-    def note(self, line: str) -> None:
-        """Rank 0 has written a line on its standard error: a warning, as a rule."""
-
 
 _PARAMETERS = {650: 19_780_400, 325: 8_205_200}
 _GUESSED_COMPUTE_SECONDS = 0.25
@@ -69,9 +54,9 @@ class Setting:
         return 325 if self.quick else 650
 
     @property
-    def row_count(self) -> int:
-        """How many contestants race."""
-        return len(contestants(self.strategies, quick=self.quick))
+    def rows(self) -> list[Row]:
+        """Who competes. StrategyError for a wrong strategy."""
+        return contestants(self.strategies, quick=self.quick)
 
     def steps(self, bits_per_second: float | None) -> int:
         """How many steps every row does: as many as DDP fp32 can in about `dense_seconds`.
@@ -95,6 +80,49 @@ class Setting:
 QUICK = Setting(quick=True, most_steps=16, dense_seconds=12.0)
 
 
+class Progress:
+    """One line per row on stderr; on a terminal it moves while the row runs."""
+
+    def __init__(self) -> None:
+        self._row = ""
+        self._line = ""
+        self._noted: set[str] = set()
+        self._moves = sys.stderr.isatty()
+        self._start = "\r" if self._moves else ""
+
+    def begin(self, number: int, count: int, seconds_to_go: float) -> None:
+        """A row begins, of so many; a guess at what is left, corrected by how long others took."""
+        self.close()
+        print(
+            f"  row {number} of {count}; about {seconds_to_go:.0f} s to go, all rows",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+
+    def __call__(self, row: Row, point: Point) -> None:
+        """A row has evaluated its loss."""
+        if row.label != self._row:
+            self.close()
+            self._row = row.label
+        self._line = (
+            f"  {row.label:24} step {point.step:4}   loss {point.loss:6.3f}   "
+            f"{point.seconds:6.1f} s"
+        )
+        if self._moves:
+            print(f"{self._start}{self._line}", end="", file=sys.stderr, flush=True)
+
+    def note(self, line: str) -> None:
+        """Pass on what rank 0 warns of; each line once, though every row may repeat it."""
+        if line not in self._noted:
+            self._noted.add(line)
+            print(f"{self._start}  {line}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """End the current line."""
+        if self._row:
+            print(f"{self._start}{self._line}", file=sys.stderr, flush=True)
+        self._row = ""
+
+
 @dataclass(frozen=True)
 class Ran:
     """One row and what it did."""
@@ -103,13 +131,13 @@ class Ran:
     measured: Measured
 
 
-def run(setting: Setting, cluster: Cluster, watch: Watcher) -> list[Ran]:
+def run(setting: Setting, cluster: Cluster, watch: Progress) -> list[Ran]:
     """Run every row on an entered cluster. StrategyError for a wrong strategy, before any runs.
 
     Raises:
         LabError: a rank failed; with the last it said.
     """
-    rows = contestants(setting.strategies, quick=setting.quick)
+    rows = setting.rows
     with tempfile.TemporaryDirectory(prefix="gradwire-demo-") as folder:
         task = _task(setting, cluster, Path(folder))
         bits = None if cluster.loopback else cluster.bits_per_second
@@ -158,7 +186,7 @@ def _limited(task: Task, row: Row, ran: Sequence[Ran], setting: Setting) -> Task
     return replace(task, target_loss=target, most_seconds=setting.patience * seconds)
 
 
-def _run_row(row: Row, task: Task, cluster: Cluster, watch: Watcher) -> Measured:
+def _run_row(row: Row, task: Task, cluster: Cluster, watch: Progress) -> Measured:
     path = Path(task.result).with_name("task.json")
     task.save(path)
     said: list[str] = []

@@ -1,15 +1,19 @@
-"""From what the rows did to what is printed."""
+"""From what the rows did to what is printed, and kept: a table, a document, a plot."""
 
 from __future__ import annotations
 
 import itertools
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from gradwire.demo.rows import DDP
+from gradwire.demo.rows import ALONE, DDP
 from gradwire.demo.runner import Ran, target_loss
 from gradwire.demo.task import Measured, Point
+from gradwire.lab import Cluster, available
+from gradwire.lab.rates import format_rate
+from gradwire.report import loss_plot
 from gradwire.report.table import Table
 
 
@@ -137,3 +141,44 @@ def seconds_to(loss: float, curve: Sequence[Point]) -> float | None:
             part = (before.loss - loss) / (before.loss - after.loss)
             return before.seconds + max(0.0, part) * (after.seconds - before.seconds)
     return None
+
+
+def document(summary: Summary, cluster: Cluster, seconds: float) -> dict[str, object]:
+    """Plain values for `json.dumps`; `seconds` is how long the whole demo took."""
+    import torch
+
+    from gradwire import kernels
+
+    return {
+        "hosts": cluster.hosts,
+        "bits_per_second": None if cluster.loopback else cluster.bits_per_second,
+        "mode": "loopback" if cluster.loopback else available().mode,
+        "torch": torch.__version__,
+        "kernels": kernels.instruction_set(),
+        "seconds": round(seconds, 1),
+        **asdict(summary),
+    }
+
+
+def save_plot(
+    ran: Sequence[Ran], summary: Summary, cluster: Cluster, folder: Path, name: str = "loss"
+) -> Path:
+    """Draw every row's held-out loss over its seconds of training; return the file's path."""
+    lines = [
+        loss_plot.Line(
+            each.row.label,
+            [(point.seconds, point.loss) for point in each.measured.curve],
+            reference=each.row == ALONE,
+        )
+        for each in ran
+    ]
+    millions = summary.parameters / 1e6
+    title = f"LSTM language model, {millions:.1f} M parameters, {network(cluster)}"
+    return loss_plot.save(lines, title, summary.target_loss, folder, name)
+
+
+def network(cluster: Cluster) -> str:
+    """The cluster in a few words."""
+    if cluster.loopback:
+        return f"{cluster.hosts} ranks on loopback"
+    return f"{cluster.hosts} hosts, {format_rate(cluster.bits_per_second)}/s"

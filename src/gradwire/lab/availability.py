@@ -58,7 +58,7 @@ def available() -> Availability:
 
 def _refusal(mode: Mode) -> str | None:
     from gradwire.lab.guarded import GuardConnection
-    from gradwire.lab.one_switch import one_switch
+    from gradwire.lab.wiring import one_switch
 
     try:
         GuardConnection(mode, one_switch(1, 10**9)).close()

@@ -16,14 +16,12 @@ from gradwire.lab.addresses import (
     LOOPBACK_INTERFACE,
     host_name,
 )
-from gradwire.lab.availability import Mode, available, refused
+from gradwire.lab.availability import available, refused
 from gradwire.lab.environment import Layout, rank_environment
 from gradwire.lab.guarded import GuardConnection
-from gradwire.lab.job import Job, LabTimeoutError
-from gradwire.lab.lines import LineHandler, print_prefixed
-from gradwire.lab.one_switch import one_switch
+from gradwire.lab.job import Job, LabTimeoutError, LineHandler, print_prefixed
 from gradwire.lab.rates import parse_rate
-from gradwire.lab.wiring import Wiring
+from gradwire.lab.wiring import Wiring, one_switch
 
 if TYPE_CHECKING:
     from gradwire.network.fabric import Fabric, Link
@@ -103,7 +101,10 @@ class Cluster:
                 "a cluster is entered once at a time; this one already stands; use it as it is, "
                 "or make a second Cluster"
             )
-        self._guard = GuardConnection(self._mode(), self._wiring)
+        mode = "none" if self.loopback else available().mode
+        if mode == "none" and not self.loopback:
+            raise refused(available().reason, "loopback=True")
+        self._guard = GuardConnection(mode, self._wiring)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,22 +112,10 @@ class Cluster:
             self._guard.close()
             self._guard = None
 
-    def _mode(self) -> Mode:
-        if self.loopback:
-            return "none"
-        found = available()
-        if found.mode == "none":
-            raise refused(found.reason, "loopback=True")
-        return found.mode
-
     def run(
-        self,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        on_line: LineHandler | None = None,
-        timeout_seconds: float | None = None,
-    ) -> int:
+        self, command: Sequence[str], *, env: Mapping[str, str] | None = None,
+        on_line: LineHandler | None = None, timeout_seconds: float | None = None,
+    ) -> int:  # fmt: skip
         """Start the command once per rank and wait; return the first failure's exit code, or 0.
 
         After the first failure the other ranks get a short grace, then SIGTERM, then SIGKILL.
@@ -179,9 +168,11 @@ class Cluster:
             )
         asked: dict[str, dict[int, str]] = {}
         leaf_of, uplinks = self.topology.leaf_of, [name for name, _ in self.topology.uplinks]
-        for i, one in enumerate(connections):
-            lookup = self._lookup(one)
-            asked.setdefault(f"leaf{leaf_of[one.source]}", {})[i] = lookup
+        for i, (source, target, source_port, target_port) in enumerate(connections):
+            asked.setdefault(f"leaf{leaf_of[source]}", {})[i] = (
+                f"route get {self.address(target)} from {self.address(source)} "
+                f"iif {host_name(source)} ipproto tcp sport {source_port} dport {target_port}"
+            )
         found = dict[int, int]()
         for leaf, own in asked.items():
             rows, lines = list(own), list(own.values())
@@ -201,13 +192,6 @@ class Cluster:
                 f"uplinks; got host {host}, plane {plane}; choose one that is there"
             )
         return wiring.addresses[host] if plane is None else wiring.planes[host][plane]
-
-    def _lookup(self, one: Connection) -> str:
-        return (
-            f"route get {self.address(one.target)} from {self.address(one.source)} "
-            f"iif {host_name(one.source)} ipproto tcp sport {one.source_port} "
-            f"dport {one.target_port}"
-        )
 
     def _entered(self) -> GuardConnection:
         if self._guard is None or self._guard.closed:

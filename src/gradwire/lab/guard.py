@@ -137,30 +137,23 @@ class _Guard:
         stdout, stderr = descriptors
         try:
             process = subprocess.Popen(
-                message["command"],
-                env=message["env"],
-                cwd=message["directory"],
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                preexec_fn=lambda: self._enter(message["host"]),
-            )
+                message["command"], env=message["env"], cwd=message["directory"],
+                stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+                start_new_session=True, preexec_fn=lambda: self._enter(message["host"]),
+            )  # fmt: skip
         except (OSError, subprocess.SubprocessError, ValueError) as error:
-            self._refuse(message, error)
+            reason = (
+                f"a command must be a program that can be started; {message['command'][0]!r} "
+                f"cannot ({error}); check the name and PATH"
+            )
+            told = {"event": "refused", "rank": message["rank"], "reason": reason}
+            send(self._channel, told)
         else:
             # Kept, or Popen's own bookkeeping would take the exit status before we see it.
             self._ranks[process.pid] = (message["rank"], process)
         finally:
             os.close(stdout)
             os.close(stderr)
-
-    def _refuse(self, message: Message, error: Exception) -> None:
-        reason = (
-            f"a command must be a program that can be started; {message['command'][0]!r} cannot "
-            f"({error}); check the name and PATH"
-        )
-        send(self._channel, {"event": "refused", "rank": message["rank"], "reason": reason})
 
     def _enter(self, host: int) -> None:
         syscalls.die_with_parent()

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from gradwire.errors import LabError
 from gradwire.lab.wire import Message, connection, receive, send
@@ -39,17 +40,14 @@ class GuardConnection:
             settings = {"mode": mode, "wiring": asdict(wiring)}
             with _own_process_file() as files:
                 send(self.channel, settings, files)
-            self._await_ready()
+            self.channel.settimeout(_START_SECONDS)
+            answer = self.receive()
+            self.channel.settimeout(None)
+            if answer["event"] != "ready":
+                raise LabError(answer["reason"])
         except BaseException:
             self.close()
             raise
-
-    def _await_ready(self) -> None:
-        self.channel.settimeout(_START_SECONDS)
-        answer = self.receive()
-        self.channel.settimeout(None)
-        if answer["event"] != "ready":
-            raise LabError(answer["reason"])
 
     def receive(self) -> Message:
         """Wait for the guard's next message."""
@@ -61,47 +59,23 @@ class GuardConnection:
             )
         return message
 
-    def start(
-        self,
-        rank: int,
-        host: int,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        outputs: tuple[int, int],
-    ) -> None:
-        """Start one rank on one host, with its standard output and error going to `outputs`."""
-        order = {
-            "order": "start",
-            "rank": rank,
-            "host": host,
-            "command": list(command),
-            "env": dict(environment),
-            "directory": os.getcwd(),
-        }
-        self._order(order, outputs)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to every rank that still runs, and to its process group."""
-        self._order({"order": "signal", "signal": number})
-
-    def clear(self) -> None:
-        """Kill whatever the ranks started; the answer comes as the event "cleared"."""
-        self._order({"order": "clear"})
+    def order(self, name: str, files: tuple[int, ...] = (), **what: Any) -> None:
+        """Have it "start" a rank, whose standard output and error are the files; "signal" all that
+        still run, and their process groups; or "clear", which kills whatever ranks started and is
+        answered by the event "cleared"."""
+        with contextlib.suppress(BrokenPipeError):  # receive() tells of a dead guard
+            send(self.channel, {"order": name, **what}, files)
 
     def look(self, ask: Mapping[str, Sequence[str]]) -> Message:
         """Bytes `sent` by every machine's interfaces, and `answers` of `ip` on those named.
 
         For when no rank runs. Raises `LabError` without namespaces, and with what `ip` refuses.
         """
-        self._order({"order": "look", "ask": {name: list(lines) for name, lines in ask.items()}})
+        self.order("look", ask={name: list(lines) for name, lines in ask.items()})
         answer = self.receive()
         if answer["event"] != "seen":
             raise LabError(answer["reason"])
         return answer
-
-    def _order(self, message: Message, files: tuple[int, ...] = ()) -> None:
-        with contextlib.suppress(BrokenPipeError):  # receive() tells of a dead guard
-            send(self.channel, message, files)
 
     @property
     def closed(self) -> bool:

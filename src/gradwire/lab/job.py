@@ -1,23 +1,68 @@
 """One command on all ranks of a cluster: its output, its end, and the end of the others."""
 
 import contextlib
+import os
 import selectors
 import signal
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gradwire.errors import LabError
 from gradwire.lab.guarded import GuardConnection
-from gradwire.lab.lines import LineHandler, LinePipe
+from gradwire.lab.wire import Message
+
+LineHandler = Callable[[int, str, str], None]
 
 # After one rank failed: time for the others to fail by themselves and say why; then, after
 # SIGTERM, time to put things in order.
 _GRACE_SECONDS = 2.0
 _TERMINATION_SECONDS = 3.0
+_READ_BYTES = 1 << 16
+_LONGEST_LINE_BYTES = 1 << 20
 
 
 class LabTimeoutError(LabError, TimeoutError):
     """A command took longer than its timeout, and its processes were ended."""
+
+
+def print_prefixed(rank: int, stream: str, line: str) -> None:
+    """Print a rank's line on our stream of the same name, with the rank in front."""
+    print(f"[{rank}] {line}", file=getattr(sys, stream), flush=True)
+
+
+class LinePipe:
+    """A pipe that one rank writes to; hands each whole line to a handler as it comes."""
+
+    def __init__(self, rank: int, stream: str, handler: LineHandler) -> None:
+        self.rank = rank
+        self.stream = stream
+        self._handler = handler
+        self._reader, self.writer = os.pipe()
+        self._pending = b""
+
+    def fileno(self) -> int:
+        """The end to read from, for a selector."""
+        return self._reader
+
+    def close_writer(self) -> None:
+        """Drop our own writing end, so that the last rank's exit ends the pipe."""
+        os.close(self.writer)
+
+    def pump(self) -> bool:
+        """Read once, which blocks when nothing is there; return False at the pipe's end."""
+        chunk = os.read(self._reader, _READ_BYTES)
+        *lines, self._pending = (self._pending + chunk).split(b"\n")
+        if self._pending and (not chunk or len(self._pending) > _LONGEST_LINE_BYTES):
+            lines, self._pending = [*lines, self._pending], b""
+        for line in lines:
+            text = line.removesuffix(b"\r").decode(errors="replace")
+            self._handler(self.rank, self.stream, text)
+        return bool(chunk)
+
+    def close(self) -> None:
+        """Close the reading end."""
+        os.close(self._reader)
 
 
 class Job:
@@ -43,7 +88,10 @@ class Job:
         self._running.add(rank)
         try:
             outputs = (pipes[0].writer, pipes[1].writer)
-            self._guard.start(rank, host, command, environment, outputs)
+            self._guard.order(
+                "start", outputs, rank=rank, host=host, command=list(command),
+                env=dict(environment), directory=os.getcwd(),
+            )  # fmt: skip
         finally:
             for pipe in pipes:
                 pipe.close_writer()
@@ -75,9 +123,9 @@ class Job:
         """Let the ranks end, then make them end; then read their last lines."""
         self._step_until(time.monotonic() + grace_seconds)
         if self._running:
-            self._guard.signal(signal.SIGTERM)
+            self._guard.order("signal", signal=signal.SIGTERM)
             self._step_until(time.monotonic() + _TERMINATION_SECONDS)
-        self._guard.clear()
+        self._guard.order("clear")
         while not self._cleared or len(self._selector.get_map()) > 1:
             self._step(None)
 
@@ -89,26 +137,23 @@ class Job:
         """Wait for one thing to happen, or the deadline, and deal with it."""
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
         for key, _ in self._selector.select(seconds):
-            if isinstance(key.fileobj, LinePipe):
-                self._pump(key.fileobj)
-            else:
+            pipe = key.fileobj
+            if not isinstance(pipe, LinePipe):
                 self._take(self._guard.receive())
+            elif not pipe.pump():
+                self._selector.unregister(pipe)
+                pipe.close()
 
-    def _pump(self, pipe: LinePipe) -> None:
-        if not pipe.pump():
-            self._selector.unregister(pipe)
-            pipe.close()
-
-    def _take(self, message: Mapping[str, object]) -> None:
-        event, rank = message["event"], message.get("rank")
+    def _take(self, message: Message) -> None:
+        event = message["event"]
         if event == "cleared":
             self._cleared = True
             return
-        self._running.discard(int(str(rank)))
+        self._running.discard(message["rank"])
         if event == "refused":
-            self._refusal = str(message["reason"])
+            self._refusal = message["reason"]
         elif not self._failed():
-            self._first_failure = int(str(message["code"]))
+            self._first_failure = message["code"]
 
     def __enter__(self) -> "Job":
         return self
@@ -120,12 +165,9 @@ class Job:
                 with contextlib.suppress(LabError):
                     self._wind_down(grace_seconds=0.0)
         finally:
-            self._close()
-
-    def _close(self) -> None:
-        if not self._cleared:  # interrupted again while ending the ranks: end them the hard way
-            self._guard.close()
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, LinePipe):
-                key.fileobj.close()
-        self._selector.close()
+            if not self._cleared:  # interrupted again while ending the ranks: the hard way
+                self._guard.close()
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.fileobj, LinePipe):
+                    key.fileobj.close()
+            self._selector.close()

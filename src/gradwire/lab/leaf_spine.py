@@ -55,7 +55,6 @@ class _Builder:
     def wiring(self) -> Wiring:
         hosts = range(self._fabric.hosts)
         return Wiring(
-            self._fabric.hosts,
             [
                 *map(self._host, hosts),
                 *map(self._leaf, range(self._fabric.leaves)),

@@ -18,7 +18,7 @@ from gradwire.errors import LabError
 from gradwire.lab import syscalls
 from gradwire.lab.addresses import host_name
 from gradwire.lab.counters import interface_bytes
-from gradwire.lab.wiring import End, Machine, Wiring
+from gradwire.lab.wiring import Machine, Wiring
 
 _HOSTS_FILE = Path("/etc/hosts")
 _SETTINGS = Path("/proc/sys/net/ipv4")
@@ -99,20 +99,12 @@ class Network:
             for own, (other, fd) in far.items()
         ]
         up = [
-            line
-            for end in ends
-            for line in (
-                f"link set {end.interface} addrgenmode none",
-                f"link set {end.interface} up",
-            )
+            f"link set {end.interface} {how}" for end in ends for how in ("addrgenmode none", "up")
         ]
         lines = ["link set lo up", *made, *up, *machine.lines]
         _batch("ip", lines, keep_fds=[fd for _, fd in far.values()])
-        _batch("tc", [_shape(end) for end in ends])
-
-
-def _shape(end: End) -> str:
-    return f"qdisc add dev {end.interface} root {end.shaping.arguments()}"
+        shaped = [f"qdisc add dev {e.interface} root {e.shaping.arguments()}" for e in ends]
+        _batch("tc", shaped)
 
 
 def _set(name: str, value: str) -> None:
@@ -139,18 +131,14 @@ def _use_reno() -> None:
 
 def _name_hosts(addresses: Sequence[str]) -> None:
     """Let names and addresses of the hosts resolve, which torch tries for its messages."""
-    if not _HOSTS_FILE.exists():
-        return
-    lines = [line for number, a in enumerate(addresses) for line in _naming_lines(number, a)]
-    with contextlib.suppress(OSError):
-        syscalls.cover_file(_HOSTS_FILE, _HOSTS_FILE.read_text() + "\n".join(["", *lines, ""]))
-
-
-def _naming_lines(number: int, address: str) -> list[str]:
-    name = host_name(number)
-    # torch listens on IPv6 and so meets the address in its mapped form; asking for the name must
-    # still give the plain one, hence two names.
-    return [f"{address} {name}", f"::ffff:{address} {name}.mapped"]
+    lines = [""]
+    for number, address in enumerate(addresses):
+        name = host_name(number)
+        # torch listens on IPv6 and so meets the address in its mapped form; asking for the name
+        # must still give the plain one, hence two names.
+        lines += [f"{address} {name}", f"::ffff:{address} {name}.mapped"]
+    with contextlib.suppress(OSError):  # there may be no such file
+        syscalls.cover_file(_HOSTS_FILE, _HOSTS_FILE.read_text() + "\n".join([*lines, ""]))
 
 
 def _open(kind: str) -> int:

@@ -50,25 +50,21 @@ class ProbeReport:
 
     def as_text(self) -> str:
         """Return a few lines for people."""
-        asked = "nothing (unshaped)" if self.loopback else self._rate(self.asked_bits_per_second)
+        rate = format_rate(self.asked_bits_per_second)
+        asked = "nothing (unshaped)" if self.loopback else f"{rate}/s"
         percent = "" if self.loopback else f", {self.delivered_percent:.1f} % of what was asked"
-        return "\n".join(
-            [
-                f"{self.hosts} hosts, asked of each link: {asked}",
-                f"  all-reduce   {self._rate(self.all_reduce_bits_per_second)} each way{percent}",
-                f"               {self.all_reduce_bytes / 1e6:.1f} MB in "
-                f"{self.all_reduce_seconds:.3f} s; {self.segments_resent} segments resent",
-                f"  one stream   {self._rate(self.stream_bits_per_second)}",
-                f"  incast       {self._rate(self.incast_bits_per_second)} "
-                f"from {self.hosts - 1} to 1",
-                f"  latency      {self.latency_seconds * 1e6:.0f} µs one way; all-reduce of "
-                f"4 bytes {self.small_all_reduce_seconds * 1e6:.0f} µs",
-            ]
-        )
-
-    @staticmethod
-    def _rate(bits_per_second: float) -> str:
-        return f"{format_rate(bits_per_second)}/s"
+        lines = [
+            f"{self.hosts} hosts, asked of each link: {asked}",
+            f"  all-reduce   {format_rate(self.all_reduce_bits_per_second)}/s each way{percent}",
+            f"               {self.all_reduce_bytes / 1e6:.1f} MB in "
+            f"{self.all_reduce_seconds:.3f} s; {self.segments_resent} segments resent",
+            f"  one stream   {format_rate(self.stream_bits_per_second)}/s",
+            f"  incast       {format_rate(self.incast_bits_per_second)}/s "
+            f"from {self.hosts - 1} to 1",
+            f"  latency      {self.latency_seconds * 1e6:.0f} µs one way; all-reduce of "
+            f"4 bytes {self.small_all_reduce_seconds * 1e6:.0f} µs",
+        ]
+        return "\n".join(lines)
 
 
 def probe(cluster: Cluster) -> ProbeReport:

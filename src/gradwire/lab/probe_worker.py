@@ -5,6 +5,7 @@ The only part of the lab that loads torch.
 
 import json
 import os
+import selectors
 import socket
 import statistics
 import sys
@@ -42,7 +43,8 @@ def main() -> None:
 
 def _large_all_reduce(bits_per_second: int) -> dict[str, float]:
     """All-reduce 100 MB, or as much as a slow link carries in a few seconds."""
-    share = _ring_share(dist.get_world_size())
+    world = dist.get_world_size()
+    share = 2 * (world - 1) / world  # how often each byte crosses a host's link in a ring
     affordable = int(bits_per_second / 8 * _ALL_REDUCE_SECONDS / share)
     elements = min(LARGEST_ALL_REDUCE_BYTES, affordable) // 4
     sent, resent = bytes_sent(), segments_resent()
@@ -59,23 +61,16 @@ def _large_all_reduce(bits_per_second: int) -> dict[str, float]:
     }
 
 
-def _ring_share(ranks: int) -> float:
-    """How often each byte crosses a host's link in a ring all-reduce: 2(n−1)/n."""
-    return 2 * (ranks - 1) / ranks
-
-
 def _all_reduce_seconds(elements: int, times: int) -> float:
     """Return the median of some all-reduces, after one that warms up."""
-    tensor = torch.zeros(elements)
+    tensor, seconds = torch.zeros(elements), list[float]()
     dist.all_reduce(tensor)
-    return statistics.median(_timed_all_reduce(tensor) for _ in range(times))
-
-
-def _timed_all_reduce(tensor: torch.Tensor) -> float:
-    dist.barrier()
-    started = time.perf_counter()
-    dist.all_reduce(tensor)
-    return time.perf_counter() - started
+    for _ in range(times):
+        dist.barrier()
+        started = time.perf_counter()
+        dist.all_reduce(tensor)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
 
 
 def _stream(senders: int, bits_per_second: int) -> float:
@@ -119,8 +114,6 @@ def _fill(links: list[socket.socket], size: int) -> None:
 
 def _drain(links: list[socket.socket], size: int) -> None:
     """Read `size` bytes from every link; the kernel keeps the others going meanwhile."""
-    import selectors
-
     buffer = bytearray(_CHUNK_BYTES)
     with selectors.DefaultSelector() as selector:
         for link in links:

@@ -43,16 +43,13 @@ def parse_rate(text: str | float) -> int:
             "a rate is a number of bits per second, or a number with kbit, mbit or gbit; "
             f"got {text!r}; write for example 100mbit or 2.5gbit"
         )
-    return _within_range(round(float(match.group(1)) * _UNITS[unit]), text)
-
-
-def _within_range(bits_per_second: int, text: str | float) -> int:
-    if _SLOWEST_BITS_PER_SECOND <= bits_per_second <= _FASTEST_BITS_PER_SECOND:
-        return bits_per_second
-    raise LabError(
-        f"a rate lies between 10kbit and 400gbit; got {text!r} = {bits_per_second} bits per "
-        "second; choose a rate in between (lower-case and capital units mean the same)"
-    )
+    bits_per_second = round(float(match.group(1)) * _UNITS[unit])
+    if not _SLOWEST_BITS_PER_SECOND <= bits_per_second <= _FASTEST_BITS_PER_SECOND:
+        raise LabError(
+            f"a rate lies between 10kbit and 400gbit; got {text!r} = {bits_per_second} bits per "
+            "second; choose a rate in between (lower-case and capital units mean the same)"
+        )
+    return bits_per_second
 
 
 def format_rate(bits_per_second: float) -> str:
@@ -87,16 +84,13 @@ def shape_port(rate_bits_per_second: int) -> Shaping:
     bits_per_second = rate_bits_per_second * _FRAME_BYTES // _FRAME_BYTES_ON_WIRE
     queue = int(bits_per_second / 8 * _PORT_QUEUE_SECONDS)
     queue = max(min(queue, _LARGEST_PORT_QUEUE_BYTES), _SMALLEST_PORT_QUEUE_BYTES)
-    return Shaping(bits_per_second, _burst_bytes(rate_bits_per_second), queue)
+    whole = rate_bits_per_second >= _WHOLE_FROM_BITS_PER_SECOND
+    smallest = _SUPER_PACKET_BYTES if whole else _SMALLEST_BURST_BYTES
+    burst = max(int(rate_bits_per_second / 8 * _BURST_SECONDS), smallest)
+    return Shaping(bits_per_second, burst, queue)
 
 
 def shape_host(rate_bits_per_second: int) -> Shaping:
     """Shape a host, towards the switch: as the port, with the sender's deeper queue."""
     port = shape_port(rate_bits_per_second)
     return replace(port, queue_bytes=max(port.queue_bytes, _SMALLEST_HOST_QUEUE_BYTES))
-
-
-def _burst_bytes(rate_bits_per_second: int) -> int:
-    whole = rate_bits_per_second >= _WHOLE_FROM_BITS_PER_SECOND
-    smallest = _SUPER_PACKET_BYTES if whole else _SMALLEST_BURST_BYTES
-    return max(int(rate_bits_per_second / 8 * _BURST_SECONDS), smallest)

@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradwire.lab.rates import Shaping
+from gradwire.lab.addresses import INTERFACE, PREFIX_LENGTH, host_address, host_name
+from gradwire.lab.rates import Shaping, shape_host, shape_port
+
+SWITCH = "switch"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,6 @@ class Wiring:
     """Hosts come first and have numbers; then switches. addresses: of hosts, the ones they are
     called by; planes: of each host, its addresses on the planes, if there are any."""
 
-    hosts: int
     machines: Sequence[Machine]
     cables: Sequence[Cable]
     addresses: Sequence[str]
@@ -64,3 +66,30 @@ class Wiring:
 
 def _end(data: Mapping[str, Any]) -> End:
     return End(data["machine"], data["interface"], Shaping(**data["shaping"]))
+
+
+def one_switch(hosts: int, bits_per_second: int) -> Wiring:
+    """All hosts on one switch, a bridge; every link is as fast."""
+    numbers = range(hosts)
+    addresses = [host_address(number) for number in numbers]
+    machines = [
+        Machine(
+            host_name(number), [f"addr add {addresses[number]}/{PREFIX_LENGTH} dev {INTERFACE}"]
+        )
+        for number in numbers
+    ]
+    # The bridge only forwards; learning which host is where takes it one packet.
+    bridge = [
+        f"link add name {SWITCH} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+        f"link set {SWITCH} addrgenmode none",
+        f"link set {SWITCH} up",
+        *(f"link set {host_name(number)} master {SWITCH}" for number in numbers),
+    ]
+    cables = [
+        Cable(
+            End(host_name(number), INTERFACE, shape_host(bits_per_second)),
+            End(SWITCH, host_name(number), shape_port(bits_per_second)),
+        )
+        for number in numbers
+    ]
+    return Wiring([*machines, Machine(SWITCH, bridge)], cables, addresses)

@@ -32,7 +32,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[runner.Setting]:
     """Runs nothing, on no cluster; returns the settings that were asked for."""
     asked: list[runner.Setting] = []
 
-    def run(setting: runner.Setting, cluster: Any, watch: runner.Watcher) -> list[Ran]:
+    def run(setting: runner.Setting, cluster: Any, watch: runner.Progress) -> list[Ran]:
         asked.append(setting)
         watch.begin(1, 2, 61.4)
         watch(ALONE, Point(0, 0.0, 9.2))
@@ -111,7 +111,7 @@ def test_on_a_terminal_the_line_moves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    progress = demo.Progress()
+    progress = runner.Progress()
     progress(ALONE, Point(0, 0.0, 9.2))
     progress(ALONE, Point(8, 1.0, 7.0))
     progress.close()
@@ -119,7 +119,7 @@ def test_on_a_terminal_the_line_moves(
 
 
 def test_a_warning_is_passed_on_once(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = demo.Progress()
+    progress = runner.Progress()
     for _ in range(3):
         progress.note("kernels are missing")
     assert capsys.readouterr().err.count("kernels are missing") == 1

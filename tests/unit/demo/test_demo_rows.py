@@ -38,7 +38,7 @@ def test_a_wrong_strategy_is_refused() -> None:
 
 
 def test_only_one_row_trains_alone() -> None:
-    assert [row.label for row in rows.contestants() if not row.trains_together] == [
+    assert [row.label for row in rows.contestants() if row.method == "alone"] == [
         "no synchronization"
     ]
 

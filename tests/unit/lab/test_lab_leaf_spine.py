@@ -8,9 +8,8 @@ import pytest
 from gradwire.errors import LabError, NetworkError
 from gradwire.lab import Cluster
 from gradwire.lab.leaf_spine import leaf_spine as wired
-from gradwire.lab.one_switch import one_switch
 from gradwire.lab.rates import shape_port
-from gradwire.lab.wiring import Wiring
+from gradwire.lab.wiring import Wiring, one_switch
 from gradwire.network import Link, dual_plane, fat_tree, leaf_spine
 
 SMALL = leaf_spine(leaves=2, hosts=2, spines=3)

@@ -2,7 +2,7 @@
 
 import os
 
-from gradwire.lab.lines import LinePipe, print_prefixed
+from gradwire.lab.job import LinePipe, print_prefixed
 
 
 def _lines_of(*writes: bytes) -> list[str]:

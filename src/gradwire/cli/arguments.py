@@ -1,0 +1,53 @@
+"""What several commands read from their command line, and refuse before any work."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gradwire.errors import UsageError
+
+
+def whole(least: int, most: int = 1_000_000) -> Callable[[str], int]:
+    """What argparse makes a number by; it refuses what is out of range."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:  # also of thousands of digits
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(
+                f"it is a whole number, {least} to {most:,}; got {text!r}"
+            )
+        return number
+
+    return read
+
+
+def above_0(text: str) -> float:
+    """A parser of numbers above zero, for an argument that need not be whole."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"it is a number above 0; got {text!r}")
+    return number
+
+
+def check_output(what: str, path: Path | None) -> None:
+    """UsageError unless a file can be written there: said before the work, not after it. None:
+    nothing is written."""
+    if path is not None and (not os.access(path.parent, os.W_OK) or path.is_dir()):
+        raise UsageError(
+            f"{what} is written to a file in a folder that is there; {path} is none. Make the "
+            "folder, or say another -o."
+        )
+
+
+def after_dashes(words: Sequence[str]) -> list[str]:
+    """The command that is to be run, which may stand after "--"."""
+    return list(words[1:] if words[:1] == ["--"] else words)

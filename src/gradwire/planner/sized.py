@@ -21,9 +21,8 @@ from gradwire.layout.machine_sums import MachineSums
 from gradwire.layout.message import HEADER_BYTES, Layout
 from gradwire.layout.parts import cut, part_of
 from gradwire.layout.shards import ShardLayout
-from gradwire.layout.stage_moves import elements
 from gradwire.layout.stages import StageLayout
-from gradwire.layout.walk import Walk
+from gradwire.layout.walk import Walk, elements, split
 from gradwire.local import Local
 from gradwire.member import padded
 from gradwire.moves import AllGather, AllToAll, Move, over
@@ -206,27 +205,26 @@ class SizedStages(Walk):
     def __init__(self, context: SizedContext, plan: StageLayout) -> None:
         dtype: torch.dtype = getattr(torch, context.bucket.dtype)
         super().__init__(plan, context.rank, dtype, _META)
-        self._context, self._dtype = context, dtype
+        self._context = context
         self._numbers = [torch.empty(n, dtype=dtype, device=_META) for n in context.bucket.sizes]
 
     def _finish(self) -> None:
         """All is there."""
 
     def _compress(self, number: int) -> None:
-        had = self._plan.before(self._rank, number)
-        leaves = self._plan.before(self._rank, number + 1).leaves
+        had = self._before(number)
+        leaves = self._before(number + 1).leaves
         for begin, end in had.region:
             self._context.encodes(end - begin, self._tasks[number].at)
         self._messages = [[_bytes(self._plan.layout(leaf).bytes)] for leaf in leaves]
 
     def _decompress(self, number: int) -> None:
-        had = self._plan.before(self._rank, number)
-        region = self._plan.before(self._rank, number + 1).region
+        had = self._before(number)
+        region = self._before(number + 1).region
         for begin, end in region:
             device = self._tasks[number].at
             self._context.accumulates(end - begin, had.contributions, device)
-        whole = torch.empty(elements(region), device=_META)
-        self._numbers = list(torch.split(whole, [end - begin for begin, end in region]))
+        self._numbers = split(torch.empty(elements(region), device=_META), region)
 
 
 def _bytes(n: int) -> Tensor:

@@ -76,13 +76,6 @@ def split_ragged(message: Tensor, capacities: Sequence[int], rank: int) -> list[
     return parts
 
 
-def of_parameter(
-    error: PayloadError, name: str, whence: str = "payload r came from rank r"
-) -> PayloadError:
-    """What a compressor said against its payloads, with the parameter and who sent them."""
-    return PayloadError(f"'{name}' ({whence}): {error}")
-
-
 def check_size(messages: Tensor, world: int, size: int) -> None:
     """PayloadError unless there is one message of that many bytes per rank."""
     if tuple(messages.shape) != (world, size):

@@ -26,7 +26,6 @@ from gradwire.moves import AllGather, Move
 from gradwire.planner.priced import Step, Work
 from gradwire.strategy import Strategy
 from gradwire.streams import Domains, Form, Ranges, Stream
-from gradwire.streams.coding import packed_bytes
 
 Together: TypeAlias = Callable[[float, int], float]
 """The density of one rank and a number of ranks to the density of their sum."""
@@ -180,7 +179,7 @@ class Expected(Stream):
 
     def packed(self, form: Form = "smallest") -> Tensor:
         shape, form = _shape(self.n, self.count), self._form(form)
-        return _message(packed_bytes(self.n, shape, self.values, form))
+        return _message(self._packed_bytes(shape, form))
 
     def most_packed_bytes(self, domains: Domains | None = None) -> int:
         return super().most_packed_bytes()

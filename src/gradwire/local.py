@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from gradwire.member import Key, StepInfo
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
-Opening: TypeAlias = "Generator[Move, Any, bool]"
+T = TypeVar("T")
+Rounds: TypeAlias = "Generator[Move, Any, T]"
+"""Moves, asked for one by one, each answered by what arrives; T is what comes of them."""
 
 OWNERS_RESIDUAL = "owners_residual"
 RIGHT_FACTOR = "right_factor"
@@ -162,7 +164,7 @@ class Streams(ABC):
     @abstractmethod
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Generator[Move, Any, list[list[int]] | None]:
+    ) -> Rounds[list[list[int]] | None]:
         """Tell all ranks these numbers, as many of them everywhere, in one move; what each told.
 
         finite: whether all gradients are, beside those that `entries` looked at. None: some
@@ -252,11 +254,11 @@ class Context(ABC):
     def room(self, name: str, n: int) -> Tensor:
         """(n,) fp32 of any content, this bucket's until the end of its exchange."""
 
-    def through_machines(self, outer: Any) -> Generator[Move, Any, None]:
+    def through_machines(self, outer: Any) -> Rounds[None]:
         """Ranks of a machine sum first, and another `Collective` carries their means on. Here
         every rank is a machine of its own."""
         yield from outer.rounds(self)
 
-    def along_path(self) -> Generator[Move, Any, None]:
+    def along_path(self) -> Rounds[None]:
         """The tasks of the collective's path, one after the other."""
         raise NotImplementedError("only a context that knows a path")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from gradwire.collectives._holders import Holders
 from gradwire.collectives._rows import Rows
 from gradwire.errors import UsageError
 from gradwire.local import Local
-from gradwire.moves import Exchange, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import Exchange
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Stream, sealed, sealed_bytes, unsealed, whole
 
 
@@ -46,7 +46,7 @@ class Columns(Collective):
     takes_rows: ClassVar[bool] = True
     partner: ClassVar[str] = "nonzero"
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         others = [r for r in range(ctx.world) if r != ctx.rank]
         job, tell = _Stripes(ctx.locals(), ctx.rank, ctx.world), ctx.streams.tell
         heard = yield from tell(*job.counts, *job.layouts, most=job.most, finite=job.finite)

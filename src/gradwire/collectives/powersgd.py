@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +12,8 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.errors import StrategyError
 from gradwire.local import RIGHT_FACTOR, Local
-from gradwire.moves import AllReduce, Move
-from gradwire.strategy import Collective, Context, Evidence, Member
+from gradwire.moves import AllReduce
+from gradwire.strategy import Collective, Context, Evidence, Member, Rounds
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class PowerSGD(Collective):
     def is_as_fine_as(self, other: Member) -> bool:
         return isinstance(other, PowerSGD) and self.rank >= other.rank
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         work = _Factors(ctx, self.rank)
         dense_and_left = yield AllReduce(work.left())
         work.orthonormalize(dense_and_left)

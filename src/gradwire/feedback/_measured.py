@@ -16,9 +16,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import StrategyError
-from gradwire.local import NOISE, Opening, Own
+from gradwire.local import NOISE, Own
 from gradwire.moves import AllReduce
-from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
+from gradwire.strategy import Compressor, Encoder, Feedback, Key, Rounds, State, StepInfo
 
 PROJECTIONS = 32
 """Of each tensor; each is the sum of a part of it, with signs at random."""
@@ -71,7 +71,7 @@ class Measured(Feedback):
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         """w: what x, or a sample of it, is behind the division. 1-D. Changes nothing."""
 
-    def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Opening:
+    def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Rounds[bool]:
         """The noise of all parameters in one move; where it is not finite it teaches nothing. In
         a step that is others' turn nothing is sent."""
         if self.rests(step):

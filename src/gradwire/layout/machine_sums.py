@@ -10,18 +10,17 @@ What each step does with data is the heir's business, which may have none.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from typing import Any
 
 from torch import Tensor
 
-from gradwire.moves import AllGather, AllToAll, Move
+from gradwire.moves import AllGather, AllToAll
+from gradwire.strategy import Rounds
 
 
 class MachineSums(ABC):
     """Local work where every rank owns a part of its machine's mean. In order of use."""
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         """The moves, inside the machine and across."""
         told = yield self._average((yield self._scatter()))
         if self._all_well(told):
@@ -43,7 +42,7 @@ class MachineSums(ABC):
         PayloadError where `_collect` is."""
 
     @abstractmethod
-    def _cross_over(self) -> Generator[Move, Any, None]:
+    def _cross_over(self) -> Rounds[None]:
         """Across machines: the mean of this part, compressed, by the other member's rounds."""
 
     @abstractmethod

@@ -9,8 +9,8 @@ before they move on. What compressing does with data is the heir's business, whi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from gradwire.moves import (
     Reduce,
     ReduceScatter,
 )
+from gradwire.strategy import Rounds
 
 Tensors: TypeAlias = "list[Tensor]"
 """Of each parameter, of a region: 1-D."""
@@ -62,7 +63,7 @@ class Walk(ABC):
     def _finish(self) -> None:
         """The result. PayloadError where this rank found damage."""
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         """The moves this rank makes, in order."""
         for number, task in enumerate(self._tasks):
             before = self._before(number)
@@ -83,7 +84,7 @@ class Walk(ABC):
 
     # -- moves -----------------------------------------------------------------------------
 
-    def _move_numbers(self, number: int) -> Generator[Move, Any, Tensors]:
+    def _move_numbers(self, number: int) -> Rounds[Tensors]:
         name, circle = self._tasks[number].name, self._circle(number)
         x, had, group = self._numbers, self._before(number), circle.group
         if name == "reduce_scatter":
@@ -107,7 +108,7 @@ class Walk(ABC):
         total = yield from _made(Reduce(data, circle.root, circle.place, group=group), circle)
         return self._mean(number, total) if circle.is_root else []
 
-    def _move_messages(self, number: int) -> Generator[Move, Any, Messages]:
+    def _move_messages(self, number: int) -> Rounds[Messages]:
         name, circle = self._tasks[number].name, self._circle(number)
         had, group = self._before(number), circle.group
         if name == "broadcast":
@@ -198,7 +199,7 @@ class Walk(ABC):
         return self._rooms.room(name, n, dtype, device or self._device)
 
 
-def _made(move: Move, circle: Circle) -> Generator[Move, Any, Tensor]:
+def _made(move: Move, circle: Circle) -> Rounds[Tensor]:
     """What arrives; a rank moves with nobody where it is alone."""
     if circle.size > 1:
         arrived: Tensor = yield move

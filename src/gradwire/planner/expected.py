@@ -8,10 +8,10 @@ members look at them; nothing depends on what is in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import comb
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,9 +22,9 @@ from gradwire.errors import PlanError
 from gradwire.kernels import CHUNK, Shape
 from gradwire.layout.message import told_bytes
 from gradwire.local import Streams
-from gradwire.moves import AllGather, Move
+from gradwire.moves import AllGather
 from gradwire.planner.priced import Step, Work
-from gradwire.strategy import Strategy
+from gradwire.strategy import Rounds, Strategy
 from gradwire.streams import Domains, Form, Ranges, Stream
 
 Together: TypeAlias = Callable[[float, int], float]
@@ -110,7 +110,7 @@ class ExpectedStreams(Streams):
 
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Generator[Move, Any, list[list[int]] | None]:
+    ) -> Rounds[list[list[int]] | None]:
         """Every rank tells as much as this one; what goes to itself, as what to others."""
         yield AllGather(torch.zeros(told_bytes(len(numbers)), dtype=torch.uint8))
         world = self._context.world

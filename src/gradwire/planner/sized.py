@@ -6,7 +6,7 @@ travels is read in `layout`, as the runtime reads it; every piece of local work 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -25,10 +25,10 @@ from gradwire.layout.stages import StageLayout
 from gradwire.layout.walk import Walk, elements, split
 from gradwire.local import Local
 from gradwire.member import padded
-from gradwire.moves import AllGather, AllToAll, Move, over
+from gradwire.moves import AllGather, AllToAll, over
 from gradwire.planner.expected import Crowd, ExpectedStreams
 from gradwire.planner.priced import Step, Work, WorkKind
-from gradwire.strategy import Collective, Compressor, Context, Strategy
+from gradwire.strategy import Collective, Compressor, Context, Rounds, Strategy
 
 _META = torch.device("meta")
 _RAGGED_HEAD = 16
@@ -129,13 +129,13 @@ class SizedContext(Context):
     def collect(self, messages: Tensor) -> None:
         self.divide(messages)
 
-    def through_machines(self, outer: Collective) -> Generator[Move, Any, None]:
+    def through_machines(self, outer: Collective) -> Rounds[None]:
         assert self._machines is not None, "asked where machines are known"
         if self._machines.per_node == 1:
             return super().through_machines(outer)
         return SizedMachineSums(self, self._machines, outer).rounds()
 
-    def along_path(self) -> Generator[Move, Any, None]:
+    def along_path(self) -> Rounds[None]:
         path = self.strategy.collective.tasks
         assert path is not None, "asked of paths only"
         compressor = self.strategy.compressor
@@ -183,7 +183,7 @@ class SizedMachineSums(MachineSums):
     def _all_well(self, told: Tensor) -> bool:
         return True
 
-    def _cross_over(self) -> Generator[Move, Any, None]:
+    def _cross_over(self) -> Rounds[None]:
         rounds = self._crossing.strategy.collective.rounds(self._crossing)
         yield from over(self._cross, rounds)
 

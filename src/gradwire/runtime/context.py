@@ -9,7 +9,7 @@ detour   sums in machines, or a path of tasks           hierarchical, steps
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -19,12 +19,12 @@ from gradwire import kernels
 from gradwire.buckets import Bucket
 from gradwire.layout.pieces import Pieces
 from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
-from gradwire.moves import AllToAll, Move
+from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Memory, Part
 from gradwire.runtime.inbox import Inbox
 from gradwire.runtime.shards import Shards
 from gradwire.runtime.streams import BucketStreams
-from gradwire.strategy import Collective, Compressor, Context, State, StepInfo, Strategy
+from gradwire.strategy import Collective, Compressor, Context, Rounds, State, StepInfo, Strategy
 
 
 class Detour(Part, Protocol):
@@ -32,7 +32,7 @@ class Detour(Part, Protocol):
 
     kept: Bucket
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         """The moves, and the local work between them."""
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
@@ -88,7 +88,7 @@ class BucketContext(Context):
         self.step, self._committed = info.step, False
         self.codec.begin(gradients, results, info)
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         """The step's moves: the feedback's, and the collective's."""
         feedback, collective = self.strategy.feedback, self.strategy.collective
         # Machines compress what they have summed, in contexts of their own, which open there.
@@ -173,12 +173,12 @@ class BucketContext(Context):
             self.codec.spoil()
         self._committed = finite
 
-    def through_machines(self, outer: Collective) -> Generator[Move, Any, None]:
+    def through_machines(self, outer: Collective) -> Rounds[None]:
         if self._detour is None:
             return super().through_machines(outer)
         return self._detour.rounds()
 
-    def along_path(self) -> Generator[Move, Any, None]:
+    def along_path(self) -> Rounds[None]:
         assert self._detour is not None, "asked of paths only"
         return self._detour.rounds()
 

@@ -10,7 +10,6 @@ parts, of as many ranks as there are machines. What is remembered belongs to the
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +23,13 @@ from gradwire.groups import Machines
 from gradwire.layout.machine_sums import MachineSums
 from gradwire.layout.message import HEADER_BYTES
 from gradwire.layout.parts import cut, part_of
-from gradwire.moves import AllGather, AllToAll, Move, over
+from gradwire.moves import AllGather, AllToAll, over
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.runtime.shards import Shards
-from gradwire.strategy import Collective, Key, State, Strategy
+from gradwire.strategy import Collective, Key, Rounds, State, Strategy
 
 
 class BucketMachineSums(MachineSums):
@@ -102,7 +101,7 @@ class BucketMachineSums(MachineSums):
             self._damaged_across(error)
         return not kernels.is_raised(verdict.word)
 
-    def _cross_over(self) -> Generator[Move, Any, None]:
+    def _cross_over(self) -> Rounds[None]:
         crossing, self._crossed = self._crossing, True
         means = self._shards.means
         info = self._codec.info

@@ -13,8 +13,7 @@ finds NaN in its result.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,14 +24,13 @@ from gradwire.errors import PayloadError
 from gradwire.layout.stages import Leaf, Region, StageLayout, in_order
 from gradwire.layout.walk import Tensors, Walk, cuts
 from gradwire.local import LATER_RESIDUALS
-from gradwire.moves import Move
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_headers, header_of
 from gradwire.runtime.pieces import PieceByPiece
 from gradwire.runtime.shards import remembers
 from gradwire.runtime.sums import Sum, sum_all
-from gradwire.strategy import Encoder, Key, Recurrence, Sections, State, StepInfo
+from gradwire.strategy import Encoder, Key, Recurrence, Rounds, Sections, State, StepInfo
 
 
 class _Encoded(NamedTuple):
@@ -71,7 +69,7 @@ class BucketStages(Walk):
         self._encoded, self._messages, self._numbers = {}, [], []
         self._damage: PayloadError | None = None
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         codec, scale = self._codec, self._codec.info.clip_scale
         # What is compressed at once is clipped there, in the same pass.
         self._is_clipped = scale == 1.0 or not self._tasks[0].is_local

@@ -7,8 +7,7 @@ places, values   places, values         of each, as its compressor says them
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +16,8 @@ from gradwire import kernels
 from gradwire.buckets import digest
 from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, told_bytes
-from gradwire.local import State, Streams
-from gradwire.moves import AllGather, Move
+from gradwire.local import Rounds, State, Streams
+from gradwire.moves import AllGather
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.streams import Ranges, Stream, whole
@@ -79,7 +78,7 @@ class BucketStreams(Streams):
 
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Generator[Move, Any, list[list[int]] | None]:
+    ) -> Rounds[list[list[int]] | None]:
         codec, size = self._codec, told_bytes(len(numbers))
         message = torch.zeros(size, dtype=torch.uint8, device=codec.device)
         flags, step = 0 if self._finite and finite else kernels.NON_FINITE, codec.info.step

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.collectives._coo_rows import CooRows
 from gradwire.collectives._holders import Holders
-from gradwire.collectives._rows import Rows
+from gradwire.collectives._rows import CooRows, Rows
 from gradwire.errors import UsageError
 from gradwire.local import Local
 from gradwire.moves import Exchange

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from gradwire.member import Key, StepInfo
 
@@ -132,21 +132,13 @@ class Local:
     state: State
 
 
-class Remembered(Protocol):
-    """Numbers of each parameter, in order, by name."""
-
-    def __getitem__(self, name: str, /) -> Sequence[float]: ...
-
-    def __setitem__(self, name: str, numbers: Sequence[float], /) -> None: ...
-
-
 class Streams(ABC):
     """What one rank has and hears of a bucket whose payloads are places and values.
 
     size: elements of the flat vector, parameter after parameter; parameters: where each lies.
     mean_dtype: of averages. counts: how many entries `entries` has of each parameter.
-    remembered: numbers of each parameter for later steps, from its state, 0 where there are none;
-    in fp32, and not if this step is skipped. Names: OF_OTHER_SHAPE.
+    remembered: by name (OF_OTHER_SHAPE), numbers of each parameter for later steps, from its
+    state, 0 where there are none; in fp32, and not if this step is skipped.
     damage: of what arrived; the next `tell` says so, so that no rank waits for one that stopped.
     """
 
@@ -154,7 +146,7 @@ class Streams(ABC):
     parameters: Domains
     mean_dtype: torch.dtype
     counts: Sequence[int]
-    remembered: Remembered
+    remembered: dict[str, Sequence[float]]
     damage: PayloadError | None
 
     @abstractmethod

@@ -29,7 +29,7 @@ from gradwire.runtime.context import BucketContext
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.runtime.shards import Shards
-from gradwire.strategy import Collective, Key, Rounds, State, Strategy
+from gradwire.strategy import Collective, Compressor, Rounds, State, Strategy
 
 
 class BucketMachineSums(MachineSums):
@@ -53,11 +53,9 @@ class BucketMachineSums(MachineSums):
             Strategy(strategy.compressor, across, strategy.feedback), self.kept,
             ranks.index(rank), len(ranks), dict(zip(self.kept.names, codec.states)), **options,
         )  # fmt: skip
-        plain = Strategy.parse("none | alltoall")
+        plain: Compressor = Compressor.parse("none")
         self._verdict = codec.verdict
-        self._shards = Shards(
-            plain, bucket, self._local, self._per_node, self._verdict, self.pieces
-        )
+        self._shards = Shards(codec, plain, self._local, self._per_node, self.pieces)
         self._encoders = [make_encoder(c, None) for c in self._shards.compressors()]
         self._status = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=device)
         self._header = Header(self._status)
@@ -72,18 +70,15 @@ class BucketMachineSums(MachineSums):
         """The step is spoiled: what crossed is ended with it."""
 
     def _scatter(self) -> AllToAll:
-        context = self._codec
-        status = self._shards.open(context.digest, context.info.step)
-        work = zip(context.bucket.names, context.gradients, self._encoders, self._shards.sections)
-        for name, x, encoder, sections in work:
-            key = Key(context.seed, context.info.step, name, context.rank)
-            encoder.encode(x, {}, sections, context.info, key, status)
+        status = self._shards.open()
+        work = zip(self._encoders, self._codec.brings(), self._shards.sections)
+        kernels.together((encoder.work(own, to, status) for encoder, own, to in work), status)
         return replace(self._shards.outgoing(), group=self._node)
 
     def _average(self, arrived: Tensor) -> AllGather:
         codec, verdict = self._codec, self._verdict
         try:
-            self._shards.average(arrived, codec.info, codec.seed)
+            self._shards.average(arrived)
         except PayloadError as error:
             verdict.refuse(error)
         self._header.write(codec.digest, codec.info.step)
@@ -120,14 +115,12 @@ class BucketMachineSums(MachineSums):
         self._verdict.refuse(PayloadError(f"{where}: {error}"))
 
     def _gather(self) -> AllGather:
-        codec = self._codec
-        message = self._shards.answer(codec.digest, codec.info, codec.seed)
-        return AllGather(message, group=self._node)
+        return AllGather(self._shards.answer(), group=self._node)
 
     def _collect(self, messages: Tensor) -> None:
         codec, write = self._codec, self._shards.collect
         self._shards.hear(messages)
-        codec.conclude(lambda: write(messages, codec.results, codec.info, codec.seed))
+        codec.conclude(lambda: write(messages, codec.results))
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
         """What waits of the part of the machine's mean that this rank owns; and what other members

@@ -134,7 +134,7 @@ class BucketStages(Walk):
             for i, own in enumerate(layouts)
         ]
         views = [own.views(message) for own, message in zip(layouts, messages)]
-        names, states = self._plan.names(rank, number), self._states(number)
+        names, states = self._plan.names(rank, number), self._codec.states
         voice = self._before(number).voice
         mine = self._encoded[self._plan.site(number)] = []
         header, step = Header(*messages), (self._codec.digest, info.step)
@@ -166,11 +166,6 @@ class BucketStages(Walk):
                 made.append(first or make_encoder(one, None, again))
             self._encoders[number] = made
         return self._encoders[number]
-
-    def _states(self, number: int) -> list[State]:
-        kept = self._codec.states
-        forget = self._codec.strategy.feedback is None
-        return [{} for _ in kept] if forget else kept
 
     def _info(self, number: int) -> StepInfo:
         given = self._codec.info

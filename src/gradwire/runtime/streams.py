@@ -31,7 +31,7 @@ class BucketStreams(Streams):
         self._codec, bucket = codec, codec.bucket
         self._digest = digest(codec.digest, codec.seed)
         self._is_listed = any(claim.listed for claim in codec.claims)
-        self.remembered: RememberedNumbers = RememberedNumbers(codec.states, codec.device)
+        self.remembered: _Remembered = _Remembered(codec.states)
         self.size, self.parameters = bucket.elements, Ranges([*bucket.offsets, bucket.elements])
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
 
@@ -39,7 +39,7 @@ class BucketStreams(Streams):
         """A new step."""
         self.damage: PayloadError | None = None
         self._finite, self._given_back = True, []
-        self.remembered.forget()
+        self.remembered.clear()
         self.mean_dtype = next((mean.dtype for mean in self._codec.means), torch.float32)
 
     def undo(self) -> None:
@@ -48,7 +48,7 @@ class BucketStreams(Streams):
     def end(self, outcome: Outcome) -> None:
         """After all buckets of the step."""
         if outcome == "kept":
-            self.remembered.commit()
+            self.remembered.commit(self._codec.device)
         if outcome == "skipped":
             for v, places, values in self._given_back:  # it is in what is given back next
                 kernels.add(v, places, values, 1.0)
@@ -125,26 +125,19 @@ class BucketStreams(Streams):
             kernels.accumulate(mean, [s.places for s in own], [s.values for s in own], 1.0)
 
 
-class RememberedNumbers:
-    """Numbers of each parameter in its state, by name; what is set counts from `commit` on."""
+class _Remembered(dict[str, Sequence[float]]):
+    """Numbers of each parameter: of its state, unless others were set, which count from `commit`
+    on."""
 
-    def __init__(self, states: Sequence[State], device: torch.device) -> None:
-        self._states, self._device = states, device
-        self._set: dict[str, Sequence[float]] = {}
+    def __init__(self, states: Sequence[State]) -> None:
+        self._states = states
 
-    def commit(self) -> None:
-        """What was set goes into the states."""
-        for name, numbers in self._set.items():
-            for state, number in zip(self._states, numbers):
-                state[name] = torch.tensor([number], device=self._device)
-        self._set = {}
-
-    def forget(self) -> None:
-        """What was set is gone."""
-        self._set = {}
-
-    def __getitem__(self, name: str) -> Sequence[float]:
+    def __missing__(self, name: str) -> Sequence[float]:
         return [float(state[name]) if name in state else 0.0 for state in self._states]
 
-    def __setitem__(self, name: str, numbers: Sequence[float]) -> None:
-        self._set[name] = numbers
+    def commit(self, device: torch.device) -> None:
+        """What was set goes into the states."""
+        for name, numbers in self.items():
+            for state, number in zip(self._states, numbers):
+                state[name] = torch.tensor([number], device=device)
+        self.clear()

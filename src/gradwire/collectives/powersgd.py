@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
 from typing import ClassVar
@@ -177,10 +178,5 @@ class _Matrix:
 
 def _is_thin(shape: tuple[int, ...], rank: int) -> bool:
     """Whether the factors are smaller than the matrix."""
-    n = 1
-    for side in shape:
-        n *= side
-    if len(shape) < 2 or n == 0:
-        return False
-    columns = n // shape[0]
-    return rank * (shape[0] + columns) < n
+    n = math.prod(shape)
+    return len(shape) > 1 and n > 0 and rank * (shape[0] + n // shape[0]) < n

@@ -7,7 +7,6 @@ travels is read in `layout`, as the runtime reads it; every piece of local work 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -19,13 +18,12 @@ from gradwire.errors import PlanError
 from gradwire.groups import Machines
 from gradwire.layout.machine_sums import MachineSums
 from gradwire.layout.message import HEADER_BYTES, Layout
-from gradwire.layout.parts import cut, part_of
 from gradwire.layout.shards import ShardLayout
 from gradwire.layout.stages import StageLayout
 from gradwire.layout.walk import Walk, elements, split
 from gradwire.local import Local
 from gradwire.member import padded
-from gradwire.moves import AllGather, AllToAll, over
+from gradwire.moves import AllToAll
 from gradwire.planner.expected import Crowd, ExpectedStreams
 from gradwire.planner.priced import Step, Work, WorkKind
 from gradwire.strategy import Collective, Compressor, Context, Rounds, Strategy
@@ -156,40 +154,33 @@ class SizedMachineSums(MachineSums):
     """Sums in the machine first: the sizes of `runtime.hierarchy`."""
 
     def __init__(self, context: SizedContext, machines: Machines, outer: Collective) -> None:
-        self._context, rank, bucket = context, context.rank, context.bucket
-        self._node, self._cross = machines.node(rank), machines.cross(rank)
+        super().__init__(context.bucket, context.rank, machines)
         plain = Strategy.parse("none | alltoall").compressor
-        pieces = [cut(p, machines.per_node) for p in bucket.parameters]
-        self._shards = ShardLayout.of(plain, bucket, machines.per_node, pieces)
-        self._local = self._node.ranks.index(rank)
-        own = zip(bucket.parameters, pieces)
-        kept = Bucket(tuple(part_of(p, part, self._local) for p, part in own))
-        strategy = context.strategy
-        crossing = Strategy(strategy.compressor, outer, strategy.feedback)
+        self._shards = ShardLayout.of(plain, context.bucket, machines.per_node, self.pieces)
+        self._context, strategy, ranks = context, context.strategy, self._cross.ranks
         self._crossing = SizedContext(
-            crossing, kept, self._cross.ranks.index(rank), len(self._cross.ranks), context.steps,
+            Strategy(strategy.compressor, outer, strategy.feedback), self.kept,
+            ranks.index(context.rank), len(ranks), context.steps,
             context.crowd.summed(machines.per_node),
         )  # fmt: skip
 
     def _scatter(self) -> AllToAll:
         self._works("encode", self._context)
-        sent = _bytes(sum(self._shards.sizes))
-        return replace(self._shards.outgoing(sent, self._local), group=self._node)
+        return self._shards.outgoing(_bytes(sum(self._shards.sizes)), self._local)
 
-    def _average(self, arrived: Tensor) -> AllGather:
+    def _average(self, arrived: Tensor) -> Tensor:
         self._works("accumulate", self._crossing, len(self._node.ranks))
-        return AllGather(_bytes(HEADER_BYTES), group=self._cross)
+        return _bytes(HEADER_BYTES)
 
     def _all_well(self, told: Tensor) -> bool:
         return True
 
     def _cross_over(self) -> Rounds[None]:
-        rounds = self._crossing.strategy.collective.rounds(self._crossing)
-        yield from over(self._cross, rounds)
+        return self._crossing.strategy.collective.rounds(self._crossing)
 
-    def _gather(self) -> AllGather:
+    def _gather(self) -> Tensor:
         self._works("encode", self._crossing)
-        return AllGather(_bytes(self._shards.answer_bytes), group=self._node)
+        return _bytes(self._shards.answer_bytes)
 
     def _collect(self, messages: Tensor) -> None:
         self._works("decode", self._context)

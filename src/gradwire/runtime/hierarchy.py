@@ -10,20 +10,17 @@ parts, of as many ranks as there are machines. What is remembered belongs to the
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
 from gradwire.groups import Machines
 from gradwire.layout.machine_sums import MachineSums
 from gradwire.layout.message import HEADER_BYTES
-from gradwire.layout.parts import cut, part_of
-from gradwire.moves import AllGather, AllToAll, over
+from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.encoder import make_encoder
@@ -42,22 +39,18 @@ class BucketMachineSums(MachineSums):
     def __init__(
         self, codec: Codec, machines: Machines, across: Collective, **options: Any
     ) -> None:
-        rank, bucket, device = codec.rank, codec.bucket, codec.device
-        self._codec, self._node, self._cross = codec, machines.node(rank), machines.cross(rank)
-        self._local, self._per_node = self._node.ranks.index(rank), machines.per_node
-        self.pieces = [cut(p, machines.per_node) for p in bucket.parameters]
-        parts = zip(bucket.parameters, self.pieces)
-        self.kept = Bucket(tuple(part_of(p, own, self._local) for p, own in parts))
-        strategy, ranks = codec.strategy, self._cross.ranks
+        super().__init__(codec.bucket, codec.rank, machines)
+        self._codec, strategy, ranks = codec, codec.strategy, self._cross.ranks
         self._crossing = BucketContext(
             Strategy(strategy.compressor, across, strategy.feedback), self.kept,
-            ranks.index(rank), len(ranks), dict(zip(self.kept.names, codec.states)), **options,
+            ranks.index(codec.rank), len(ranks), dict(zip(self.kept.names, codec.states)),
+            **options,
         )  # fmt: skip
         plain: Compressor = Compressor.parse("none")
         self._verdict = codec.verdict
         self._shards = Shards(codec, plain, self._local, self._per_node, self.pieces)
         self._encoders = [make_encoder(c, None) for c in self._shards.compressors()]
-        self._status = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=device)
+        self._status = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=codec.device)
         self._header = Header(self._status)
         self._crossed = False
 
@@ -73,9 +66,9 @@ class BucketMachineSums(MachineSums):
         status = self._shards.open()
         work = zip(self._encoders, self._codec.brings(), self._shards.sections)
         kernels.together((encoder.work(own, to, status) for encoder, own, to in work), status)
-        return replace(self._shards.outgoing(), group=self._node)
+        return self._shards.outgoing()
 
-    def _average(self, arrived: Tensor) -> AllGather:
+    def _average(self, arrived: Tensor) -> Tensor:
         codec, verdict = self._codec, self._verdict
         try:
             self._shards.average(arrived)
@@ -83,7 +76,7 @@ class BucketMachineSums(MachineSums):
             verdict.refuse(error)
         self._header.write(codec.digest, codec.info.step)
         self._header.status.copy_(verdict.word)
-        return AllGather(self._status, group=self._cross)
+        return self._status
 
     def _all_well(self, told: Tensor) -> bool:
         """Whether all machines may cross; the host waits for the device."""
@@ -102,7 +95,7 @@ class BucketMachineSums(MachineSums):
         info = self._codec.info
         crossing.begin(means, means, info._replace(clip_scale=1.0))  # clipped already
         try:
-            yield from over(self._cross, crossing.rounds())
+            yield from crossing.rounds()
             if not crossing.finite:
                 self._verdict.spoil()
         except PayloadError as error:
@@ -114,8 +107,8 @@ class BucketMachineSums(MachineSums):
         where = f"across machines, where ranks {ranks} are counted from 0"
         self._verdict.refuse(PayloadError(f"{where}: {error}"))
 
-    def _gather(self) -> AllGather:
-        return AllGather(self._shards.answer(), group=self._node)
+    def _gather(self) -> Tensor:
+        return self._shards.answer()
 
     def _collect(self, messages: Tensor) -> None:
         codec, write = self._codec, self._shards.collect

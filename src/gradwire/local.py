@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from gradwire.member import Key, StepInfo
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 Sections: TypeAlias = "Sequence[Tensor]"
 State: TypeAlias = "MutableMapping[str, Tensor]"
-Opening: TypeAlias = "Generator[Move, Any, bool]"
+T = TypeVar("T")
+Rounds: TypeAlias = "Generator[Move, Any, T]"
+"""Moves, asked for one by one, each answered by what arrives; T is what comes of them."""
 
 OWNERS_RESIDUAL = "owners_residual"
 RIGHT_FACTOR = "right_factor"
@@ -130,21 +132,13 @@ class Local:
     state: State
 
 
-class Remembered(Protocol):
-    """Numbers of each parameter, in order, by name."""
-
-    def __getitem__(self, name: str, /) -> Sequence[float]: ...
-
-    def __setitem__(self, name: str, numbers: Sequence[float], /) -> None: ...
-
-
 class Streams(ABC):
     """What one rank has and hears of a bucket whose payloads are places and values.
 
     size: elements of the flat vector, parameter after parameter; parameters: where each lies.
     mean_dtype: of averages. counts: how many entries `entries` has of each parameter.
-    remembered: numbers of each parameter for later steps, from its state, 0 where there are none;
-    in fp32, and not if this step is skipped. Names: OF_OTHER_SHAPE.
+    remembered: by name (OF_OTHER_SHAPE), numbers of each parameter for later steps, from its
+    state, 0 where there are none; in fp32, and not if this step is skipped.
     damage: of what arrived; the next `tell` says so, so that no rank waits for one that stopped.
     """
 
@@ -152,7 +146,7 @@ class Streams(ABC):
     parameters: Domains
     mean_dtype: torch.dtype
     counts: Sequence[int]
-    remembered: Remembered
+    remembered: dict[str, Sequence[float]]
     damage: PayloadError | None
 
     @abstractmethod
@@ -162,7 +156,7 @@ class Streams(ABC):
     @abstractmethod
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Generator[Move, Any, list[list[int]] | None]:
+    ) -> Rounds[list[list[int]] | None]:
         """Tell all ranks these numbers, as many of them everywhere, in one move; what each told.
 
         finite: whether all gradients are, beside those that `entries` looked at. None: some
@@ -252,11 +246,11 @@ class Context(ABC):
     def room(self, name: str, n: int) -> Tensor:
         """(n,) fp32 of any content, this bucket's until the end of its exchange."""
 
-    def through_machines(self, outer: Any) -> Generator[Move, Any, None]:
+    def through_machines(self, outer: Any) -> Rounds[None]:
         """Ranks of a machine sum first, and another `Collective` carries their means on. Here
         every rank is a machine of its own."""
         yield from outer.rounds(self)
 
-    def along_path(self) -> Generator[Move, Any, None]:
+    def along_path(self) -> Rounds[None]:
         """The tasks of the collective's path, one after the other."""
         raise NotImplementedError("only a context that knows a path")

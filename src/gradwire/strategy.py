@@ -8,11 +8,11 @@ gradient ──► Feedback.before ──► Compressor.encode ──► Collect
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from gradwire.local import Context, Encoder, ForMany, Opening, Own, Sections, State
+from gradwire.local import Context, Encoder, ForMany, Own, Rounds, Sections, State
 from gradwire.member import Claims, Evidence, Key, Member, Recurrence, StepInfo
 from gradwire.pairs import Parts, check_promises
 from gradwire.registry import parse_strategy
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gradwire.member import Moments, UpdateRule
-    from gradwire.moves import Move
     from gradwire.tasks import Path
 
 __all__ = ["Claims", "Collective", "Compressor", "Context", "Encoder", "Evidence", "Feedback",
-           "Key", "Member", "Recurrence", "Sections", "State", "StepInfo", "Strategy"]  # fmt: skip
+           "Key", "Member", "Recurrence", "Rounds", "Sections", "State", "StepInfo",
+           "Strategy"]  # fmt: skip
 
 
 class Compressor(Member, ForMany):
@@ -119,7 +119,7 @@ class Feedback(Member):
         """The state that begins with moments of the average of all ranks' gradients, flat."""
         return moments
 
-    def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Opening:
+    def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Rounds[bool]:
         """Moves before the collective's; returns whether anything is sent in this step."""
         yield from ()
         return True
@@ -162,7 +162,7 @@ class Collective(Member):
     tasks: ClassVar[Path | None] = None
 
     @abstractmethod
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         """Yield moves, receive what arrived, leave the result with ctx."""
 
     def check(self, parts: Parts) -> None:

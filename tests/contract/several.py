@@ -13,8 +13,8 @@ from gradwire.errors import PayloadError
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
-from gradwire.runtime.lockstep import Rounds, drive
-from gradwire.strategy import StepInfo
+from gradwire.runtime.lockstep import drive
+from gradwire.strategy import Rounds, StepInfo
 from gradwire.trace import Trace
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -99,7 +99,7 @@ def _hits(damage: Damage | None, rank: int) -> bool:
     return damage is not None and damage[1] in (rank, EVERYBODY)
 
 
-def _damaged(rounds: Rounds, damage: Damage | None) -> Rounds:
+def _damaged(rounds: Rounds[None], damage: Damage | None) -> Rounds[None]:
     assert damage is not None
     at, _, change = damage
     number, move = 0, next(rounds)

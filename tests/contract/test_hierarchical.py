@@ -17,7 +17,8 @@ from gradwire.errors import PayloadError, StrategyError, UsageError
 from gradwire.groups import Machines
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.hierarchy import BucketMachineSums
-from gradwire.runtime.lockstep import Rounds, drive
+from gradwire.runtime.lockstep import drive
+from gradwire.strategy import Rounds
 from suites import first
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,), "e": (9, 5), "f": (64, 3)}
@@ -397,14 +398,14 @@ def failures(run: Several, at: int, rank: int, change: Callable[[Any], Any]) -> 
     """What every rank said in the end, if all said something; MoveError if some rank waits."""
     said = [""] * run.world
 
-    def heard(rounds: Rounds, context: BucketContext) -> Rounds:
+    def heard(rounds: Rounds[None], context: BucketContext) -> Rounds[None]:
         try:
             yield from rounds
             context.end(skipped=False)
         except PayloadError as error:
             said[context.rank] = str(error)
 
-    def damaged(rounds: Rounds) -> Rounds:
+    def damaged(rounds: Rounds[None]) -> Rounds[None]:
         arrived, number = None, 0
         while True:
             try:

@@ -21,8 +21,8 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.moves import AllGather, Move
 from gradwire.runtime.context import BucketContext
-from gradwire.runtime.lockstep import Rounds, _agreed, _next, _perform
-from gradwire.strategy import StepInfo
+from gradwire.runtime.lockstep import _agreed, _next, _perform
+from gradwire.strategy import Rounds, StepInfo
 
 MISSES_ITS_OWN = "threshold(1.5)+ef | union"
 """A list of places that became another list is whole to its owner; only the rank whose places
@@ -127,7 +127,7 @@ class Job:
 
     def run(self, damage: tuple[int, int, Change, random.Random] | None = None) -> list[bool]:
         """Which ranks raised PayloadError. Stops where one did, as that rank would."""
-        rounds: list[Rounds] = [c.strategy.collective.rounds(c) for c in self.contexts]
+        rounds: list[Rounds[None]] = [c.strategy.collective.rounds(c) for c in self.contexts]
         if damage is not None:
             rounds[damage[1]] = damaged(rounds[damage[1]], damage)
         arrived: list[Any] = [None] * self.world
@@ -189,7 +189,7 @@ class NothingArrives(Exception):
     """At that rank, by that move."""
 
 
-def damaged(rounds: Rounds, damage: tuple[int, int, Change, random.Random]) -> Rounds:
+def damaged(rounds: Rounds[None], damage: tuple[int, int, Change, random.Random]) -> Rounds[None]:
     at, _, change, dice = damage
     number, move = 0, next(rounds)
     while True:

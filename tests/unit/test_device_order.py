@@ -93,7 +93,7 @@ def test_a_lane_waits_for_every_stream_on_which_gradients_were_made(cuda: Cuda) 
         assert [stream.name for stream in cuda.at_work] == ["lane"]
     assert isinstance(lane.stream, Stream)
     assert sorted(lane.stream.waited) == ["end of autograd's second", "end of main"]
-    assert [stream.name for stream, _ in made.take().ends] == ["main"], "it begins anew"
+    assert [stream.name for stream, _ in made.take()] == ["main"], "it begins anew"
 
 
 def test_memory_is_nobody_s_while_another_stream_reads_it(cuda: Cuda) -> None:
@@ -117,7 +117,7 @@ def test_on_processors_there_is_nothing_to_order() -> None:
     made, lane = Made(torch.device("cpu")), LaneOrder(torch.device("cpu"))
     made.add()
     before = made.take()
-    assert before.ends == ()
+    assert before == ()
     with lane.after(before):
         lane.uses([torch.ones(1)])
         lane.hands_over([torch.ones(1)], before)

@@ -82,8 +82,8 @@ def of(name: str) -> list[str]:
 def test_the_source_is_found() -> None:
     assert {"gradwire", "gradwire.strategy", "gradwire.compressors.topk"} <= set(FILES)
     assert "gradwire.member" in imported("gradwire.strategy")
-    assert "gradwire.moves" in imported("gradwire.strategy")
-    assert "gradwire.moves" not in imported("gradwire.strategy", top_level=True), "types only"
+    assert "gradwire.moves" in imported("gradwire.local")
+    assert "gradwire.moves" not in imported("gradwire.local", top_level=True), "types only"
 
 
 @pytest.mark.parametrize("name", [v for v in VOCABULARY if f"gradwire.{v}" in FILES])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.moves import AllGather, Exchange, Move
-from gradwire.strategy import Compressor, Context
+from gradwire.moves import AllGather, Exchange
+from gradwire.strategy import Compressor, Context, Rounds
 from gradwire.streams import Domains, Form, Stream
 
 
-def through_owners(ctx: Context, means: Compressor | None = None) -> Generator[Move, Any, None]:
+def through_owners(ctx: Context, means: Compressor | None = None) -> Rounds[None]:
     """Pieces to their owners, summed and compressed again there, by `means` if it is given,
     gathered by all. Two moves."""
     arrived = yield ctx.scatter(means)
@@ -24,7 +23,7 @@ def through_owners(ctx: Context, means: Compressor | None = None) -> Generator[M
 def push_and_pull(
     ctx: Context, mine: Stream, domains: Domains, finite: bool = True,
     forms: tuple[Form, Form] = ("smallest", "smallest"),
-) -> Generator[Move, Any, list[Stream] | None]:  # fmt: skip
+) -> Rounds[list[Stream] | None]:  # fmt: skip
     """Entries to their owners, merged and averaged there, the averages to all.
 
         sizes ──► all      entries ══► owners      sizes ──► all      averages ══► all
@@ -41,7 +40,7 @@ def push_and_pull(
 
 def push(
     ctx: Context, mine: Stream, domains: Domains, finite: bool = True, form: Form = "smallest"
-) -> Generator[Move, Any, Stream | None]:
+) -> Rounds[Stream | None]:
     """Two moves. The average of what this rank owns, by place in its domain; None if spoiled."""
     me, parts = ctx.rank, mine.split(domains)
     own = parts.pop(me)
@@ -64,7 +63,7 @@ def push(
 
 def pull(
     ctx: Context, mean: Stream, domains: Domains, form: Form = "smallest"
-) -> Generator[Move, Any, list[Stream] | None]:
+) -> Rounds[list[Stream] | None]:
     """Two moves. What every rank owns, by place in the whole."""
     message = mean.packed(form)
     told = yield from ctx.streams.tell(message.numel(), most=mean.most_packed_bytes(domains))
@@ -76,7 +75,7 @@ def pull(
 def to_all(
     ctx: Context, mean: Stream, message: Tensor, told: Sequence[int], domains: Domains,
     form: Form = "smallest",
-) -> Generator[Move, Any, list[Stream]]:  # fmt: skip
+) -> Rounds[list[Stream]]:  # fmt: skip
     """One move. The same, once all know how many bytes each rank's message has."""
     others = [r for r in range(ctx.world) if r != ctx.rank]
     arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r] for r in others})

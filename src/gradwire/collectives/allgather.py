@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from gradwire.moves import AllGather, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import AllGather
+from gradwire.strategy import Collective, Context, Rounds
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class AllGatherSum(Collective):
     name: ClassVar[str] = "allgather"
     takes_float64: ClassVar[bool] = True
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         message = ctx.message()
         if ctx.ragged:
             lengths = yield AllGather(ctx.length)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from gradwire.moves import AllReduce, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import AllReduce
+from gradwire.strategy import Collective, Context, Rounds
 
 
 @dataclass(frozen=True)
@@ -18,6 +17,6 @@ class AllReduceSum(Collective):
     takes_float64: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("sums",)
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         total = yield AllReduce(ctx.numbers())
         ctx.divide(total)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gradwire.collectives._owners import through_owners
 from gradwire.errors import StrategyError
-from gradwire.moves import Move
 from gradwire.pairs import Parts, check_promises
-from gradwire.strategy import Collective, Compressor, Context, Evidence, Member
+from gradwire.strategy import Collective, Compressor, Context, Evidence, Member, Rounds
 
 
 @dataclass(frozen=True)
@@ -83,5 +81,5 @@ class AllToAllSum(Collective):
             return own is theirs
         return type(own) is type(theirs) and own.is_as_fine_as(theirs)
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         yield from through_owners(ctx, self.of_means)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.collectives._coo_rows import CooRows
 from gradwire.collectives._holders import Holders
-from gradwire.collectives._rows import Rows
+from gradwire.collectives._rows import CooRows, Rows
 from gradwire.errors import UsageError
 from gradwire.local import Local
-from gradwire.moves import Exchange, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import Exchange
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Stream, sealed, sealed_bytes, unsealed, whole
 
 
@@ -46,7 +45,7 @@ class Columns(Collective):
     takes_rows: ClassVar[bool] = True
     partner: ClassVar[str] = "nonzero"
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         others = [r for r in range(ctx.world) if r != ctx.rank]
         job, tell = _Stripes(ctx.locals(), ctx.rank, ctx.world), ctx.streams.tell
         heard = yield from tell(*job.counts, *job.layouts, most=job.most, finite=job.finite)
@@ -60,11 +59,12 @@ class Columns(Collective):
         pushed = {}
         if any(holders.shared.numel() for holders in job.holders):
             pushed = yield Exchange(
-                {r: job.push(r) for r in others}, {r: job.push_bytes(r) for r in others}
+                {r: job.push(r) for r in others},
+                {r: job.bytes_of(job.push_sizes(r)) for r in others},
             )
         mine = job.pull(pushed)
         arrived = yield Exchange(
-            dict.fromkeys(others, mine), {r: job.pull_bytes(r) for r in others}
+            dict.fromkeys(others, mine), {r: job.bytes_of(job.pull_sizes(r)) for r in others}
         )
         job.write({**arrived, ctx.rank: mine})
 
@@ -85,7 +85,7 @@ class _Stripes:
         self._rows = [table.take(ids) for table, ids in zip(tables, self._ids)]
         own = zip(self._ids, tables)
         self._lists = [Stream(ids, ids.new_empty(ids.numel(), 0), t.count) for ids, t in own]
-        self._dtype, self._item_bytes = tables[0].dtype, tables[0].dtype.itemsize
+        self._dtype = tables[0].dtype
         self.holders: list[Holders] = []
 
     # -- which rows --------------------------------------------------------------------------
@@ -167,18 +167,15 @@ class _Stripes:
         stripes = [self._own(t, owner).view(-1) for t in range(len(self._tables))]
         return torch.cat(stripes).view(torch.uint8)
 
-    def push_bytes(self, rank: int) -> int:
-        """How many bytes that rank sends to this one."""
-        return self._item_bytes * sum(self._sizes_of_push(rank))
-
-    def _sizes_of_push(self, rank: int) -> list[int]:
+    def push_sizes(self, rank: int) -> list[int]:
+        """How many numbers of each table that rank sends to this one."""
         work = enumerate(self.holders)
         return [h.shared_at[rank].numel() * self._width(t, self._me) for t, h in work]
 
     def pull(self, arrived: Mapping[int, Tensor]) -> Tensor:
         """What all get of this rank: the rows that it alone has, its stripes of the averages."""
         singles = [self._single(t) for t in range(len(self._tables))]
-        given = {r: self._read_push(r, message) for r, message in arrived.items()}
+        given = {r: self._read(message, self.push_sizes(r)) for r, message in arrived.items()}
         stripes = [self._average(t, given) for t in range(len(self._tables))]
         return torch.cat(singles + stripes).view(torch.uint8)
 
@@ -188,11 +185,7 @@ class _Stripes:
         kernels.gather_stripes(self._rows[t], at, (0, width), out)
         return out
 
-    def _read_push(self, rank: int, message: Tensor) -> list[Tensor]:
-        whole(message, self.push_bytes(rank))
-        return list(torch.split(message.view(self._dtype), self._sizes_of_push(rank)))
-
-    def _average(self, t: int, given: Mapping[int, list[Tensor]]) -> Tensor:
+    def _average(self, t: int, given: Mapping[int, Sequence[Tensor]]) -> Tensor:
         holders, width = self.holders[t], self._width(t, self._me)
         if not holders.shared.numel():
             return self._rows[t].new_empty(0)
@@ -203,20 +196,25 @@ class _Stripes:
         ]
         return kernels.sum_rows(ids, parts, float(self._world), self._dtype)[1].view(-1)
 
-    def pull_bytes(self, rank: int) -> int:
-        """How many bytes all get of that rank."""
-        return self._item_bytes * sum(self._sizes_of_pull(rank))
-
-    def _sizes_of_pull(self, rank: int) -> list[int]:
+    def pull_sizes(self, rank: int) -> list[int]:
+        """How many numbers all get of that rank: of each table single rows, then stripes."""
         singles = [h.single_at[rank].numel() * t.width for h, t in zip(self.holders, self._tables)]
         work = enumerate(self.holders)
         return singles + [h.shared.numel() * self._width(t, rank) for t, h in work]
+
+    def bytes_of(self, sizes: Sequence[int]) -> int:
+        """How many bytes so many numbers take."""
+        return self._dtype.itemsize * sum(sizes)
+
+    def _read(self, message: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+        numbers = whole(message, self.bytes_of(sizes)).view(self._dtype)
+        return torch.split(numbers, list(sizes))
 
     # -- results -----------------------------------------------------------------------------
 
     def write(self, messages: Mapping[int, Tensor]) -> None:
         """Every rank's single rows and stripes into the results."""
-        parts = [self._read_pull(r, messages[r]) for r in range(self._world)]
+        parts = [self._read(messages[r], self.pull_sizes(r)) for r in range(self._world)]
         for t, (table, holders) in enumerate(zip(self._tables, self.holders)):
             table.expect(holders.union)
             ids = [holders.single_of(r) for r in range(self._world)]
@@ -228,10 +226,6 @@ class _Stripes:
                 stripe = part[len(self._tables) + t]
                 table.put(holders.shared, stripe, self._bounds[t][r : r + 2])
             table.finish()
-
-    def _read_pull(self, rank: int, message: Tensor) -> list[Tensor]:
-        whole(message, self.pull_bytes(rank))
-        return list(torch.split(message.view(self._dtype), self._sizes_of_pull(rank)))
 
 
 def _as_rows(flat: Tensor, ids: Tensor, width: int) -> Tensor:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from gradwire.collectives._owners import push
-from gradwire.moves import AllGather, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import AllGather
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges
 
 
@@ -25,7 +24,7 @@ class DSAR(Collective):
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         work = ctx.streams
         mine = work.entries()
         domains = Ranges.even(mine.n, ctx.world)

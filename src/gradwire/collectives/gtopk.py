@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.collectives._butterfly import Butterfly
 from gradwire.errors import PayloadError, StrategyError
-from gradwire.moves import Exchange, Move
-from gradwire.strategy import Collective, Context, Evidence
+from gradwire.moves import Exchange
+from gradwire.strategy import Collective, Context, Evidence, Rounds
 from gradwire.streams import Stream, whole
 
 _VARIANTS = ("butterfly", "tree")
@@ -51,7 +50,7 @@ class GTopK(Collective):
                 'Use gtopk, or gtopk(variant="tree").'
             )
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         work = ctx.streams
         entries = work.entries()
         mine = replace(entries, values=entries.values.float())
@@ -64,7 +63,7 @@ class GTopK(Collective):
         work.write([replace(result, values=means.to(work.mean_dtype))])
 
 
-Merged = Generator[Move, Any, tuple[Stream, Tensor]]
+Merged: TypeAlias = "Rounds[tuple[Stream, Tensor]]"
 """The result, and which of this rank's own entries are in it."""
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gradwire.collectives._around import collective_of, take_claims
 from gradwire.errors import StrategyError
-from gradwire.moves import Move
 from gradwire.pairs import Parts
-from gradwire.strategy import Collective, Context, Feedback
+from gradwire.strategy import Collective, Context, Feedback, Rounds
 
 
 @dataclass(frozen=True)
@@ -65,5 +63,5 @@ class Hierarchical(Collective):
                 f"'{parts.compressor}+ef | {self}'."
             )
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         yield from ctx.through_machines(self.across)

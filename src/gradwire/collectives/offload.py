@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gradwire.collectives._around import collective_of, take_claims
 from gradwire.errors import StrategyError
-from gradwire.moves import Move
 from gradwire.pairs import Parts
-from gradwire.strategy import Collective, Context
+from gradwire.strategy import Collective, Context, Rounds
 
 
 @dataclass(frozen=True)
@@ -49,5 +47,5 @@ class Offload(Collective):
     def check(self, parts: Parts) -> None:
         self.inner.check(parts)
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         yield from self.inner.rounds(ctx)

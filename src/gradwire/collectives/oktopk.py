@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gradwire.collectives._owners import pull, push, to_all
 from gradwire.local import THRESHOLD
-from gradwire.moves import Exchange, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import Exchange
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Domains, Ranges, Stream, whole
 
 _BALANCED_FOR = 64  # steps
@@ -45,7 +45,7 @@ class OkTopk(Collective):
     needs: ClassVar[tuple[str, ...]] = ("entries", "fixed")
     selects: ClassVar[bool] = True
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         work = ctx.streams
         mine = work.entries()
         regions = yield from _regions(ctx, mine)
@@ -65,7 +65,7 @@ class OkTopk(Collective):
         work.write([result])
 
 
-def _regions(ctx: Context, mine: Stream) -> Generator[Move, Any, Domains | None]:
+def _regions(ctx: Context, mine: Stream) -> Rounds[Domains | None]:
     """Every 64 steps one move: where each rank would end the regions; then the averages."""
     work = ctx.streams
     bounds: Sequence[int] | None = ctx.memory.get("regions")
@@ -80,9 +80,7 @@ def _regions(ctx: Context, mine: Stream) -> Generator[Move, Any, Domains | None]
     return Ranges(bounds)
 
 
-def _large(
-    ctx: Context, mean: Stream, regions: Domains
-) -> Generator[Move, Any, list[Stream] | None]:
+def _large(ctx: Context, mean: Stream, regions: Domains) -> Rounds[list[Stream] | None]:
     """What reaches the thresholds, owner by owner; new thresholds where they are due."""
     work = ctx.streams
     flat = mean.flat(regions, ctx.rank)
@@ -133,9 +131,7 @@ def _drifted(told: Sequence[Sequence[int]], counts: Sequence[int]) -> list[bool]
     ]
 
 
-def _thresholds(
-    ctx: Context, owned: Mapping[int, Tensor]
-) -> Generator[Move, Any, dict[int, float] | None]:
+def _thresholds(ctx: Context, owned: Mapping[int, Tensor]) -> Rounds[dict[int, float] | None]:
     """The k-th largest magnitude of these parameters; if there are fewer the smallest, if none 0.
 
     Each owner tells its k/n-th largest: if n owners have as many that are no smaller than the

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from gradwire import kernels
 from gradwire.collectives._owners import push_and_pull
 from gradwire.collectives._rows import BLOCK, Rows
-from gradwire.moves import Move
-from gradwire.strategy import Collective, Context
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges, Stream
 
 
@@ -34,7 +32,7 @@ class OmniReduce(Collective):
     own_feedback: ClassVar[bool] = True
     partner: ClassVar[str] = "nonzero"
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         tables = [Rows(local, BLOCK) for local in ctx.locals()]
         first = (0, *accumulate(table.count for table in tables))
         ids = [table.nonzero() for table in tables]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,8 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.errors import StrategyError
 from gradwire.local import RIGHT_FACTOR, Local
-from gradwire.moves import AllReduce, Move
-from gradwire.strategy import Collective, Context, Evidence, Member
+from gradwire.moves import AllReduce
+from gradwire.strategy import Collective, Context, Evidence, Member, Rounds
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class PowerSGD(Collective):
     def is_as_fine_as(self, other: Member) -> bool:
         return isinstance(other, PowerSGD) and self.rank >= other.rank
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         work = _Factors(ctx, self.rank)
         dense_and_left = yield AllReduce(work.left())
         work.orthonormalize(dense_and_left)
@@ -178,10 +178,5 @@ class _Matrix:
 
 def _is_thin(shape: tuple[int, ...], rank: int) -> bool:
     """Whether the factors are smaller than the matrix."""
-    n = 1
-    for side in shape:
-        n *= side
-    if len(shape) < 2 or n == 0:
-        return False
-    columns = n // shape[0]
-    return rank * (shape[0] + columns) < n
+    n = math.prod(shape)
+    return len(shape) > 1 and n > 0 and rank * (shape[0] + n // shape[0]) < n

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.collectives._butterfly import Butterfly
 from gradwire.local import Streams
-from gradwire.moves import Exchange, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import Exchange
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Stream, told_size, whole
 
 
@@ -31,7 +30,7 @@ class SparCML(Collective):
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         work = ctx.streams
         mine, place = work.entries(), Butterfly(ctx.rank, ctx.world)
         passes = _passes(place)
@@ -62,7 +61,7 @@ def _passes(place: Butterfly) -> list[tuple[list[int], list[int]]]:
     return passes if place.world > place.core else passes[1:-1]
 
 
-def _lengths(held: _Held, to: list[int], by: list[int]) -> Generator[Move, Any, dict[int, int]]:
+def _lengths(held: _Held, to: list[int], by: list[int]) -> Rounds[dict[int, int]]:
     """How many bytes each of them will send."""
     mine = told_size(held.message().numel() if to else 0, held.stream.places.device)
     arrived = yield Exchange(dict.fromkeys(to, mine), dict.fromkeys(by, mine.numel()))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from gradwire.collectives._owners import push
-from gradwire.moves import Exchange, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import Exchange
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges, whole
 
 
@@ -29,7 +28,7 @@ class SparCMLSplit(Collective):
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         work, me, world = ctx.streams, ctx.rank, ctx.world
         mine = work.entries()
         domains = Ranges.even(mine.n, world)

@@ -8,7 +8,6 @@ every step:                  the rounds of the member whose turn it is, or that 
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -21,8 +20,8 @@ from gradwire.collectives._chooser import Chooser
 from gradwire.collectives._prices import SAMPLE, Facts, prices, sampled
 from gradwire.collectives._rows import Rows
 from gradwire.errors import StrategyError
-from gradwire.moves import AllReduce, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import AllReduce
+from gradwire.strategy import Collective, Context, Rounds
 
 _EARLY = 8  # the step at which the network has been seen at work
 _MOST = 1 << 60
@@ -57,7 +56,7 @@ class SparseAuto(Collective):
                 "Use sparse_auto, or sparse_auto(every=100)."
             )
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         memory = ctx.memory
         number: int = memory.get("number", 0)
         chooser: Chooser = memory.setdefault("chooser", Chooser())
@@ -78,7 +77,7 @@ class SparseAuto(Collective):
             chooser.took(seconds)
 
 
-def _facts(ctx: Context) -> Generator[Move, Any, Facts | None]:
+def _facts(ctx: Context) -> Rounds[Facts | None]:
     """What all ranks know afterwards; None if the step is spoiled."""
     mine = ctx.streams.entries()
     tables = [Rows(local) for local in ctx.locals()] if ctx.is_exact else []
@@ -106,7 +105,7 @@ def _facts(ctx: Context) -> Generator[Move, Any, Facts | None]:
     )  # fmt: skip
 
 
-def _dense(ctx: Context) -> Generator[Move, Any, None]:
+def _dense(ctx: Context) -> Rounds[None]:
     """Every element, by all-reduce."""
     mine = ctx.streams.entries()
     if (yield from ctx.streams.tell()) is None:
@@ -116,9 +115,7 @@ def _dense(ctx: Context) -> Generator[Move, Any, None]:
     ctx.streams.write(kernels.quotient((yield AllReduce(total)), float(ctx.world)))
 
 
-def _timed(
-    rounds: Generator[Move, Any, None], memory: dict[str, Any], world: int
-) -> Generator[Move, Any, float]:
+def _timed(rounds: Rounds[None], memory: dict[str, Any], world: int) -> Rounds[float]:
     """The same rounds. Returns seconds, without the first move: that waits for slower ranks.
 
     What each move took is remembered.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gradwire.collectives._owners import push_and_pull
-from gradwire.moves import Move
-from gradwire.strategy import Collective, Context
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges
 
 
@@ -25,7 +23,7 @@ class SparsePS(Collective):
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         mine = ctx.streams.entries()
         means = yield from push_and_pull(ctx, mine, Ranges.even(mine.n, ctx.world))
         if means is not None:

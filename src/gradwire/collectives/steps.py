@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gradwire.errors import StrategyError
-from gradwire.moves import Move
 from gradwire.pairs import Parts
-from gradwire.strategy import Collective, Context, Feedback
+from gradwire.strategy import Collective, Context, Feedback, Rounds
 from gradwire.tasks import Path
 
 
@@ -76,5 +74,5 @@ class Steps(Collective):
                 f"'{parts.compressor}+ef | {self}'."
             )
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         yield from ctx.along_path()

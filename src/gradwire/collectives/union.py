@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.collectives._owners import push_and_pull
 from gradwire.errors import PayloadError
-from gradwire.moves import AllReduce, Move
-from gradwire.strategy import Collective, Context
+from gradwire.moves import AllReduce
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges, Stream, whole
 
 
@@ -32,7 +31,7 @@ class Union(Collective):
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         mine = ctx.streams.entries()
         alone = replace(mine, values=mine.values.new_empty(mine.count, 0))
         owned = yield from push_and_pull(ctx, alone, Ranges.even(mine.n, ctx.world))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gradwire.collectives._owners import through_owners
-from gradwire.moves import Move
-from gradwire.strategy import Collective, Context
+from gradwire.strategy import Collective, Context, Rounds
 
 
 @dataclass(frozen=True)
@@ -23,5 +21,5 @@ class MajorityVote(Collective):
     needs: ClassVar[tuple[str, ...]] = ("direction",)
     selects: ClassVar[bool] = True
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         yield from through_owners(ctx)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from gradwire.collectives._owners import push_and_pull
 from gradwire.errors import StrategyError
-from gradwire.moves import Move
-from gradwire.strategy import Collective, Context
+from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Chunks, Form, HashedElements, Ranges, Stream, chunks_or_ranges
 
 _VARIANTS = ("chunks", "paper")
@@ -45,7 +43,7 @@ class Zen(Collective):
                 'Use zen, or zen(variant="paper").'
             )
 
-    def rounds(self, ctx: Context) -> Generator[Move, Any, None]:
+    def rounds(self, ctx: Context) -> Rounds[None]:
         mine = ctx.streams.entries()
         forms = _PUBLISHED if self.variant == "paper" else _SMALLEST
         means = yield from push_and_pull(ctx, mine, self._domains(ctx, mine), forms=forms)

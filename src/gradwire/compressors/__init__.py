@@ -24,21 +24,6 @@ MEMBERS = (
 
 __all__ = [
     "BASE",
-    "MEMBERS",
-    "QSGD",
-    "BFloat16",
-    "Float8",
-    "Float16",
-    "Identity",
-    "Int8",
-    "Lloyd",
-    "Natural",
-    "NonZero",
-    "OneBit",
-    "RandK",
-    "Sign",
-    "TernGrad",
-    "Threshold",
-    "TopK",
-    "trial",
-]
+    "MEMBERS", "QSGD", "BFloat16", "Float8", "Float16", "Identity", "Int8", "Lloyd", "Natural",
+    "NonZero", "OneBit", "RandK", "Sign", "TernGrad", "Threshold", "TopK", "trial",
+]  # fmt: skip

@@ -6,7 +6,6 @@ which every rank then sees.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -33,9 +32,6 @@ class Cast(AddedUp):
     """x rounded to nearest even in the wire's format."""
 
     goal: ClassVar[float] = 1.5
-
-    @abstractmethod
-    def claims(self, n: int, dtype: str = "float32") -> Claims: ...
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         kernels.cast(x, sections[0], status)

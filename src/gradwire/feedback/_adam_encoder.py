@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.feedback._measured import noise_factor
-from gradwire.feedback._step_encoder import StepEncoder
+from gradwire.feedback._measured import StepEncoder, noise_factor
 from gradwire.kernels.adam import adam, undo_adam
 from gradwire.kernels.segments import AdamCodes
 from gradwire.kernels.together import Work, together

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -16,9 +17,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import StrategyError
-from gradwire.local import NOISE, Opening, Own
+from gradwire.local import NOISE, Own
 from gradwire.moves import AllReduce
-from gradwire.strategy import Compressor, Encoder, Feedback, Key, State, StepInfo
+from gradwire.strategy import Compressor, Encoder, Feedback, Key, Rounds, Sections, State, StepInfo
 
 PROJECTIONS = 32
 """Of each tensor; each is the sum of a part of it, with signs at random."""
@@ -71,7 +72,7 @@ class Measured(Feedback):
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         """w: what x, or a sample of it, is behind the division. 1-D. Changes nothing."""
 
-    def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Opening:
+    def opening(self, step: int, own: Callable[[], Sequence[Own]], world: int) -> Rounds[bool]:
         """The noise of all parameters in one move; where it is not finite it teaches nothing. In
         a step that is others' turn nothing is sent."""
         if self.rests(step):
@@ -120,6 +121,38 @@ class Measured(Feedback):
         """That the noise is nothing yet says whose moments they are."""
         x = moments["exp_avg"]
         return {**moments, "residual": torch.zeros_like(x), NOISE: torch.zeros(3)}
+
+
+@dataclass
+class StepEncoder(Encoder):
+    """Such a feedback's: a step joins what waits, what is sent leaves it. States are vectors of
+    the parameter's size, one of them "residual"."""
+
+    compressor: Compressor
+    states: ClassVar[tuple[str, ...]]
+    _fresh: bool = field(default=False, kw_only=True)  # this step made the state
+    _key: Key | None = field(default=None, kw_only=True)
+
+    def begin(self, x: Tensor, state: State, key: Key) -> None:
+        """The state is there."""
+        self._key, self._fresh = key, "residual" not in state
+        if self._fresh:
+            for name in self.states:
+                state[name] = kernels.zeros(x.numel(), x.device)
+
+    def send(self, state: State, sections: Sections, key: Key, status: Tensor) -> None:
+        """What waits, and keep the rest."""
+        v = state["residual"]
+        self.compressor.encode(v, sections, key, status)
+        self.compressor.add(sections, v, -1.0, key)
+
+    def forget(self, state: State) -> None:
+        """The state that this step made."""
+        for name in self.states:
+            state.pop(name, None)
+
+    def give_back(self, state: State, sections: Sections) -> None:
+        self.compressor.add(sections, state["residual"], 1.0, self._key)
 
 
 def _are_the_average_s(state: State) -> bool:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.beside import without_feedback
-from gradwire.feedback._measured import Measured, noise_factor
+from gradwire.feedback._measured import Measured, StepEncoder, noise_factor
 from gradwire.feedback._numbers import check_adam, check_momentum, momentum_of
 from gradwire.feedback._orthogonal import orthogonal
-from gradwire.feedback._step_encoder import StepEncoder
 from gradwire.local import Encoder
 from gradwire.member import Evidence, Member, Moments, UpdateRule
 from gradwire.strategy import Compressor, Key, Sections, State, StepInfo, Strategy

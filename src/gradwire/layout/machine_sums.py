@@ -10,23 +10,37 @@ What each step does with data is the heir's business, which may have none.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
-from gradwire.moves import AllGather, AllToAll, Move
+from gradwire.buckets import Bucket
+from gradwire.groups import Machines
+from gradwire.layout.parts import cut, part_of
+from gradwire.moves import AllGather, AllToAll, over
+from gradwire.strategy import Rounds
 
 
 class MachineSums(ABC):
-    """Local work where every rank owns a part of its machine's mean. In order of use."""
+    """Local work where every rank owns a part of its machine's mean. In order of use.
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    kept: this rank's parts of the bucket's parameters.
+    """
+
+    def __init__(self, bucket: Bucket, rank: int, machines: Machines) -> None:
+        self._node, self._cross = machines.node(rank), machines.cross(rank)
+        self._local, self._per_node = self._node.ranks.index(rank), machines.per_node
+        self.pieces = [cut(p, machines.per_node) for p in bucket.parameters]
+        parts = zip(bucket.parameters, self.pieces)
+        self.kept = Bucket(tuple(part_of(p, own, self._local) for p, own in parts))
+
+    def rounds(self) -> Rounds[None]:
         """The moves, inside the machine and across."""
-        told = yield self._average((yield self._scatter()))
+        arrived = yield replace(self._scatter(), group=self._node)
+        told = yield AllGather(self._average(arrived), group=self._cross)
         if self._all_well(told):
-            yield from self._cross_over()
-        self._collect((yield self._gather()))
+            yield from over(self._cross, self._cross_over())
+        self._collect((yield AllGather(self._gather(), group=self._node)))
 
     @abstractmethod
     def _scatter(self) -> AllToAll:
@@ -34,8 +48,8 @@ class MachineSums(ABC):
         parts."""
 
     @abstractmethod
-    def _average(self, arrived: Tensor) -> AllGather:
-        """The owner's mean, in fp32; then, across machines, whether all was well here."""
+    def _average(self, arrived: Tensor) -> Tensor:
+        """The owner's mean, in fp32; a message that says across machines if all was well here."""
 
     @abstractmethod
     def _all_well(self, told: Tensor) -> bool:
@@ -43,12 +57,12 @@ class MachineSums(ABC):
         PayloadError where `_collect` is."""
 
     @abstractmethod
-    def _cross_over(self) -> Generator[Move, Any, None]:
+    def _cross_over(self) -> Rounds[None]:
         """Across machines: the mean of this part, compressed, by the other member's rounds."""
 
     @abstractmethod
-    def _gather(self) -> AllGather:
-        """The move inside the machine that brings every owner's result to all."""
+    def _gather(self) -> Tensor:
+        """The owner's result, for all inside the machine."""
 
     @abstractmethod
     def _collect(self, messages: Tensor) -> None:

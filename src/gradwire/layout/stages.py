@@ -10,8 +10,7 @@ leaves, a message each, as the moves up to the next decompress will have to tell
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from gradwire.buckets import Bucket
@@ -32,20 +31,28 @@ class Leaf(NamedTuple):
 
 
 class Circle(NamedTuple):
-    """The ranks that make a move together, and this one's number among them."""
+    """The ranks that make a move together; this one's number among them, and that of the root.
+
+    root: gets all, whatever the bucket: across machines another one for each local number.
+    """
 
     group: Group | None
     ranks: tuple[int, ...]
     place: int
+    root: int = 0
 
     @property
     def size(self) -> int:
         """How many ranks there are."""
         return len(self.ranks)
 
+    @property
+    def is_root(self) -> bool:
+        """Whether this rank is the root."""
+        return self.place == self.root
 
-@dataclass(frozen=True)
-class Having:
+
+class Having(NamedTuple):
     """What a rank has: numbers of a region, or, of each leaf, so many messages.
 
     voice: the first of the ranks that have the very same. They draw alike.
@@ -58,64 +65,44 @@ class Having:
     is_active: bool = True
 
 
-@dataclass
 class StageLayout:
-    """machines: None where no task asks for them."""
+    """machines: None where no task asks for them. What ranks ask in every step is kept."""
 
-    path: Path
-    bucket: Bucket
-    world: int
-    compressor: Compressor
-    machines: Machines | None = None
-    _known: dict[tuple[int, int], Having] = field(default_factory=dict)
-    _layouts: dict[Region, Layout] = field(default_factory=dict)
-    _circles: dict[tuple[int, str], Circle] = field(default_factory=dict)
-    _cut: dict[tuple[int, Region], tuple[Leaf, ...]] = field(default_factory=dict)
-    _parts: dict[tuple[Region, int], list[Region]] = field(default_factory=dict)
-
-    def circle(self, rank: int, task: Task) -> Circle:
-        """Who makes a move with this rank."""
-        if (rank, task.at) not in self._circles:
-            self._circles[rank, task.at] = self._circle(rank, task)
-        return self._circles[rank, task.at]
+    def __init__(
+        self, path: Path, bucket: Bucket, world: int, compressor: Compressor,
+        machines: Machines | None = None,
+    ) -> None:  # fmt: skip
+        self.path, self.bucket, self.world = path, bucket, world
+        self.compressor, self.machines = compressor, machines
+        self._everybody = tuple(range(world))
+        self.before, self._leaves = cache(self._before), cache(self._cut_up)
+        self.circle, self.split = cache(self._circle), cache(self._split)
+        self.layout = cache(self._layout)
 
     def _circle(self, rank: int, task: Task) -> Circle:
+        """Who makes a move with this rank."""
         if not task.at or self.machines is None:
             return Circle(None, self._everybody, rank)
-        group = (self.machines.node if task.at == "node" else self.machines.cross)(rank)
-        everybody = len(group.ranks) == self.world
-        return Circle(None if everybody else group, group.ranks, group.ranks.index(rank))
+        node, cross = self.machines.node(rank), self.machines.cross(rank)
+        group = node if task.at == "node" else cross
+        everybody = None if len(group.ranks) == self.world else group
+        root = node.ranks.index(rank) % len(group.ranks) if task.at == "cross" else 0
+        return Circle(everybody, group.ranks, group.ranks.index(rank), root)
 
-    def root(self, rank: int, task: Task) -> int:
-        """Who of them gets all, whatever the bucket: another machine for each local number."""
-        circle = self.circle(rank, task)
-        if task.at != "cross" or self.machines is None:
-            return 0
-        return self.machines.node(rank).ranks.index(rank) % circle.size
-
-    def layout(self, leaf: Leaf) -> Layout:
+    def _layout(self, leaf: Leaf) -> Layout:
         """The layout of a leaf's message."""
-        if leaf.region not in self._layouts:
-            claims, dtype = self.compressor.claims, self.bucket.dtype
-            made = Layout.of([claims(end - begin, dtype) for begin, end in leaf.region])
-            self._layouts[leaf.region] = made
-        return self._layouts[leaf.region]
+        claims, dtype = self.compressor.claims, self.bucket.dtype
+        return Layout.of([claims(end - begin, dtype) for begin, end in leaf.region])
 
     def bytes(self, having: Having) -> int:
         """Bytes of all messages."""
-        return self.bytes_of(having.leaves, having.contributions)
+        return having.contributions * sum(self.layout(leaf).bytes for leaf in having.leaves)
 
-    def bytes_of(self, leaves: Sequence[Leaf], contributions: int) -> int:
-        """Bytes of so many messages of each leaf."""
-        return contributions * sum(self.layout(leaf).bytes for leaf in leaves)
-
-    def before(self, rank: int, number: int) -> Having:
+    def _before(self, rank: int, number: int) -> Having:
         """What a rank has before a task; after all of them, number being len(path.tasks)."""
-        found = self._known.get((rank, number))
-        if found is None:
-            found = self._after(rank, number - 1) if number else Having(self._whole, rank)
-            self._known[rank, number] = found
-        return found
+        if number:
+            return self._after(rank, number - 1)
+        return Having(tuple((0, n) for n in self.bucket.sizes), rank)
 
     def second(self, number: int) -> int | None:
         """The first step, by number, of which a task is the second."""
@@ -129,61 +116,47 @@ class StageLayout:
                     return first
         return None
 
-    @cached_property
-    def _everybody(self) -> tuple[int, ...]:
-        return tuple(range(self.world))
-
-    @property
-    def _whole(self) -> Region:
-        return tuple((0, n) for n in self.bucket.sizes)
-
     def _after(self, rank: int, number: int) -> Having:
         had, task = self.before(rank, number), self.path.tasks[number]
         if task.name == "compress":
-            return replace(had, leaves=self._leaves(rank, number, had.region))
+            return had._replace(leaves=self._leaves(number, had.region))
         if task.name == "decompress":
             region = _together([leaf.region for leaf in had.leaves])
-            return replace(had, region=region, leaves=(), contributions=1)
+            return had._replace(region=region, leaves=(), contributions=1)
         circle = self.circle(rank, task)
         if task.name in _FOR_ALL:
             voices = [self.before(r, number).voice for r in circle.ranks]
-            had = replace(had, voice=min(voices))
+            had = had._replace(voice=min(voices))
         return self._after_move(rank, number, had, circle)
 
     def _after_move(self, rank: int, number: int, had: Having, circle: Circle) -> Having:
         task, first = self.path.tasks[number], self.second(number)
         if first is not None:
-            had = replace(had, is_active=self.before(rank, first).is_active)
+            had = had._replace(is_active=self.before(rank, first).is_active)
             if task.name == "broadcast":
                 return had
             theirs = [self.before(r, number) for r in circle.ranks]
             if had.leaves:
-                return replace(had, leaves=tuple(leaf for h in theirs for leaf in h.leaves))
-            return replace(had, region=_together([h.region for h in theirs]))
+                return had._replace(leaves=tuple(leaf for h in theirs for leaf in h.leaves))
+            return had._replace(region=_together([h.region for h in theirs]))
         if had.leaves:
-            had = replace(had, contributions=had.contributions * circle.size)
+            had = had._replace(contributions=had.contributions * circle.size)
         if task.name in ("reduce", "gather"):
-            here = circle.place == self.root(rank, task)
-            return replace(had, is_active=had.is_active and here)
+            return had._replace(is_active=had.is_active and circle.is_root)
         if task.name == "all_to_all":
-            return replace(had, leaves=self.chunks(had, circle.size)[circle.place])
+            return self.chunks(had, circle.size)[circle.place]
         if task.name == "reduce_scatter":
-            return replace(had, region=self.split(had.region, circle.size)[circle.place])
+            return had._replace(region=self.split(had.region, circle.size)[circle.place])
         return had
 
     @staticmethod
-    def chunks(having: Having, n: int) -> list[tuple[Leaf, ...]]:
+    def chunks(having: Having, n: int) -> list[Having]:
         """The leaves of each of n owners."""
-        each = len(having.leaves) // n
-        return [having.leaves[r * each : (r + 1) * each] for r in range(n)]
-
-    def split(self, region: Region, n: int) -> list[Region]:
-        """The part of each of n owners."""
-        if (region, n) not in self._parts:
-            self._parts[region, n] = self._split(region, n)
-        return self._parts[region, n]
+        leaves, each = having.leaves, len(having.leaves) // n
+        return [having._replace(leaves=leaves[r * each : (r + 1) * each]) for r in range(n)]
 
     def _split(self, region: Region, n: int) -> list[Region]:
+        """The part of each of n owners."""
         cuts = [
             Pieces.of(p.name, end - begin, n)
             for p, (begin, end) in zip(self.bucket.parameters, region)
@@ -196,17 +169,12 @@ class StageLayout:
             for r in range(n)
         ]
 
-    def _leaves(self, rank: int, number: int, region: Region) -> tuple[Leaf, ...]:
+    def _cut_up(self, number: int, region: Region) -> tuple[Leaf, ...]:
         """The same on all ranks that have the same: circles are of one size everywhere."""
-        if (number, region) not in self._cut:
-            self._cut[number, region] = self._cut_up(rank, number, region)
-        return self._cut[number, region]
-
-    def _cut_up(self, rank: int, number: int, region: Region) -> tuple[Leaf, ...]:
         regions = [region]
         for task in self._until_decompress(number):
             if task.name == "all_to_all":
-                n = self.circle(rank, task).size
+                n = self.circle(0, task).size
                 regions = [part for whole in regions for part in self.split(whole, n)]
         names = self._names(number, region)
         if len(regions) == 1:

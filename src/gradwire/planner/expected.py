@@ -8,10 +8,10 @@ members look at them; nothing depends on what is in them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import comb
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,11 +22,10 @@ from gradwire.errors import PlanError
 from gradwire.kernels import CHUNK, Shape
 from gradwire.layout.message import told_bytes
 from gradwire.local import Streams
-from gradwire.moves import AllGather, Move
+from gradwire.moves import AllGather
 from gradwire.planner.priced import Step, Work
-from gradwire.strategy import Strategy
+from gradwire.strategy import Rounds, Strategy
 from gradwire.streams import Domains, Form, Ranges, Stream
-from gradwire.streams.coding import packed_bytes
 
 Together: TypeAlias = Callable[[float, int], float]
 """The density of one rank and a number of ranks to the density of their sum."""
@@ -123,7 +122,7 @@ class ExpectedStreams(Streams):
 
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Generator[Move, Any, list[list[int]] | None]:
+    ) -> Rounds[list[list[int]] | None]:
         """Every rank tells as much as this one; what goes to itself, as what to others."""
         yield AllGather(torch.zeros(told_bytes(len(numbers)), dtype=torch.uint8))
         world = self._context.world
@@ -193,7 +192,7 @@ class Expected(Stream):
 
     def packed(self, form: Form = "smallest") -> Tensor:
         shape, form = _shape(self.n, self.count), self._form(form)
-        return _message(packed_bytes(self.n, shape, self.values, form))
+        return _message(self._packed_bytes(shape, form))
 
     def most_packed_bytes(self, domains: Domains | None = None) -> int:
         return super().most_packed_bytes()

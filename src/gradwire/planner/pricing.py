@@ -11,7 +11,7 @@ test compares with the bytes that lockstep counts.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -33,7 +33,7 @@ from gradwire.moves import (
 from gradwire.planner.expected import Crowd, Together, by_chance
 from gradwire.planner.priced import Priced, PricedMove, Step
 from gradwire.planner.sized import SizedContext, measured_only
-from gradwire.strategy import Strategy
+from gradwire.strategy import Rounds, Strategy
 
 Size: TypeAlias = "int | tuple[int, ...] | Parameter"
 """Of a parameter: its elements, its shape, or all of it."""
@@ -106,7 +106,7 @@ def _parameter(number: int, size: Size, dtype: str) -> Parameter:
     return Parameter(f"p{number}", size if isinstance(size, tuple) else (size,), dtype)
 
 
-def _drive(rounds: Generator[Move, Any, None], world: int, steps: list[Step]) -> None:
+def _drive(rounds: Rounds[None], world: int, steps: list[Step]) -> None:
     """Drive the rounds; between moves, local work is written into steps.
 
     What arrives has data or none, as the last message that this rank brought.

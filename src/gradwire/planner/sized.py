@@ -6,8 +6,7 @@ travels is read in `layout`, as the runtime reads it; every piece of local work 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -19,17 +18,15 @@ from gradwire.errors import PlanError
 from gradwire.groups import Machines
 from gradwire.layout.machine_sums import MachineSums
 from gradwire.layout.message import HEADER_BYTES, Layout
-from gradwire.layout.parts import cut, part_of
 from gradwire.layout.shards import ShardLayout
-from gradwire.layout.stage_moves import elements
 from gradwire.layout.stages import StageLayout
-from gradwire.layout.walk import Walk
+from gradwire.layout.walk import Walk, elements, split
 from gradwire.local import Local
 from gradwire.member import padded
-from gradwire.moves import AllGather, AllToAll, Move, over
+from gradwire.moves import AllToAll
 from gradwire.planner.expected import Crowd, ExpectedStreams, SizedBucket
 from gradwire.planner.priced import Step, Work, WorkKind
-from gradwire.strategy import Collective, Compressor, Context, Strategy
+from gradwire.strategy import Collective, Compressor, Context, Rounds, Strategy
 
 _META = torch.device("meta")
 _RAGGED_HEAD = 16
@@ -109,13 +106,13 @@ class SizedContext(SizedBucket, Context):
     def collect(self, messages: Tensor) -> None:
         self.divide(messages)
 
-    def through_machines(self, outer: Collective) -> Generator[Move, Any, None]:
+    def through_machines(self, outer: Collective) -> Rounds[None]:
         assert self._machines is not None, "asked where machines are known"
         if self._machines.per_node == 1:
             return super().through_machines(outer)
         return SizedMachineSums(self, self._machines, outer).rounds()
 
-    def along_path(self) -> Generator[Move, Any, None]:
+    def along_path(self) -> Rounds[None]:
         path = self.strategy.collective.tasks
         assert path is not None, "asked of paths only"
         compressor = self.strategy.compressor
@@ -136,41 +133,34 @@ class SizedMachineSums(MachineSums):
     """Sums in the machine first: the sizes of `runtime.hierarchy`."""
 
     def __init__(self, context: SizedContext, machines: Machines, outer: Collective) -> None:
-        self._context, rank, bucket = context, context.rank, context.bucket
-        self._node, self._cross = machines.node(rank), machines.cross(rank)
+        super().__init__(context.bucket, context.rank, machines)
         plain = Strategy.parse("none | alltoall").compressor
-        pieces = [cut(p, machines.per_node) for p in bucket.parameters]
-        self._shards = ShardLayout.of(plain, bucket, machines.per_node, pieces)
-        self._local = self._node.ranks.index(rank)
-        own = zip(bucket.parameters, pieces)
-        kept = Bucket(tuple(part_of(p, part, self._local) for p, part in own))
-        strategy = context.strategy
-        crossing = Strategy(strategy.compressor, outer, strategy.feedback)
+        self._shards = ShardLayout.of(plain, context.bucket, machines.per_node, self.pieces)
+        self._context, strategy, ranks = context, context.strategy, self._cross.ranks
         self._crossing = SizedContext(
-            crossing, kept, self._cross.ranks.index(rank), len(self._cross.ranks), context.steps,
+            Strategy(strategy.compressor, outer, strategy.feedback), self.kept,
+            ranks.index(context.rank), len(ranks), context.steps,
             context.crowd.summed(machines.per_node),
         )  # fmt: skip
         self._crossing.device = context.device
 
     def _scatter(self) -> AllToAll:
         self._works("encode", self._context)
-        sent = _bytes(sum(self._shards.sizes))
-        return replace(self._shards.outgoing(sent, self._local), group=self._node)
+        return self._shards.outgoing(_bytes(sum(self._shards.sizes)), self._local)
 
-    def _average(self, arrived: Tensor) -> AllGather:
+    def _average(self, arrived: Tensor) -> Tensor:
         self._works("accumulate", self._crossing, len(self._node.ranks))
-        return AllGather(_bytes(HEADER_BYTES), group=self._cross)
+        return _bytes(HEADER_BYTES)
 
     def _all_well(self, told: Tensor) -> bool:
         return True
 
-    def _cross_over(self) -> Generator[Move, Any, None]:
-        rounds = self._crossing.strategy.collective.rounds(self._crossing)
-        yield from over(self._cross, rounds)
+    def _cross_over(self) -> Rounds[None]:
+        return self._crossing.strategy.collective.rounds(self._crossing)
 
-    def _gather(self) -> AllGather:
+    def _gather(self) -> Tensor:
         self._works("encode", self._crossing)
-        return AllGather(_bytes(self._shards.answer_bytes), group=self._node)
+        return _bytes(self._shards.answer_bytes)
 
     def _collect(self, messages: Tensor) -> None:
         self._works("decode", self._context)
@@ -187,27 +177,26 @@ class SizedStages(Walk):
     def __init__(self, context: SizedContext, plan: StageLayout) -> None:
         dtype: torch.dtype = getattr(torch, context.bucket.dtype)
         super().__init__(plan, context.rank, dtype, _META)
-        self._context, self._dtype = context, dtype
+        self._context = context
         self._numbers = [torch.empty(n, dtype=dtype, device=_META) for n in context.bucket.sizes]
 
     def _finish(self) -> None:
         """All is there."""
 
     def _compress(self, number: int) -> None:
-        had = self._plan.before(self._rank, number)
-        leaves = self._plan.before(self._rank, number + 1).leaves
+        had = self._before(number)
+        leaves = self._before(number + 1).leaves
         for begin, end in had.region:
             self._context.encodes(end - begin, self._tasks[number].at)
         self._messages = [[_bytes(self._plan.layout(leaf).bytes)] for leaf in leaves]
 
     def _decompress(self, number: int) -> None:
-        had = self._plan.before(self._rank, number)
-        region = self._plan.before(self._rank, number + 1).region
+        had = self._before(number)
+        region = self._before(number + 1).region
         for begin, end in region:
             device = self._tasks[number].at
             self._context.accumulates(end - begin, had.contributions, device)
-        whole = torch.empty(elements(region), device=_META)
-        self._numbers = list(torch.split(whole, [end - begin for begin, end in region]))
+        self._numbers = split(torch.empty(elements(region), device=_META), region)
 
 
 def _bytes(n: int) -> Tensor:

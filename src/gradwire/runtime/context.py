@@ -9,7 +9,7 @@ detour   sums in machines, or a path of tasks           hierarchical, steps
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -19,12 +19,12 @@ from gradwire import kernels
 from gradwire.buckets import Bucket
 from gradwire.layout.pieces import Pieces
 from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
-from gradwire.moves import AllToAll, Move
+from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Memory, Part
-from gradwire.runtime.inbox import Inbox
-from gradwire.runtime.shards import Shards
+from gradwire.runtime.message import Inbox
+from gradwire.runtime.shards import Shards, remembers
 from gradwire.runtime.streams import BucketStreams
-from gradwire.strategy import Collective, Compressor, Context, State, StepInfo, Strategy
+from gradwire.strategy import Collective, Compressor, Context, Rounds, State, StepInfo, Strategy
 
 
 class Detour(Part, Protocol):
@@ -32,7 +32,7 @@ class Detour(Part, Protocol):
 
     kept: Bucket
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         """The moves, and the local work between them."""
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
@@ -56,7 +56,6 @@ class BucketContext(Context):
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         one_as_it_is = len(codec.claims) == 1 and codec.claims[0].lossless
         self._as_it_is = strategy.feedback is None and one_as_it_is
-        self._longest = codec.layout.longest
         self._shards: Shards | None = None
         self._detour: Detour | None = None
         self._committed = False
@@ -98,7 +97,7 @@ class BucketContext(Context):
         self.step, self._committed = info.step, False
         self.codec.begin(gradients, results, info)
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         """The step's moves: the feedback's, and the collective's."""
         feedback, collective = self.strategy.feedback, self.strategy.collective
         # Machines compress what they have summed, in contexts of their own, which open there.
@@ -134,7 +133,7 @@ class BucketContext(Context):
             numbers = codec.scratch.room("numbers", own.numel(), own.dtype, codec.device)
             own = numbers.copy_(own)
         # Of one parameter: what lies between them stays zero.
-        kernels.spoil_if(codec.header.status, own[self._longest])
+        kernels.spoil_if(codec.header.status, own[codec.layout.longest])
         return own
 
     def divide(self, total: Tensor) -> None:
@@ -146,24 +145,24 @@ class BucketContext(Context):
         codec = self.codec
         if self._shards is None:
             self._shards = Shards(
-                self.strategy, self.bucket, self.rank, self.world, codec.verdict, means=means,
-                states=codec.states,
+                codec, self.strategy.compressor, self.rank, self.world, means=means,
+                states=codec.states if remembers(self.strategy) else None,
             )  # fmt: skip
             codec.compressors = self._shards.compressors()
             codec.parts.append(self._shards)
-        codec.encode(self._shards.sections, self._shards.open(codec.digest, self.step))
+        codec.encode(self._shards.sections, self._shards.open())
         return self._shards.outgoing()
 
     def reduce(self, arrived: Tensor) -> Tensor:
         assert self._shards is not None, "reduce comes after scatter"
-        self._shards.average(arrived, self.codec.info, self.seed)
-        return self._shards.answer(self.codec.digest, self.codec.info, self.seed)
+        self._shards.average(arrived)
+        return self._shards.answer()
 
     def collect(self, messages: Tensor) -> None:
         assert self._shards is not None, "collect comes after scatter"
         codec, write = self.codec, self._shards.collect
         self._shards.hear(messages)
-        codec.conclude(lambda: write(messages, codec.means, codec.info, self.seed))
+        codec.conclude(lambda: write(messages, codec.means))
 
     def room(self, name: str, n: int) -> Tensor:
         return self.codec.scratch.room(name, n, torch.float32, self.codec.device)
@@ -183,12 +182,12 @@ class BucketContext(Context):
             self.codec.spoil()
         self._committed = finite
 
-    def through_machines(self, outer: Collective) -> Generator[Move, Any, None]:
+    def through_machines(self, outer: Collective) -> Rounds[None]:
         if self._detour is None:
             return super().through_machines(outer)
         return self._detour.rounds()
 
-    def along_path(self) -> Generator[Move, Any, None]:
+    def along_path(self) -> Rounds[None]:
         assert self._detour is not None, "asked of paths only"
         return self._detour.rounds()
 

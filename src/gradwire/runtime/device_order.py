@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class Made:
             return NOTHING
         self.add()  # what else the thread that hands over has done
         streams, self._streams = self._streams, set()
-        return Before(tuple((stream, stream.record_event()) for stream in streams))
+        return tuple((stream, stream.record_event()) for stream in streams)
 
 
 def _refuse_capture() -> None:
@@ -51,14 +51,9 @@ def _refuse_capture() -> None:
         )
 
 
-class Before:
-    """What must be over on other streams. ends: each with its event."""
-
-    def __init__(self, ends: tuple[tuple[torch.cuda.Stream, torch.cuda.Event], ...] = ()) -> None:
-        self.ends = ends
-
-
-NOTHING = Before()
+Before: TypeAlias = "tuple[tuple[torch.cuda.Stream, torch.cuda.Event], ...]"
+"""Streams with what must be over on them."""
+NOTHING: Before = ()
 """On processors."""
 
 
@@ -74,7 +69,7 @@ class LaneOrder:
         """A context whose work is in the lane's stream, after all that."""
         if self.stream is None:
             return nullcontext()
-        for _, event in before.ends:
+        for _, event in before:
             self.stream.wait_event(event)
         return torch.cuda.stream(self.stream)
 
@@ -88,7 +83,7 @@ class LaneOrder:
         """These have memory of the lane's stream, and others read them from now on."""
         if self.stream is not None:
             for x in _parts(tensors):
-                for stream, _ in before.ends:
+                for stream, _ in before:
                     x.record_stream(stream)
 
     def join(self) -> None:

@@ -10,27 +10,23 @@ parts, of as many ranks as there are machines. What is remembered belongs to the
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
 from gradwire.groups import Machines
 from gradwire.layout.machine_sums import MachineSums
 from gradwire.layout.message import HEADER_BYTES
-from gradwire.layout.parts import cut, part_of
-from gradwire.moves import AllGather, AllToAll, Move, over
+from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.runtime.shards import Shards
-from gradwire.strategy import Collective, Key, State, Strategy
+from gradwire.strategy import Collective, Compressor, Rounds, State, Strategy
 
 
 class BucketMachineSums(MachineSums):
@@ -43,24 +39,18 @@ class BucketMachineSums(MachineSums):
     def __init__(
         self, codec: Codec, machines: Machines, across: Collective, **options: Any
     ) -> None:
-        rank, bucket, device = codec.rank, codec.bucket, codec.device
-        self._codec, self._node, self._cross = codec, machines.node(rank), machines.cross(rank)
-        self._local, self._per_node = self._node.ranks.index(rank), machines.per_node
-        self.pieces = [cut(p, machines.per_node) for p in bucket.parameters]
-        parts = zip(bucket.parameters, self.pieces)
-        self.kept = Bucket(tuple(part_of(p, own, self._local) for p, own in parts))
-        strategy, ranks = codec.strategy, self._cross.ranks
+        super().__init__(codec.bucket, codec.rank, machines)
+        self._codec, strategy, ranks = codec, codec.strategy, self._cross.ranks
         self._crossing = BucketContext(
             Strategy(strategy.compressor, across, strategy.feedback), self.kept,
-            ranks.index(rank), len(ranks), dict(zip(self.kept.names, codec.states)), **options,
+            ranks.index(codec.rank), len(ranks), dict(zip(self.kept.names, codec.states)),
+            **options,
         )  # fmt: skip
-        plain = Strategy.parse("none | alltoall")
+        plain: Compressor = Compressor.parse("none")
         self._verdict = codec.verdict
-        self._shards = Shards(
-            plain, bucket, self._local, self._per_node, self._verdict, self.pieces
-        )
+        self._shards = Shards(codec, plain, self._local, self._per_node, self.pieces)
         self._encoders = [make_encoder(c, None) for c in self._shards.compressors()]
-        self._status = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=device)
+        self._status = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=codec.device)
         self._header = Header(self._status)
         self._crossed = False
 
@@ -73,23 +63,20 @@ class BucketMachineSums(MachineSums):
         """The step is spoiled: what crossed is ended with it."""
 
     def _scatter(self) -> AllToAll:
-        context = self._codec
-        status = self._shards.open(context.digest, context.info.step)
-        work = zip(context.bucket.names, context.gradients, self._encoders, self._shards.sections)
-        for name, x, encoder, sections in work:
-            key = Key(context.seed, context.info.step, name, context.rank)
-            encoder.encode(x, {}, sections, context.info, key, status)
-        return replace(self._shards.outgoing(), group=self._node)
+        status = self._shards.open()
+        work = zip(self._encoders, self._codec.brings(), self._shards.sections)
+        kernels.together((encoder.work(own, to, status) for encoder, own, to in work), status)
+        return self._shards.outgoing()
 
-    def _average(self, arrived: Tensor) -> AllGather:
+    def _average(self, arrived: Tensor) -> Tensor:
         codec, verdict = self._codec, self._verdict
         try:
-            self._shards.average(arrived, codec.info, codec.seed)
+            self._shards.average(arrived)
         except PayloadError as error:
             verdict.refuse(error)
         self._header.write(codec.digest, codec.info.step)
         self._header.status.copy_(verdict.word)
-        return AllGather(self._status, group=self._cross)
+        return self._status
 
     def _all_well(self, told: Tensor) -> bool:
         """Whether all machines may cross; the host waits for the device."""
@@ -102,13 +89,13 @@ class BucketMachineSums(MachineSums):
             self._damaged_across(error)
         return not kernels.is_raised(verdict.word)
 
-    def _cross_over(self) -> Generator[Move, Any, None]:
+    def _cross_over(self) -> Rounds[None]:
         crossing, self._crossed = self._crossing, True
         means = self._shards.means
         info = self._codec.info
         crossing.begin(means, means, info._replace(clip_scale=1.0))  # clipped already
         try:
-            yield from over(self._cross, crossing.rounds())
+            yield from crossing.rounds()
             if not crossing.finite:
                 self._verdict.spoil()
         except PayloadError as error:
@@ -120,15 +107,13 @@ class BucketMachineSums(MachineSums):
         where = f"across machines, where ranks {ranks} are counted from 0"
         self._verdict.refuse(PayloadError(f"{where}: {error}"))
 
-    def _gather(self) -> AllGather:
-        codec = self._codec
-        message = self._shards.answer(codec.digest, codec.info, codec.seed)
-        return AllGather(message, group=self._node)
+    def _gather(self) -> Tensor:
+        return self._shards.answer()
 
     def _collect(self, messages: Tensor) -> None:
         codec, write = self._codec, self._shards.collect
         self._shards.hear(messages)
-        codec.conclude(lambda: write(messages, codec.results, codec.info, codec.seed))
+        codec.conclude(lambda: write(messages, codec.results))
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
         """What waits of the part of the machine's mean that this rank owns; and what other members

@@ -9,7 +9,7 @@ A move over a group waits for that group alone.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -32,10 +32,8 @@ from gradwire.moves import (
 )
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
-from gradwire.strategy import StepInfo, Strategy
+from gradwire.strategy import Rounds, StepInfo, Strategy
 from gradwire.trace import Span, Trace
-
-Rounds = Generator[Move, Any, None]
 
 
 def lockstep(
@@ -121,7 +119,7 @@ def _reshape(
         memory[key] = value.view(shape)
 
 
-def drive(ranks: Sequence[Rounds], trace: Trace) -> None:
+def drive(ranks: Sequence[Rounds[None]], trace: Trace) -> None:
     """Every group performs its moves as soon as all its members ask for one."""
     moves = {rank: _next(rounds, None) for rank, rounds in enumerate(ranks)}
     while any(moves.values()):
@@ -149,7 +147,7 @@ def _ready(moves: Mapping[int, Move | None]) -> list[tuple[int, ...]]:
     return together
 
 
-def _next(rank: Rounds, value: Any) -> Move | None:
+def _next(rank: Rounds[None], value: Any) -> Move | None:
     try:
         return next(rank) if value is None else rank.send(value)
     except StopIteration:

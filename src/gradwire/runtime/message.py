@@ -13,8 +13,9 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.errors import PayloadError
 from gradwire.kernels import DAMAGED, NON_FINITE
-from gradwire.layout.message import HEADER_BYTES, WIRE_VERSION
+from gradwire.layout.message import HEADER_BYTES, WIRE_VERSION, Layout
 from gradwire.member import ALIGNED, padded
+from gradwire.strategy import Sections
 
 _MAGIC = int.from_bytes(b"GRDWIRE%d" % WIRE_VERSION, "little")
 
@@ -56,50 +57,12 @@ def used(section: Tensor) -> int:
     return int(section[:8].view(torch.int64))
 
 
-def split_ragged(message: Tensor, capacities: Sequence[int], rank: int) -> list[Tensor]:
-    """The payloads of a ragged message, without what follows them.
-
-    Raises:
-        PayloadError: a length that no payload can have.
-    """
-    at, parts = HEADER_BYTES, []
-    for capacity in capacities:
-        size = used(message[at : at + 8]) if at + 8 <= len(message) else 0
-        if not 8 <= size <= capacity or at + size > len(message):
-            raise PayloadError(
-                f"a payload of rank {rank} has 8 to {capacity} bytes, within a message of "
-                f"{len(message)}; got {size} at byte {at}. The message is damaged: run "
-                "`gradwire doctor`."
-            )
-        parts.append(message[at : at + size])
-        at += padded(size)
-    return parts
-
-
-def of_parameter(
-    error: PayloadError, name: str, whence: str = "payload r came from rank r"
-) -> PayloadError:
-    """What a compressor said against its payloads, with the parameter and who sent them."""
-    return PayloadError(f"'{name}' ({whence}): {error}")
-
-
 def check_size(messages: Tensor, world: int, size: int) -> None:
     """PayloadError unless there is one message of that many bytes per rank."""
     if tuple(messages.shape) != (world, size):
         raise PayloadError(
             f"{world} ranks send {size} bytes each, by the plan; {tuple(messages.shape)} arrived. "
             "Attach the same plan everywhere."
-        )
-
-
-def check_ragged_size(messages: Tensor, world: int, most: int) -> None:
-    """PayloadError unless there is one message per rank, of a length that one can have."""
-    count, size = messages.shape
-    if count != world or not HEADER_BYTES <= size <= most or size % ALIGNED:
-        raise PayloadError(
-            f"{world} ranks send {HEADER_BYTES} to {most} bytes each, a multiple of {ALIGNED}; "
-            f"{tuple(messages.shape)} arrived. The lengths that were exchanged are damaged: run "
-            "`gradwire doctor`."
         )
 
 
@@ -135,3 +98,59 @@ def check_headers(headers: Tensor, digest: int, step: int) -> bool:
             f"step {step}. Look at that rank's own log."
         )
     return all(flags == 0 for _, flags, _, _ in facts)
+
+
+class Inbox:
+    """What arrived for one bucket, a message per rank, as views of the network's buffer: step
+    after step, and kept while the buffer stays.
+
+    ragged: messages are as long as the longest of the step, and payloads follow one another.
+    """
+
+    def __init__(self, layout: Layout, world: int, ragged: bool) -> None:
+        self.layout, self.world, self.ragged = layout, world, ragged
+        self._address = 0
+        self._payloads: list[list[Sections]] = []
+
+    def check(self, messages: Tensor) -> None:
+        """PayloadError unless there is one message per rank, of the size that it must have."""
+        world, most = self.world, self.layout.bytes
+        if not self.ragged:
+            check_size(messages, world, most)
+            return
+        count, size = messages.shape
+        if count != world or not HEADER_BYTES <= size <= most or size % ALIGNED:
+            raise PayloadError(
+                f"{world} ranks send {HEADER_BYTES} to {most} bytes each, a multiple of {ALIGNED};"
+                f" {tuple(messages.shape)} arrived. The lengths that were exchanged are damaged: "
+                "run `gradwire doctor`."
+            )
+
+    def payloads(self, messages: Tensor) -> Sequence[Sequence[Sections]]:
+        """The payloads, by parameter, then by rank. Raises PayloadError."""
+        if self.ragged:
+            capacities = [end - begin for ((_, begin, end),) in self.layout.sections]
+            ragged = [_split(message, capacities, r) for r, message in enumerate(messages)]
+            return [[(part,) for part in parts] for parts in zip(*ragged)]
+        if self._address != messages.data_ptr():
+            by_rank = [self.layout.views(message) for message in messages]
+            self._address = messages.data_ptr()
+            self._payloads = [list(parts) for parts in zip(*by_rank)]
+        return self._payloads
+
+
+def _split(message: Tensor, capacities: Sequence[int], rank: int) -> list[Tensor]:
+    """The payloads of a ragged message, without what follows them; PayloadError at a length that
+    none can have."""
+    at, parts = HEADER_BYTES, []
+    for capacity in capacities:
+        size = used(message[at : at + 8]) if at + 8 <= len(message) else 0
+        if not 8 <= size <= capacity or at + size > len(message):
+            raise PayloadError(
+                f"a payload of rank {rank} has 8 to {capacity} bytes, within a message of "
+                f"{len(message)}; got {size} at byte {at}. The message is damaged: run "
+                "`gradwire doctor`."
+            )
+        parts.append(message[at : at + size])
+        at += padded(size)
+    return parts

@@ -8,18 +8,17 @@ The lane's thread waits for the copies down, which nobody else does; those up fo
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradwire.buckets import Bucket
-from gradwire.moves import Move
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.host_copies import HostCopies
-from gradwire.strategy import Feedback, StepInfo, Strategy
+from gradwire.strategy import Feedback, Rounds, StepInfo, Strategy
 
 
 class OffloadedContext(BucketContext):
@@ -51,7 +50,7 @@ class OffloadedContext(BucketContext):
         self.step, self._info = info.step, info
         self._on_device = gradients, results
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         """The copies down, the step's moves, and the copies up."""
         down = self._copies.down_all(dict(enumerate(self._on_device[0])))
         self._on_host = list(down.values())

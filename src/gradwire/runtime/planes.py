@@ -15,7 +15,6 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,11 @@ def agreed_pins(
         _check_own(_addresses()[: pins.paths])
     except PlanError as error:  # the others must not wait for us
         problem = error
-    digest = "none" if pins is None or problem else _digest(pins)
-    says = [digest, _host(), str(len(_addresses())), str(problem or "")]
+    digest = "none"
+    if pins is not None and problem is None:
+        digest = hashlib.sha256(pins.to_json().encode()).hexdigest()[:16]
+    host = os.environ.get(HOST, "").replace(";", "")
+    says = [digest, host, str(len(_addresses())), str(problem or "")]
     said = [text.split(";", 3) for text in exchange_text(";".join(says), group, device)]
     if problem is not None:
         raise problem
@@ -123,10 +125,6 @@ def _check_own(addresses: Sequence[str]) -> None:
             ) from None
 
 
-def _digest(pins: Pins) -> str:
-    return hashlib.sha256(pins.to_json().encode()).hexdigest()[:16]
-
-
 def join_planes(
     pins: Pins, hosts: Sequence[int], group: dist.ProcessGroup, timeout_seconds: float
 ) -> Planes:
@@ -143,10 +141,6 @@ def join_planes(
             groups.append(dist.ProcessGroupGloo(own, rank, world, options))
             wait_for_all(groups[-1])
     return Planes(pins, hosts, groups, range(world))
-
-
-def _host() -> str:
-    return os.environ.get(HOST, "").replace(";", "")
 
 
 def _addresses() -> list[str]:
@@ -225,7 +219,8 @@ class PlanePerformer(Performer):
 
     def _all_to_all(self, move: AllToAll) -> Tensor:
         arrived = self._buffer(move.data, (sum(move.arriving),))
-        sends, receives = _cut(move.data, move.sizes), _cut(arrived, move.arriving)
+        sends = torch.split(move.data, list(move.sizes))
+        receives = torch.split(arrived, list(move.arriving))
         receives[self.rank].copy_(sends[self.rank])
         each = min(move.sizes) * move.data.element_size() if move.alike else 0
         self._between_all(sends, receives, each)
@@ -235,7 +230,7 @@ class PlanePerformer(Performer):
         if self.world == 1 or self._is_direct(data):
             return super()._all_reduce(data)
         each, more = divmod(data.numel(), self.world)
-        parts = _cut(data, [each + (r < more) for r in range(self.world)])
+        parts = torch.split(data, [each + (r < more) for r in range(self.world)])
         own = parts[self.rank]
         room = self._buffer(own, (self.world, own.numel()))
         room[self.rank] = own
@@ -244,7 +239,9 @@ class PlanePerformer(Performer):
         self._between_all([own] * self.world, parts, parts[-1].nbytes)
         return data
 
-    def _between_all(self, sends: list[Tensor], receives: list[Tensor], least: int) -> None:
+    def _between_all(
+        self, sends: Sequence[Tensor], receives: Sequence[Tensor], least: int
+    ) -> None:
         """Send to and receive from each rank; what this rank has for itself stays where it is.
         least: bytes of the smallest message between any two, as far as all ranks know it; else
         0."""
@@ -264,7 +261,3 @@ class PlanePerformer(Performer):
                 for own, way in ((coming, -1), (going, 1))
             )  # fmt: skip
             self._between_pairs(self._by_distance(now_from, -1), self._by_distance(now_to, 1))
-
-
-def _cut(data: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    return [data[a:b] for a, b in pairwise([0, *accumulate(sizes)])]

@@ -34,17 +34,28 @@ def attaching() -> Iterator[None]:
 
 
 def make_group(
-    parent: dist.ProcessGroup | None, timeout_seconds: float, device: torch.device = CPU
-) -> dist.ProcessGroup:
-    """A group of the same ranks and backend, for one lane. Collective: its ranks must call.
+    parent: dist.ProcessGroup | None, timeout_seconds: float, device: torch.device = CPU,
+    ranks: Sequence[int] | None = None,
+) -> dist.ProcessGroup:  # fmt: skip
+    """A group of the same ranks, or of these of them, and backend, for one lane. Collective: all
+    ranks of the parent must call.
 
     torch names a group of some of the world's ranks by how many groups each of them is in: for
     these it must be equally many, or the call times out.
     """
     parent = parent if parent is not None else dist.group.WORLD
     assert parent is not None
-    group = _make_group(parent, range(dist.get_world_size(parent)), timeout_seconds, device)
-    assert isinstance(group, dist.ProcessGroup)
+    everybody = dist.get_process_group_ranks(parent)
+    own = range(len(everybody)) if ranks is None else ranks
+    with attaching():
+        group: dist.ProcessGroup = dist.new_group(
+            [everybody[r] for r in own],
+            timeout=timedelta(seconds=timeout_seconds),
+            backend=dist.get_backend(parent),
+            use_local_synchronization=len(everybody) < dist.get_world_size(),
+        )
+        if dist.get_rank(parent) in own:
+            wait_for_all(group, device)
     return group
 
 
@@ -61,26 +72,10 @@ def make_parts(
     if machines is None or machines.per_node == 1:
         return made
     for group in machines.groups():
-        part = _make_group(parent, group.ranks, timeout_seconds, device)
+        part = make_group(parent, timeout_seconds, device, group.ranks)
         if rank in group.ranks:
             made[group] = part
     return made
-
-
-def _make_group(
-    parent: dist.ProcessGroup, ranks: Sequence[int], timeout_seconds: float, device: torch.device
-) -> dist.ProcessGroup:
-    everybody = dist.get_process_group_ranks(parent)
-    with attaching():
-        group: dist.ProcessGroup = dist.new_group(
-            [everybody[r] for r in ranks],
-            timeout=timedelta(seconds=timeout_seconds),
-            backend=dist.get_backend(parent),
-            use_local_synchronization=len(everybody) < dist.get_world_size(),
-        )
-        if dist.get_rank(parent) in ranks:
-            wait_for_all(group, device)
-    return group
 
 
 def wait_for_all(group: Any, device: torch.device = CPU) -> None:
@@ -110,13 +105,11 @@ def find_machines(
             "a plan has one number of ranks to a machine; its strategies have per_node="
             f"{' and '.join(map(str, sorted(n or 0 for n in asked)))}. Leave it out everywhere."
         )
-    if not asked:
-        names = exchange_text(_machine(), group, device) if wanted else []
-        is_even = len(set(Counter(names).values())) == 1
-        return Machines.named(names) if is_even else None
-    if per_node := asked.pop():
+    if per_node := next(iter(asked), None):
         return Machines.even(dist.get_world_size(group), per_node)
-    return Machines.named(exchange_text(_machine(), group, device))
+    names = exchange_text(_machine(), group, device) if asked or wanted else []
+    is_even = len(set(Counter(names).values())) == 1
+    return Machines.named(names) if asked or is_even else None
 
 
 def _machine() -> str:

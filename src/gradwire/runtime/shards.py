@@ -12,40 +12,39 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradwire.buckets import Bucket
 from gradwire.errors import PayloadError
 from gradwire.kernels import run_unless, together
 from gradwire.layout.pieces import Pieces
 from gradwire.layout.shards import ShardLayout
 from gradwire.local import OWNERS_RESIDUAL, Own
 from gradwire.moves import AllToAll
-from gradwire.runtime.codec import Outcome
+from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_size
 from gradwire.runtime.pieces import PieceByPiece, of_piece
 from gradwire.runtime.sums import Sum, sum_all
-from gradwire.runtime.verdict import Verdict
 from gradwire.strategy import Compressor, Key, Recurrence, State, StepInfo, Strategy
 
 
 class Shards:
     """Buffers, layouts and the owner's memory of one bucket on one rank.
 
+    codec: the bucket's, whose verdict hears all that arrives. rank, world: among the owners.
     pieces: of each parameter, if they are not to be cut evenly, as `Pieces.of` does. means: what
-    owners compress by, if it is not the strategy's compressor. states: of each parameter, for
-    what owners remember; None: of nothing. verdict: the bucket's, which hears all that arrives.
+    owners compress by, if it is not the compressor. states: of each parameter, where what owners
+    lose is made good later; None: nothing is.
     """
 
     def __init__(
-        self, strategy: Strategy, bucket: Bucket, rank: int, world: int, verdict: Verdict,
+        self, codec: Codec, compressor: Compressor, rank: int, world: int,
         pieces: Sequence[Pieces] | None = None, means: Compressor | None = None,
         states: Sequence[State] | None = None,
     ) -> None:  # fmt: skip
-        self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
-        self._verdict, device = verdict, verdict.word.device
-        self._means_by = means or strategy.compressor
-        self._states: Sequence[State] = states or [{} for _ in bucket.names]
-        plan = ShardLayout.of(strategy.compressor, bucket, world, pieces, self._means_by)
+        self._codec, self._verdict, device = codec, codec.verdict, codec.device
+        self._compressor, self.rank, self.world = compressor, rank, world
+        self._means_by = means or compressor
+        self._states: Sequence[State] = states or [{} for _ in codec.states]
+        plan = ShardLayout.of(compressor, codec.bucket, world, pieces, self._means_by)
         self.pieces, self.layouts, sizes = plan.pieces, plan.layouts, plan.sizes
         self._answers = plan.answers
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
@@ -65,21 +64,21 @@ class Shards:
             torch.zeros(end - begin, device=device)
             for begin, end in (pieces.of_owner(rank) for pieces in self.pieces)
         ]
-        rule = Recurrence(state=OWNERS_RESIDUAL) if remembers(strategy) else None
+        rule = None if states is None else Recurrence(state=OWNERS_RESIDUAL)
         self._encoders = [make_encoder(self._means_by, None, rule) for _ in self.pieces]
         self._encoded = False  # whether this step's encoders have seen the means
 
     def compressors(self) -> list[PieceByPiece]:
         """What encodes each parameter for its owners."""
-        return [PieceByPiece(self.strategy.compressor, p.bounds) for p in self.pieces]
+        return [PieceByPiece(self._compressor, p.bounds) for p in self.pieces]
 
     def begin(self) -> None:
         """A new step."""
         self._encoded = False
 
-    def open(self, digest: int, step: int) -> Tensor:
+    def open(self) -> Tensor:
         """Stamp the messages. Returns the status of what is now encoded into the sections."""
-        self._header.write(digest, step)
+        self._header.write(self._codec.digest, self._codec.info.step)
         return self._header.status
 
     def outgoing(self) -> AllToAll:
@@ -87,7 +86,7 @@ class Shards:
         self._header.spread()
         return self._move
 
-    def average(self, arrived: Tensor, info: StepInfo, seed: int) -> None:
+    def average(self, arrived: Tensor) -> None:
         """The sums of the owner's pieces, divided, if all is well.
 
         Where a payload is damaged, the others must hear of it before this rank stops.
@@ -97,31 +96,33 @@ class Shards:
             check_size(arrived, self.world, layout.bytes)
         messages = arrived.view(self.world, layout.bytes)
         self._verdict.hear(messages)
-        run_unless(self._verdict.word, lambda: self._sum(messages, info, seed))
+        run_unless(self._verdict.word, lambda: self._sum(messages))
 
-    def _sum(self, messages: Tensor, info: StepInfo, seed: int) -> None:
-        by_rank = [self.layouts[self.rank].views(message) for message in messages]
-        work = zip(self.bucket.names, self.pieces, self.means, *by_rank)
+    def _sum(self, messages: Tensor) -> None:
+        codec, rank = self._codec, self.rank
+        by_rank = [self.layouts[rank].views(message) for message in messages]
         sums = []
+        work = zip(codec.bucket.names, self.pieces, self.means, *by_rank)
         for name, pieces, mean, *parts in work:
-            key = of_piece(Key(seed, info.step, name, self.rank), pieces.number_of(self.rank))
+            key = Key(codec.seed, codec.info.step, name, rank)
+            key = of_piece(key, pieces.number_of(rank))
             sums.append(Sum(parts, mean, self.world, key, name))
         try:
-            sum_all(self.strategy.compressor, sums)
+            sum_all(self._compressor, sums)
         except PayloadError as error:
             self._verdict.refuse(error)
 
-    def answer(self, digest: int, info: StepInfo, seed: int) -> Tensor:
+    def answer(self) -> Tensor:
         """The owner's means, compressed, if all is well: the message for all."""
         header, word = self._my_header, self._verdict.word
-        header.write(digest, info.step)
+        header.write(self._codec.digest, self._codec.info.step)
         header.status.copy_(word)
-        run_unless(word, lambda: self._encode_means(header.status, info, seed))
+        run_unless(word, lambda: self._encode_means(header.status))
         return self._mine
 
-    def _encode_means(self, status: Tensor, info: StepInfo, seed: int) -> None:
-        plain = StepInfo(info.step)
-        keys = [self._key_of_mean(p, self.rank, info, seed) for p in range(len(self.means))]
+    def _encode_means(self, status: Tensor) -> None:
+        plain = StepInfo(self._codec.info.step)
+        keys = [self._key_of_mean(name, self.rank) for name in self._codec.bucket.names]
         work = zip(self._encoders, self.means, self._states, keys, self._my_sections)
         self._encoded = True
         together(
@@ -132,26 +133,25 @@ class Shards:
             status,
         )
 
-    def _key_of_mean(self, p: int, owner: int, info: StepInfo, seed: int) -> Key:
-        return Key(seed, info.step, f"{self.bucket.names[p]}/mean of {owner}", owner)
+    def _key_of_mean(self, name: str, owner: int) -> Key:
+        codec = self._codec
+        return Key(codec.seed, codec.info.step, f"{name}/mean of {owner}", owner)
 
     def hear(self, messages: Tensor) -> None:
         """What every owner's message, (world, bytes), says of the step."""
         check_size(messages, self.world, len(self._mine))
         self._verdict.hear(messages)
 
-    def collect(
-        self, messages: Tensor, results: Sequence[Tensor], info: StepInfo, seed: int
-    ) -> None:
+    def collect(self, messages: Tensor, results: Sequence[Tensor]) -> None:
         """Every owner's message into the results. Raises PayloadError."""
         sums = []
         for owner, (layout, message) in enumerate(zip(self._answers, messages)):
             whence = f"payload 0 is the mean from rank {owner}"
             views = layout.views(message[: layout.bytes])
-            work = enumerate(zip(self.bucket.names, self.pieces, views, results))
-            for p, (name, pieces, sections, result) in work:
+            work = zip(self._codec.bucket.names, self.pieces, views, results)
+            for name, pieces, sections, result in work:
                 part = result[slice(*pieces.of_owner(owner))]
-                key = self._key_of_mean(p, owner, info, seed)
+                key = self._key_of_mean(name, owner)
                 sums.append(Sum([sections], part, 1.0, key, name, whence))
         sum_all(self._means_by, sums)
 

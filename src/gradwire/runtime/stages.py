@@ -4,7 +4,7 @@
        ▲                                                             │
        └──────────────── decompress: add up, divide ◄────────────────┘
 
-`StageLayout` knows who has what, `StageMoves` moves it; here it is compressed and added up. Every
+`StageLayout` knows who has what, `Walk` moves it; here it is compressed and added up. Every
 compression has encoders and a memory of its own; where a step is spoiled, all take back what they
 did. Numbers that are not finite travel as NaN, messages of such say so, and at the end every rank
 finds NaN in its result.
@@ -13,8 +13,7 @@ finds NaN in its result.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,17 +21,16 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
-from gradwire.layout.stage_moves import Tensors, cuts
 from gradwire.layout.stages import Leaf, Region, StageLayout, in_order
-from gradwire.layout.walk import Walk
+from gradwire.layout.walk import Tensors, Walk, cuts
 from gradwire.local import LATER_RESIDUALS
-from gradwire.moves import Move
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, check_headers, header_of, of_parameter
+from gradwire.runtime.message import Header, check_headers, header_of
 from gradwire.runtime.pieces import PieceByPiece
 from gradwire.runtime.shards import remembers
-from gradwire.strategy import Encoder, Key, Recurrence, Sections, State, StepInfo
+from gradwire.runtime.sums import Sum, sum_all
+from gradwire.strategy import Encoder, Key, Recurrence, Rounds, Sections, State, StepInfo
 
 
 class _Encoded(NamedTuple):
@@ -59,7 +57,6 @@ class BucketStages(Walk):
         dtype: torch.dtype = getattr(torch, bucket.dtype)
         super().__init__(plan, rank, dtype, codec.device)
         self._codec = codec
-        self._rooms = kernels.Scratch()
         self._encoders: dict[int, list[Encoder]] = {}
         self._encoded: dict[int, list[_Encoded]] = {}  # by site
         tasks = plan.path.tasks
@@ -72,7 +69,7 @@ class BucketStages(Walk):
         self._encoded, self._messages, self._numbers = {}, [], []
         self._damage: PayloadError | None = None
 
-    def rounds(self) -> Generator[Move, Any, None]:
+    def rounds(self) -> Rounds[None]:
         codec, scale = self._codec, self._codec.info.clip_scale
         # What is compressed at once is clipped there, in the same pass.
         self._is_clipped = scale == 1.0 or not self._tasks[0].is_local
@@ -114,7 +111,7 @@ class BucketStages(Walk):
         for number, key in zip(sites, ("residual", *LATER_RESIDUALS)):
             if key in state:
                 total = total if total is not None else kernels.zeros(n, self._codec.device)
-                begin, end = self._plan.before(self._rank, number).region[i]
+                begin, end = self._before(number).region[i]
                 share = self._codec.world / self._plan.holders(self._rank, number)
                 own = state[key].reshape(end - begin).to(total.device)
                 total[begin:end].add_(own, alpha=share)
@@ -129,15 +126,16 @@ class BucketStages(Walk):
 
     def _compress(self, number: int) -> None:
         rank, info = self._rank, self._info(number)
-        leaves = self._plan.before(rank, number + 1).leaves
+        leaves = self._before(number + 1).leaves
         layouts = [self._plan.layout(leaf) for leaf in leaves]
-        device = self._device(number)
+        device = self._device_of(number)
         messages = [
-            self._room(f"{number} message {i}", own.bytes, device) for i, own in enumerate(layouts)
+            self._room(f"{number} message {i}", own.bytes, torch.uint8, device)
+            for i, own in enumerate(layouts)
         ]
         views = [own.views(message) for own, message in zip(layouts, messages)]
-        names, states = self._plan.names(rank, number), self._states(number)
-        voice = self._plan.before(rank, number).voice
+        names, states = self._plan.names(rank, number), self._codec.states
+        voice = self._before(number).voice
         mine = self._encoded[self._plan.site(number)] = []
         header, step = Header(*messages), (self._codec.digest, info.step)
         header.write(*step)
@@ -156,7 +154,7 @@ class BucketStages(Walk):
         """Made once: where a rank compresses what never changes."""
         if number not in self._encoders:
             strategy, site = self._codec.strategy, self._plan.site(number)
-            region = self._plan.before(self._rank, number).region
+            region = self._before(number).region
             again = Recurrence(state=LATER_RESIDUALS[site - 1]) if remembers(strategy) else None
             made = []
             for p, (start, _) in enumerate(region):
@@ -169,30 +167,22 @@ class BucketStages(Walk):
             self._encoders[number] = made
         return self._encoders[number]
 
-    def _states(self, number: int) -> list[State]:
-        kept = self._codec.states
-        forget = self._codec.strategy.feedback is None
-        return [{} for _ in kept] if forget else kept
-
     def _info(self, number: int) -> StepInfo:
         given = self._codec.info
-        return (
-            given
-            if not self._is_clipped and self._plan.site(number) == 0
-            else (StepInfo(given.step))
-        )
+        clips = not self._is_clipped and self._plan.site(number) == 0
+        return given if clips else StepInfo(given.step)
 
     # -- decompress ------------------------------------------------------------------------
 
     def _decompress(self, number: int) -> None:
-        had = self._plan.before(self._rank, number)
-        region = self._plan.before(self._rank, number + 1).region
+        had = self._before(number)
+        region = self._before(number + 1).region
         good = [self._is_good(messages) for messages in self._messages]
         is_last = number == len(self._tasks) - 1
         self._numbers = []
         if is_last and not all(good):
             return
-        device = self._device(number)
+        device = self._device_of(number)
         in_place = is_last and device == self._codec.device
         self._numbers = list(self._codec.means) if in_place else self._sums(number, region)
         for leaf, here, fine in zip(had.leaves, self._messages, good):
@@ -216,40 +206,30 @@ class BucketStages(Walk):
         return False
 
     def _sums(self, number: int, region: Region) -> Tensors:
+        device = self._device_of(number)
         return [
-            self._room(f"{number} sum {p}", 4 * (end - begin), self._device(number)).view(
-                torch.float32
-            )
+            self._room(f"{number} sum {p}", end - begin, torch.float32, device)
             for p, (begin, end) in enumerate(region)
         ]
 
     def _add_up(self, leaf: Leaf, messages: list[Tensor], parts: Tensors) -> bool:
         """The mean of one leaf's contributions; False if one is damaged."""
-        views = [self._plan.layout(leaf).views(message) for message in messages]
+        payloads = zip(*(self._plan.layout(leaf).views(message) for message in messages))
+        work = zip(payloads, parts, leaf.names, self._codec.bucket.names)
+        divisor = float(len(messages))
+        sums = [Sum(own, x, divisor, self._key(dice), name) for own, x, dice, name in work]
         try:
-            for p, part in enumerate(parts):
-                self._accumulate(p, [own[p] for own in views], part, self._key(leaf.names[p]))
+            sum_all(self._codec.strategy.compressor, sums)
         except PayloadError as error:
             return self._remember(error)
         return True
 
-    def _accumulate(self, p: int, payloads: Sequence[Sections], part: Tensor, key: Key) -> None:
-        try:
-            accumulate = self._codec.strategy.compressor.accumulate
-            accumulate(payloads, part, len(payloads), key)
-        except PayloadError as error:
-            raise of_parameter(error, self._codec.bucket.names[p]) from error
-
     def _key(self, name: str, voice: int = 0) -> Key:
         return Key(self._codec.seed, self._codec.info.step, name, voice)
 
-    def _device(self, number: int) -> torch.device:
+    def _device_of(self, number: int) -> torch.device:
         """The device on which a task works."""
-        return torch.device("cpu") if self._tasks[number].at == "cpu" else self._codec.device
-
-    def _room(self, name: str, size: int, device: torch.device) -> Tensor:
-        """Memory of this bucket alone, as it is needed until the step ends."""
-        return self._rooms.room(name, size, torch.uint8, device)
+        return torch.device("cpu") if self._tasks[number].at == "cpu" else self._device
 
 
 def _part(p: Parameter, place: tuple[int, int], name: str) -> Parameter:

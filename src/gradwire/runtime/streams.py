@@ -7,8 +7,7 @@ places, values   places, values         of each, as its compressor says them
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +16,8 @@ from gradwire import kernels
 from gradwire.buckets import digest
 from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, told_bytes
-from gradwire.local import State, Streams
-from gradwire.moves import AllGather, Move
+from gradwire.local import Rounds, State, Streams
+from gradwire.moves import AllGather
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.streams import Ranges, Stream, whole
@@ -32,7 +31,7 @@ class BucketStreams(Streams):
         self._codec, bucket = codec, codec.bucket
         self._digest = digest(codec.digest, codec.seed)
         self._is_listed = any(claim.listed for claim in codec.claims)
-        self.remembered: RememberedNumbers = RememberedNumbers(codec.states, codec.device)
+        self.remembered: _Remembered = _Remembered(codec.states)
         self.size, self.parameters = bucket.elements, Ranges([*bucket.offsets, bucket.elements])
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
 
@@ -40,7 +39,7 @@ class BucketStreams(Streams):
         """A new step."""
         self.damage: PayloadError | None = None
         self._finite, self._given_back = True, []
-        self.remembered.forget()
+        self.remembered.clear()
         self.mean_dtype = next((mean.dtype for mean in self._codec.means), torch.float32)
 
     def undo(self) -> None:
@@ -49,7 +48,7 @@ class BucketStreams(Streams):
     def end(self, outcome: Outcome) -> None:
         """After all buckets of the step."""
         if outcome == "kept":
-            self.remembered.commit()
+            self.remembered.commit(self._codec.device)
         if outcome == "skipped":
             for v, places, values in self._given_back:  # it is in what is given back next
                 kernels.add(v, places, values, 1.0)
@@ -79,7 +78,7 @@ class BucketStreams(Streams):
 
     def tell(
         self, *numbers: int, most: int | None = None, finite: bool = True
-    ) -> Generator[Move, Any, list[list[int]] | None]:
+    ) -> Rounds[list[list[int]] | None]:
         codec, size = self._codec, told_bytes(len(numbers))
         message = torch.zeros(size, dtype=torch.uint8, device=codec.device)
         flags, step = 0 if self._finite and finite else kernels.NON_FINITE, codec.info.step
@@ -126,26 +125,19 @@ class BucketStreams(Streams):
             kernels.accumulate(mean, [s.places for s in own], [s.values for s in own], 1.0)
 
 
-class RememberedNumbers:
-    """Numbers of each parameter in its state, by name; what is set counts from `commit` on."""
+class _Remembered(dict[str, Sequence[float]]):
+    """Numbers of each parameter: of its state, unless others were set, which count from `commit`
+    on."""
 
-    def __init__(self, states: Sequence[State], device: torch.device) -> None:
-        self._states, self._device = states, device
-        self._set: dict[str, Sequence[float]] = {}
+    def __init__(self, states: Sequence[State]) -> None:
+        self._states = states
 
-    def commit(self) -> None:
-        """What was set goes into the states."""
-        for name, numbers in self._set.items():
-            for state, number in zip(self._states, numbers):
-                state[name] = torch.tensor([number], device=self._device)
-        self._set = {}
-
-    def forget(self) -> None:
-        """What was set is gone."""
-        self._set = {}
-
-    def __getitem__(self, name: str) -> Sequence[float]:
+    def __missing__(self, name: str) -> Sequence[float]:
         return [float(state[name]) if name in state else 0.0 for state in self._states]
 
-    def __setitem__(self, name: str, numbers: Sequence[float]) -> None:
-        self._set[name] = numbers
+    def commit(self, device: torch.device) -> None:
+        """What was set goes into the states."""
+        for name, numbers in self.items():
+            for state, number in zip(self._states, numbers):
+                state[name] = torch.tensor([number], device=device)
+        self.clear()

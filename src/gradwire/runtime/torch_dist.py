@@ -52,7 +52,7 @@ All at once, the switch decides whose turn it is, and links stand idle at the en
 _AHEAD = 3
 _EVEN = 1.5  # times the mean
 
-_GRACE = timedelta(seconds=1)  # for all that is under way, once something failed
+_GRACE_SECONDS = 1.0  # for all that is under way, once something failed
 _LINE = 64  # bytes: what arrives from each rank begins at a cache line
 _CPU = torch.device("cpu")
 _PERFORMED = (
@@ -337,9 +337,12 @@ class _Waits:
         if work is None:
             return
         if self.errors and self._deadline is None:
-            self._deadline = monotonic() + _GRACE.total_seconds()
+            self._deadline = monotonic() + _GRACE_SECONDS
         with self._remembered():
-            work.wait() if self._deadline is None else work.wait(_left(self._deadline))
+            if self._deadline is None:
+                work.wait()
+            else:
+                work.wait(timedelta(seconds=max(0.01, self._deadline - monotonic())))
 
     @contextmanager
     def _remembered(self) -> Iterator[None]:
@@ -347,10 +350,6 @@ class _Waits:
             yield
         except (RuntimeError, ConnectionError) as error:
             self.errors.append(error)
-
-
-def _left(deadline: float) -> timedelta:
-    return timedelta(seconds=max(0.01, deadline - monotonic()))
 
 
 def silent_ranks(

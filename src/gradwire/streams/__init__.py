@@ -1,8 +1,7 @@
 """Sparse vectors as values, for collectives that move places and values."""
 
-from gradwire.streams.coding import Form
 from gradwire.streams.domains import Chunks, HashedElements, Ranges, chunks_or_ranges
-from gradwire.streams.stream import Domains, Stream
+from gradwire.streams.stream import Domains, Form, Stream
 from gradwire.streams.told import sealed, sealed_bytes, told_size, unsealed, whole
 
 __all__ = [

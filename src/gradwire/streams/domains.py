@@ -62,6 +62,7 @@ class Chunks(Domains):
     def __init__(self, n: int, world: int, seed: int) -> None:
         self._n, self._world = n, world
         self._seed = digest("chunks", n, world, seed) & 0xFFFFFFFF
+        self._room = kernels.Scratch()
 
     @cached_property
     def sizes(self) -> Sequence[int]:
@@ -75,10 +76,6 @@ class Chunks(Domains):
     def _owner(self, chunk: int) -> int:
         turn = kernels.owners_of(torch.tensor(chunk // self._world), self._world, self._seed)
         return (chunk + int(turn)) % self._world
-
-    @cached_property
-    def _room(self) -> kernels.Scratch:
-        return kernels.Scratch()
 
     def split(self, stream: Stream) -> list[Stream]:
         device = stream.places.device

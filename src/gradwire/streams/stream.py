@@ -1,7 +1,11 @@
 """Sparse vectors as values: cut among owners, written as bytes and read, added up, compared.
 
-Nothing here knows of buckets, steps or ranks. `planner.expected` has streams of which only the
-numbers are known, so that prices come from the very rounds that run.
+coded            values  places      where all know how many entries there are
+packed   shape   values  places      where all know how many bytes: it says the rest itself
+
+So values, as they are, always begin where their type may, and nothing is padded. Nothing here
+knows of buckets, steps or ranks. `planner.expected` has streams of which only the numbers are
+known, so that prices come from the very rounds that run.
 """
 
 from __future__ import annotations
@@ -9,16 +13,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import PayloadError
-from gradwire.streams import coding
-from gradwire.streams.coding import Form
+from gradwire.kernels import Shape
 from gradwire.streams.told import read_size
+
+Form: TypeAlias = Literal["smallest", "coo", "bitmap"]
+"""How places are packed: as small as can be; int32; a bit per element."""
+
+_SHAPE_BYTES = 4 * len(Shape._fields)  # int32
+_CODES = {"coo": "int32", "bitmap": "bitmap"}
 
 
 class Domains(Protocol):
@@ -88,40 +97,83 @@ class Stream:
 
         Who knows the number knows the size.
         """
-        return coding.coded(self.n, self.places, self.values, self._code(self.count))
+        return self._written(self._code(self.count))
 
     def coded_bytes(self, count: int | None = None) -> int:
         """How many bytes so many entries take, with values like these; None: as many as here."""
         count = self.count if count is None else count
-        places = kernels.code_bytes(self._code(count), self.n, count)
-        return count * coding.row_bytes(self.values) + places
+        return self._written_bytes(self._code(count), count)
 
     def read(self, message: Tensor, count: int | None = None) -> Stream:
         """A coded stream like this one, of so many entries; PayloadError unless it is one."""
         count = self.count if count is None else count
-        code = self._code(count)
-        return self._like(*coding.read(self.n, count, self.values, message, code))
+        return self._read(message, self._code(count), count)
 
     def _code(self, count: int) -> str:
         return "int32" if self.listed else kernels.smallest(self.n, count)
 
+    def _written(self, code: str) -> Tensor:
+        message, section = self._filled(0, kernels.code_bytes(code, self.n, self.count))
+        kernels.encode_indices(self.places, self.n, code, section)
+        return message
+
+    def _written_bytes(self, code: str, count: int) -> int:
+        return count * self._row_bytes + kernels.code_bytes(code, self.n, count)
+
+    def _read(self, message: Tensor, code: str, count: int) -> Stream:
+        self._check_size(message, count, self._written_bytes(code, count))
+        end = count * self._row_bytes
+        places = torch.empty(count, dtype=torch.int32, device=message.device)
+        kernels.decode_indices(message[end:], self.n, code, places)
+        return self._like(places, self._values(message[:end], count))
+
     # -- bytes that say themselves how many entries there are --------------------------------
 
     def packed(self, form: Form = "smallest") -> Tensor:
-        """Values and places, in a code that is smaller where places come in crowds. uint8."""
-        return coding.packed(self.n, self.places, self.values, self._form(form))
+        """Values and places, in a code that is smaller where places come in crowds; of none
+        nothing. uint8."""
+        form = self._form(form)
+        if form != "smallest":
+            return self._written(_CODES[form])
+        if self.count == 0:
+            return torch.empty(0, dtype=torch.uint8, device=self.places.device)
+        shape = kernels.shape_of(self.places, self.n)
+        message, section = self._filled(_SHAPE_BYTES, kernels.shaped_bytes(self.n, shape))
+        told = torch.tensor(shape, dtype=torch.int32, device=message.device)
+        message[:_SHAPE_BYTES].copy_(told.view(torch.uint8))
+        kernels.encode_shaped(self.places, self.n, shape, section)
+        return message
+
+    def _packed_bytes(self, shape: Shape, form: Form) -> int:
+        """Of a packed stream of that shape, with values like these."""
+        if form != "smallest":
+            return self._written_bytes(_CODES[form], shape.entries)
+        if shape.entries == 0:
+            return 0
+        values = shape.entries * self._row_bytes
+        return _SHAPE_BYTES + values + kernels.shaped_bytes(self.n, shape)
 
     def most_packed_bytes(self, domains: Domains | None = None) -> int:
         """No stream over n elements with values like these takes more; domains: nor what any of
         these has."""
         n = self.n if domains is None else max(domains.sizes)
-        return coding.SHAPE_BYTES + n * (4 + coding.row_bytes(self.values))
+        return _SHAPE_BYTES + n * (4 + self._row_bytes)
 
     def unpacked(self, message: Tensor, form: Form = "smallest") -> Stream:
         """A packed stream over as many elements, with values like these; PayloadError unless it
         is one."""
         form = self._form(form)
-        return self._like(*coding.unpacked(self.n, self.values, message, form))
+        if form != "smallest":
+            return self._read(message, _CODES[form], self._count_in(message, form))
+        if message.numel() == 0:
+            none = torch.empty(0, dtype=torch.int32, device=message.device)
+            return self._like(none, self.values[:0])
+        shape = _shape(message)
+        begin, end = _SHAPE_BYTES, _SHAPE_BYTES + shape.entries * self._row_bytes
+        self._check_size(message, shape.entries, end + kernels.shaped_bytes(self.n, shape))
+        places = torch.empty(shape.entries, dtype=torch.int32, device=message.device)
+        kernels.decode_shaped(message[end:], self.n, shape, places)
+        return self._like(places, self._values(message[begin:end], shape.entries))
 
     def read_size(self, message: Tensor, most: int) -> int:
         """How many bytes a rank says that it will send, which has what this one has."""
@@ -129,6 +181,41 @@ class Stream:
 
     def _form(self, form: Form) -> Form:
         return "coo" if self.listed and form == "smallest" else form
+
+    def _count_in(self, message: Tensor, form: Form) -> int:
+        """How many entries a message of a form without a shape must have, if it is one."""
+        bits = -(-self.n // 8) if form == "bitmap" else 0
+        each = self._row_bytes + (4 if form == "coo" else 0)
+        return min(max(0, message.numel() - bits) // each, self.n)
+
+    # -- values in bytes ---------------------------------------------------------------------
+
+    @property
+    def _row_bytes(self) -> int:
+        """Of the values of one entry."""
+        width = self.values.shape[1] if self.values.dim() > 1 else 1
+        return width * self.values.element_size()
+
+    def _filled(self, head: int, size: int) -> tuple[Tensor, Tensor]:
+        """A message with the values behind its head; and its last bytes, so many."""
+        values = self.values.contiguous().view(torch.uint8).flatten()
+        end = head + values.numel()
+        message = torch.empty(end + size, dtype=torch.uint8, device=values.device)
+        message[head:end].copy_(values)
+        return message, message[end:]
+
+    def _values(self, data: Tensor, count: int) -> Tensor:
+        """Sharing memory with the message, where its place allows it."""
+        if data.storage_offset() % self.values.element_size():
+            data = data.clone()
+        return data.view(self.values.dtype).view(count, *self.values.shape[1:])
+
+    def _check_size(self, message: Tensor, count: int, size: int) -> None:
+        if message.numel() != size:
+            raise PayloadError(
+                f"{count} entries of {self.n} take {size} bytes; {message.numel()} arrived. The "
+                "message is damaged, or the counts that were exchanged are: run `gradwire doctor`."
+            )
 
     def _like(self, places: Tensor, values: Tensor) -> Stream:
         return Stream(places, values, self.n, self.listed)
@@ -179,3 +266,19 @@ class Stream:
         found = torch.empty(self.count, dtype=torch.bool, device=self.places.device)
         kernels.contained(self.places, other.places, found)
         return found
+
+
+def _shape(message: Tensor) -> Shape:
+    """What a message begins with; nothing else is looked at."""
+    if message.numel() < _SHAPE_BYTES:
+        raise PayloadError(
+            f"a stream has at least {_SHAPE_BYTES} bytes; {message.numel()} arrived. The message "
+            "is damaged: run `gradwire doctor`."
+        )
+    told = message[:_SHAPE_BYTES].clone().view(torch.int32).tolist()
+    if told[0] == 0:
+        raise PayloadError(
+            f"a stream of no entries has no bytes; {message.numel()} arrived. The message is "
+            "damaged: run `gradwire doctor`."
+        )
+    return Shape(*told)

@@ -37,6 +37,9 @@ class Alone:
     def close(self) -> None:
         self.closed = True
 
+    def at(self, device: torch.device) -> Alone:
+        return self
+
     def bytes_sent(self, move: Move) -> float:
         return move.bytes_sent(self.world)
 

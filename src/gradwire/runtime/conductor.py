@@ -303,9 +303,10 @@ class _Lane(threading.Thread):
         try:
             self._drive(queued)
         except BaseException as error:  # a lane that ended would be waited for
-            if not isinstance(error, GradwireError):
-                error.add_note(_told(queued))
             self._conductor.fail(error)
+            if not isinstance(error, GradwireError):
+                with suppress(Exception):
+                    error.add_note(_told(queued))
 
     def _drive(self, queued: QueuedBucket) -> None:
         """Run the collective's generator: local work up to a move, the move, and on."""

@@ -24,6 +24,7 @@ from gradwire.kernels.index_codes import INDEX_CODES, code_bytes, smallest
 from gradwire.kernels.indices import decode_indices, encode_indices
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 from gradwire.kernels.journal import Journal
+from gradwire.kernels.known import Known
 from gradwire.kernels.memory import Scratch, scratch, zeros
 from gradwire.kernels.native import instruction_set, use
 from gradwire.kernels.noise import random_bits, strata
@@ -76,6 +77,7 @@ __all__ = [
     "AdamCodes",
     "CastInto",
     "Journal",
+    "Known",
     "Noise",
     "Reaching",
     "Scratch",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 
 from gradwire.kernels.codes import check_codes
+from gradwire.kernels.known import Known
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import AdamCodes
@@ -46,26 +47,47 @@ def undo_adam(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep)
     room_of(g).undo_adam(g, moments, v, how)
 
 
-def adam_codes(segments: Sequence[AdamCodes], status: torch.Tensor) -> None:
+def adam_codes(
+    segments: Sequence[AdamCodes], status: torch.Tensor, known: Known | None = None
+) -> None:
     """`adam`, `encode_codes` of v, and what was coded out of it, chunk by chunk in the cache, for
-    each. Formats with one scale in all take the three one after the other. Raises KernelError."""
-    told_to(status).adam_codes([_checked_codes(one, status) for one in segments], status)
+    each. Formats with one scale in all take the three one after the other. known: of the steps
+    before. Raises KernelError."""
+    room, known = told_to(status), known or Known()
+    work = [_checked_codes(one, status, known, i) for i, one in enumerate(segments)]
+    room.adam_codes(work, status)
 
 
-def _checked_codes(one: AdamCodes, status: torch.Tensor) -> AdamCodes:
-    how = _checked(one.g, one.moments, one.v, one.how)
-    check_noise(one.noise)
-    check_codes(one.form, one.g.numel(), one.codes, one.scales)
-    check_same_device(status, gradient=one.g, codes=one.codes, scales=one.scales)
-    return one._replace(how=how)
+def _checked_codes(one: AdamCodes, status: torch.Tensor, known: Known, number: int) -> AdamCodes:
+    form, g, (first, second), v, how, codes, scales, noise = one
+    n = g.numel()
+
+    def check() -> None:
+        _check_kept(g, one.moments, v)
+        check_codes(form, n, codes, scales)
+        check_same_device(status, gradient=g, codes=codes, scales=scales)
+
+    check_float("gradient", g)
+    check_noise(noise)
+    kept = (status, first, second, v, codes, scales)
+    known.check("adam_codes", number, (form, n, g.device), kept, check)
+    return AdamCodes(form, g, one.moments, v, _numbers(how), codes, scales, noise)
 
 
 def _checked(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> AdamStep:
-    """The numbers as fp64: a whole one may be larger than a torch scalar."""
     check_float("gradient", g)
+    _check_kept(g, moments, v)
+    return _numbers(how)
+
+
+def _check_kept(g: torch.Tensor, moments: Moments, v: torch.Tensor) -> None:
     for name, x in (("first moment", moments[0]), ("second moment", moments[1]), ("v", v)):
         check_buffer(name, x, torch.float32, g.numel())
         check_same_device(g, **{name: x})
+
+
+def _numbers(how: AdamStep) -> AdamStep:
+    """As fp64: a whole one may be larger than a torch scalar."""
     for name, number in zip(AdamStep._fields, how):
         finite_number(name, number)
     return AdamStep._make(map(float, how))

@@ -1,10 +1,12 @@
 """Conversions between fp32, bf16 and fp16, copies of fp64, and whether all is finite."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
 from gradwire.errors import KernelError
+from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.segments import CastInto
 from gradwire.kernels.status import check_status, flag_non_finite
@@ -13,7 +15,10 @@ from gradwire.kernels.tensors import (
     check_buffer,
     check_contiguous,
     check_float,
+    check_memory,
     check_same_device,
+    doubles_apart,
+    facts_of,
     finite_number,
 )
 
@@ -31,6 +36,11 @@ def _check(source: torch.Tensor, target: torch.Tensor) -> None:
         )
 
 
+def _check_told(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor) -> None:
+    _check(source, target)
+    check_status(source, status)
+
+
 def cast(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None = None) -> None:
     """target = source in target's dtype, rounded to nearest even; NaN stays NaN, overflow becomes
     inf. With a status that may not be: it is raised, and all of target is zeros.
@@ -44,14 +54,16 @@ def cast(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None
     exact_room_of(source).cast(source, target, status)
 
 
-def cast_many(segments: Sequence[CastInto], status: torch.Tensor) -> None:
-    """`cast` of many, with one word. Raises KernelError."""
-    for source, target in segments:
-        _check(source, target)
-        check_status(source, status)
-    doubles = [one for one in segments if are_doubles(one.source)]
-    others = [one for one in segments if not are_doubles(one.source)] if doubles else segments
-    for own in filter(None, (others, doubles)):
+def cast_many(
+    segments: Sequence[CastInto], status: torch.Tensor, known: Known | None = None
+) -> None:
+    """`cast` of many, with one word. known: of the steps before. Raises KernelError."""
+    known = known or Known()
+    for i, (source, target) in enumerate(segments):
+        check_memory("source", source)
+        check = partial(_check_told, source, target, status)
+        known.check("cast", i, facts_of(source), (target, status), check)
+    for own in doubles_apart(segments):
         exact_room_of(own[0].source).cast_many(own, status)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.index_codes import check_list, code_bytes
 from gradwire.kernels.indices import check_section, decode_indices
+from gradwire.kernels.known import Known
 from gradwire.kernels.memory import scratch
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import SumCoded
@@ -17,11 +18,14 @@ from gradwire.kernels.table import Room
 from gradwire.kernels.tensors import check_same_device
 
 
-def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None) -> None:
+def accumulate_coded(
+    segments: Sequence[SumCoded], status: Tensor | None = None, known: Known | None = None
+) -> None:
     """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
     its out untouched, naming the payload. KernelError for out and divisor. Memory: 4 bytes per
-    entry and thread, kept. status: as of `add_up`."""
-    checked = [_checked(one) for one in segments]
+    entry and thread, kept. status, known: as of `add_up`."""
+    known = known or Known()
+    checked = [_checked(one, known, i) for i, one in enumerate(segments)]
     check_word(status, *(one.out for one in checked[:1]))
     room = room_of(*(one.out for one in checked[:1]))
     bad = room.accumulate_coded(checked, status)
@@ -39,9 +43,16 @@ def _tell_bad(one: SumCoded, room: Room) -> None:
             decoded_places(payload, section, n, code, value.numel())
 
 
-def _checked(one: SumCoded) -> SumCoded:
+def _checked(one: SumCoded, known: Known, number: int) -> SumCoded:
     out, codes, sections, values, divisor = one
     by = check_target(out, divisor)
+    facts = (out.numel(), out.device, codes)
+    known.check("sum_coded", number, facts, (*sections, *values), lambda: _check(one))
+    return SumCoded(out, codes, sections, values, by)
+
+
+def _check(one: SumCoded) -> None:
+    out, codes, sections, values, _ = one
     if not len(codes) == len(sections) == len(values):
         raise KernelError(
             f"each payload has a code, places and values, but there are {len(codes)}, "
@@ -49,7 +60,6 @@ def _checked(one: SumCoded) -> SumCoded:
         )
     for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
         _check_coded(payload, out.numel(), out, code, section, value)
-    return SumCoded(out, codes, sections, values, by)
 
 
 def _check_coded(

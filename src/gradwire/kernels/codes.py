@@ -6,6 +6,7 @@ import torch
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.kernels.formats import Format
+from gradwire.kernels.known import Known
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import SumCodes, UpdateCodes
@@ -18,7 +19,7 @@ from gradwire.kernels.tensors import (
     check_same_device,
     finite_number,
 )
-from gradwire.kernels.update import check_update, recurrence_of
+from gradwire.kernels.update import check_gradient, check_kept, recurrence_of
 from gradwire.kernels.values import SILENCE, Noise
 
 
@@ -43,29 +44,44 @@ def encode_codes(
     room_of(x).encode_codes(form, x, codes, scales, status, noise, clip and float(clip))
 
 
-def update_codes(segments: Sequence[UpdateCodes], status: torch.Tensor) -> None:
+def update_codes(
+    segments: Sequence[UpdateCodes], status: torch.Tensor, known: Known | None = None
+) -> None:
     """`update_topk` of nothing, `encode_codes` of the residual, and what was coded out of it, for
     each. Chunk by chunk in the cache, so that memory is passed over once; formats with one scale
     in all take the three one after the other. What is not finite keeps its velocity and residual,
-    and raises the status. Raises KernelError."""
-    told_to(status).update_codes([_checked_update(one, status) for one in segments], status)
+    and raises the status. known: of the steps before. Raises KernelError."""
+    room, known = told_to(status), known or Known()
+    work = [_checked_update(one, status, known, i) for i, one in enumerate(segments)]
+    room.update_codes(work, status)
 
 
-def _checked_update(one: UpdateCodes, status: torch.Tensor) -> UpdateCodes:
-    check_noise(one.noise)
-    check_update(one.gradient, one.velocity, one.residual, None, 0, one.momentum)
-    check_codes(one.form, one.gradient.numel(), one.codes, one.scales)
-    check_same_device(status, gradient=one.gradient, codes=one.codes, scales=one.scales)
+def _checked_update(
+    one: UpdateCodes, status: torch.Tensor, known: Known, number: int
+) -> UpdateCodes:
+    form, x, u, v, codes, scales, noise, m, *_ = one
+
+    def check() -> None:
+        check_kept(u, v, None, 0, m)
+        check_codes(form, v.numel(), codes, scales)
+        check_same_device(status, residual=v, codes=codes, scales=scales)
+
+    check_noise(noise)
+    check_gradient(x, v)
+    known.check("update_codes", number, (form, m), (status, u, v, codes, scales), check)
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     # All by place: a third of the time of `_replace`.
     return UpdateCodes(*one[:7], m, one.nesterov, s, d, hint_of(one.hint), one.journal)
 
 
-def accumulate_codes(segments: Sequence[SumCodes], status: torch.Tensor | None = None) -> None:
+def accumulate_codes(
+    segments: Sequence[SumCodes], status: torch.Tensor | None = None, known: Known | None = None
+) -> None:
     """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
     its out untouched, for scales that no encoder writes: not finite, or so large that the steps
-    are not. KernelError for out and divisor. status: as of `add_up`."""
-    checked = [_checked_sum(one) for one in segments]
+    are not. KernelError for out and divisor. status, known: as of `add_up`."""
+    known = known or Known()
+    checked = [_checked_sum(one, known, i) for i, one in enumerate(segments)]
     check_word(status, *(one.out for one in checked[:1]))
     bad = room_of(*(one.out for one in checked[:1])).accumulate_codes(checked, status)
     if bad < len(checked):
@@ -73,12 +89,19 @@ def accumulate_codes(segments: Sequence[SumCodes], status: torch.Tensor | None =
             check_payload_scales(number, scales, checked[bad].form.most_scale)
 
 
-def _checked_sum(one: SumCodes) -> SumCodes:
-    by = check_target(one.out, one.divisor)
-    for codes, scales in one.payloads:
-        check_codes(one.form, one.out.numel(), codes, scales)
-        check_same_device(one.out, codes=codes, scales=scales)
-    return SumCodes(one.form, one.out, one.payloads, by)
+def _checked_sum(one: SumCodes, known: Known, number: int) -> SumCodes:
+    form, out, payloads, divisor = one
+    n, device = out.numel(), out.device
+
+    def check() -> None:
+        for codes, scales in payloads:
+            check_codes(form, n, codes, scales)
+            check_same_device(out, codes=codes, scales=scales)
+
+    by = check_target(out, divisor)
+    parts = [part for payload in payloads for part in payload]
+    known.check("sum_codes", number, (form, n, device), parts, check)
+    return SumCodes(form, out, payloads, by)
 
 
 def add_codes(

@@ -1,12 +1,14 @@
 """Places and values of many sparse payloads, written as messages hold them."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gradwire.errors import KernelError
 from gradwire.kernels.index_codes import code_bytes
+from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import WriteEntries
 from gradwire.kernels.tensors import (
@@ -18,11 +20,17 @@ from gradwire.kernels.tensors import (
 )
 
 
-def write_entries(segments: Sequence[WriteEntries], status: Tensor | None = None) -> None:
+def write_entries(
+    segments: Sequence[WriteEntries], status: Tensor | None = None, known: Known | None = None
+) -> None:
     """Write all. Raises KernelError; where places do not ascend strictly within 0 ... n-1 it is
-    told on the CPU, and elsewhere the payload is none. status: nothing is said to it."""
-    for one in segments:
-        _check(one)
+    told on the CPU, and elsewhere the payload is none. status: nothing is said to it. known: of
+    the steps before."""
+    known = known or Known()
+    for i, one in enumerate(segments):
+        places, values, n, code, section, out = one
+        tensors = places, values, section, out
+        known.check("write_entries", i, (n, code), tensors, partial(_check, one))
     bad = room_of(*(one.places for one in segments[:1])).write_entries(segments)
     if bad < len(segments):
         raise KernelError(

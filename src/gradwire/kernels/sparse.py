@@ -4,10 +4,12 @@ Payloads come from other ranks, so sparse ones are checked before anything is wr
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
 from gradwire.errors import GradwireError, PayloadError
+from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.segments import SumDense
 from gradwire.kernels.status import check_word
@@ -23,6 +25,8 @@ from gradwire.kernels.tensors import (
     check_memory,
     check_places,
     check_same_device,
+    doubles_apart,
+    facts_of,
     finite_number,
 )
 
@@ -160,16 +164,21 @@ def accumulate_dense(out: torch.Tensor, payloads: list[torch.Tensor], divisor: f
 
 
 def accumulate_many_dense(
-    segments: Sequence[SumDense], status: torch.Tensor | None = None
+    segments: Sequence[SumDense], status: torch.Tensor | None = None, known: Known | None = None
 ) -> None:
     """`accumulate_dense` of many. Raises PayloadError, with nothing written, or KernelError.
-    status: as of `add_up`."""
-    checked = []
-    for out, payloads, divisor in segments:
-        checked.append(SumDense(out, payloads, check_target(out, divisor, double=True)))
-        _check_dense(out, payloads)
+    status, known: as of `add_up`."""
+    checked, known = [], known or Known()
+    for i, (out, payloads, divisor) in enumerate(segments):
+        check_memory("out", out)
+        check = partial(_check_sum, out, payloads)
+        known.check("sum_dense", i, facts_of(out), payloads, check)
+        checked.append(SumDense(out, payloads, check_divisor(divisor)))
     check_word(status, *(one.out for one in checked[:1]))
-    for double in (False, True):
-        own = [one for one in checked if are_doubles(one.out) == double]
-        if own:
-            exact_room_of(own[0].out).accumulate_many_dense(own, status)
+    for own in doubles_apart(checked):
+        exact_room_of(own[0].out).accumulate_many_dense(own, status)
+
+
+def _check_sum(out: torch.Tensor, payloads: list[torch.Tensor]) -> None:
+    check_target(out, 1.0, double=True)
+    _check_dense(out, payloads)

@@ -9,23 +9,26 @@ from torch import Tensor
 
 from gradwire.kernels.coded import accumulate_coded
 from gradwire.kernels.codes import accumulate_codes
+from gradwire.kernels.known import Known
 from gradwire.kernels.segments import SumCoded, SumCodes, SumDense
 from gradwire.kernels.sparse import accumulate_many_dense
 
 SumSegment: TypeAlias = "SumCodes | SumCoded | SumDense"
 
-_MANY: dict[type[SumSegment], Callable[[Sequence[Any], Tensor | None], None]] = {
+_MANY: dict[type[SumSegment], Callable[[Sequence[Any], Tensor | None, Known | None], None]] = {
     SumCodes: accumulate_codes,
     SumCoded: accumulate_coded,
     SumDense: accumulate_many_dense,
 }
 
 
-def add_up(segments: Sequence[SumSegment], status: Tensor | None = None) -> None:
+def add_up(
+    segments: Sequence[SumSegment], status: Tensor | None = None, known: Known | None = None
+) -> None:
     """Write all averages, in one call of each kind. Raises KernelError; PayloadError, where a
     payload is bad: then some are written. With a status nothing is written where it is raised,
-    and what is bad raises it by DAMAGED instead of an error."""
+    and what is bad raises it by DAMAGED instead of an error. known: of the steps before."""
     for kind, many in _MANY.items():
         own = [segment for segment in segments if type(segment) is kind]
         if own:
-            many(own, status)
+            many(own, status, known)

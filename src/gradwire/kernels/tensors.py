@@ -2,10 +2,15 @@
 
 import math
 import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 
 from gradwire.errors import GradwireError, KernelError
+
+Segment = TypeVar("Segment", bound="tuple[Any, ...]")
 
 INDEX_LIMIT = 2**31 - 1
 _STREAM_BYTES = 4 << 20
@@ -65,10 +70,23 @@ def check_float(name: str, tensor: torch.Tensor, *, double: bool = False) -> Non
     check_index_range(tensor.numel())
 
 
+def facts_of(x: torch.Tensor) -> tuple[object, ...]:
+    """All that checks ask of a tensor, but for where its memory is."""
+    return x.shape, x.dtype, x.device, x.is_contiguous()
+
+
 def are_doubles(*tensors: torch.Tensor) -> bool:
     """Whether all are float64, which is never compressed: it is copied, summed and looked at by
     the twins, everywhere."""
     return all(x.dtype == torch.float64 for x in tensors)
+
+
+def doubles_apart(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Those whose first tensor is float64, and the others, as far as there are any."""
+    parts: tuple[list[Segment], list[Segment]] = [], []
+    for one in segments:
+        parts[one[0].dtype == torch.float64].append(one)
+    return [part for part in parts if part]
 
 
 def check_places(
@@ -162,13 +180,20 @@ def real(value: float) -> float:
 
 def finite_number(name: str, value: float) -> float:
     """The value as fp32 rounds it; KernelError unless that is finite."""
+    rounded = _in_fp32(value)
+    if math.isfinite(rounded):
+        return rounded
+    raise KernelError(f"{name} must be finite in float32, not {value}; pass another value")
+
+
+@lru_cache(maxsize=64)
+def _in_fp32(value: float) -> float:
+    """The same few numbers come in every call."""
     try:
         rounded: float = struct.unpack("f", struct.pack("f", value))[0]
-        if math.isfinite(rounded):
-            return rounded
+        return rounded
     except (OverflowError, struct.error):  # of a whole number
-        pass
-    raise KernelError(f"{name} must be finite in float32, not {value}; pass another value")
+        return math.inf
 
 
 def check_divisor(divisor: float) -> float:

@@ -17,6 +17,7 @@ from gradwire.kernels.adam import adam_codes
 from gradwire.kernels.casts import cast_many
 from gradwire.kernels.codes import update_codes
 from gradwire.kernels.entries import write_entries
+from gradwire.kernels.known import Known
 from gradwire.kernels.segments import AdamCodes, CastInto, UpdateCodes, UpdateTopk, WriteEntries
 from gradwire.kernels.update import update_many_topk
 from gradwire.kernels.values import Hint
@@ -26,7 +27,9 @@ Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
 """It yields segments that do not depend on each other, and receives what each of them gave: the
 next hint of `UpdateTopk`, nothing of others."""
 
-_MANY: dict[type[Segment], Callable[[Sequence[Any], Tensor], Sequence[Hint] | None]] = {
+_MANY: dict[
+    type[Segment], Callable[[Sequence[Any], Tensor, Known | None], Sequence[Hint] | None]
+] = {
     UpdateTopk: update_many_topk,
     UpdateCodes: update_codes,
     AdamCodes: adam_codes,
@@ -35,12 +38,14 @@ _MANY: dict[type[Segment], Callable[[Sequence[Any], Tensor], Sequence[Hint] | No
 }
 
 
-def together(works: Iterable[Work], status: Tensor) -> None:
-    """Run all to their end. status: raised where something is not finite. Raises KernelError, and
-    what the works raise."""
+def together(works: Iterable[Work], status: Tensor, known: Known | None = None) -> None:
+    """Run all to their end. status: raised where something is not finite. known: of the steps
+    before, in which the same works came in the same order. Raises KernelError, and what the works
+    raise."""
     waiting = [(work, asked) for work in works if (asked := next(work, None)) is not None]
     while waiting:
-        given = _call([segment for _, asked in waiting for segment in asked], status)
+        segments = waiting[0][1] if len(waiting) == 1 else [s for _, own in waiting for s in own]
+        given = _call(segments, status, known)
         going = []
         for work, asked in waiting:
             try:
@@ -50,11 +55,12 @@ def together(works: Iterable[Work], status: Tensor) -> None:
         waiting = going
 
 
-def _call(segments: Sequence[Segment], status: Tensor) -> Iterator[Any]:
+def _call(segments: Sequence[Segment], status: Tensor, known: Known | None) -> Iterator[Any]:
     """What each of them gave, in their order."""
-    kinds = dict.fromkeys(map(type, segments))
+    kinds = list(dict.fromkeys(map(type, segments)))
+    if len(kinds) == 1:
+        return iter(_MANY[kinds[0]](segments, status, known) or repeat(None))
     given = {
-        kind: iter(_MANY[kind]([s for s in segments if type(s) is kind], status) or repeat(None))
-        for kind in kinds
+        kind: _call([s for s in segments if type(s) is kind], status, known) for kind in kinds
     }
     return (next(given[type(segment)]) for segment in segments)

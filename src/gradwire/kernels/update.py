@@ -16,6 +16,7 @@ import torch
 
 from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
+from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import room_of
 from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.selection import check_selection, hint_of
@@ -39,10 +40,26 @@ def check_update(
     momentum: float | None,
 ) -> None:
     """KernelError unless these can be updated; velocities, (k,), are those that are taken out."""
-    n = gradient.numel()
+    check_gradient(gradient, residual)
+    check_kept(velocity, residual, velocities, k, momentum)
+
+
+def check_gradient(gradient: torch.Tensor, residual: torch.Tensor) -> None:
+    """KernelError unless it can be added to the residual."""
     check_float("gradient", gradient)
+    if residual.shape != gradient.shape:
+        check_buffer("residual", residual, torch.float32, gradient.numel())
+    check_same_device(gradient, residual=residual)
+
+
+def check_kept(
+    velocity: torch.Tensor | None, residual: torch.Tensor, velocities: torch.Tensor | None,
+    k: int, momentum: float | None,
+) -> None:  # fmt: skip
+    """KernelError unless these can be updated by a gradient of as many elements."""
+    n = residual.numel()
     check_buffer("residual", residual, torch.float32, n)
-    check_same_device(gradient, residual=residual, velocity=velocity, velocities=velocities)
+    check_same_device(residual, velocity=velocity, velocities=velocities)
     given = (velocity is not None, velocities is not None if k else velocity is not None)
     if given != (momentum is not None,) * 2:
         raise KernelError(
@@ -137,16 +154,28 @@ def update_topk(
     return found
 
 
-def update_many_topk(segments: Sequence[UpdateTopk], status: torch.Tensor) -> Sequence[Hint]:
-    """`update_topk` of many. Raises KernelError."""
-    return told_to(status).update_topk([_checked(one, status) for one in segments], status)
+def update_many_topk(
+    segments: Sequence[UpdateTopk], status: torch.Tensor, known: Known | None = None
+) -> Sequence[Hint]:
+    """`update_topk` of many. known: of the steps before. Raises KernelError."""
+    room, known = told_to(status), known or Known()
+    work = [_checked(one, status, known, i) for i, one in enumerate(segments)]
+    return room.update_topk(work, status)
 
 
-def _checked(one: UpdateTopk, status: torch.Tensor) -> UpdateTopk:
-    check_update(one.gradient, one.velocity, one.residual, one.velocities, one.k, one.momentum)
-    check_selection(one.residual, one.k, one.indices, one.values)
-    check_apart("indices", one.indices, one.velocity, one.velocities, one.gradient)
-    check_same_device(status, gradient=one.gradient, indices=one.indices, values=one.values)
+def _checked(one: UpdateTopk, status: torch.Tensor, known: Known, number: int) -> UpdateTopk:
+    x, u, v, k, indices, values, velocities, m, *_ = one
+
+    def check() -> None:
+        check_kept(u, v, velocities, k, m)
+        check_selection(v, k, indices, values)
+        check_apart("indices", indices, u, velocities)
+        check_same_device(status, residual=v, indices=indices, values=values)
+
+    check_gradient(x, v)
+    check_apart("indices", indices, x)
+    kept = (status, u, v, indices, values, velocities)
+    known.check("update_topk", number, (k, m), kept, check)
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     # All by place: a third of the time of `_replace`.
     return UpdateTopk(

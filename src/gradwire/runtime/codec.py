@@ -86,6 +86,7 @@ class Codec:
         self._is_open = False  # whether what averages became is not known until the step ends
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
+        self.known = kernels.Known()
         self._exact = kernels.Scratch()  # the bucket's own: needed until the step ends
 
     @cached_property
@@ -157,7 +158,8 @@ class Codec:
         self.snapshot()
         self._own = sections
         work = zip(self._encoders, self.brings(), sections)
-        kernels.together((encoder.work(own, to, status) for encoder, own, to in work), status)
+        works = (encoder.work(own, to, status) for encoder, own, to in work)
+        kernels.together(works, status, self.known)
 
     def entries(self, i: int) -> tuple[Tensor, Tensor]:
         """Places and values of what was encoded of one parameter."""
@@ -203,16 +205,18 @@ class Codec:
 
         kernels.run_unless(self.verdict.word, write_or_refuse, otherwise=self._take_back)
 
-    def conclude_sums(self, payloads: Callable[[], Sequence[Sequence[Sections]]]) -> None:
+    def conclude_sums(
+        self, payloads: Callable[[], Sequence[Sequence[Sections]]], known: kernels.Known | None
+    ) -> None:
         """`conclude` of averages. Where kernels heed the word nobody waits: averages are written
         on the device if all is well, and what is to be taken back is when the step ends. Until
         then gradients are what they were, though results may lie where they do."""
         if not self._goes_on:
-            self.conclude(lambda: self.average(payloads()))
+            self.conclude(lambda: self.average(payloads(), None, known))
             return
         self._is_open = True
         try:
-            self.average(payloads(), self.verdict.word)
+            self.average(payloads(), self.verdict.word, known)
         except PayloadError as error:
             self.verdict.refuse(error)
 
@@ -229,13 +233,14 @@ class Codec:
         self._spoil_results()
 
     def average(
-        self, payloads: Sequence[Sequence[Sections]], status: Tensor | None = None
-    ) -> None:
+        self, payloads: Sequence[Sequence[Sections]], status: Tensor | None,
+        known: kernels.Known | None,
+    ) -> None:  # fmt: skip
         """The averages of payloads, by parameter, then by rank. PayloadError if one is bad.
         status: instead of an error, and of what is written where it is raised."""
         work = enumerate(zip(self.means, payloads, self.bucket.names))
         sums = [Sum(parts, mean, self.world, self.key(i), name) for i, (mean, parts, name) in work]
-        sum_all(self.strategy.compressor, sums, status)
+        sum_all(self.strategy.compressor, sums, status, known)
 
     def _remember_results(self, feedback: Feedback) -> None:
         means = self.means

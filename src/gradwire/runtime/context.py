@@ -120,7 +120,7 @@ class BucketContext(Context):
         codec, inbox = self.codec, self._inbox
         inbox.check(messages)
         codec.verdict.hear(messages)
-        codec.conclude_sums(lambda: inbox.payloads(messages))
+        codec.conclude_sums(lambda: inbox.payloads(messages), codec.known)
 
     def numbers(self) -> Tensor:
         codec = self.codec
@@ -137,9 +137,10 @@ class BucketContext(Context):
         return own
 
     def divide(self, total: Tensor) -> None:
-        codec, parts = self.codec, self.codec.layout.values(total)
+        codec, inbox = self.codec, self._inbox
         kernels.flag_non_finite(total, codec.verdict.word)
-        codec.conclude_sums(lambda: [[(part,)] for part in parts])
+        # A gradient comes and goes, and nobody keeps it.
+        codec.conclude_sums(lambda: inbox.values(total), None if self._as_it_is else codec.known)
 
     def scatter(self, means: Compressor | None = None) -> AllToAll:
         codec = self.codec

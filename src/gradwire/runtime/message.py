@@ -138,6 +138,15 @@ class Inbox:
             self._payloads = [list(parts) for parts in zip(*by_rank)]
         return self._payloads
 
+    def values(self, total: Tensor) -> Sequence[Sequence[Sections]]:
+        """The sums of a one-dtype layout's numbers, as one payload for each parameter."""
+        if len(self.layout.sections) == 1:  # it may be a gradient, which comes and goes
+            return [[(total,)]]
+        if self._address != total.data_ptr():
+            self._address = total.data_ptr()
+            self._payloads = [[(part,)] for part in self.layout.values(total)]
+        return self._payloads
+
 
 def _split(message: Tensor, capacities: Sequence[int], rank: int) -> list[Tensor]:
     """The payloads of a ragged message, without what follows them; PayloadError at a length that

@@ -27,14 +27,18 @@ class Sum(NamedTuple):
     whence: str = "payload r came from rank r"
 
 
-def sum_all(compressor: Compressor, sums: Sequence[Sum], status: Tensor | None = None) -> None:
+def sum_all(
+    compressor: Compressor, sums: Sequence[Sum], status: Tensor | None = None,
+    known: kernels.Known | None = None,
+) -> None:  # fmt: skip
     """Write all targets. PayloadError names the parameter whose payload is bad; targets mean
-    nothing then. status: of sums that are said for many, to be heeded by kernels."""
+    nothing then. status: of sums that are said for many, to be heeded by kernels. known: of the
+    steps before."""
     many = is_said_for_many(type(compressor))
     try:
         asked = [compressor.added(*one[:4]) for one in sums if many]
         if many and all(asked):
-            kernels.add_up([segment for segments in asked for segment in segments], status)
+            kernels.add_up([segment for segments in asked for segment in segments], status, known)
             return
     except PayloadError:  # one by one it is known whose it is
         pass

@@ -1,0 +1,132 @@
+"""What passed a check is not checked again, and nothing else is spared; nor are gradients kept."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradwire import Strategy, kernels
+from gradwire.buckets import Bucket, Parameter
+from gradwire.errors import KernelError
+from gradwire.kernels.values import SILENCE
+from gradwire.runtime.context import BucketContext
+from gradwire.strategy import StepInfo
+
+
+def test_the_same_things_are_checked_once() -> None:
+    known, calls = kernels.Known(), list[str]()
+    one, other = torch.zeros(3), torch.zeros(3)
+
+    def checked(name: str, number: int, facts: object, *tensors: Tensor | None) -> int:
+        known.check(name, number, facts, tensors, lambda: calls.append(name))
+        return len(calls)
+
+    assert checked("a", 0, (3,), one, None) == 1
+    assert checked("a", 0, (3,), one, None) == 1
+    assert checked("a", 0, (4,), one, None) == 2, "other facts"
+    assert checked("a", 0, (4,), other, None) == 3, "another tensor, though an equal one"
+    assert checked("a", 0, (4,), other) == 4, "fewer"
+    assert checked("a", 0, (4,), None, other) == 5, "in another order"
+    assert checked("a", 1, (4,), None, other) == 6
+    assert checked("b", 0, (4,), None, other) == 7
+    assert checked("b", 0, (4,), None, other) == 7
+
+
+def test_what_fails_is_not_known() -> None:
+    known, x = kernels.Known(), torch.zeros(3)
+
+    def fails() -> None:
+        raise KernelError("no")
+
+    for _ in range(2):
+        with pytest.raises(KernelError):
+            known.check("a", 0, (), (x,), fails)
+
+
+def entries(k: int, dtype: torch.dtype = torch.float32) -> kernels.WriteEntries:
+    places = torch.arange(k, dtype=torch.int32)
+    section = torch.empty(k, dtype=torch.int32)
+    return kernels.WriteEntries(
+        places, torch.ones(k), 8, "int32", section, torch.empty(k).to(dtype)
+    )
+
+
+def wrong(segment: Any) -> list[Any]:
+    """The segment with each of its tensors in turn of another dtype."""
+    tensors = [i for i, part in enumerate(segment) if isinstance(part, Tensor)]
+    return [
+        type(segment)(*(x.to(torch.float64) if i == at else x for i, x in enumerate(segment)))
+        for at in tensors
+    ]
+
+
+def updates() -> list[Any]:
+    n, k = 8, 3
+    rows = [torch.randn(n) for _ in range(2)]
+    taken = torch.empty(k, dtype=torch.int32), torch.empty(k)
+    form = Strategy.parse("int8 | alltoall").compressor.format()  # type: ignore[attr-defined]
+    codes = torch.empty(form.code_bytes(n), dtype=torch.uint8)
+    scales = torch.empty(form.scales(n))
+    return [
+        kernels.UpdateTopk(rows[0], None, rows[1], k, *taken, None, None),
+        kernels.UpdateCodes(form, rows[0], None, rows[1], codes, scales, SILENCE, None),
+        kernels.CastInto(rows[0], torch.empty(n, dtype=torch.bfloat16)),
+        entries(k),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_a_call_that_knows_refuses_what_it_does_not_know(kind: int) -> None:
+    segment, known, status = updates()[kind], kernels.Known(), kernels.new_status()
+
+    def call(one: Any) -> None:
+        def asks() -> kernels.Work:
+            yield [one]
+
+        kernels.together([asks()], status, known)
+
+    call(segment)
+    call(segment)
+    for other in wrong(segment):
+        with pytest.raises(KernelError):
+            call(other)
+    call(segment)
+
+
+TEXTS = [
+    "topk(0.2)+ef | allgather",
+    "dgc(0.2) | allgather",
+    "int8+ef | allgather",
+    "lloyd(2)+adam | allgather",
+    "none | allreduce",
+    "bf16 | allreduce",
+    "none | allgather",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradients_are_not_kept(text: str, count: int) -> None:
+    bucket = Bucket(tuple(Parameter(f"p{i}", (8, 4)) for i in range(count)))
+    context = BucketContext(Strategy.parse(text), bucket, 0, 1, {})
+    for step in range(2):
+        own = [torch.randn(32) for _ in range(count)]
+        context.begin(own, own, StepInfo(step))
+        rounds, arrived = context.rounds(), None
+        while True:
+            try:
+                move: Any = rounds.send(arrived)
+            except StopIteration:
+                break
+            gathers = move.name == "all_gather"
+            arrived = move.data.view(1, -1) if gathers else move.data
+        context.end(skipped=False)
+        left = [weakref.ref(x) for x in own]
+        del own, move, arrived, rounds
+        gc.collect()
+        assert not any(ref() is not None for ref in left)

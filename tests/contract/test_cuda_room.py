@@ -14,8 +14,10 @@ from torch import Tensor
 from gradwire.errors import PayloadError
 from gradwire.kernels import use
 from gradwire.layout.message import HEADER_BYTES
+from interpreter import quicken
 
 pytest.importorskip("triton")
+quicken()
 SHAPES = {"a": (700,), "b": (3, 5), "c": (4100,)}
 WORLD = 2
 

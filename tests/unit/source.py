@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import gradwire
@@ -18,9 +19,15 @@ FILES = {
 """Module name to file."""
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Parsed once: whoever asks changes nothing of it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(module: str, path: Path, *, top_level: bool) -> Iterator[str]:
     """Modules of ours that a file imports; top_level: only what runs when it is imported."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     for node in _running(tree) if top_level else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.split(".")[0] == "gradwire")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from source import FILES, ROOT
+from source import FILES, ROOT, tree_of
 
 from gradwire.local import Context, Streams
 
@@ -19,7 +19,7 @@ def functions() -> list[tuple[str, int]]:
     return [
         (f"{module}:{node.lineno} {node.name}", length(node))
         for module, path in FILES.items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -62,5 +62,4 @@ def test_most_functions_are_short() -> None:
 
 
 def test_every_file_says_what_it_is() -> None:
-    trees = {m: ast.parse(path.read_text(encoding="utf-8")) for m, path in FILES.items()}
-    assert not [module for module, tree in trees.items() if not ast.get_docstring(tree)]
+    assert not [m for m, path in FILES.items() if not ast.get_docstring(tree_of(path))]

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
+
+from interpreter import quicken
+
+if find_spec("triton"):
+    quicken()
 
 
 @pytest.fixture(autouse=True)

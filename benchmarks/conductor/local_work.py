@@ -1,57 +1,67 @@
 """Microseconds of local work for each parameter of a bucket.
 
-64 parameters of 1,024 elements and one of 4,096; four ranks in one process, one thread. Encoding
-is `message`, a sum is `accumulate`, of processor time; the median of 30 steps. To compare two
-states of the source, run it with each of them in turn: PYTHONPATH names the other one.
+Four ranks in one process, one thread, by the same buffers step after step, as the network's are.
+Encoding is from `begin` to the message, a sum from what arrived to `end`; the tenth percentile of
+400 steps, so that what else the machine does counts little. To compare two states of the source,
+run it with each of them in turn: PYTHONPATH names the other one.
 """
 
 from __future__ import annotations
 
-from statistics import median
-from time import process_time
+from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.runtime.context import BucketContext
 from gradwire.strategy import StepInfo
 
-TEXTS = ("none", "topk(0.01)+ef", "dgc(0.01)", "int8+ef", "lloyd(2)+adam")
-RANKS, STEPS = 4, 30
+RANKS, STEPS = 4, 400
+SIZES = ((64, 32, 32), (1, 64, 64))  # parameters, and their sides
+TEXTS = ("topk(0.01)+ef", "dgc(0.01)", "int8+ef", "lloyd(2)+adam", "none")
+VECTORS = ((20, 256, 1), (1, 4096, 1))
+SUMMED = ("none", "bf16")
 
 
-def measured(text: str, parameters: int, side: int) -> tuple[float, float]:
+def measured(strategy: Strategy, parameters: int, rows: int, columns: int) -> tuple[float, float]:
     """Seconds to encode and to add up, for each parameter."""
-    bucket = Bucket(tuple(Parameter(f"p{i}", (side, side)) for i in range(parameters)))
-    strategy = Strategy.parse(f"{text} | allgather")
+    bucket = Bucket(tuple(Parameter(f"p{i}", (rows, columns)) for i in range(parameters)))
     contexts = [BucketContext(strategy, bucket, rank, RANKS, {}) for rank in range(RANKS)]
-    encode, add = list[float](), list[float]()
+    is_summed = str(strategy.collective) == "allreduce"
+    encode, add, arrived = list[float](), list[float](), list[Tensor]()
     for step in range(STEPS):
-        messages = []
+        messages, spent = [], 0.0
         for context in contexts:
-            own = [torch.randn(side * side) for _ in range(parameters)]
+            own = [torch.randn(rows * columns) for _ in range(parameters)]
+            began = perf_counter()
             context.begin(own, own, StepInfo(step))
-            began = process_time()
-            message = context.message()
-            encode.append((process_time() - began) / parameters)
-            messages.append(message.clone())
-        arrived = torch.stack(messages)
-        for context in contexts:
-            began = process_time()
-            context.accumulate(arrived)
-            add.append((process_time() - began) / parameters)
+            messages.append(context.numbers() if is_summed else context.message())
+            spent += perf_counter() - began
+        encode.append(spent / RANKS / parameters)
+        if not arrived:
+            arrived.append(torch.stack(messages))
+        torch.stack(messages, out=arrived[0])
+        spent = 0.0
+        for context, message in zip(contexts, messages):
+            began = perf_counter()
+            context.divide(message) if is_summed else context.accumulate(arrived[0])
             context.end(skipped=False)
-    return median(encode), median(add)
+            spent += perf_counter() - began
+        add.append(spent / RANKS / parameters)
+    return sorted(encode)[STEPS // 10], sorted(add)[STEPS // 10]
 
 
 def main() -> None:
     """A row for each strategy."""
-    print("strategy           64 of 1,024: encode    sum   1 of 4,096: encode    sum   (µs each)")
-    for text in TEXTS:
-        times = [1e6 * x for given in ((64, 32), (1, 64)) for x in measured(text, *given)]
-        many, one = times[:2], times[2:]
-        print(f"{text:<18}{many[0]:>20.0f}{many[1]:>7.0f}{one[0]:>20.0f}{one[1]:>7.0f}")
+    for collective, texts, sizes in (("allgather", TEXTS, SIZES), ("allreduce", SUMMED, VECTORS)):
+        heads = "".join(f"{n:>5} of {a * b:,}: encode    sum" for n, a, b in sizes)
+        print(f"{'| ' + collective:<18}{heads}   (µs each)")
+        for text in texts:
+            strategy = Strategy.parse(f"{text} | {collective}")
+            times = [1e6 * x for given in sizes for x in measured(strategy, *given)]
+            print(f"{text:<18}" + "".join(f"{x:>14.1f}" for x in times))
 
 
 if __name__ == "__main__":

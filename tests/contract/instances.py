@@ -23,6 +23,7 @@ from gradwire.collectives import (
     GTopK,
     Hierarchical,
     MajorityVote,
+    Offload,
     OkTopk,
     OmniReduce,
     PowerSGD,
@@ -123,7 +124,7 @@ COLLECTIVES: tuple[Collective, ...] = (
     AllReduceSum(), AllGatherSum(), AllToAllSum(), MajorityVote(), PowerSGD(2), GTopK(),
     GTopK(variant="tree"), SparCML(), SparCMLSplit(), DSAR(), SparsePS(), OmniReduce(), Union(),
     Zen(), Zen(variant="paper"), OkTopk(), Columns(), SparseAuto(every=2),
-    Hierarchical(),
+    Hierarchical(), Offload(),
     Steps("compress@gpu, all_to_all, decompress@gpu, compress@cpu, all_gather, decompress@cpu"),
 )  # fmt: skip
 ON_STREAMS = (
@@ -219,6 +220,7 @@ BYTES_SENT: dict[str, Callable[[Compressor, int, int, int], list[float]]] = {
     "allgather": lambda c, world, n, item: [(world - 1) * message(c, n, item)] * world,
     "alltoall": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
     "vote": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
+    "offload": lambda c, world, n, item: BYTES_SENT["allgather"](c, world, n, item),
     "steps": lambda c, world, n, item: to_owners_and_back(c, world, n, item),
     "powersgd": lambda c, world, n, item: [2 * (world - 1) / world * 4 * n] * world,  # a vector
 }

@@ -6,7 +6,6 @@ import copy
 import sys
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 import gradwire.optim
 from gradwire import Plan, Strategy, beside, lockstep
+from gradwire.buckets import Parameter
 from gradwire.errors import StrategyError
 from gradwire.feedback import ServerAdam
 from gradwire.runtime.ledger import Ledger
@@ -386,10 +386,9 @@ def test_an_optimizer_of_another_rule_is_refused() -> None:
 
 def test_numbers_of_a_state_that_is_loaded_stay_on_the_host() -> None:
     """A device would have to be waited for, once a parameter."""
-    memory: dict[str, dict[str, torch.Tensor]] = {"w": {}}
-    device = torch.device("meta")
-    ledger: Any = SimpleNamespace(device=device, memory=memory, contexts=[], leftovers={})
+    plan = Plan.make([Parameter("w", (2, 2))], f"lloyd(1)+{ADAM} | alltoall")
+    ledger = Ledger(plan, 0, 1, device="meta")
     saved = {"steps": torch.ones(1), "noise": torch.ones(3), "residual": torch.ones(4)}
     _fill(ledger, {"state": {"w": saved}})
-    found = {name: x.device.type for name, x in memory["w"].items()}
+    found = {name: x.device.type for name, x in ledger.memory["w"].items()}
     assert found == {"steps": "cpu", "noise": "cpu", "residual": "meta"}

@@ -103,3 +103,16 @@ def test_faults_are_of_a_rank_and_a_lane(asked: dict[str, int], struck: list[boo
     for attached in (conductor, handle):
         inject(attached, Fault(), **asked)
     assert [isinstance(x.performer, FaultyPerformer) for x in conductor._lanes] == struck
+
+
+def test_moves_of_the_host_s_memory_are_counted_with_the_others() -> None:
+    class Twofold(Echo):
+        def at(self, device: torch.device) -> Echo:
+            return Echo(rank=7) if device.type == "meta" else self
+
+    faulty = FaultyPerformer(Twofold(), [Corrupt(1, Tensor.zero_)])  # type: ignore[arg-type]
+    found = []
+    for device in ("cpu", "meta", "cpu"):
+        assert faulty.at(torch.device(device)) is faulty, "what is at the host is faulty, too"
+        found += performed(faulty, 1)
+    assert found == [[1, 1], [0, 0], [1, 1]]

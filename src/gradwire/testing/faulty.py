@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from gradwire.moves import Exchange, Move
@@ -133,13 +134,19 @@ class FaultyPerformer:
 
     def __init__(self, inner: Performer, faults: Sequence[Fault]) -> None:
         self._inner, self._faults, self._number = inner, faults, 0
+        self._now = inner  # of the bucket at work
+
+    def at(self, device: torch.device) -> FaultyPerformer:
+        """See `Performer.at`; moves of both are counted together."""
+        self._now = self._inner.at(device)
+        return self
 
     def perform(self, move: Move, label: str) -> Arrived:
         """See `Performer.perform`."""
         number, self._number = self._number, self._number + 1
         for fault in self._faults:
             move = fault.before(number, move)
-        arrived = self._inner.perform(move, label)
+        arrived = self._now.perform(move, label)
         for fault in self._faults:
             arrived = fault.after(number, arrived)
         return arrived

@@ -1,9 +1,9 @@
-"""Microseconds of local work for each parameter of a bucket.
+"""Microseconds of local work for each parameter: begin and encode, and add up and end.
 
-Four ranks in one process, one thread, by the same buffers step after step, as the network's are.
-Encoding is from `begin` to the message, a sum from what arrived to `end`; the tenth percentile of
-400 steps, so that what else the machine does counts little. To compare two states of the source,
-run it with each of them in turn: PYTHONPATH names the other one.
+Four ranks in one process, one thread, by the same buffers step after step, as the network's are;
+the tenth percentile of the steps, so that what else the machine does counts little. Of many
+buckets each is met once a step, when others have been through the caches since. To compare two
+states of the source, run it with each of them in turn: PYTHONPATH names the other one.
 """
 
 from __future__ import annotations
@@ -18,50 +18,79 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.runtime.context import BucketContext
 from gradwire.strategy import StepInfo
 
-RANKS, STEPS = 4, 400
-SIZES = ((64, 32, 32), (1, 64, 64))  # parameters, and their sides
+RANKS, STEPS = 4, 200
 TEXTS = ("topk(0.01)+ef", "dgc(0.01)", "int8+ef", "lloyd(2)+adam", "none")
-VECTORS = ((20, 256, 1), (1, 4096, 1))
+SHAPES = ((1, 64, 32, 32), (1, 1, 64, 64), (64, 1, 64, 64))
+"""Buckets, parameters of each, and the sides of these."""
 SUMMED = ("none", "bf16")
+VECTORS = ((1, 20, 256, 1), (1, 1, 4096, 1), (64, 1, 4096, 1))
 
 
-def measured(strategy: Strategy, parameters: int, rows: int, columns: int) -> tuple[float, float]:
-    """Seconds to encode and to add up, for each parameter."""
-    bucket = Bucket(tuple(Parameter(f"p{i}", (rows, columns)) for i in range(parameters)))
-    contexts = [BucketContext(strategy, bucket, rank, RANKS, {}) for rank in range(RANKS)]
-    is_summed = str(strategy.collective) == "allreduce"
-    encode, add, arrived = list[float](), list[float](), list[Tensor]()
-    for step in range(STEPS):
-        messages, spent = [], 0.0
-        for context in contexts:
-            own = [torch.randn(rows * columns) for _ in range(parameters)]
+class Rank:
+    """One rank's buckets."""
+
+    def __init__(self, strategy: Strategy, rank: int, shape: tuple[int, int, int, int]) -> None:
+        buckets, parameters, rows, columns = shape
+        self.is_summed, self.n = strategy.collective.name == "allreduce", rows * columns
+        named = [Parameter(f"p{i}", (rows, columns)) for i in range(parameters)]
+        self.contexts = [
+            BucketContext(strategy, Bucket(tuple(named)), rank, RANKS, {}) for _ in range(buckets)
+        ]
+        self.parameters, self.spent = parameters, 0.0
+
+    def encode(self, step: int) -> list[Tensor]:
+        """The messages of all buckets."""
+        messages = []
+        for context in self.contexts:
+            own = [torch.randn(self.n) for _ in range(self.parameters)]
             began = perf_counter()
             context.begin(own, own, StepInfo(step))
-            messages.append(context.numbers() if is_summed else context.message())
-            spent += perf_counter() - began
-        encode.append(spent / RANKS / parameters)
-        if not arrived:
-            arrived.append(torch.stack(messages))
-        torch.stack(messages, out=arrived[0])
-        spent = 0.0
-        for context, message in zip(contexts, messages):
+            messages.append(context.numbers() if self.is_summed else context.message())
+            self.spent += perf_counter() - began
+        return messages
+
+    def add_up(self, messages: list[Tensor], arrived: list[Tensor]) -> None:
+        """The averages of all buckets; of what is summed on the wire, of its own message."""
+        for context, own, all_ranks in zip(self.contexts, messages, arrived):
             began = perf_counter()
-            context.divide(message) if is_summed else context.accumulate(arrived[0])
+            context.divide(own) if self.is_summed else context.accumulate(all_ranks)
             context.end(skipped=False)
-            spent += perf_counter() - began
-        add.append(spent / RANKS / parameters)
+            self.spent += perf_counter() - began
+
+    def lap(self) -> float:
+        """Seconds for each parameter since the last one."""
+        spent, self.spent = self.spent, 0.0
+        return spent / len(self.contexts) / self.parameters
+
+
+def measured(strategy: Strategy, shape: tuple[int, int, int, int]) -> tuple[float, float]:
+    """Seconds to encode and to add up, for each parameter."""
+    ranks = [Rank(strategy, rank, shape) for rank in range(RANKS)]
+    encode, add, arrived = list[float](), list[float](), list[Tensor]()
+    for step in range(STEPS):
+        messages = [rank.encode(step) for rank in ranks]
+        encode.append(sum(rank.lap() for rank in ranks) / RANKS)
+        arrived = arrived or [torch.stack(own) for own in zip(*messages)]
+        for room, own in zip(arrived, zip(*messages)):
+            torch.stack(own, out=room)
+        for rank, mine in zip(ranks, messages):
+            rank.add_up(mine, arrived)
+        add.append(sum(rank.lap() for rank in ranks) / RANKS)
     return sorted(encode)[STEPS // 10], sorted(add)[STEPS // 10]
 
 
 def main() -> None:
     """A row for each strategy."""
-    for collective, texts, sizes in (("allgather", TEXTS, SIZES), ("allreduce", SUMMED, VECTORS)):
-        heads = "".join(f"{n:>5} of {a * b:,}: encode    sum" for n, a, b in sizes)
-        print(f"{'| ' + collective:<18}{heads}   (µs each)")
+    for collective, texts, shapes in (
+        ("allgather", TEXTS, SHAPES),
+        ("allreduce", SUMMED, VECTORS),
+    ):
+        heads = "".join(f"{b:>6} x {n} of {x * y}".ljust(24) for b, n, x, y in shapes)
+        print(f"{'| ' + collective:<18}{heads}(µs for each parameter: encode, sum)")
         for text in texts:
             strategy = Strategy.parse(f"{text} | {collective}")
-            times = [1e6 * x for given in sizes for x in measured(strategy, *given)]
-            print(f"{text:<18}" + "".join(f"{x:>14.1f}" for x in times))
+            times = [1e6 * x for shape in shapes for x in measured(strategy, shape)]
+            print(f"{text:<18}" + "".join(f"{x:>12.1f}" for x in times))
 
 
 if __name__ == "__main__":

@@ -100,6 +100,11 @@ class Codec:
         return Header(self.buffer)
 
     @cached_property
+    def numbers(self) -> Tensor:
+        """The message's, as `Layout.numbers`."""
+        return self.layout.numbers(self.buffer)
+
+    @cached_property
     def _sections(self) -> list[tuple[Tensor, ...]]:
         return self.layout.views(self.buffer)
 
@@ -125,13 +130,16 @@ class Codec:
 
     # -- compressing -------------------------------------------------------------------------
 
-    def compress(self) -> None:
+    def compress(self, with_header: bool = True) -> None:
         """Into the buffer, once in a step, however often it is asked for; the header's flags tell
-        how it went."""
+        how it went. with_header: of a message, not of bare numbers."""
         if self._compressed:
             return
         self._compressed = True
-        self.header.write(self.digest, self.info.step)
+        if with_header:
+            self.header.write(self.digest, self.info.step)
+        else:
+            self.header.status.zero_()
         if self.ragged:
             self._compress_ragged()
         else:

@@ -127,8 +127,8 @@ class BucketContext(Context):
         as_it_is = self._as_it_is and codec.info.clip_scale == 1.0
         if as_it_is and codec.gradients is codec.results:
             return codec.gradients[0]
-        codec.compress()
-        own = codec.layout.numbers(codec.buffer)
+        codec.compress(with_header=False)
+        own = codec.numbers
         if self.strategy.feedback is not None:  # the sum must not overwrite what may go back
             numbers = codec.scratch.room("numbers", own.numel(), own.dtype, codec.device)
             own = numbers.copy_(own)

@@ -68,7 +68,7 @@ def agreed_pins(
     if not isinstance(given, Pins | str | Path):
         raise UsageError(
             f"planes are pins, or the path of a file of them; got {type(given).__name__}. Write "
-            "routes as pins by gradwire.network.exports.pins."
+            "routes as pins by gradwire.network.exports.pins_of."
         )
     pins, problem = None, None
     try:

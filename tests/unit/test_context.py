@@ -194,3 +194,25 @@ def test_a_lossless_parameter_alone_is_summed_where_it_lies(first: float) -> Non
     assert context.finite == math.isfinite(first)
     context.end(skipped=False)
     assert "_buffer" not in vars(context)
+
+
+@pytest.mark.parametrize("value", [1.0, float("inf")])
+def test_a_message_after_numbers_has_its_header(value: float) -> None:
+    """A collective may ask for both, in any order, and views are of what arrived last."""
+    bucket = Bucket((Parameter("a", (4,)), Parameter("b", (8,))))
+    context = BucketContext(Strategy.parse("bf16 | allreduce"), bucket, 0, 1, {})
+    for step in range(2):
+        own = [torch.full((4,), value), torch.ones(8)]
+        context.begin(own, own, StepInfo(step))
+        numbers = context.numbers().clone()
+        message = context.message()
+        assert len(numbers) < len(message)
+        context.accumulate(message.view(1, -1))
+        context.end(skipped=False)
+        assert context.finite is math.isfinite(value)
+        assert own[1].tolist() == (
+            [1.0] * 8 if context.finite else pytest.approx([math.nan] * 8, nan_ok=True)
+        )
+        context.begin(own, own, StepInfo(step))
+        context.divide(context.message().view(torch.bfloat16)[16:])
+        context.end(skipped=False)

@@ -82,7 +82,8 @@ class Codec:
         self.length = torch.tensor([self.layout.bytes], device=self.device)  # of ragged: at most
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
-        self.verdict, self._compressed = Verdict(self.digest, self.device), False
+        self.verdict = Verdict(self.digest, self.device)
+        self._compressed = self._stamped = False
         self._is_open = False  # whether what averages became is not known until the step ends
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
@@ -134,8 +135,11 @@ class Codec:
         """Into the buffer, once in a step, however often it is asked for; the header's flags tell
         how it went. with_header: of a message, not of bare numbers."""
         if self._compressed:
+            if with_header and not self._stamped:  # numbers were asked for first
+                flags, self._stamped = int(self.header.status), True
+                self.header.write(self.digest, self.info.step, flags)
             return
-        self._compressed = True
+        self._compressed, self._stamped = True, with_header
         if with_header:
             self.header.write(self.digest, self.info.step)
         else:

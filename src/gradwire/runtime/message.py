@@ -109,7 +109,7 @@ class Inbox:
 
     def __init__(self, layout: Layout, world: int, ragged: bool) -> None:
         self.layout, self.world, self.ragged = layout, world, ragged
-        self._address = 0
+        self._seen: tuple[int, bool, torch.Size] | None = None  # where, and what views are of
         self._payloads: list[list[Sections]] = []
 
     def check(self, messages: Tensor) -> None:
@@ -132,9 +132,8 @@ class Inbox:
             capacities = [end - begin for ((_, begin, end),) in self.layout.sections]
             ragged = [_split(message, capacities, r) for r, message in enumerate(messages)]
             return [[(part,) for part in parts] for parts in zip(*ragged)]
-        if self._address != messages.data_ptr():
+        if self._is_new(messages, as_numbers=False):
             by_rank = [self.layout.views(message) for message in messages]
-            self._address = messages.data_ptr()
             self._payloads = [list(parts) for parts in zip(*by_rank)]
         return self._payloads
 
@@ -142,10 +141,15 @@ class Inbox:
         """The sums of a one-dtype layout's numbers, as one payload for each parameter."""
         if len(self.layout.sections) == 1:  # it may be a gradient, which comes and goes
             return [[(total,)]]
-        if self._address != total.data_ptr():
-            self._address = total.data_ptr()
+        if self._is_new(total, as_numbers=True):
             self._payloads = [[(part,)] for part in self.layout.values(total)]
         return self._payloads
+
+    def _is_new(self, arrived: Tensor, as_numbers: bool) -> bool:
+        """Whether views are of something else. They keep its memory, so that nothing else can come
+        to be where it is."""
+        before, self._seen = self._seen, (arrived.data_ptr(), as_numbers, arrived.shape)
+        return before != self._seen
 
 
 def _split(message: Tensor, capacities: Sequence[int], rank: int) -> list[Tensor]:

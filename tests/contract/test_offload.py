@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradwire import Strategy, lockstep
 from gradwire.buckets import Bucket, Parameter
-from gradwire.errors import StrategyError
+from gradwire.errors import PayloadError, StrategyError
 from gradwire.planner.pricing import price
 from gradwire.runtime import contexts
 from gradwire.runtime.offload import OffloadedContext
@@ -149,3 +149,18 @@ def test_all_work_of_a_price_is_on_the_host(outer: str) -> None:
     assert {work.device for work in own.work if work.kind != "copy"} == {"cpu"}
     assert [w._replace(device="gpu") for w in own.work if w.kind != "copy"] == list(plain.work)
     assert own.moves == plain.moves
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_step_that_fails_leaves_no_gradient_of_this_rank_alone(text: str) -> None:
+    alone = Alone(text)
+    own = [torch.ones(n) for n in alone.bucket.sizes]
+    alone.context.begin(own, own, StepInfo(0))
+    rounds = alone.context.rounds()
+    move = next(rounds)
+    with pytest.raises(StopIteration):
+        rounds.send((move.data ^ 0x55).view(1, -1))  # type: ignore[attr-defined]
+    with pytest.raises(PayloadError):
+        assert alone.context.finite
+    alone.context.abandon()
+    assert all(x.isnan().all() for x in own)

@@ -134,7 +134,7 @@ def carried() -> tuple[str, str, bool]:
     group = dist.group.WORLD
     assert group is not None
     plan = Plan.make(describe(dict(small().named_parameters())), "none | offload")
-    check_carried(plan, group, torch.device("meta"))
+    check_carried(plan.strategies, group, torch.device("meta"))
     performer = Performer(group)
     same = performer.at(torch.device("cpu")) is performer
     performer = Performer(group, {}, torch.device("meta"))

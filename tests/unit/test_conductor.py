@@ -208,7 +208,7 @@ def test_a_step_that_fails_leaves_no_bucket_open() -> None:
     """Whatever failed: a damaged bucket, or a lane in another's move."""
     told = list[int]()
 
-    class Codec:
+    class Context:
         def __init__(self, number: int) -> None:
             self.number = number
 
@@ -218,7 +218,7 @@ def test_a_step_that_fails_leaves_no_bucket_open() -> None:
                 raise RuntimeError("the device is gone")
 
     failed = object.__new__(Conductor)
-    buckets = [SimpleNamespace(context=SimpleNamespace(codec=Codec(i))) for i in range(3)]
+    buckets = [SimpleNamespace(context=Context(i)) for i in range(3)]
     failed.__dict__.update(
         buckets=buckets, error=PeerError("rank 1 died"), _left=1, _lock=threading.Lock(),
         _lanes=[], _on_end=lambda error: told.append(9), _done=threading.Event(),

@@ -46,7 +46,7 @@ def _tell_bad(one: SumCoded, room: Room) -> None:
 def _checked(one: SumCoded, known: Known, number: int) -> SumCoded:
     out, codes, sections, values, divisor = one
     by = check_target(out, divisor)
-    facts = (out.numel(), out.device, codes)
+    facts = (out.numel(), out.device, tuple(codes))
     known.check("sum_coded", number, facts, (*sections, *values), lambda: _check(one))
     return SumCoded(out, codes, sections, values, by)
 

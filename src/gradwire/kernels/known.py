@@ -11,12 +11,12 @@ class Known:
     """Of the calls that one bucket makes, step after step.
 
     Tensors are known where they are the very objects that passed the check of that name and number
-    last, with equal facts. They are kept alive until others do; so gradients, which come and go,
-    are no part of it.
+    last, with equal facts, and their memory, shape and dtype are what they were. They are kept
+    alive until others pass; so gradients, which come and go, are no part of it.
     """
 
     def __init__(self) -> None:
-        self._passed: dict[tuple[str, int], tuple[object, Sequence[Tensor | None]]] = {}
+        self._passed: dict[tuple[str, int], tuple[object, tuple[Tensor | None, ...]]] = {}
 
     def check(
         self, name: str, number: int, facts: object, tensors: Sequence[Tensor | None],
@@ -24,7 +24,8 @@ class Known:
     ) -> None:  # fmt: skip
         """Call the check, unless all of these are known."""
         passed, others = self._passed.get((name, number), (None, ()))
-        is_same = passed == facts and len(others) == len(tensors)
-        if not is_same or not all(map(is_, others, tensors)):
+        all_facts = facts, [x if x is None else (x.data_ptr(), x.shape, x.dtype) for x in tensors]
+        is_same = len(others) == len(tensors) and all(map(is_, others, tensors))
+        if not is_same or passed != all_facts:
             check()
-            self._passed[name, number] = facts, tensors
+            self._passed[name, number] = all_facts, tuple(tensors)

@@ -216,7 +216,7 @@ class Conductor:
         """No bucket of a step that failed leaves gradients of this rank alone for averages."""
         for queued in self.buckets:
             with suppress(Exception):  # the first reason stays
-                queued.context.codec.abandon()
+                queued.context.abandon()
 
     def _end(self) -> None:
         try:

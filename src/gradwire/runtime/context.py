@@ -194,6 +194,10 @@ class BucketContext(Context):
 
     # -- the runtime's side ----------------------------------------------------------------
 
+    def abandon(self) -> None:
+        """The step has failed: no gradient of this rank alone stays for an average."""
+        self.codec.abandon()
+
     def end(self, skipped: bool) -> None:
         """After all buckets of the step. skipped: another bucket was not finite."""
         if skipped and self.finite and self._committed:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire import kernels
 from gradwire.buckets import Bucket
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
@@ -65,6 +66,12 @@ class OffloadedContext(BucketContext):
         if self._comes_last or not counts:
             self._up()
         self._on_device, self._on_host = ((), ()), ()
+
+    def abandon(self) -> None:
+        super().abandon()
+        if self._comes_last:  # what is there has not come up
+            for result in self._on_device[1] if self._on_host else ():
+                kernels.fill_nan(result)
 
     def _up(self) -> None:
         for average, result in zip(self._on_host, self._on_device[1]):

@@ -98,6 +98,11 @@ class Performer:
             self._on_host = self._for_host()
         return self._on_host
 
+    def _forget(self) -> None:
+        """Groups close with the last reference, and an error may keep frames of this one."""
+        for performer in (*self._parts.values(), self):
+            del performer.group
+
     def _for_host(self) -> Performer:
         twin = copy(self)
         twin.device, twin._gloo, twin._host = _CPU, backend_of(self.group, _CPU) == "gloo", None
@@ -168,7 +173,8 @@ class Performer:
             if named_by_all:
                 with suppress(ValueError):  # it went with a default group before this one
                     dist.destroy_process_group(performer.group)
-            performer._on_host = None  # which has the group, too
+            if performer._on_host is not None:
+                performer._on_host._forget()
             del performer.group  # the last reference: sockets close with it
 
     def _all_reduce(self, data: Tensor) -> Tensor:

@@ -152,7 +152,7 @@ class FaultyPerformer:
         return arrived
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)  # what is not faulty
+        return getattr(self._now, name)  # what is not faulty
 
 
 def inject(

@@ -321,7 +321,7 @@ def attach_plan(
                 others=others(module, optimizer),
             ),
         )  # fmt: skip
-        check_carried(agreed, group, device)
+        check_carried(agreed.strategies, group, device)
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)
     except Exception:
@@ -418,7 +418,7 @@ def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> P
             "a plan that sums inside machines is attached as one, so that their groups exist; "
             f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
         )
-    check_carried(plan, session.performers[0].group, session.device)
+    check_carried(plan.strategies, session.performers[0].group, session.device)
     session.ledger.check_next(plan)
     return plan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.errors import PlanError, UsageError
-from gradwire.plan import Plan
 from gradwire.runtime.torch_dist import backend_of
+from gradwire.strategy import Strategy
 from gradwire.training.attached import is_attached
 from gradwire.training.session import Settings
 from gradwire.training.trainable import is_sharded
@@ -105,9 +105,11 @@ def check_lanes(lanes: int | None, group: dist.ProcessGroup | None, device: torc
         )
 
 
-def check_carried(plan: Plan, group: dist.ProcessGroup, device: torch.device) -> None:
+def check_carried(
+    strategies: Sequence[Strategy], group: dist.ProcessGroup, device: torch.device
+) -> None:
     """PlanError for work in the host's memory, where the group carries only what is on devices."""
-    on_host = [s for s in plan.strategies if s.collective.on_host]
+    on_host = [s for s in strategies if s.collective.on_host]
     if on_host and device.type != "cpu" and not backend_of(group, torch.device("cpu")):
         raise PlanError(
             f"'{on_host[0]}' sends from the host's memory, which {backend_of(group, device)} "

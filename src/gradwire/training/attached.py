@@ -92,7 +92,7 @@ def velocity_of(parameter: Tensor) -> Tensor | None:
     if velocity is None:
         return None
     found: Tensor = velocity.view(session.ledger.shapes[name]).div(session.loss_scale)
-    return found.to(parameter.dtype)
+    return found.to(parameter.device, parameter.dtype)
 
 
 def strategy_of(parameter: Tensor) -> Strategy | None:

@@ -36,7 +36,9 @@ def take(session: Session, optimizer: Optimizer, *, anew: bool = False) -> int:
         found = _read(state, feedback, optimizer) if state else None
         if found is not None and (anew or not mine):
             mine.clear()
-            mine.update(feedback.adopt(found))
+            begun = feedback.adopt(found)
+            place = session.ledger.placed
+            mine.update({key: place(name, key, x) for key, x in begun.items()})
             del optimizer.state[p]
             taken += 1
     return taken

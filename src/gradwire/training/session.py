@@ -339,7 +339,7 @@ class Session:
 
     def summed(self, own: Tensor, what: str) -> Tensor:
         """The sum over all ranks, by the first lane. Collective, between two steps."""
-        total = self.performers[0].perform(AllReduce(own), what)
+        total = self.performers[0].perform(AllReduce(own.to(self.device)), what)
         assert isinstance(total, Tensor)
         return total
 

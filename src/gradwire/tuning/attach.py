@@ -16,6 +16,7 @@ from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.choose import check_candidate
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach_plan, same_everywhere
+from gradwire.training.attachable import check_carried
 from gradwire.training.session import Session
 from gradwire.training.state import poured_state_of
 from gradwire.training.trainable import is_sharded
@@ -183,6 +184,7 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
         for text in strategies:
             check_candidate(text)
             _check_machines(text, session)
+            check_carried([Strategy.parse(text)], session.performers[0].group, session.device)
         if all(p.sparse for bucket in session.plan.buckets for p in bucket.parameters):
             raise PlanError(
                 "a plan is found for dense gradients; all of this model's are rows. Attach "

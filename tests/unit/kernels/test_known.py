@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gradwire import Strategy, kernels
 from gradwire.buckets import Bucket, Parameter
-from gradwire.errors import KernelError
+from gradwire.errors import KernelError, PayloadError
+from gradwire.kernels.update import update_many_topk
 from gradwire.kernels.values import SILENCE
 from gradwire.runtime.context import BucketContext
 from gradwire.strategy import StepInfo
@@ -130,3 +131,39 @@ def test_gradients_are_not_kept(text: str, count: int) -> None:
         del own, move, arrived, rounds
         gc.collect()
         assert not any(ref() is not None for ref in left)
+
+
+def halved(x: Tensor) -> None:
+    x.data = x.data[: len(x) // 2]
+
+
+def of_another_dtype(x: Tensor) -> None:
+    x.data = x.data.view(torch.int32).to(torch.float16)
+
+
+def freed(x: Tensor) -> None:
+    x.untyped_storage().resize_(0)
+
+
+@pytest.mark.parametrize("change", [halved, of_another_dtype, freed])
+@pytest.mark.parametrize("which", ["residual", "indices", "values"])
+def test_the_same_tensor_with_other_memory_is_looked_at(change: Any, which: str) -> None:
+    n, k = 8, 4
+    one = kernels.UpdateTopk(
+        torch.randn(n), None, torch.randn(n), k, torch.empty(k, dtype=torch.int32),
+        torch.empty(k), None, None,
+    )  # fmt: skip
+    known, status = kernels.Known(), kernels.new_status()
+    update_many_topk([one], status, known)
+    change(getattr(one, which))
+    with pytest.raises(KernelError):
+        update_many_topk([one], status, known)
+
+
+def test_a_list_that_is_filled_anew_is_another() -> None:
+    payloads, known = [torch.ones(8), torch.ones(8)], kernels.Known()
+    segment = kernels.SumDense(torch.empty(8), payloads, 2.0)
+    kernels.add_up([segment], None, known)
+    payloads[1] = torch.ones(3)
+    with pytest.raises(PayloadError):
+        kernels.add_up([segment], None, known)

@@ -24,8 +24,12 @@ class Known:
     ) -> None:  # fmt: skip
         """Call the check, unless all of these are known."""
         passed, others = self._passed.get((name, number), (None, ()))
-        all_facts = facts, [x if x is None else (x.data_ptr(), x.shape, x.dtype) for x in tensors]
         is_same = len(others) == len(tensors) and all(map(is_, others, tensors))
-        if not is_same or passed != all_facts:
+        if not is_same or passed != (facts, _memory_of(others)):
             check()
-            self._passed[name, number] = all_facts, tuple(tensors)
+            self._passed[name, number] = (facts, _memory_of(tensors)), tuple(tensors)
+
+
+def _memory_of(tensors: Sequence[Tensor | None]) -> list[object]:
+    """Where each has its elements, and what they are; of tensors that passed a check."""
+    return [x if x is None else (x.data_ptr(), x.shape, x.dtype) for x in tensors]

@@ -213,6 +213,23 @@ def test_a_message_after_numbers_has_its_header(value: float) -> None:
         assert own[1].tolist() == (
             [1.0] * 8 if context.finite else pytest.approx([math.nan] * 8, nan_ok=True)
         )
+
+
+def test_sums_and_messages_that_arrive_in_one_place_are_told_apart() -> None:
+    bucket = Bucket((Parameter("a", (4,)), Parameter("b", (8,))))
+    context = BucketContext(Strategy.parse("none | allreduce"), bucket, 0, 1, {})
+    room = torch.zeros(256, dtype=torch.uint8)
+    for step in range(4):
+        own = [torch.full((4,), step + 1.0), torch.full((8,), step + 2.0)]
         context.begin(own, own, StepInfo(step))
-        context.divide(context.message().view(torch.bfloat16)[16:])
+        if step % 2:
+            message = context.message()
+            room[: len(message)] = message
+            context.accumulate(room[: len(message)].view(1, -1))
+        else:
+            numbers = context.numbers()
+            room[: numbers.nbytes].view(torch.float32).copy_(numbers)
+            context.divide(room[: numbers.nbytes].view(torch.float32))
         context.end(skipped=False)
+        assert own[0].tolist() == [step + 1.0] * 4
+        assert own[1].tolist() == [step + 2.0] * 8

@@ -11,8 +11,8 @@ class Known:
     """Of the calls that one bucket makes, step after step.
 
     Tensors are known where they are the very objects that passed the check of that name and number
-    last, with equal facts, and their memory, shape and dtype are what they were. They are kept
-    alive until others pass; so gradients, which come and go, are no part of it.
+    last, with equal facts, and their memory and dtype are what they were. They are kept alive
+    until others pass; so gradients, which come and go, are no part of it.
     """
 
     def __init__(self) -> None:
@@ -31,5 +31,5 @@ class Known:
 
 
 def _memory_of(tensors: Sequence[Tensor | None]) -> list[object]:
-    """Where each has its elements, and what they are; of tensors that passed a check."""
-    return [x if x is None else (x.data_ptr(), x.shape, x.dtype) for x in tensors]
+    """Where each has its elements, how many bytes, and what they are; of tensors that passed."""
+    return [x if x is None else (x.data_ptr(), x.nbytes, x.dtype) for x in tensors]

@@ -93,6 +93,10 @@ class BlockCodes(NamedTuple):
 class ForMany:
     """What kernels do for many parameters in one call, of a compressor that lets them."""
 
+    def casts(self) -> bool:
+        """Whether all that `encode` does is `kernels.cast` into its one section."""
+        return False
+
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         """The sections as block codes, if they are such, and all that `encode` does."""
         return ()

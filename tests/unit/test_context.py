@@ -11,10 +11,12 @@ from torch import Tensor
 
 from gradwire import Strategy, lockstep
 from gradwire.buckets import Bucket, Parameter
+from gradwire.collectives import AllReduceSum
+from gradwire.compressors import BFloat16
 from gradwire.moves import AllGather
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
-from gradwire.strategy import StepInfo
+from gradwire.strategy import Key, Sections, StepInfo
 
 PARAMETERS = (Parameter("a", (4, 3)), Parameter("b", (0,)), Parameter("c", (7,)))
 TEXTS = [
@@ -194,6 +196,34 @@ def test_a_lossless_parameter_alone_is_summed_where_it_lies(first: float) -> Non
     assert context.finite == math.isfinite(first)
     context.end(skipped=False)
     assert "_buffer" not in vars(context)
+
+
+class Halves(BFloat16):
+    """Encodes otherwise than it derives from."""
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x * 0.5, sections, key, status)
+
+
+@pytest.mark.parametrize(("kind", "sent"), [(BFloat16, 2.0), (Halves, 1.0)])
+@pytest.mark.parametrize("clip_scale", [1.0, 0.5])
+@pytest.mark.parametrize("value", [1.0, math.nan, -math.inf])
+def test_numbers_are_what_the_compressor_encodes(
+    kind: type[BFloat16], sent: float, clip_scale: float, value: float
+) -> None:
+    """And say, of one or of many parameters, that something is not finite."""
+    bucket = Bucket((Parameter("a", (3,)), Parameter("b", (8,))))
+    context = BucketContext(Strategy(kind(), AllReduceSum()), bucket, 0, 1, {})
+    for step in range(2):
+        own = [torch.tensor([2.0, 2.0 * value, 2.0]), torch.full((8,), 2.0)]
+        context.begin(own, own, StepInfo(step, clip_scale))
+        numbers = context.numbers()
+        assert numbers.dtype == torch.bfloat16
+        context.divide(numbers)
+        context.end(skipped=False)
+        assert context.finite is math.isfinite(value)
+        if context.finite:
+            assert [x.tolist() for x in own] == [[sent * clip_scale] * n for n in (3, 8)]
 
 
 @pytest.mark.parametrize("value", [1.0, float("inf")])

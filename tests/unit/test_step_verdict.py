@@ -7,18 +7,18 @@ import torch
 
 from gradwire.errors import PayloadError
 from gradwire.kernels import DAMAGED, NON_FINITE
-from gradwire.runtime.message import Header
+from gradwire.runtime.message import Header, header_of
 from gradwire.runtime.verdict import Verdict
 
 DIGEST, STEP = 5, 7
 
 
-def messages(*flags: int, step: int = STEP) -> torch.Tensor:
-    """One of each rank's, which all are of 40 bytes."""
+def headers(*flags: int, step: int = STEP) -> torch.Tensor:
+    """Those of each rank's message, which all are of 40 bytes."""
     sent = torch.zeros((len(flags), 40), dtype=torch.uint8)
     for message, flag in zip(sent, flags):
         Header(message).write(DIGEST, step, flag)
-    return sent
+    return header_of(sent)
 
 
 def begun() -> Verdict:
@@ -29,9 +29,9 @@ def begun() -> Verdict:
 
 def test_a_step_counts_unless_something_speaks_against_it() -> None:
     verdict = begun()
-    verdict.hear(messages(0, 0))
+    verdict.hear(headers(0, 0))
     assert verdict.fine
-    verdict.hear(messages(0, NON_FINITE))
+    verdict.hear(headers(0, NON_FINITE))
     assert not verdict.fine
     verdict.begin(STEP + 1)
     assert verdict.fine, "of the next step nothing is known"
@@ -45,7 +45,7 @@ def test_what_is_not_finite_spoils_it() -> None:
 
 def test_damage_is_said_when_the_step_ends_by_the_first_reason() -> None:
     verdict = begun()
-    verdict.hear(messages(0, 0, step=3))
+    verdict.hear(headers(0, 0, step=3))
     verdict.refuse(PayloadError("a list that is none"))
     verdict.spoil()
     for _ in range(2):
@@ -55,16 +55,16 @@ def test_damage_is_said_when_the_step_ends_by_the_first_reason() -> None:
 
 def test_an_owner_s_own_reason_comes_before_what_it_told_all() -> None:
     verdict = begun()
-    verdict.hear(messages(0, NON_FINITE))
+    verdict.hear(headers(0, NON_FINITE))
     verdict.refuse(PayloadError("a list that is none"))
-    verdict.hear(messages(DAMAGED, 0))
+    verdict.hear(headers(DAMAGED, 0))
     with pytest.raises(PayloadError, match="a list that is none"):
         _ = verdict.fine
 
 
 def test_headers_are_remembered_when_the_network_s_buffer_is_another_s() -> None:
-    verdict, arrived = begun(), messages(0, DAMAGED)
+    verdict, arrived = begun(), headers(0, DAMAGED)
     verdict.hear(arrived)
-    arrived.copy_(messages(0, 0))
+    arrived.copy_(headers(0, 0))
     with pytest.raises(PayloadError, match="rank 1 received a damaged payload"):
         _ = verdict.fine

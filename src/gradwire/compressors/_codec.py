@@ -10,6 +10,7 @@ from torch import Tensor
 from gradwire import kernels
 from gradwire.compressors._added_up import AddedUp
 from gradwire.kernels.formats import Format
+from gradwire.kernels.values import SILENCE
 from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Key, Sections
 
@@ -34,12 +35,16 @@ class Codec(AddedUp):
         return ("float32", form.scales(n)), ("uint8", form.code_bytes(n))
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
-        scales, codes = sections
-        kernels.encode_codes(self.format(), x, codes, scales, status, noise_of(key))
+        (scales, codes), form = sections, self.format()
+        kernels.encode_codes(form, x, codes, scales, status, self._noise(form, key))
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        scales, codes = sections
-        return [BlockCodes(self.format(), codes, scales, noise_of(key))]
+        (scales, codes), form = sections, self.format()
+        return [BlockCodes(form, codes, scales, self._noise(form, key))]
+
+    @staticmethod
+    def _noise(form: Format, key: Key) -> kernels.Noise:
+        return noise_of(key) if form.random else SILENCE
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         scales, codes = sections

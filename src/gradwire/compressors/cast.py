@@ -45,9 +45,11 @@ class Cast(AddedUp):
     def segment(self, payloads: Sequence[Sections], x: Tensor, divisor: float) -> kernels.SumDense:
         return kernels.SumDense(x, [values for (values,) in payloads], divisor)
 
+    def casts(self) -> bool:
+        return type(self).encode is Cast.encode  # who derives from it may encode otherwise
+
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
-        is_own = type(self).encode is Cast.encode  # who derives from it may encode otherwise
-        return _AsItIs() if recurrence is None and is_own else None
+        return _AsItIs() if recurrence is None and self.casts() else None
 
 
 class _AsItIs(Encoder):

@@ -6,7 +6,7 @@ same bits. Importing needs neither a compiler nor the extension.
 """
 
 from gradwire.kernels import formats
-from gradwire.kernels.casts import add_cast, are_finite, cast, is_finite
+from gradwire.kernels.casts import add_cast, are_finite, cast, cast_many, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import (
     accumulate_codes,
@@ -103,6 +103,7 @@ __all__ = [
     "advance",
     "are_finite",
     "cast",
+    "cast_many",
     "check_index_range",
     "code_bytes",
     "contained",

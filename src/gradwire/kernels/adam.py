@@ -53,25 +53,21 @@ def adam_codes(
     """`adam`, `encode_codes` of v, and what was coded out of it, chunk by chunk in the cache, for
     each. Formats with one scale in all take the three one after the other. known: of the steps
     before. Raises KernelError."""
-    room, known = told_to(status), known or Known()
-    work = [_checked_codes(one, status, known, i) for i, one in enumerate(segments)]
-    room.adam_codes(work, status)
-
-
-def _checked_codes(one: AdamCodes, status: torch.Tensor, known: Known, number: int) -> AdamCodes:
-    form, g, (first, second), v, how, codes, scales, noise = one
-    n = g.numel()
+    room = told_to(status)
 
     def check() -> None:
-        _check_kept(g, one.moments, v)
-        check_codes(form, n, codes, scales)
-        check_same_device(status, gradient=g, codes=codes, scales=scales)
+        for form, g, moments, v, _, codes, scales, _ in segments:
+            _check_kept(g, moments, v)
+            check_codes(form, g.numel(), codes, scales)
+            check_same_device(status, gradient=g, codes=codes, scales=scales)
 
-    check_float("gradient", g)
-    check_noise(noise)
-    kept = (status, first, second, v, codes, scales)
-    known.check("adam_codes", number, (form, n, g.device), kept, check)
-    return AdamCodes(form, g, one.moments, v, _numbers(how), codes, scales, noise)
+    for one in segments:
+        check_float("gradient", one.g)
+        check_noise(one.noise)
+    facts = [(one.form, one.g.numel(), one.g.device) for one in segments]
+    kept = [x for one in segments for x in (*one.moments, one.v, one.codes, one.scales)]
+    (known or Known()).check("adam_codes", facts, [status, *kept], check)
+    room.adam_codes([AdamCodes(*one[:4], _numbers(one.how), *one[5:]) for one in segments], status)
 
 
 def _checked(g: torch.Tensor, moments: Moments, v: torch.Tensor, how: AdamStep) -> AdamStep:

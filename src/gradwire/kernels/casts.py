@@ -1,7 +1,6 @@
 """Conversions between fp32, bf16 and fp16, copies of fp64, and whether all is finite."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
@@ -9,7 +8,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.segments import CastInto
-from gradwire.kernels.status import check_status, flag_non_finite
+from gradwire.kernels.status import check_word, flag_non_finite
 from gradwire.kernels.tensors import (
     are_doubles,
     check_buffer,
@@ -36,9 +35,9 @@ def _check(source: torch.Tensor, target: torch.Tensor) -> None:
         )
 
 
-def _check_told(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor) -> None:
+def _check_told(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None) -> None:
     _check(source, target)
-    check_status(source, status)
+    check_word(status, source)
 
 
 def cast(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None = None) -> None:
@@ -48,21 +47,23 @@ def cast(source: torch.Tensor, target: torch.Tensor, status: torch.Tensor | None
     source: (n,) fp32, bf16 or fp16. target: (n,) of one of them, contiguous, written. Or both are
     fp64. Raises KernelError.
     """
-    _check(source, target)
-    if status is not None:
-        check_status(source, status)
+    _check_told(source, target, status)
     exact_room_of(source).cast(source, target, status)
 
 
 def cast_many(
-    segments: Sequence[CastInto], status: torch.Tensor, known: Known | None = None
+    segments: Sequence[CastInto], status: torch.Tensor | None = None, known: Known | None = None
 ) -> None:
-    """`cast` of many, with one word. known: of the steps before. Raises KernelError."""
-    known = known or Known()
-    for i, (source, target) in enumerate(segments):
+    """`cast` of many, with one word or none. known: of the steps before. Raises KernelError."""
+
+    def check() -> None:
+        for source, target in segments:
+            _check_told(source, target, status)
+
+    for source, _ in segments:
         check_memory("source", source)
-        check = partial(_check_told, source, target, status)
-        known.check("cast", i, facts_of(source), (target, status), check)
+    facts, targets = [facts_of(source) for source, _ in segments], [to for _, to in segments]
+    (known or Known()).check("cast", facts, [status, *targets], check)
     for own in doubles_apart(segments):
         exact_room_of(own[0].source).cast_many(own, status)
 

@@ -1,6 +1,7 @@
 """Sums of sparse payloads whose places are coded: decoded, checked once, and added up."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,8 +25,13 @@ def accumulate_coded(
     """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
     its out untouched, naming the payload. KernelError for out and divisor. Memory: 4 bytes per
     entry and thread, kept. status, known: as of `add_up`."""
-    known = known or Known()
-    checked = [_checked(one, known, i) for i, one in enumerate(segments)]
+    checked = [
+        SumCoded(out, codes, sections, values, check_target(out, by))
+        for out, codes, sections, values, by in segments
+    ]
+    facts = [(one.out.numel(), one.out.device, tuple(one.codes)) for one in segments]
+    parts = [part for one in segments for part in (*one.sections, *one.values)]
+    (known or Known()).check("sum_coded", facts, parts, partial(_check, segments))
     check_word(status, *(one.out for one in checked[:1]))
     room = room_of(*(one.out for one in checked[:1]))
     bad = room.accumulate_coded(checked, status)
@@ -43,23 +49,15 @@ def _tell_bad(one: SumCoded, room: Room) -> None:
             decoded_places(payload, section, n, code, value.numel())
 
 
-def _checked(one: SumCoded, known: Known, number: int) -> SumCoded:
-    out, codes, sections, values, divisor = one
-    by = check_target(out, divisor)
-    facts = (out.numel(), out.device, tuple(codes))
-    known.check("sum_coded", number, facts, (*sections, *values), lambda: _check(one))
-    return SumCoded(out, codes, sections, values, by)
-
-
-def _check(one: SumCoded) -> None:
-    out, codes, sections, values, _ = one
-    if not len(codes) == len(sections) == len(values):
-        raise KernelError(
-            f"each payload has a code, places and values, but there are {len(codes)}, "
-            f"{len(sections)} and {len(values)}; pass lists of equal length"
-        )
-    for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
-        _check_coded(payload, out.numel(), out, code, section, value)
+def _check(segments: Sequence[SumCoded]) -> None:
+    for out, codes, sections, values, _ in segments:
+        if not len(codes) == len(sections) == len(values):
+            raise KernelError(
+                f"each payload has a code, places and values, but there are {len(codes)}, "
+                f"{len(sections)} and {len(values)}; pass lists of equal length"
+            )
+        for payload, (code, section, value) in enumerate(zip(codes, sections, values)):
+            _check_coded(payload, out.numel(), out, code, section, value)
 
 
 def _check_coded(

@@ -51,24 +51,25 @@ def update_codes(
     each. Chunk by chunk in the cache, so that memory is passed over once; formats with one scale
     in all take the three one after the other. What is not finite keeps its velocity and residual,
     and raises the status. known: of the steps before. Raises KernelError."""
-    room, known = told_to(status), known or Known()
-    work = [_checked_update(one, status, known, i) for i, one in enumerate(segments)]
-    room.update_codes(work, status)
-
-
-def _checked_update(
-    one: UpdateCodes, status: torch.Tensor, known: Known, number: int
-) -> UpdateCodes:
-    form, x, u, v, codes, scales, noise, m, *_ = one
+    room = told_to(status)
 
     def check() -> None:
-        check_kept(u, v, None, 0, m)
-        check_codes(form, v.numel(), codes, scales)
-        check_same_device(status, residual=v, codes=codes, scales=scales)
+        for form, _, u, v, codes, scales, _, m, *_ in segments:
+            check_kept(u, v, None, 0, m)
+            check_codes(form, v.numel(), codes, scales)
+            check_same_device(status, residual=v, codes=codes, scales=scales)
 
-    check_noise(noise)
-    check_gradient(x, v)
-    known.check("update_codes", number, (form, m), (status, u, v, codes, scales), check)
+    for one in segments:
+        check_noise(one.noise)
+        check_gradient(one.gradient, one.residual)
+    facts = [(one.form, one.momentum) for one in segments]
+    kept = [x for one in segments for x in one[2:6]]
+    (known or Known()).check("update_codes", facts, [status, *kept], check)
+    room.update_codes([_rounded(one) for one in segments], status)
+
+
+def _rounded(one: UpdateCodes) -> UpdateCodes:
+    """With numbers as fp32."""
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     # All by place: a third of the time of `_replace`.
     return UpdateCodes(*one[:7], m, one.nesterov, s, d, hint_of(one.hint), one.journal)
@@ -80,28 +81,25 @@ def accumulate_codes(
     """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
     its out untouched, for scales that no encoder writes: not finite, or so large that the steps
     are not. KernelError for out and divisor. status, known: as of `add_up`."""
-    known = known or Known()
-    checked = [_checked_sum(one, known, i) for i, one in enumerate(segments)]
+
+    def check() -> None:
+        for form, out, payloads, _ in segments:
+            for codes, scales in payloads:
+                check_codes(form, out.numel(), codes, scales)
+                check_same_device(out, codes=codes, scales=scales)
+
+    checked = [
+        SumCodes(form, out, payloads, check_target(out, by))
+        for form, out, payloads, by in segments
+    ]
+    facts = [(one.form, one.out.numel(), one.out.device, len(one.payloads)) for one in segments]
+    parts = [part for one in segments for payload in one.payloads for part in payload]
+    (known or Known()).check("sum_codes", facts, parts, check)
     check_word(status, *(one.out for one in checked[:1]))
     bad = room_of(*(one.out for one in checked[:1])).accumulate_codes(checked, status)
     if bad < len(checked):
         for number, (_, scales) in enumerate(checked[bad].payloads):
             check_payload_scales(number, scales, checked[bad].form.most_scale)
-
-
-def _checked_sum(one: SumCodes, known: Known, number: int) -> SumCodes:
-    form, out, payloads, divisor = one
-    n, device = out.numel(), out.device
-
-    def check() -> None:
-        for codes, scales in payloads:
-            check_codes(form, n, codes, scales)
-            check_same_device(out, codes=codes, scales=scales)
-
-    by = check_target(out, divisor)
-    parts = [part for payload in payloads for part in payload]
-    known.check("sum_codes", number, (form, n, device), parts, check)
-    return SumCodes(form, out, payloads, by)
 
 
 def add_codes(

@@ -26,11 +26,9 @@ def write_entries(
     """Write all. Raises KernelError; where places do not ascend strictly within 0 ... n-1 it is
     told on the CPU, and elsewhere the payload is none. status: nothing is said to it. known: of
     the steps before."""
-    known = known or Known()
-    for i, one in enumerate(segments):
-        places, values, n, code, section, out = one
-        tensors = places, values, section, out
-        known.check("write_entries", i, (n, code), tensors, partial(_check, one))
+    facts = [(one.n, one.code) for one in segments]
+    tensors = [x for one in segments for x in (one.places, one.values, one.section, one.out)]
+    (known or Known()).check("write_entries", facts, tensors, partial(_check, segments))
     bad = room_of(*(one.places for one in segments[:1])).write_entries(segments)
     if bad < len(segments):
         raise KernelError(
@@ -39,18 +37,18 @@ def write_entries(
         )
 
 
-def _check(one: WriteEntries) -> None:
-    places, values, n, code, section, out = one
-    k = places.numel()
-    check_places("places", places)
-    check_buffer("values", values, torch.float32, k)
-    size = code_bytes(code, n, k)
-    if code == "int32" and section.dtype == torch.int32:
-        check_buffer("section", section, torch.int32, k)
-    else:
-        check_buffer("section", section, torch.uint8, size)
-    check_float("out", out)
-    check_buffer("out", out, out.dtype, k)
-    check_same_device(places, values=values, section=section, out=out)
-    check_apart("section", section, places, values, out)
-    check_apart("out", out, places, values)
+def _check(segments: Sequence[WriteEntries]) -> None:
+    for places, values, n, code, section, out in segments:
+        k = places.numel()
+        check_places("places", places)
+        check_buffer("values", values, torch.float32, k)
+        size = code_bytes(code, n, k)
+        if code == "int32" and section.dtype == torch.int32:
+            check_buffer("section", section, torch.int32, k)
+        else:
+            check_buffer("section", section, torch.uint8, size)
+        check_float("out", out)
+        check_buffer("out", out, out.dtype, k)
+        check_same_device(places, values=values, section=section, out=out)
+        check_apart("section", section, places, values, out)
+        check_apart("out", out, places, values)

@@ -18,7 +18,7 @@ class Format:
     block: elements that are packed together and, unless one_scale, share a scale.
     steps: the scale is the largest magnitude over steps; 0: no scale. mean: the scale is the mean
     magnitude, and no level is beyond so many. one: what `encode_rows` takes a step for, a power of
-    two.
+    two. random: rounded up or down by dice.
     """
 
     number: int
@@ -28,6 +28,7 @@ class Format:
     one_scale: bool = False
     one: float = 1.0
     mean: bool = False
+    random: bool = False
 
     @cached_property
     def most_scale(self) -> float:
@@ -58,11 +59,11 @@ class Format:
 INT8 = Format(0, 256, 127.0)
 E4M3 = Format(1, 256, 448.0)
 E5M2 = Format(2, 256, 57344.0)
-LEVELS2 = Format(3, 512, 1.0, bits=2, one=2.0**24)
-LEVELS4 = Format(4, 512, 7.0, bits=4, one=2.0**24)
-LEVELS8 = Format(5, 512, 127.0, one=2.0**24)
-TERNARY = Format(6, 1280, 1.0, one_scale=True)
-POWERS = Format(7, 512, 0.0)
+LEVELS2 = Format(3, 512, 1.0, bits=2, one=2.0**24, random=True)
+LEVELS4 = Format(4, 512, 7.0, bits=4, one=2.0**24, random=True)
+LEVELS8 = Format(5, 512, 127.0, one=2.0**24, random=True)
+TERNARY = Format(6, 1280, 1.0, one_scale=True, random=True)
+POWERS = Format(7, 512, 0.0, random=True)
 LLOYD1 = Format(8, 512, 2.0, bits=1, mean=True)
 LLOYD2 = Format(9, 512, 2.0, bits=2, mean=True)
 

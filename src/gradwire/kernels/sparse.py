@@ -4,7 +4,6 @@ Payloads come from other ranks, so sparse ones are checked before anything is wr
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
@@ -168,17 +167,18 @@ def accumulate_many_dense(
 ) -> None:
     """`accumulate_dense` of many. Raises PayloadError, with nothing written, or KernelError.
     status, known: as of `add_up`."""
-    checked, known = [], known or Known()
-    for i, (out, payloads, divisor) in enumerate(segments):
+
+    def check() -> None:
+        for out, payloads, _ in segments:
+            check_target(out, 1.0, double=True)
+            _check_dense(out, payloads)
+
+    for out, _, _ in segments:
         check_memory("out", out)
-        check = partial(_check_sum, out, payloads)
-        known.check("sum_dense", i, facts_of(out), payloads, check)
-        checked.append(SumDense(out, payloads, check_divisor(divisor)))
+    facts = [(len(payloads), facts_of(out)) for out, payloads, _ in segments]
+    given = [payload for _, payloads, _ in segments for payload in payloads]
+    (known or Known()).check("sum_dense", facts, given, check)
+    checked = [SumDense(out, payloads, check_divisor(by)) for out, payloads, by in segments]
     check_word(status, *(one.out for one in checked[:1]))
     for own in doubles_apart(checked):
         exact_room_of(own[0].out).accumulate_many_dense(own, status)
-
-
-def _check_sum(out: torch.Tensor, payloads: list[torch.Tensor]) -> None:
-    check_target(out, 1.0, double=True)
-    _check_dense(out, payloads)

@@ -11,6 +11,7 @@ to fp32 on its own, s·g first:
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -72,6 +73,7 @@ def check_kept(
         check_buffer("velocities", velocities, torch.float32, k)
 
 
+@lru_cache(maxsize=64)
 def recurrence_of(
     momentum: float | None, scale: float, decay: float
 ) -> tuple[float | None, float, float]:
@@ -158,24 +160,26 @@ def update_many_topk(
     segments: Sequence[UpdateTopk], status: torch.Tensor, known: Known | None = None
 ) -> Sequence[Hint]:
     """`update_topk` of many. known: of the steps before. Raises KernelError."""
-    room, known = told_to(status), known or Known()
-    work = [_checked(one, status, known, i) for i, one in enumerate(segments)]
-    return room.update_topk(work, status)
-
-
-def _checked(one: UpdateTopk, status: torch.Tensor, known: Known, number: int) -> UpdateTopk:
-    x, u, v, k, indices, values, velocities, m, *_ = one
+    room = told_to(status)
 
     def check() -> None:
-        check_kept(u, v, velocities, k, m)
-        check_selection(v, k, indices, values)
-        check_apart("indices", indices, u, velocities)
-        check_same_device(status, residual=v, indices=indices, values=values)
+        for _, u, v, k, indices, values, velocities, m, *_ in segments:
+            check_kept(u, v, velocities, k, m)
+            check_selection(v, k, indices, values)
+            check_apart("indices", indices, u, velocities)
+            check_same_device(status, residual=v, indices=indices, values=values)
 
-    check_gradient(x, v)
-    kept = (status, u, v, indices, values, velocities)
-    known.check("update_topk", number, (k, m), kept, check)
-    check_apart("indices", indices, x)
+    for one in segments:
+        check_gradient(one.gradient, one.residual)
+    facts = [(one.k, one.momentum) for one in segments]
+    kept = [x for one in segments for x in (one.velocity, one.residual, *one[4:7])]
+    (known or Known()).check("update_topk", facts, [status, *kept], check)
+    return room.update_topk([_rounded(one) for one in segments], status)
+
+
+def _rounded(one: UpdateTopk) -> UpdateTopk:
+    """With numbers as fp32."""
+    check_apart("indices", one.indices, one.gradient)
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     # All by place: a third of the time of `_replace`.
     return UpdateTopk(

@@ -83,7 +83,7 @@ class Codec:
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
         self.verdict = Verdict(self.digest, self.device)
-        self._compressed = self._stamped = False
+        self._compressed = False
         self._is_open = False  # whether what averages became is not known until the step ends
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
         self._snapshots: list[dict[str, Tensor]] = []
@@ -131,19 +131,21 @@ class Codec:
 
     # -- compressing -------------------------------------------------------------------------
 
-    def compress(self, with_header: bool = True) -> None:
+    def cast(self) -> Tensor:
+        """The gradients as bare numbers, of a compressor that casts: what is not finite stays so,
+        for the sum to tell."""
+        work = zip(self.gradients, self._sections)
+        into = [kernels.CastInto(x, section) for x, (section,) in work]
+        kernels.cast_many(into, None, self.known)
+        return self.numbers
+
+    def compress(self) -> None:
         """Into the buffer, once in a step, however often it is asked for; the header's flags tell
-        how it went. with_header: of a message, not of bare numbers."""
+        how it went."""
         if self._compressed:
-            if with_header and not self._stamped:  # numbers were asked for first
-                flags, self._stamped = int(self.header.status), True
-                self.header.write(self.digest, self.info.step, flags)
             return
-        self._compressed, self._stamped = True, with_header
-        if with_header:
-            self.header.write(self.digest, self.info.step)
-        else:
-            self.header.status.zero_()
+        self._compressed = True
+        self.header.write(self.digest, self.info.step)
         if self.ragged:
             self._compress_ragged()
         else:
@@ -179,16 +181,16 @@ class Codec:
 
     def brings(self) -> list[Own]:
         """What this rank has of each parameter in this step."""
-        work = enumerate(zip(self.gradients, self.states))
-        return [Own(x, state, self._info(i), self.key(i)) for i, (x, state) in work]
+        step, clip_scale, _ = self.info
+        work = zip(self.bucket.parameters, self.gradients, self.states, self._keys())
+        return [
+            Own(x, state, StepInfo(step, clip_scale, p.shape), key) for p, x, state, key in work
+        ]
 
-    def _info(self, i: int) -> StepInfo:
-        """What a feedback may know of the step, with the parameter's shape."""
-        return StepInfo(self.info.step, self.info.clip_scale, self.bucket.parameters[i].shape)
-
-    def key(self, i: int) -> Key:
-        """The key of one parameter's dice in this step."""
-        return Key(self.seed, self.info.step, self.bucket.names[i], self.rank)
+    def _keys(self) -> list[Key]:
+        """The keys of the parameters' dice in this step."""
+        seed, step, rank = self.seed, self.info.step, self.rank
+        return [Key(seed, step, name, rank) for name in self.bucket.names]
 
     # -- averages ------------------------------------------------------------------------------
 
@@ -250,8 +252,8 @@ class Codec:
     ) -> None:  # fmt: skip
         """The averages of payloads, by parameter, then by rank. PayloadError if one is bad.
         status: instead of an error, and of what is written where it is raised."""
-        work = enumerate(zip(self.means, payloads, self.bucket.names))
-        sums = [Sum(parts, mean, self.world, self.key(i), name) for i, (mean, parts, name) in work]
+        work = zip(self.means, payloads, self._keys())
+        sums = [Sum(parts, mean, self.world, key, key.parameter) for mean, parts, key in work]
         sum_all(self.strategy.compressor, sums, status, known)
 
     def _remember_results(self, feedback: Feedback) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -50,12 +51,11 @@ class BucketContext(Context):
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
         self.seed, self.ragged = codec.seed, codec.ragged
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in codec.claims)
-        self.streams = BucketStreams(codec)
-        codec.parts.append(self.streams)
         self._inbox = Inbox(codec.layout, world, codec.ragged)
+        self._casts = strategy.feedback is None and strategy.compressor.casts()
         # What one parameter sends as it is can be summed where it lies, without a copy of it.
         one_as_it_is = len(codec.claims) == 1 and codec.claims[0].lossless
-        self._as_it_is = strategy.feedback is None and one_as_it_is
+        self._as_it_is = self._casts and one_as_it_is
         self._shards: Shards | None = None
         self._detour: Detour | None = None
         self._committed = False
@@ -65,6 +65,13 @@ class BucketContext(Context):
         """Go this way from now on."""
         self._detour = detour
         self.codec.parts.append(detour)
+
+    @cached_property
+    def streams(self) -> BucketStreams:  # type: ignore[override]
+        """Places and values, for collectives that ask for them."""
+        streams = BucketStreams(self.codec)
+        self.codec.parts.append(streams)
+        return streams
 
     @property
     def kept(self) -> Bucket:
@@ -119,15 +126,15 @@ class BucketContext(Context):
     def accumulate(self, messages: Tensor) -> None:
         codec, inbox = self.codec, self._inbox
         inbox.check(messages)
-        codec.verdict.hear(messages)
+        codec.verdict.hear(inbox.headers(messages))
         codec.conclude_sums(lambda: inbox.payloads(messages), codec.known)
 
     def numbers(self) -> Tensor:
         codec = self.codec
-        as_it_is = self._as_it_is and codec.info.clip_scale == 1.0
-        if as_it_is and codec.gradients is codec.results:
-            return codec.gradients[0]
-        codec.compress(with_header=False)
+        if self._casts and codec.info.clip_scale == 1.0:
+            is_there = self._as_it_is and codec.gradients is codec.results
+            return codec.gradients[0] if is_there else codec.cast()
+        codec.compress()
         own = codec.numbers
         if self.strategy.feedback is not None:  # the sum must not overwrite what may go back
             numbers = codec.scratch.room("numbers", own.numel(), own.dtype, codec.device)

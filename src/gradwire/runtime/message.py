@@ -110,7 +110,8 @@ class Inbox:
     def __init__(self, layout: Layout, world: int, ragged: bool) -> None:
         self.layout, self.world, self.ragged = layout, world, ragged
         self._seen: tuple[int, bool, torch.Size] | None = None  # where, and what views are of
-        self._payloads: list[list[Sections]] = []
+        self._headers: Tensor | None = None
+        self._payloads: list[list[Sections]] | None = None
 
     def check(self, messages: Tensor) -> None:
         """PayloadError unless there is one message per rank, of the size that it must have."""
@@ -126,13 +127,21 @@ class Inbox:
                 "run `gradwire doctor`."
             )
 
+    def headers(self, messages: Tensor) -> Tensor:
+        """The headers of all, (world, 4)."""
+        self._look(messages, as_numbers=False)
+        if self._headers is None:
+            self._headers = header_of(messages)
+        return self._headers
+
     def payloads(self, messages: Tensor) -> Sequence[Sequence[Sections]]:
         """The payloads, by parameter, then by rank. Raises PayloadError."""
         if self.ragged:
             capacities = [end - begin for ((_, begin, end),) in self.layout.sections]
             ragged = [_split(message, capacities, r) for r, message in enumerate(messages)]
             return [[(part,) for part in parts] for parts in zip(*ragged)]
-        if self._is_new(messages, as_numbers=False):
+        self._look(messages, as_numbers=False)
+        if self._payloads is None:
             by_rank = [self.layout.views(message) for message in messages]
             self._payloads = [list(parts) for parts in zip(*by_rank)]
         return self._payloads
@@ -141,15 +150,17 @@ class Inbox:
         """The sums of a one-dtype layout's numbers, as one payload for each parameter."""
         if len(self.layout.sections) == 1:  # it may be a gradient, which comes and goes
             return [[(total,)]]
-        if self._is_new(total, as_numbers=True):
+        self._look(total, as_numbers=True)
+        if self._payloads is None:
             self._payloads = [[(part,)] for part in self.layout.values(total)]
         return self._payloads
 
-    def _is_new(self, arrived: Tensor, as_numbers: bool) -> bool:
-        """Whether views are of something else. They keep its memory, so that nothing else can come
-        to be where it is."""
+    def _look(self, arrived: Tensor, as_numbers: bool) -> None:
+        """Forget views that are of something else. They keep its memory, so that nothing else can
+        come to be where it is."""
         before, self._seen = self._seen, (arrived.data_ptr(), as_numbers, arrived.shape)
-        return before != self._seen
+        if before != self._seen:
+            self._headers = self._payloads = None
 
 
 def _split(message: Tensor, capacities: Sequence[int], rank: int) -> list[Tensor]:

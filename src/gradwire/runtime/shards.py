@@ -20,10 +20,18 @@ from gradwire.local import OWNERS_RESIDUAL, Own
 from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, check_size
+from gradwire.runtime.message import Header, Inbox, check_size, header_of
 from gradwire.runtime.pieces import PieceByPiece, of_piece
 from gradwire.runtime.sums import Sum, sum_all
-from gradwire.strategy import Compressor, Key, Recurrence, State, StepInfo, Strategy
+from gradwire.strategy import (
+    Compressor,
+    Key,
+    Recurrence,
+    Sections,
+    State,
+    StepInfo,
+    Strategy,
+)
 
 
 class Shards:
@@ -46,7 +54,7 @@ class Shards:
         self._states: Sequence[State] = states or [{} for _ in codec.states]
         plan = ShardLayout.of(compressor, codec.bucket, world, pieces, self._means_by)
         self.pieces, self.layouts, sizes = plan.pieces, plan.layouts, plan.sizes
-        self._answers = plan.answers
+        self._answers, self._inbox = plan.answers, Inbox(plan.layouts[rank], world, ragged=False)
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
         self._move = plan.outgoing(self._sent, rank)
         messages: Sequence[Tensor] = torch.split(self._sent, list(sizes))
@@ -91,19 +99,19 @@ class Shards:
 
         Where a payload is damaged, the others must hear of it before this rank stops.
         """
-        layout = self.layouts[self.rank]
-        if arrived.numel() != self.world * layout.bytes:
-            check_size(arrived, self.world, layout.bytes)
-        messages = arrived.view(self.world, layout.bytes)
-        self._verdict.hear(messages)
-        run_unless(self._verdict.word, lambda: self._sum(messages))
+        inbox, size = self._inbox, self._inbox.layout.bytes
+        if arrived.numel() != self.world * size:
+            check_size(arrived, self.world, size)
+        messages = arrived.view(self.world, size)
+        self._verdict.hear(inbox.headers(messages))
+        run_unless(self._verdict.word, lambda: self._sum(inbox.payloads(messages)))
 
-    def _sum(self, messages: Tensor) -> None:
+    def _sum(self, payloads: Sequence[Sequence[Sections]]) -> None:
         codec, rank = self._codec, self.rank
-        by_rank = [self.layouts[rank].views(message) for message in messages]
         sums = []
-        work = zip(codec.bucket.names, self.pieces, self.means, *by_rank)
-        for name, pieces, mean, *parts in work:
+        for name, pieces, mean, parts in zip(
+            codec.bucket.names, self.pieces, self.means, payloads
+        ):
             key = Key(codec.seed, codec.info.step, name, rank)
             key = of_piece(key, pieces.number_of(rank))
             sums.append(Sum(parts, mean, self.world, key, name))
@@ -140,7 +148,7 @@ class Shards:
     def hear(self, messages: Tensor) -> None:
         """What every owner's message, (world, bytes), says of the step."""
         check_size(messages, self.world, len(self._mine))
-        self._verdict.hear(messages)
+        self._verdict.hear(header_of(messages))
 
     def collect(self, messages: Tensor, results: Sequence[Tensor]) -> None:
         """Every owner's message into the results. Raises PayloadError."""

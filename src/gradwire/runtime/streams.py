@@ -34,13 +34,18 @@ class BucketStreams(Streams):
         self.remembered: _Remembered = _Remembered(codec.states)
         self.size, self.parameters = bucket.elements, Ranges([*bucket.offsets, bucket.elements])
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
+        self.begin()
 
     def begin(self) -> None:
         """A new step."""
         self.damage: PayloadError | None = None
         self._finite, self._given_back = True, []
         self.remembered.clear()
-        self.mean_dtype = next((mean.dtype for mean in self._codec.means), torch.float32)
+
+    @property
+    def mean_dtype(self) -> torch.dtype:  # type: ignore[override]
+        """Of averages."""
+        return next((mean.dtype for mean in self._codec.means), torch.float32)
 
     def undo(self) -> None:
         """The step is spoiled: nothing was given back, and what was set is forgotten."""

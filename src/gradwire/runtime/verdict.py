@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import PayloadError
-from gradwire.runtime.message import check_headers, facts_of, header_of
+from gradwire.runtime.message import check_headers, facts_of
 
 
 class Verdict:
@@ -25,17 +25,18 @@ class Verdict:
         self.word = kernels.new_status(device)
         self._digest, self._step = digest, -1
         self._told: list[Tensor | PayloadError] = []  # headers of all ranks, and errors
-        self._read: int | None = None  # the word, once all is told and it was read
+        self._read: int | None = 0  # the word, once all is told and it was read
 
     def begin(self, step: int) -> None:
         """A new step, of which nothing is known."""
-        self.word.zero_()
+        if self._read != 0:
+            self.word.zero_()
         self._step, self._read = step, None
         self._told.clear()
 
-    def hear(self, messages: Tensor) -> None:
-        """What the headers of messages, (n, bytes), say."""
-        headers = header_of(messages).clone()  # the network's buffer is another's next
+    def hear(self, headers: Tensor) -> None:
+        """What the headers of n messages, (n, 4), say."""
+        headers = headers.clone()  # the network's buffer is another's next
         self._told.append(headers)
         kernels.judge(headers, facts_of(self._digest, self._step), self.word)
 

@@ -62,10 +62,13 @@ def is_shard(tensor: object) -> bool:
     return hasattr(tensor, "to_local")
 
 
-@torch.no_grad()
 def shard_of(tensor: Any) -> Tensor:
     """The part of a sharded tensor that this rank keeps, its very memory; all of a plain one."""
-    shard: Tensor = tensor.to_local() if is_shard(tensor) else tensor
+    if not is_shard(tensor):  # of every gradient it is asked in every step
+        plain: Tensor = tensor
+        return plain
+    with torch.no_grad():
+        shard: Tensor = tensor.to_local()
     return shard
 
 

@@ -10,7 +10,7 @@ from single import accumulate_codes
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.extension import TWIN
-from gradwire.kernels import Noise, add_codes, encode_codes, formats, random_bits
+from gradwire.kernels import Noise, add_codes, encode_codes, formats, new_status, random_bits
 from gradwire.kernels.formats import Format
 from gradwire.kernels.native import use
 from gradwire.kernels.torch import add_codes as add_codes_twin
@@ -194,6 +194,17 @@ def test_levels_round_by_the_noise() -> None:
     chance = random_bits(NOISE, 12).double() / 2**32
     up = (chance + scaled % 1.0 >= 1.0).double()
     assert torch.equal(codes.abs().double(), scaled.floor() + up)
+
+
+@EACH
+def test_the_noise_counts_where_a_format_is_random(form: Format) -> None:
+    x, other = inputs(form, 1000)["normal"], NOISE._replace(first=NOISE.first ^ 1)
+    written = []
+    for noise in (NOISE, other):
+        codes, scales = buffers(form, x.numel())
+        encode_codes(form, x, codes, scales, new_status(), noise)
+        written.append(codes)
+    assert torch.equal(*written) is not form.random
 
 
 def test_ternary_by_hand() -> None:

@@ -23,19 +23,18 @@ def test_the_same_things_are_checked_once() -> None:
     known, calls = kernels.Known(), list[str]()
     one, other = torch.zeros(3), torch.zeros(3)
 
-    def checked(name: str, number: int, facts: object, *tensors: Tensor | None) -> int:
-        known.check(name, number, facts, tensors, lambda: calls.append(name))
+    def checked(name: str, facts: object, *tensors: Tensor | None) -> int:
+        known.check(name, facts, tensors, lambda: calls.append(name))
         return len(calls)
 
-    assert checked("a", 0, (3,), one, None) == 1
-    assert checked("a", 0, (3,), one, None) == 1
-    assert checked("a", 0, (4,), one, None) == 2, "other facts"
-    assert checked("a", 0, (4,), other, None) == 3, "another tensor, though an equal one"
-    assert checked("a", 0, (4,), other) == 4, "fewer"
-    assert checked("a", 0, (4,), None, other) == 5, "in another order"
-    assert checked("a", 1, (4,), None, other) == 6
-    assert checked("b", 0, (4,), None, other) == 7
-    assert checked("b", 0, (4,), None, other) == 7
+    assert checked("a", (3,), one, None) == 1
+    assert checked("a", (3,), one, None) == 1
+    assert checked("a", (4,), one, None) == 2, "other facts"
+    assert checked("a", (4,), other, None) == 3, "another tensor, though an equal one"
+    assert checked("a", (4,), other) == 4, "fewer"
+    assert checked("a", (4,), None, other) == 5, "in another order"
+    assert checked("b", (4,), None, other) == 6
+    assert checked("b", (4,), None, other) == 6
 
 
 def test_what_fails_is_not_known() -> None:
@@ -46,7 +45,7 @@ def test_what_fails_is_not_known() -> None:
 
     for _ in range(2):
         with pytest.raises(KernelError):
-            known.check("a", 0, (), (x,), fails)
+            known.check("a", (), (x,), fails)
 
 
 def entries(k: int, dtype: torch.dtype = torch.float32) -> kernels.WriteEntries:

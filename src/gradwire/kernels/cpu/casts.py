@@ -22,7 +22,7 @@ def cast(source: Tensor, target: Tensor, status: Tensor | None) -> None:
         target.zero_()
 
 
-def cast_many(segments: Sequence[CastInto], status: Tensor) -> None:
+def cast_many(segments: Sequence[CastInto], status: Tensor | None) -> None:
     for source, target in segments:
         cast(source, target, status)
 

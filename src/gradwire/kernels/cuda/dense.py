@@ -141,7 +141,7 @@ def cast(source: Tensor, target: Tensor, status: Tensor | None) -> None:
 
 
 @on_its_device
-def cast_many(segments: Sequence[CastInto], status: Tensor) -> None:
+def cast_many(segments: Sequence[CastInto], status: Tensor | None) -> None:
     _cast(segments, status)
 
 

@@ -17,7 +17,7 @@ def cast(source: Tensor, target: Tensor, status: Tensor | None = None) -> None:
         target.masked_fill_(~finite, 0.0)
 
 
-def cast_many(segments: Sequence[CastInto], status: Tensor) -> None:
+def cast_many(segments: Sequence[CastInto], status: Tensor | None) -> None:
     for source, target in segments:
         cast(source, target, status)
 

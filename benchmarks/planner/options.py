@@ -1,6 +1,6 @@
 """ByteComp's options of a tensor on two levels, and what they cost: input for the benchmarks.
 
-The tree is `gradwire.planner.tree`, what moves and works on each path says `gradwire.planner.
+The tree is `gradwire.tasks`, what moves and works on each path says `gradwire.planner.
 pricing`; here are only the times of made-up machines: start-ups, bandwidths, compressors' speeds.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gradwire.planner import tree
+from gradwire import tasks
 from gradwire.planner.links import is_inside, loaded, starts
 from gradwire.planner.priced import Priced, PricedMove, Work
 from gradwire.planner.pricing import price
@@ -24,7 +24,7 @@ DECODE = 0.25
 
 def paths() -> list[Path]:
     """All 174 on one device, uncompressed first; where they compress is the lane's business."""
-    return sorted(tree.options(devices=("gpu",)), key=lambda path: path.compressions)
+    return sorted(tasks.paths(devices=("gpu",)), key=lambda path: path.compressions)
 
 
 @lru_cache(1 << 20)

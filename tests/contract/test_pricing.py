@@ -14,10 +14,9 @@ from gradwire import Strategy, lockstep
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
 from gradwire.moves import AllGather, Exchange, Move
-from gradwire.planner import tree
 from gradwire.planner.pricing import can_price, price
 from gradwire.strategy import Collective, Context
-from gradwire.tasks import Path
+from gradwire.tasks import Path, paths
 from suites import first
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,)}
@@ -25,7 +24,7 @@ PARAMETERS = [Parameter(name, shape) for name, shape in SHAPES.items()]
 PLACES = [(4, 2), (6, 2)]
 """Ranks, and ranks to a machine: 2 x 2, and 3 machines of 2."""
 every_place = pytest.mark.parametrize(("world", "per_node"), PLACES)
-ALL = tree.options()
+ALL = paths()
 
 
 def text_of(left: str, path: Path, per_node: int) -> str:

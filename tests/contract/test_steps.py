@@ -12,13 +12,12 @@ from torch import Tensor
 
 from gradwire import Strategy, lockstep
 from gradwire.errors import PayloadError, StrategyError
-from gradwire.planner import tree
-from gradwire.tasks import Path
+from gradwire.tasks import Path, paths
 from suites import first
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,)}
-ALL = tree.options()
-ON_ONE = tree.options(devices=("gpu",))
+ALL = paths()
+ON_ONE = paths(devices=("gpu",))
 COMPRESSING = [path for path in ON_ONE if path.compressions]
 FLAT = [path for path in ALL if not path.knows_machines]
 SOME = [path for i, path in enumerate(COMPRESSING) if i % 6 == 0 or path.compressions == 4]

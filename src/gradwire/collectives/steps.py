@@ -17,8 +17,8 @@ class Steps(Collective):
 
         compress@gpu, all_to_all@node, decompress@gpu, all_reduce@cross, all_gather@node
 
-    Tasks in order; `gradwire.tasks` says which may follow which, and `planner.tree.options` lists
-    all 4,341. A move without @ is among all ranks; @node inside a machine, @cross across machines,
+    Tasks in order; `gradwire.tasks` says which may follow which, and its `paths` lists all 4,341.
+    A move without @ is among all ranks; @node inside a machine, @cross across machines,
     among ranks of one local number. compress@cpu works in the host's memory, compress@gpu where
     the gradient lies: without a GPU the two are the same.
     Every sum is divided at once, so what is compressed again is a mean, in the gradient's unit.

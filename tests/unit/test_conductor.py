@@ -19,6 +19,7 @@ from gradwire.moves import AllReduce, Move
 from gradwire.runtime import conductor
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.context import BucketContext
+from gradwire.runtime.device_order import LaneOrder, Moment
 from gradwire.strategy import StepInfo
 
 N = 4
@@ -130,6 +131,24 @@ def test_the_trace_holds_the_last_step_only(stage) -> None:  # type: ignore[no-u
     assert [s.label for s in spans[::3]] == [f"bucket {b} [none | allreduce]" for b in range(3)]
     times = [t for s in spans for t in (s.start_seconds, s.end_seconds)]
     assert times == sorted(times)
+
+
+def test_spans_last_as_they_did_on_a_device(stage, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Where moments have events, those of every lane."""
+    ticks = itertools.count()
+
+    class Late(Moment):
+        def since(self, first: Moment) -> float:
+            return 100.0 * self.seconds
+
+    monkeypatch.setattr(LaneOrder, "now", lambda _: Late(float(next(ticks)), object()))  # type: ignore[arg-type]
+    one = stage(4, 2)
+    for step in range(2):
+        one.step([0, 1, 2, 3], step)
+        spans = one.conductor.trace.spans
+        assert len(spans) == 3 * 4
+        assert all(span.start_seconds % 100.0 == span.end_seconds % 100.0 == 0.0 for span in spans)
+        assert all(span.seconds >= 100.0 for span in spans)
 
 
 def test_a_bad_bucket_skips_the_step_for_all(stage) -> None:  # type: ignore[no-untyped-def]

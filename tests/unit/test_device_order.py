@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -23,9 +24,13 @@ class Stream:
 
     def __init__(self, name: str) -> None:
         self.name, self.waited = name, list[str]()
+        self.milliseconds = 0.0  # that it has worked
 
-    def record_event(self) -> str:
-        return f"end of {self.name}"
+    def record_event(self, event: Event | None = None) -> Any:
+        if event is None:
+            return f"end of {self.name}"
+        event.milliseconds = self.milliseconds
+        return event
 
     def wait_event(self, event: str) -> None:
         self.waited.append(event)
@@ -34,13 +39,28 @@ class Stream:
         self.waited.append(f"all of {other.name}")
 
 
+class Event:
+    """Remembers how long its stream had worked, and who waited for it."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.milliseconds, self.is_over = math.nan, False
+
+    def synchronize(self) -> None:
+        self.is_over = True
+
+    def elapsed_time(self, later: Event) -> float:
+        assert later.is_over
+        return later.milliseconds - self.milliseconds
+
+
 class Cuda:
     """What is current, by device; and which stream work goes to."""
 
     def __init__(self) -> None:
         self.current = {DEVICE: Stream("main"), torch.device("cuda", 0): Stream("another device")}
         self.at_work: list[Stream] = []
-        self.captures = False
+        self.captures, self.Event = False, Event
 
     def is_current_stream_capturing(self) -> bool:
         return self.captures
@@ -113,6 +133,18 @@ def test_who_waits_for_the_step_waits_for_the_lane(cuda: Cuda) -> None:
     assert cuda.current[DEVICE].waited == ["all of lane"]
 
 
+def test_moments_are_told_by_the_device(cuda: Cuda) -> None:
+    """However long before the host asked for that work."""
+    lane = LaneOrder(DEVICE)
+    first = lane.now()
+    assert isinstance(lane.stream, Stream)
+    lane.stream.milliseconds = 250.0
+    later = lane.now()
+    assert later.seconds - first.seconds < 0.2
+    assert later.since(first) - first.since(first) == pytest.approx(0.25)
+    assert first.since(first) == first.seconds
+
+
 def test_on_processors_there_is_nothing_to_order() -> None:
     made, lane = Made(torch.device("cpu")), LaneOrder(torch.device("cpu"))
     made.add()
@@ -122,4 +154,6 @@ def test_on_processors_there_is_nothing_to_order() -> None:
         lane.uses([torch.ones(1)])
         lane.hands_over([torch.ones(1)], before)
     lane.join()
+    first, later = lane.now(), lane.now()
     assert lane.stream is None
+    assert later.since(first) == later.seconds >= first.seconds

@@ -17,10 +17,9 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from time import perf_counter
 
 import torch
 import torch.distributed as dist
@@ -29,7 +28,7 @@ from torch import Tensor
 from gradwire.errors import GradwireError, PeerError, UsageError
 from gradwire.families import outsiders
 from gradwire.runtime.context import BucketContext
-from gradwire.runtime.device_order import NOTHING, Before, LaneOrder, Made
+from gradwire.runtime.device_order import NOTHING, Before, LaneOrder, Made, Moment
 from gradwire.runtime.torch_dist import Performer
 from gradwire.runtime.verdict import settle
 from gradwire.strategy import StepInfo
@@ -203,6 +202,7 @@ class Conductor:
             self.join_streams()
             if self.error is None:
                 settle([queued.context.codec.verdict for queued in self.buckets])
+                self._time_spans()
                 skipped = not all(queued.context.finite for queued in self.buckets)
                 for queued in self.buckets:
                     queued.context.end(skipped)
@@ -211,6 +211,12 @@ class Conductor:
         if self.error is not None:
             self._abandon()
         self._end()
+
+    def _time_spans(self) -> None:
+        """On a device spans last as they did there; the host has only asked for that work."""
+        timed = {id(span): own for lane in self._lanes for span, own in lane.timed()}
+        if timed:
+            self.trace.spans[:] = [timed.get(id(span), span) for span in self.trace.spans]
 
     def _abandon(self) -> None:
         """No bucket of a step that failed leaves gradients of this rank alone for averages."""
@@ -281,6 +287,7 @@ class _Lane(threading.Thread):
         super().__init__(name=f"gradwire-lane-{index}", daemon=True)
         self._conductor, self._index, self._buckets = conductor, index, buckets
         self.performer, self.order = performer, LaneOrder(conductor._device)
+        self._moments: list[tuple[Span, Moment, Moment]] = []  # of this step, on a device
 
     @torch.no_grad()
     def run(self) -> None:
@@ -312,7 +319,7 @@ class _Lane(threading.Thread):
         """Run the collective's generator: local work up to a move, the move, and on."""
         rounds, performer = queued.context.rounds(), self.performer.at(queued.context.device)
         where = f"{queued.label} in step {self._conductor.step}"
-        kind, began = "encode", perf_counter()
+        kind, began = "encode", self.order.now()
         move = next(rounds, None)
         if move is None:  # a step in which it has nothing to say
             self._span(kind, queued.label, began)
@@ -330,12 +337,22 @@ class _Lane(threading.Thread):
                 return
 
     def _span(
-        self, kind: str, label: str, began: float, sent: float = 0.0, group: str = "world"
-    ) -> float:
-        now = perf_counter()
-        rank = self.performer.rank
-        self._conductor.trace.add(Span(rank, self._index, kind, label, began, now, sent, group))
+        self, kind: str, label: str, began: Moment, sent: float = 0.0, group: str = "world"
+    ) -> Moment:
+        now, rank = self.order.now(), self.performer.rank
+        times = began.seconds, now.seconds
+        span = Span(rank, self._index, kind, label, *times, sent, group)
+        if now.event is not None:
+            self._moments.append((span, began, now))
+        self._conductor.trace.add(span)
         return now
+
+    def timed(self) -> Iterator[tuple[Span, Span]]:
+        """This step's spans on a device, and as they were there."""
+        moments, self._moments = self._moments, []
+        for span, began, ended in moments:
+            start, end = (moment.since(moments[0][1]) for moment in (began, ended))
+            yield span, span._replace(start_seconds=start, end_seconds=end)
 
 
 def _told(queued: QueuedBucket) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from time import perf_counter
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -57,6 +58,22 @@ NOTHING: Before = ()
 """On processors."""
 
 
+class Moment(NamedTuple):
+    """When a lane came to some point of its work. event: there in its stream, whose work the host
+    has only asked for by then; None on processors."""
+
+    seconds: float
+    event: torch.cuda.Event | None = None
+
+    def since(self, first: Moment) -> float:
+        """Seconds of the host's clock at which the device came there, if it was at the first when
+        the host was. Waits for it."""
+        if self.event is None or first.event is None:
+            return self.seconds
+        self.event.synchronize()
+        return first.seconds + float(first.event.elapsed_time(self.event)) / 1e3
+
+
 class LaneOrder:
     """One lane's stream; none on processors."""
 
@@ -85,6 +102,14 @@ class LaneOrder:
             for x in _parts(tensors):
                 for stream, _ in before:
                     x.record_stream(stream)
+
+    def now(self) -> Moment:
+        """What was asked for until now."""
+        if self.stream is None:
+            return Moment(perf_counter())
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self.stream.record_event(event)
+        return Moment(perf_counter(), event)
 
     def join(self) -> None:
         """What the caller's stream does next comes after all of the lane's."""

@@ -1,7 +1,9 @@
-"""The native kernels against torch and this machine's memory.
+"""Kernels of processors or of a GPU against torch, and against the memory that they work on.
 
 One thread. The contestants take turns, so that a disturbance hits them alike; gradients rotate
-among several buffers, so that none is in a cache; each range printed is that of all turns.
+among several buffers, so that none is in a cache; each range printed is that of all turns. On a
+GPU a turn lasts from its first kernel's begin to its last one's end, and what memory allows is a
+copy.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from gradwire.bench.machine import ELEMENTS, native, say
+from gradwire.errors import KernelError
 
 if TYPE_CHECKING:
     import torch
 
-    from gradwire.kernels.core import Core
     from gradwire.kernels.values import Hint
+
+    Clock = Callable[[Callable[[], object]], float]
 
 DENSITY = 0.001
 MOMENTUM = 0.9
@@ -47,51 +51,86 @@ class _Contestant:
     name: str
     call: Callable[[int], object]  # gets the number of the turn
     bytes: int
-    limit: str  # the contestant whose rate is the memory limit of this kind of access
+    limit: str  # the contestant whose rate is the memory limit of this kind of access, or "copy"
     rivals: tuple[str, ...] = ()
     seconds: list[float] = field(default_factory=list)
 
-    def take_turn(self, turn: int) -> None:
+    def take_turn(self, turn: int, clock: Clock) -> None:
         if turn % 5 and len(self.seconds) > 1 and min(self.seconds) > SLOW_SECONDS:
             return
-        start = perf_counter()
-        self.call(turn)
-        self.seconds.append(perf_counter() - start)
+        self.seconds.append(clock(lambda: self.call(turn)))
 
     def settled(self) -> list[float]:
         """The first turn meets cold caches and unknown hints."""
         return self.seconds[1:] or self.seconds
 
 
-def measure(elements: int = ELEMENTS, repeats: int = 25) -> list[Row]:
+def measure(elements: int = ELEMENTS, repeats: int = 25, device: str = "cpu") -> list[Row]:
     """Times every kernel on `elements` fp32 values, with one thread, `repeats` turns each.
 
-    Needs the native extension (KernelError) and about 110 bytes of memory per element.
+    Needs about 110 bytes of the device's memory per element. KernelError without the native
+    extension, or on "cuda" where its kernels cannot run.
     """
     import torch
 
+    references, clock = _references, _host_seconds
+    if device != "cpu":
+        check_cuda()
+        references, clock = _copies, _device_seconds
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         say(f"drawing gradients of {elements} elements")
-        contestants = _contestants(elements)
+        contestants = _contestants(elements, device, references)
         for turn in range(repeats + 1):
             say(f"turn {turn + 1} of {repeats + 1} of all kernels")
             for contestant in contestants:
-                contestant.take_turn(turn)
+                contestant.take_turn(turn, clock)
     finally:
         torch.set_num_threads(before)
     return _rows(contestants)
 
 
-def _contestants(n: int) -> list[_Contestant]:
+def check_cuda() -> None:
+    """KernelError unless kernels in Triton run on the current device."""
+    import torch
+
+    from gradwire.kernels.rooms import why_no_triton
+
+    why = "torch sees no CUDA device" if not torch.cuda.is_available() else why_no_triton()
+    if why:
+        raise KernelError(
+            f"the benchmark of CUDA kernels needs a GPU on which they run, but {why}; see "
+            "`gradwire doctor`, or leave --device out"
+        )
+
+
+def _host_seconds(work: Callable[[], object]) -> float:
+    began = perf_counter()
+    work()
+    return perf_counter() - began
+
+
+def _device_seconds(work: Callable[[], object]) -> float:
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def _contestants(
+    n: int, device: str, references: Callable[[list[torch.Tensor]], list[_Contestant]]
+) -> list[_Contestant]:
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    gradients = [torch.randn(n, generator=generator) for _ in range(BUFFERS)]
-    core, which = native()
+    gradients = [torch.randn(n, generator=generator).to(device) for _ in range(BUFFERS)]
     return [
-        *_references(gradients, core, which),
+        *references(gradients),
         *_selections(gradients),
         *_updates(gradients),
         *_adam(gradients),
@@ -99,11 +138,21 @@ def _contestants(n: int) -> list[_Contestant]:
     ]
 
 
-def _references(gradients: list[torch.Tensor], core: Core, which: int) -> list[_Contestant]:
+def _copies(gradients: list[torch.Tensor]) -> list[_Contestant]:
+    """What a device's memory allows."""
+    n, room = gradients[0].numel(), gradients[0].clone()
+
+    def copy(turn: int) -> None:
+        room.copy_(gradients[turn % BUFFERS])
+
+    return [_Contestant("copy", copy, 8 * n, "copy")]
+
+
+def _references(gradients: list[torch.Tensor]) -> list[_Contestant]:
     """What memory allows: one read, and the update's traffic without any selection."""
     from gradwire.kernels.memory import zeros
 
-    n = gradients[0].numel()
+    n, (core, which) = gradients[0].numel(), native()
     u, v = zeros(n), zeros(n)
 
     def read(turn: int) -> None:
@@ -131,8 +180,9 @@ def _selections(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     n = gradients[0].numel()
     k = max(1, round(n * DENSITY))
-    indices, values, status = torch.empty(k, dtype=torch.int32), torch.empty(k), new_status()
-    magnitude = torch.empty(n)
+    device, status = gradients[0].device, new_status(gradients[0].device)
+    indices, values = torch.empty(k, dtype=torch.int32, device=device), gradients[0].new_empty(k)
+    magnitude = gradients[0].new_empty(n)
     hint: Hint = 0.0
 
     def native(turn: int) -> None:
@@ -174,9 +224,11 @@ def _updates(gradients: list[torch.Tensor]) -> list[_Contestant]:
 
     n = gradients[0].numel()
     k = max(1, round(n * DENSITY))
-    states = [(zeros(n), zeros(n)) for _ in range(3)]
-    indices, values, velocities = torch.empty(k, dtype=torch.int32), torch.empty(k), torch.empty(k)
-    magnitude, status = torch.empty(n), new_status()
+    device = gradients[0].device
+    states = [(zeros(n, device), zeros(n, device)) for _ in range(3)]
+    indices = torch.empty(k, dtype=torch.int32, device=device)
+    values, velocities, magnitude = (gradients[0].new_empty(size) for size in (k, k, n))
+    status = new_status(device)
     hint: Hint = 0.0
 
     def native(turn: int) -> None:
@@ -221,12 +273,14 @@ def _adam(gradients: list[torch.Tensor]) -> list[_Contestant]:
     from gradwire.kernels.values import AdamStep, Noise
 
     n, how, noise = gradients[0].numel(), AdamStep.of(10, 0.9, 0.999, 1e-8), Noise.of("adam")
-    moments, v, status = (zeros(n), zeros(n)), zeros(n), new_status()
-    weights = torch.nn.Parameter(zeros(n))
+    device = gradients[0].device
+    moments, v, status = (zeros(n, device), zeros(n, device)), zeros(n, device), new_status(device)
+    weights = torch.nn.Parameter(zeros(n, device))
     optimizer = torch.optim.AdamW([weights], fused=True)
 
     def step(form: Format) -> Callable[[int], object]:
-        codes, scales = torch.empty(form.code_bytes(n), dtype=torch.uint8), zeros(form.scales(n))
+        codes = torch.empty(form.code_bytes(n), dtype=torch.uint8, device=device)
+        scales = zeros(form.scales(n), device)
         ones = [
             AdamCodes(form, gradient, moments, v, how, codes, scales, noise)
             for gradient in gradients
@@ -255,9 +309,10 @@ def _sums(gradients: list[torch.Tensor]) -> list[_Contestant]:
     n = gradients[0].numel()
     generator = torch.Generator().manual_seed(1)
     drawn = [torch.rand(n, generator=generator) < DENSITY for _ in range(RANKS)]
-    places = [p.nonzero().view(-1).int() for p in drawn]
-    values = [torch.randn(p.numel(), generator=generator) for p in places]
-    out, half = torch.empty(n), torch.empty(n, dtype=torch.bfloat16)
+    device = gradients[0].device
+    places = [p.nonzero().view(-1).int().to(device) for p in drawn]
+    values = [torch.randn(p.numel(), generator=generator).to(device) for p in places]
+    out, half = gradients[0].new_empty(n), gradients[0].new_empty(n, dtype=torch.bfloat16)
     rivals = ("accumulate twin", "cast twin")
 
     def native_sum(turn: int) -> None:
@@ -293,7 +348,7 @@ def _rows(contestants: list[_Contestant]) -> list[Row]:
             bytes=c.bytes,
             bytes_per_second=rate[c.name],
             times_faster_than_torch={r: seconds[r] / seconds[c.name] for r in c.rivals},
-            fraction_of_memory_limit=rate[c.name] / rate[c.limit],
+            fraction_of_memory_limit=rate[c.name] / rate[c.limit if c.limit in rate else "copy"],
         )
         for c in contestants
     ]

@@ -1,4 +1,4 @@
-"""gradwire bench kernels: the native kernels against torch and this machine's memory."""
+"""gradwire bench kernels: the kernels of processors, or of a GPU, against torch and memory."""
 
 from __future__ import annotations
 
@@ -16,27 +16,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--elements", type=whole(1, MOST_ELEMENTS), default=ELEMENTS, help="(%(default)s)")
     add("--repeats", type=whole(1), default=25, help="turns of each (%(default)s)")
+    kinds = "whose kernels: of processors in C++, or of a GPU in Triton (%(default)s)"
+    add("--device", choices=("cpu", "cuda"), default="cpu", help=kinds)
     add("--json", action="store_true", help="one JSON document on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; the exit code. Starts the process again to set the allocator. Raises
-    KernelError."""
-    set_allocator()
-    from gradwire.kernels import instruction_set
-
-    rows = measure(arguments.elements, arguments.repeats)
+    """Measure and print; the exit code. Starts the process again to set the allocator of
+    processors. Raises KernelError."""
+    if arguments.device == "cpu":
+        set_allocator()
+    rows = measure(arguments.elements, arguments.repeats, arguments.device)
     if arguments.json:
         document = {
             "elements": arguments.elements,
             "density": DENSITY,
-            "instruction_set": instruction_set(),
+            **_where(arguments.device),
             "rows": [asdict(row) for row in rows],
         }
         print(json.dumps(document, indent=2))
     else:
         print(table(rows))
     return 0
+
+
+def _where(device: str) -> dict[str, str]:
+    """The instruction set, or the GPU."""
+    if device == "cpu":
+        from gradwire.kernels import instruction_set
+
+        return {"instruction_set": instruction_set()}
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name()}
 
 
 def table(rows: list[Row]) -> str:

@@ -4,7 +4,9 @@ import argparse
 import json
 
 import pytest
+import torch
 
+from gradwire.bench import kernels
 from gradwire.bench.machine import ALLOCATOR
 from gradwire.cli import bench_kernels
 from gradwire.errors import KernelError
@@ -53,6 +55,25 @@ def test_a_table_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_kernels.run(options()) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| kernel | ms, median | ms, range | GB/s |")
+
+
+def test_a_gpu_s_limit_is_a_copy() -> None:
+    """Everything that runs there, on tensors of the CPU, for which room and clock differ."""
+    contestants = kernels._contestants(2_000, "cpu", kernels._copies)
+    for turn in range(2):
+        for contestant in contestants:
+            contestant.take_turn(turn, kernels._host_seconds)
+    rows = {row.kernel: row for row in kernels._rows(contestants)}
+    assert {"copy", "topk", "update_topk", "adam, one bit", "cast to bf16"} <= set(rows)
+    for row in rows.values():
+        limit = rows["copy"].bytes_per_second
+        assert row.fraction_of_memory_limit == pytest.approx(row.bytes_per_second / limit)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(KernelError, match="torch sees no CUDA device; see `gradwire doctor`"):
+        bench_kernels.run(options("--device", "cuda"))
 
 
 @pytest.mark.usefixtures("_allocator_is_set")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from forked import FORKED
 
 from suites import first
 
 JOB = """
+import os, signal, sys, torch, torch.distributed as dist, gradwire
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1],
+                        rank=int(os.environ["RANK"]), world_size=2)
 model = torch.nn.Linear(9, 9)
 if sys.argv[2] == "forked ddp":
     model = torch.nn.parallel.DistributedDataParallel(model)
@@ -66,11 +70,23 @@ print("done")
     "how", first(["forked", "forked ddp", "nothing", "destroy-first", "dropped"], 3)
 )
 def test_processes_end(tmp_path: Path, how: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED + JOB, str(tmp_path / "store"), how],
-        capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "done\n" * 2
-    assert "Traceback" not in done.stderr, done.stderr
-    assert "terminate" not in done.stderr, done.stderr
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOB, str(tmp_path / "store"), how],
+            env={**os.environ, "RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        for job in jobs:
+            out, err = job.communicate(timeout=110)
+            assert job.returncode == 0, err
+            assert out == "done\n"
+            assert "Traceback" not in err, err
+            assert "terminate" not in err, err
+    finally:
+        for job in jobs:
+            job.kill()

@@ -14,13 +14,28 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from forked import FORKED
 from ranks import Ranks
 from test_profile_command import TRAINING
 
 from gradwire.cli.main import main
 from wheels import installed
 
+BEGINNING = """
+import gc, os, sys, torch, torch.distributed as dist, gradwire
+gradwire.attach, gradwire.Handle
+gc.freeze()
+ranks = []
+for rank in range(2):
+    ranks.append(os.fork())
+    if not ranks[-1]:
+        break
+else:
+    sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) != 0 for rank in ranks))
+torch.set_num_threads(1)
+os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+"""
+"""Of a program that is two ranks: they fork from one that has imported what both need."""
 BRIEF = """
 from gradwire.tuning import contention, probe
 contention._SECONDS, probe.SECONDS = 0.04, 0.025
@@ -134,7 +149,7 @@ def test_they_are_available(ranks: Ranks, place: Path) -> None:
 def test_a_job_is_profiled_planned_and_explained(ranks: Ranks, tmp_path: Path) -> None:
     profile, plan = tmp_path / "profile.json", tmp_path / "plan.json"
     text, job = "counted | halves", tmp_path / "job.py"  # which is exact, and so sound
-    job.write_text(FORKED + BRIEF + TRAINING, encoding="utf-8")
+    job.write_text(BEGINNING + BRIEF + TRAINING, encoding="utf-8")
     launch = (sys.executable, str(job), str(tmp_path / "store"))
     ways = (text, "levels(15)+ef | halves")
     command(ranks, "profile", "-o", str(profile), "--strategies", *ways, "--", *launch)

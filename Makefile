@@ -28,6 +28,9 @@ endif
 test-all:  ## every case: more than half an hour
 	$(MAKE) test SUITE=--full
 
+# What is freed is used again: a fresh page costs more than what most tests do with it.
+test-here: export MALLOC_MMAP_THRESHOLD_ ?= 1073741824
+test-here: export MALLOC_TRIM_THRESHOLD_ ?= 1073741824
 test-here: setup  ## the fast suite's part of one process
 	$(PY) -m pytest $(SUITE) --numprocesses $(PROCESSES) --dist worksteal --ignore tests/distributed
 

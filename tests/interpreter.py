@@ -1,8 +1,10 @@
-"""Triton's interpreter, which replaces Triton's language once for each launch.
+"""Triton's interpreter, which replaces Triton's language once for each launch and knows shapes.
 
 As it is, it looks for what to replace at each call of a function within a kernel, too, where all
-is replaced already, and makes a table of all types whenever it asks for one: 40 % of the time of
-the CUDA room's tests. What kernels compute, and what is checked meanwhile, is as it was.
+is replaced already, makes a table of all types whenever it asks for one, computes whether sums
+overflow without ever saying so, and checks a shape for each tensor that has it: three quarters of
+the time of the CUDA room's tests. What kernels compute, and what is checked meanwhile, is as it
+was.
 """
 
 from __future__ import annotations
@@ -43,7 +45,45 @@ def quicken() -> None:
         except Exception as error:
             raise interpreter.InterpreterError(repr(error)) from error
 
+    # Nothing is raised where a sum overflows unless debug is on, which it never is.
+    options = interpreter.InterpreterOptions(sanitize_overflow=False)
+    interpreter.interpreter_builder.options = options
     interpreter._get_np_dtype = asked
+    _know_shapes(tl.core, type(interpreter.interpreter_semantic))
     interpreter._patch_builtin = replace
     interpreter._patch_lang = lambda _: patch(everywhere)
     interpreter.InterpretedFunction.__call__ = call
+
+
+def _know_shapes(core: Any, semantic: Any) -> None:
+    """Of a shape there is one tuple, checked once, in all types and tensors that have it."""
+    of_block, of_tensor = core.block_type.__init__, core.tensor.__init__
+    fit = semantic.broadcast_impl_value
+
+    @cache
+    def block(*sizes: int) -> tuple[Any, Any, str]:
+        made = object.__new__(core.block_type)
+        of_block(made, core.int32, list(sizes))
+        return made.shape, made.numel, str(made.shape)
+
+    @cache
+    def tensor(*sizes: int) -> tuple[Any, Any]:
+        made = object.__new__(core.tensor)
+        kind = core.block_type(core.int32, list(sizes)) if sizes else core.int32
+        of_tensor(made, None, kind)
+        return made.shape, made.numel
+
+    def make_block(self: Any, element_ty: Any, shape: Any) -> None:
+        sizes = [getattr(size, "value", size) for size in shape]
+        self.shape, self.numel, said = block(*sizes)
+        self.element_ty, self.name = element_ty, f"<{said}, {element_ty}>"
+
+    def make_tensor(self: Any, handle: Any, kind: Any) -> None:
+        self.handle, self.type, self.dtype = handle, kind, kind.scalar
+        self.shape, self.numel = tensor(*kind.shape.values) if kind.is_block() else tensor()
+
+    def broadcast(self: Any, one: Any, other: Any) -> Any:
+        return (one, other) if one.shape is other.shape else fit(self, one, other)
+
+    core.block_type.__init__, core.tensor.__init__ = make_block, make_tensor
+    semantic.broadcast_impl_value = broadcast

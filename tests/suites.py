@@ -17,8 +17,9 @@ all run.
 
 from __future__ import annotations
 
+import gc
 import heapq
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any
@@ -87,6 +88,20 @@ class Case:
 
     def get_closest_marker(self, name: str) -> bool:
         return name in self._marks
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected and imported stays to the end: whoever looks for garbage passes it over.
+
+    With half a million objects to look at, a tenth of the time of all tests was spent on that.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import itertools
 import multiprocessing
 import os
@@ -185,6 +186,7 @@ def side_by_side(
 
 
 def _worker(rank: int, world: int, place: str, pipe: Connection, store: str) -> None:
+    gc.freeze()  # what the fork server has imported is no garbage to look for in each rank
     stacks = open(f"{place}.stacks.{rank}", "w")  # noqa: SIM115 - as long as the process
     faulthandler.enable(file=stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)

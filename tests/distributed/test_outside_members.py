@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_profile_command import JOB, TWO
+import torch.distributed as dist
+from ranks import Ranks
+from test_profile_command import TRAINING
 
+from gradwire.cli.main import main
 from wheels import installed
 
+BEGINNING = """
+import gc, os, sys, torch, torch.distributed as dist, gradwire
+gradwire.attach, gradwire.Handle
+gc.freeze()
+ranks = []
+for rank in range(2):
+    ranks.append(os.fork())
+    if not ranks[-1]:
+        break
+else:
+    sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) != 0 for rank in ranks))
+torch.set_num_threads(1)
+os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
+"""
+"""Of a program that is two ranks: they fork from one that has imported what both need."""
 BRIEF = """
 from gradwire.tuning import contention, probe
 contention._SECONDS, probe.SECONDS = 0.04, 0.025
@@ -24,15 +46,44 @@ PACKAGE = ROOT / "examples" / "member_package"
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Of programs that find the package installed."""
-    place = installed(PACKAGE, tmp_path_factory.mktemp("outside"))
-    paths = [str(place), *(str(ROOT / "tests" / p) for p in ("distributed", ""))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the package is installed."""
+    return installed(PACKAGE, tmp_path_factory.mktemp("outside"))
 
 
-def command(environment: dict[str, str], *arguments: str) -> str:
+@pytest.fixture(scope="module")
+def ranks(place: Path) -> Iterator[Ranks]:
+    """Two that find it there, as do the programs that they start."""
+    with Ranks(2, place.parent) as ranks:
+        ranks.run(_find, str(place))
+        yield ranks
+
+
+def _find(place: str) -> None:
+    sys.path.insert(0, place)
+    os.environ["PYTHONPATH"] = _paths(place)
+
+
+def _paths(place: str) -> str:
+    return os.pathsep.join(filter(None, (place, os.environ.get("PYTHONPATH"))))
+
+
+def command(ranks: Ranks, *arguments: str) -> str:
     """What a gradwire command prints."""
+    return str(ranks.run(_command, arguments, timeout_seconds=240.0)[0])
+
+
+def _command(arguments: Sequence[str]) -> str:
+    said = io.StringIO()
+    if dist.get_rank() == 0:
+        with contextlib.redirect_stdout(said):
+            assert main(arguments) == 0
+    return said.getvalue()
+
+
+def alone(place: Path, *arguments: str) -> str:
+    """What a gradwire command prints, in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": _paths(str(place))}
     run = [sys.executable, "-m", "gradwire", *arguments]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -40,19 +91,16 @@ def command(environment: dict[str, str], *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def report(
-    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
-    """Of two real ranks (`outside.py`)."""
-    script = Path(__file__).with_name("outside.py")
-    folder = tmp_path_factory.mktemp("states")
-    done = subprocess.run(
-        [sys.executable, *TWO, str(script), str(folder)], env=environment, capture_output=True,
-        text=True, timeout=280,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def report(ranks: Ranks, place: Path) -> dict[str, Any]:
+    """What `outside.py` finds, on rank 0."""
+    found: dict[str, Any] = ranks.run(_report, place.parent)[0]
     return found
+
+
+def _report(folder: Path) -> dict[str, Any]:
+    import outside
+
+    return outside.report(folder)
 
 
 def test_they_are_read_and_printed(report: dict[str, Any]) -> None:
@@ -88,50 +136,48 @@ def test_an_error_within_a_step_says_where_and_whose(report: dict[str, Any]) -> 
     assert "'halves' is of package gradwire-example" in note
 
 
-def test_they_are_available(environment: dict[str, str]) -> None:
-    families = json.loads(command(environment, "available", "--json"))
+def test_they_are_available(ranks: Ranks, place: Path) -> None:
+    families = json.loads(alone(place, "available", "--json"))
     assert {"levels", "counted"} <= set(families["compressors"])
     assert "fading" in families["feedback"]
     assert "halves" in families["collectives"]
-    (levels,) = json.loads(command(environment, "available", "levels", "--json"))
+    (levels,) = json.loads(command(ranks, "available", "levels", "--json"))
     assert levels["parameters"][0]["takes"] == "a whole number from 1 to 127"
     assert "levels(15)" in levels["example"]
 
 
-def test_a_job_is_profiled_planned_and_explained(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_job_is_profiled_planned_and_explained(ranks: Ranks, tmp_path: Path) -> None:
     profile, plan = tmp_path / "profile.json", tmp_path / "plan.json"
     text, job = "counted | halves", tmp_path / "job.py"  # which is exact, and so sound
-    job.write_text(BRIEF + JOB, encoding="utf-8")
-    launch = (sys.executable, *TWO, str(job))
+    job.write_text(BEGINNING + BRIEF + TRAINING, encoding="utf-8")
+    launch = (sys.executable, str(job), str(tmp_path / "store"))
     ways = (text, "levels(15)+ef | halves")
-    command(environment, "profile", "-o", str(profile), "--strategies", *ways, "--", *launch)
+    command(ranks, "profile", "-o", str(profile), "--strategies", *ways, "--", *launch)
     assert all(way in profile.read_text(encoding="utf-8") for way in ways)
     options = ("--profile", str(profile), "-o", str(plan), "--json")
-    found = json.loads(command(environment, "plan", *options, "--allow", text))
+    found = json.loads(command(ranks, "plan", *options, "--allow", text))
     assert text in plan.read_text(encoding="utf-8"), found
-    assert text in command(environment, "explain", str(plan))
+    assert text in command(ranks, "explain", str(plan))
 
 
-def test_they_are_measured(environment: dict[str, str]) -> None:
+def test_they_are_measured(place: Path) -> None:
     options = ("--elements", "20000", "--repeats", "2", "--payloads", "2", "--json")
-    found = json.loads(command(environment, "bench", "compressors", *options))
+    found = json.loads(alone(place, "bench", "compressors", *options))
     names = {row["name"] for row in found["encode"]}
     assert {"levels(15)", "levels(15)+ef", "counted"} <= names
 
 
-def test_paths_and_topologies(environment: dict[str, str]) -> None:
+def test_paths_and_topologies(ranks: Ranks) -> None:
     job = ("--topology", "pair_of_leaves(4, cables=4)", "--traffic", "all_to_all")
     for engine in ("static", "flow", "packet"):
         options = (*job, "--bytes", "1e5", "--scheme", "first_path", "--scheme", "ecmp")
-        told = command(environment, "network", "simulate", *options, "--engine", engine)
+        told = command(ranks, "network", "simulate", *options, "--engine", engine)
         assert "first_path" in told
-    advice = json.loads(command(environment, "network", "plan", *job, "--json"))
+    advice = json.loads(command(ranks, "network", "plan", *job, "--json"))
     rows = {row["scheme"]: row["seconds"] for row in advice["rows"]}
     assert rows["first_path"] > rows["coloured"], "static routes are the worst there is"
 
 
-def test_a_strategy_of_theirs_on_a_network(environment: dict[str, str]) -> None:
+def test_a_strategy_of_theirs_on_a_network(ranks: Ranks) -> None:
     job = ("--topology", "pair_of_leaves(4)", "--strategy", "levels(15)+ef | halves")
-    assert "first_path" in command(environment, "network", "plan", *job)
+    assert "first_path" in command(ranks, "network", "plan", *job)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
+from gradwire.cli.main import main
 from gradwire.planner.profile import Profile
-from suites import first
 
-JOB = """
+BEGINNING = """
 import torch, torch.distributed as dist, gradwire
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
+"""
+TRAINING = """
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 8))
 gradwire.attach(model, "none | allreduce")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -29,25 +32,45 @@ print("trained to the end")
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
-def profile(
-    *arguments: str, script: str | None, path: Path, launcher: list[str] = TWO
-) -> subprocess.CompletedProcess[str]:
+@dataclass
+class Done:
+    """What became of a command."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Profiling(Protocol):
+    """gradwire profile of a script."""
+
+    def __call__(self, *arguments: str, script: str | None, launcher: Sequence[str] = ()) -> Done:
+        """script: of the job; None: no job is said."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "profile.json"
+
+
+@pytest.fixture
+def profile(path: Path, capfd: pytest.CaptureFixture[str]) -> Profiling:
     job = path.with_name("job.py")
-    job.write_text(script or "")
-    command = [sys.executable, *launcher, str(job)] if script is not None else []
-    return subprocess.run(
-        [sys.executable, "-m", "gradwire", "profile", "-o", str(path), *arguments, "--", *command],
-        capture_output=True, text=True, timeout=240, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+
+    def run(*arguments: str, script: str | None, launcher: Sequence[str] = ()) -> Done:
+        job.write_text(script or "")
+        command = [sys.executable, *launcher, str(job)] if script is not None else []
+        code = main(["profile", "-o", str(path), *arguments, "--", *command])
+        return Done(code, *capfd.readouterr())
+
+    return run
 
 
 @pytest.mark.full
-def test_a_job_is_measured_and_ends(tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
+def test_a_job_is_measured_and_ends(profile: Profiling, path: Path) -> None:
     text = "topk(0.01)+ef | allgather"
-    done = profile("--json", "--strategies", text, script=JOB, path=path)
-    assert done.returncode == 0, done.stderr
+    done = profile("--json", "--strategies", text, script=BEGINNING + TRAINING, launcher=TWO)
+    assert done.code == 0, done.stderr
     assert "trained to the end" not in done.stderr
     document = json.loads(done.stdout)
     found = Profile.load(path)
@@ -70,34 +93,30 @@ def test_a_job_is_measured_and_ends(tmp_path: Path) -> None:
     assert 0.0 < errors[1] < 0.01 < errors[2], "of the job's gradients, with feedback"
 
 
-def test_a_job_without_attach_is_an_error_with_the_next_step(tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
+def test_a_job_without_attach_is_an_error_with_the_next_step(
+    profile: Profiling, path: Path
+) -> None:
     path.write_text("of another day\n")
-    done = profile(script="print('no gradwire here')", path=path, launcher=[])
-    assert done.returncode == 2
+    done = profile(script="print('no gradwire here')")
+    assert done.code == 2
     assert "must call gradwire.attach()" in done.stderr
     assert path.read_text() == "of another day\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    first(
-        [
-            ((), "there is no command"),
-            (("--strategies", "topk(0.01) | nowhere"), "no collective"),
-            (("--strategies", "dgc(0.01) | allgather"), "can be exchanged"),
-            (("-o", "/nowhere/profile.json"), "Make the folder"),
-        ],
-        2,
-    ),
+    [
+        ((), "there is no command"),
+        (("--strategies", "topk(0.01) | nowhere"), "no collective"),
+        (("--strategies", "dgc(0.01) | allgather"), "can be exchanged"),
+        (("-o", "/nowhere/profile.json"), "Make the folder"),
+    ],
 )
-def test_bad_calls(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    script = None if not arguments else "raise SystemExit(9)"
-    done = profile(*arguments, script=script, path=tmp_path / "profile.json", launcher=[])
-    assert done.returncode == 2
+def test_bad_calls(profile: Profiling, arguments: tuple[str, ...], says: str) -> None:
+    done = profile(*arguments, script=None if not arguments else "raise SystemExit(9)")
+    assert done.code == 2
     assert says in done.stderr
 
 
-def test_the_job_s_own_failure_is_its_exit_code(tmp_path: Path) -> None:
-    path = tmp_path / "profile.json"
-    assert profile(script="raise SystemExit(9)", path=path, launcher=[]).returncode == 9
+def test_the_job_s_own_failure_is_its_exit_code(profile: Profiling) -> None:
+    assert profile(script="raise SystemExit(9)").code == 9

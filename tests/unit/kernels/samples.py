@@ -74,20 +74,21 @@ def draw(
 
 def bits(x: torch.Tensor | None) -> list[int]:
     """The exact content, where every NaN is the same."""
-    if x is None:
-        return []
-    if x.dtype == torch.int32:
-        return x.tolist()
-    same = torch.where(x.isnan(), torch.full_like(x, float("nan")), x)
-    integers = torch.int32 if x.dtype == torch.float32 else torch.int16
-    return same.contiguous().view(integers).tolist()
+    return [] if x is None else _integers(x).tolist()
 
 
 def same(x: torch.Tensor | None, y: torch.Tensor | None) -> bool:
     """Equal bit for bit, where every NaN is the same."""
     if x is None or y is None:
         return x is y
-    return x.dtype == y.dtype and bits(x) == bits(y)
+    return x.dtype == y.dtype and torch.equal(_integers(x), _integers(y))
+
+
+def _integers(x: torch.Tensor) -> torch.Tensor:
+    if x.dtype == torch.int32:
+        return x
+    same = torch.where(x.isnan(), torch.full_like(x, float("nan")), x)
+    return same.contiguous().view(torch.int32 if x.dtype == torch.float32 else torch.int16)
 
 
 def told(call: Callable[..., Any], *given: Any, **named: Any) -> tuple[Any, bool]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn
-from gradwire.kernels import cuda
+from gradwire.kernels import Journal, UpdateTopk, cuda, new_status
 
 N, K = 9000, 60
 PROGRAM = Path(__file__).parents[3] / "benchmarks" / "gpu" / "thresholds.py"
@@ -97,3 +97,14 @@ def test_what_trains_is_looked_at(program: ModuleType) -> None:
     found = program.trained(False, 0.01)
     assert len(found[True]) + len(found[False]) == 2 * 11
     assert all(step.candidates >= 0 for of in found.values() for step in of)
+
+
+@pytest.mark.parametrize(("upper", "kept"), [(0.01, 8), (0.2, 0)])
+def test_twins_go_on_with_a_pair(upper: float, kept: int) -> None:
+    """Of a gradient of ones, that is 100 and 5 times the upper threshold: far larger, or not."""
+    v, places, values, journal = torch.zeros(8), torch.zeros(1).int(), torch.zeros(1), Journal()
+    hint = torch.tensor([upper, 0.005])
+    one = UpdateTopk(torch.ones(8), None, v, 1, places, values, None, None, hint=hint)
+    twins.update_topk([one._replace(journal=journal)], new_status())
+    assert values.tolist() == [1.0]
+    assert journal.elements == kept

@@ -255,7 +255,7 @@ def _updates(
             torch.zeros(k, dtype=torch.int32), torch.zeros(k),
             None if u is None else torch.zeros(k), momentum, nesterov, mask=i != 3, scale=0.5,
             decay=0.9 if momentum is None else 1.0,
-            hint=(2.0, 0.0, 0.5, torch.tensor([0.3]))[i],
+            hint=(2.0, 0.0, 0.5, torch.tensor([0.5, 0.3]))[i],
         ))  # fmt: skip
     return [made, new_status()]
 

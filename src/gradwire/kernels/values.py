@@ -40,7 +40,7 @@ SILENCE = Noise(0, 0)
 
 Hint: TypeAlias = "float | Tensor"
 """The magnitude that candidates of the next selection reach, as a room gives it back: a number, or
-a word on its device; 0: unknown."""
+words on its device; 0: unknown."""
 
 
 class Reaching(NamedTuple):

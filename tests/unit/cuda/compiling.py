@@ -42,7 +42,7 @@ from gradwire.kernels.cuda import (
 )
 from gradwire.kernels.cuda.columns import BLOCK, ITEMS
 from gradwire.kernels.cuda.formats import written
-from gradwire.kernels.cuda.selection import CHUNK, SPAN, warps_of
+from gradwire.kernels.cuda.selection import CHUNK, SPAN, registers_of, warps_of
 
 TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
@@ -176,7 +176,8 @@ def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> Any:
         constexprs={(names.index(name),): value for name, value in constants.items()},
     )  # fmt: skip
     warps = _warps(kernel, constants)
-    options = {"enable_fp_fusion": False, "num_warps": warps}
+    most = registers_of(constants["mode"]) if kernel is candidates.mark else None
+    options = {"enable_fp_fusion": False, "num_warps": warps, "maxnreg": most}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 

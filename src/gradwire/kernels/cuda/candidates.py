@@ -1,5 +1,7 @@
-"""What reaches the last threshold: a bit for each element, then places and magnitudes.
+"""What reaches a threshold of the last step: a bit for each element, then places and magnitudes.
 
+There are two thresholds. Candidates are what reaches the upper one, or, where these are fewer than
+k, the lower one: nobody knows how large gradients are before they are there.
 Bytes for each element, beside what `mark` touches: 1/8 for the bits; for each candidate 12, and a
 sector of 32 that it is read from.
 """
@@ -13,7 +15,10 @@ from gradwire.kernels.cuda.columns import (
     BINS,
     BLOCKS,
     EXACT,
+    FEW,
     FIRST,
+    LOWER,
+    MANY,
     NEED,
     NEXT_NEED,
     NONE,
@@ -58,6 +63,7 @@ def mark(
     counts,
     status,
     exacts,
+    all_of,
     dtype: tl.constexpr,
     mode: tl.constexpr,
     marks: tl.constexpr,
@@ -65,10 +71,11 @@ def mark(
     BLOCK: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """The recurrence, and one bit for each element that reaches the threshold. A program has some
-    blocks of one segment, so that it asks for its row once.
+    """The recurrence, and one bit for each element and threshold that it reaches. A program has
+    some blocks of one segment, so that it asks for its row once. all_of: blocks of all segments;
+    bits and counts of the lower threshold come after those.
 
-    Bytes for each element: the gradient's; 16 by momentum, 8 by feedback, none without; 1/8.
+    Bytes for each element: the gradient's; 16 by momentum, 8 by feedback, none without; 1/4.
     """
     segment, begin = block_of(spans)
     row = rows + segment * WIDTH
@@ -97,38 +104,55 @@ def mark(
                 write(pu, i, u, n, whole)
         raise_if(status, ~good & (i < n))
         if marks:
-            take = (magnitude(x) >= hint_of(row)) & (i < n)
+            upper = (magnitude(x) >= hint_of(row, 0)) & (i < n)
+            lower = (magnitude(x) >= hint_of(row, 1)) & (i < n)
+            flags = upper.to(tl.int32) + (lower.to(tl.int32) << 16)  # both in each sum
             block = tl.load(row + FIRST).to(tl.int32) + first // BLOCK
             at_bits = bits + block * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
-            tl.store(at_bits, packed(take, BLOCK))
-            tl.store(counts + block, tl.sum(take.to(tl.int32), 0))
+            eights, count = packed(flags, BLOCK), tl.sum(flags, 0)
+            tl.store(at_bits, eights.to(tl.uint8))
+            tl.store(at_bits + all_of * (BLOCK // 8), (eights >> 16).to(tl.uint8))
+            tl.store(counts + block, count & 0xFFFF)
+            tl.store(counts + all_of + block, count >> 16)
 
 
 @triton.jit
-def scan(rows, counts, state, bins, hints, exacts, CHUNK: tl.constexpr):
-    """Counts become where each block's candidates begin, and the passes that follow begin anew.
-    One program for a segment; `exacts` is raised where all elements must be looked at."""
+def begins(counts, number_of, CHUNK: tl.constexpr):
+    """Counts become where each block's candidates begin. Returns how many there are."""
+    total = 0
+    for at in range(0, number_of, CHUNK):
+        j = at + tl.arange(0, CHUNK)
+        c = tl.load(counts + j, mask=j < number_of, other=0)
+        tl.store(counts + j, total + tl.cumsum(c, 0) - c, mask=j < number_of)
+        total += tl.sum(c, 0)
+    return total
+
+
+@triton.jit
+def scan(rows, counts, state, bins, hints, exacts, all_of, CHUNK: tl.constexpr):
+    """Which threshold's candidates are taken, and the passes that follow begin anew. One program
+    for a segment; `exacts` is raised where all elements must be looked at."""
     segment = tl.program_id(0)
     row, own = rows + segment * WIDTH, state + segment * WORDS
     k, number_of = tl.load(row + K).to(tl.int32), tl.load(row + BLOCKS).to(tl.int32)
     here = counts + tl.load(row + FIRST).to(tl.int32)
-    total = 0
-    for at in range(0, number_of, CHUNK):
-        j = at + tl.arange(0, CHUNK)
-        c = tl.load(here + j, mask=j < number_of, other=0)
-        tl.store(here + j, total + tl.cumsum(c, 0) - c, mask=j < number_of)
-        total += tl.sum(c, 0)
+    few = begins(here, number_of, CHUNK)
+    many = begins(here + all_of, number_of, CHUNK)
+    total = tl.where(few < k, many, few)
     exact = (k > 0) & ((total < k) | (total > tl.load(row + ROOM).to(tl.int32)))
     if exact:
         tl.atomic_or(exacts, 1)
-    lower = (hint_of(row).to(tl.float32, bitcast=True) * 0.97).to(tl.int32, bitcast=True)
-    tl.store(hints + segment, tl.where(k == 0, 0, tl.maximum(lower, 1)))
+    if k == 0:
+        tl.store(hints + 2 * segment + tl.arange(0, 2), tl.zeros([2], tl.int32))
     words = tl.arange(0, 16)
     begun = tl.where(words == TOTAL, tl.where(k == 0, 0, total), 0)
     begun = tl.where(words == EXACT, exact.to(tl.int32), begun)
     begun = tl.where(words == NEED, k, begun)
-    there = tl.where(exact, tl.load(row + N).to(tl.int32), total)
-    begun = tl.where((words == NEXT_NEED) & (there // 2 >= k), 2 * k, begun)
+    twice = exact & (tl.load(row + N).to(tl.int32) // 2 >= k)
+    begun = tl.where((words == NEXT_NEED) & twice, 2 * k, begun)
+    begun = tl.where(words == FEW, few, begun)
+    begun = tl.where(words == MANY, many, begun)
+    begun = tl.where(words == LOWER, (few < k).to(tl.int32), begun)
     tl.store(own + words, begun, mask=words < WORDS)
     digits = tl.arange(0, BINS)
     for step in range(TABLES):
@@ -153,6 +177,7 @@ def compact(
     state,
     places,
     magnitudes,
+    all_of,
     dtype: tl.constexpr,
     BLOCK: tl.constexpr,
     SPAN: tl.constexpr,
@@ -163,7 +188,8 @@ def compact(
     row = rows + segment * WIDTH
     if (tl.load(row + K) > 0) & (tl.load(state + segment * WORDS + EXACT) == 0):
         v, n = address(tl.load(row + V), dtype, False), tl.load(row + N).to(tl.int32)
-        block = tl.load(row + FIRST).to(tl.int32) + first // BLOCK
+        plane = tl.load(state + segment * WORDS + LOWER) * all_of
+        block = plane + tl.load(row + FIRST).to(tl.int32) + first // BLOCK
         words = (bits + block * (BLOCK // 8)).to(tl.pointer_type(tl.uint32))
         at = tl.arange(0, SPAN // 32)
         word = tl.load(words + at, mask=at < (n - first + 31) // 32, other=0)

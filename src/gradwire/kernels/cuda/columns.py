@@ -21,22 +21,26 @@ FIRST, BLOCKS, SLOT, ROOM, KEPT, WHICH, KEEPS, ITEM = (tl.constexpr(i) for i in 
 WIDTH = tl.constexpr(21)
 """FIRST, BLOCKS: of all elements. SLOT, ROOM: of candidates; ITEM: the first block of them."""
 
-TOTAL, EXACT, PREFIX, NEED, NEXT, NEXT_NEED, DONE = (tl.constexpr(i) for i in range(7))
+TOTAL, EXACT, PREFIX, NEED, NEXT, NEXT_NEED, FEW, MANY, LOWER, DONE = (
+    tl.constexpr(i) for i in range(10)
+)
 """Of the state: candidates; whether all elements are looked at; what the k-th largest is known to
-begin with, and how many are needed of those that do; the same of the next threshold; and how many
-blocks each of five passes has done."""
-WORDS = tl.constexpr(12)
+begin with, and how many are needed of those that do; the same of the 2 k-th, where all are looked
+at; how many reach the upper threshold and how many the lower; whether candidates are by the lower;
+and how many blocks each of five passes has done."""
+WORDS = tl.constexpr(15)
 BINS = tl.constexpr(256)
 TABLES = tl.constexpr(6)
-"""Histograms of a segment: of four digits, and of the next threshold's second and third."""
+"""Histograms of a segment: of four digits, and of the second and third of the 2 k-th."""
 
 
 @triton.jit
-def hint_of(row):
-    """The bits of the threshold: of the word on the device, or of the number."""
+def hint_of(row, which: tl.constexpr):
+    """The bits of a threshold, 0: the upper, 1: the lower: of the words on the device, or of the
+    number, which is both."""
     word = tl.load(row + HINT)
     bits = tl.load(row + HINT_BITS).to(tl.int32)
-    return tl.load(address(word, tl.int32, False), mask=word != 0, other=bits)
+    return tl.load(address(word, tl.int32, False) + which, mask=word != 0, other=bits)
 
 
 @triton.jit

@@ -128,9 +128,10 @@ def random_bits(i, first, second, shift):
 
 @triton.jit
 def packed(flags, n: tl.constexpr):
-    """n flags as n / 8 bytes, the first in the lowest bit."""
+    """n flags as n / 8 bytes, the first in the lowest bit; in 32 bits, as flags may have a second
+    one in bit 16, which comes back from there on."""
     bits = tl.reshape(flags.to(tl.int32), [n // 8, 8]) << tl.arange(0, 8)[None, :]
-    return tl.sum(bits, 1).to(tl.uint8)
+    return tl.sum(bits, 1)
 
 
 @triton.jit

@@ -65,7 +65,7 @@ def keep_large(row, first, sg, u, v, n, mode: tl.constexpr, BLOCK: tl.constexpr)
     inverting would lose them to rounding: while there is room."""
     word = tl.load(row + KEPT)
     if word != 0:
-        hint = hint_of(row).to(tl.float32, bitcast=True)
+        hint = hint_of(row, 0).to(tl.float32, bitcast=True)
         i = first + tl.arange(0, BLOCK)
         large = (i < n) & ~(tl.abs(sg) < hint * FACTOR)  # NaN is not below it
         if tl.max(large.to(tl.int32), 0) != 0:

@@ -19,8 +19,10 @@ from gradwire.kernels.cuda.columns import (
     BLOCKS,
     DONE,
     EXACT,
+    FEW,
     FIRST,
     ITEM,
+    MANY,
     NEED,
     NEXT,
     NEXT_NEED,
@@ -30,8 +32,10 @@ from gradwire.kernels.cuda.columns import (
     TOTAL,
     WIDTH,
     WORDS,
+    K,
     N,
     V,
+    hint_of,
     take,
 )
 from gradwire.kernels.cuda.device import address, block_at, magnitude, widened
@@ -62,9 +66,41 @@ def add_digits(bins, b, on, prefix, SHIFT: tl.constexpr, TOP: tl.constexpr, WIDE
 
 
 @triton.jit
-def one_digit(b, on, own, bins, hint, parts, step: tl.constexpr):
-    """One block's part of a step: bits 23 to 30, 15 to 22, 7 to 14, 0 to 6; and of the next
-    threshold, which is what twice as many reach, all but the last."""
+def reached_by(rank, k, kth, few, upper, many, lower):
+    """What so many would reach, by a straight line through what is known: how many reach three
+    magnitudes, of which `few` may be no more than k. No less than 3/4 of the lowest of them."""
+    between = (few > k) & (few < rank) & (few < many)
+    before = (few > k) & ((few >= rank) | (few == many))
+    near, begin = tl.where(between, few, k), tl.where(between, upper, kth)
+    far, end = tl.where(before, few, many), tl.where(before, upper, lower)
+    more = tl.maximum(far - near, 1).to(tl.float32)
+    least = begin - (begin - end) * tl.div_rn(rank - near.to(tl.float32), more)
+    return tl.maximum(tl.maximum(least, 0.75 * end).to(tl.int32, bitcast=True), 1)
+
+
+@triton.jit
+def foresee(row, own, hints, kth):
+    """The next thresholds: what 1.75 k and what 3.5 k would reach now. kth: the k-th largest, as
+    its bits."""
+    k = tl.load(row + K).to(tl.int32)
+    few, many = tl.load(own + FEW), tl.load(own + MANY)
+    upper, lower = hint_of(row, 0), hint_of(row, 1)
+    if tl.load(own + EXACT) != 0:  # then the 2 k-th of all is known; all are few, if there is none
+        twice = tl.load(own + NEXT_NEED) != 0
+        few = tl.where(twice, 2 * k, k)
+        upper = tl.where(twice, tl.load(own + NEXT), 0)
+        many = few
+        lower = upper
+    kth, upper = kth.to(tl.float32, bitcast=True), upper.to(tl.float32, bitcast=True)
+    lower = lower.to(tl.float32, bitcast=True)
+    tl.store(hints, reached_by(1.75 * k, k, kth, few, upper, many, lower))
+    tl.store(hints + 1, reached_by(3.5 * k, k, kth, few, upper, many, lower))
+
+
+@triton.jit
+def one_digit(b, on, row, own, bins, hints, parts, step: tl.constexpr):
+    """One block's part of a step: bits 23 to 30, 15 to 22, 7 to 14, 0 to 6; and, where all are
+    looked at, of the 2 k-th largest, all but the last."""
     shift: tl.constexpr = 23 - 8 * step if step < 3 else 0
     top: tl.constexpr = 31 - 8 * step
     wide: tl.constexpr = 256 if step < 3 else 128
@@ -86,10 +122,8 @@ def one_digit(b, on, own, bins, hint, parts, step: tl.constexpr):
                 next_prefix |= digit << shift
                 tl.store(own + NEXT, next_prefix)
                 tl.store(own + NEXT_NEED, left)
-                tl.store(hint, tl.maximum(next_prefix, 1))
-        elif (next_need == 0) & (tl.load(own + EXACT) != 0):
-            lower = (least.to(tl.float32, bitcast=True) * 0.9).to(tl.int32, bitcast=True)
-            tl.store(hint, tl.maximum(lower, 1))
+        else:
+            foresee(row, own, hints, least)
 
 
 @triton.jit
@@ -116,7 +150,7 @@ def digit(
             b = tl.load(here + j, mask=j < total, other=0)
             parts = (total + ITEMS - 1) // ITEMS
             table = bins + segment * TABLES * BINS
-            one_digit(b, j < total, own, table, hints + segment, parts, step)
+            one_digit(b, j < total, row, own, table, hints + 2 * segment, parts, step)
     if tl.load(exacts) != 0:
         for at in range(tl.program_id(0), all_of, tl.num_programs(0)):
             segment, first = block_at(wholes, at)
@@ -125,7 +159,7 @@ def digit(
                 b, on = of_all(row, first, dtype, BLOCK)
                 parts = tl.load(row + BLOCKS).to(tl.int32)
                 table = bins + segment * TABLES * BINS
-                one_digit(b, on, own, table, hints + segment, parts, step)
+                one_digit(b, on, row, own, table, hints + 2 * segment, parts, step)
 
 
 @triton.jit

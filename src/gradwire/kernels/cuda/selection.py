@@ -1,11 +1,11 @@
 """The k largest of each segment, exactly, without a word to the host.
 
     mark ──► scan ──► compact ──► digit x4 ──► count ──► emit
-              │                     of what reaches the last threshold,
+              │                     of what reaches one of the last step's two thresholds,
               └─ too few, too many: of all elements of the segment
 
 All nine are launched, always: a flag decides on the device. Ties go to the lower index, and the
-result ascends, as the twins' does. The next threshold is what twice as many would reach.
+result ascends, as the twins' does. The next thresholds are what 1.75 k and 3.5 k would reach.
 Source: radix selection, digit by digit of the magnitudes' bits.
 """
 
@@ -39,7 +39,8 @@ WORKERS = 264
 class Selection(NamedTuple):
     """What is selected from one segment. v: (n,), fp32 where there is a recurrence.
 
-    hint: a word on the device with the threshold, or a number. kept: where old blocks go.
+    hint: two words on the device, the upper threshold and the lower, or a number, which is both.
+    kept: where old blocks go.
     """
 
     g: Tensor
@@ -58,7 +59,8 @@ class Selection(NamedTuple):
 
 
 def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -> list[Tensor]:
-    """Launches all; gradients are of one dtype. Returns the next hints, words on the device."""
+    """Launches all; gradients are of one dtype. Returns the next hints, two words on the
+    device each."""
     device, dtype = status.device, TYPES[segments[0].g.dtype]
     sizes = tuple(one.g.numel() for one in segments)
     rooms = tuple(min(n, CAPACITY * one.k) for one, n in zip(segments, sizes))
@@ -75,21 +77,22 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
     marks = any(one.k for one in segments)
     spans = blocks_on(device, sizes, SPAN)
     launch(mark, (spans.shape[0],),
-        table, spans, room.bits, room.counts, status, room.exacts, dtype=dtype, mode=mode,
-        marks=marks, aligned=all(aligned(one.g, one.u, one.v) for one in segments), BLOCK=BLOCK,
-        SPAN=SPAN, num_warps=warps_of(mode), enable_fp_fusion=False,
+        table, spans, room.bits, room.counts, status, room.exacts, programs, dtype=dtype,
+        mode=mode, marks=marks, aligned=all(aligned(one.g, one.u, one.v) for one in segments),
+        BLOCK=BLOCK, SPAN=SPAN, num_warps=warps_of(mode), maxnreg=registers_of(mode),
+        enable_fp_fusion=False,
     )  # fmt: skip
     if not marks:
-        return list(room.hints.zero_().view(torch.float32).split(1))
+        return list(room.hints.zero_().view(torch.float32).split(2))
     options = {"num_warps": 16, "enable_fp_fusion": False}
     of_v = {"dtype": dtype if mode == NONE.value else tl.float32, "BLOCK": BLOCK}
     launch(scan, (number_of,),
-        table, room.counts, room.state, room.bins, room.hints, room.exacts, CHUNK=CHUNK,
-        **options,
+        table, room.counts, room.state, room.bins, room.hints, room.exacts, programs,
+        CHUNK=CHUNK, **options,
     )  # fmt: skip
     launch(compact, (spans.shape[0],),
-        table, spans, room.bits, room.counts, room.state, room.places, room.magnitudes, **of_v,
-        SPAN=SPAN, num_warps=4,
+        table, spans, room.bits, room.counts, room.state, room.places, room.magnitudes,
+        programs, **of_v, SPAN=SPAN, num_warps=4,
     )  # fmt: skip
     grid = (min(max(items, programs), WORKERS),)
     given, known = (table, blocks, wholes, room.state), (room.exacts, items, programs)
@@ -106,12 +109,17 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
         *given, room.places, room.magnitudes, room.above, room.equal, *known, **of_v, mode=mode,
         masks=masks, ITEMS=ITEMS, **options,
     )  # fmt: skip
-    return list(room.hints.view(torch.float32).split(1))
+    return list(room.hints.view(torch.float32).split(2))
 
 
 def warps_of(mode: int) -> int:
     """Of a program that marks: so that two have their registers in one multiprocessor."""
     return 8 if mode in (MOMENTUM.value, NESTEROV.value) else 16
+
+
+def registers_of(mode: int) -> int:
+    """Of a thread of such a program, at most: of 65,536 in a multiprocessor."""
+    return 65_536 // (2 * 32 * warps_of(mode))
 
 
 class _Room:
@@ -121,10 +129,10 @@ class _Room:
     def __init__(
         self, device: torch.device, segments: int, programs: int, items: int, slots: int
     ) -> None:
-        self.hints = torch.empty(segments, dtype=torch.int32, device=device)
+        self.hints = torch.empty(2 * segments, dtype=torch.int32, device=device)
         sizes = (
-            1, segments * WORDS.value, segments * TABLES.value * BINS.value, programs,
-            items + programs, items + programs, slots, slots, programs * BLOCK // 32,
+            1, segments * WORDS.value, segments * TABLES.value * BINS.value, 2 * programs,
+            items + programs, items + programs, slots, slots, 2 * programs * BLOCK // 32,
         )  # fmt: skip
         wide = [-(-size // 16) * 16 for size in sizes]
         parts = torch.empty(sum(wide), dtype=torch.int32, device=device).split(wide)
@@ -158,5 +166,5 @@ def _rows(
 def _hint(hint: Tensor | float, device: torch.device) -> tuple[int, int]:
     if not isinstance(hint, Tensor):
         return 0, bits_of(hint)
-    ours = hint.dtype == torch.float32 and hint.device == device
+    ours = hint.dtype == torch.float32 and hint.device == device and hint.numel() == 2
     return (hint.data_ptr() if ours else 0), 0

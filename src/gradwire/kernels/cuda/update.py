@@ -1,7 +1,7 @@
 """Accumulate, select, clear: a sparsifying feedback's step for all parameters of a bucket, and its
 inverse.
 
-Bytes for each element with an fp32 gradient: dgc 20 and 1/4, ef 12 and 1/4, and a few for each
+Bytes for each element with an fp32 gradient: dgc 20 and 3/8, ef 12 and 3/8, and a few for each
 candidate. The inverse: 20 and 12.
 """
 

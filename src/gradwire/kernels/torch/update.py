@@ -113,6 +113,7 @@ def keep_whole(
 ) -> None:
     """Before an update: all or nothing, by the limit that the extension applies to blocks."""
     journal.clear()
-    if hint > 0.0 and bool((scaled.abs() < FACTOR * hint).all()):  # NaN is not below it
+    largest = float(hint.max()) if isinstance(hint, Tensor) else hint
+    if largest > 0.0 and bool((scaled.abs() < FACTOR * largest).all()):  # NaN is not below it
         return
     journal.keep(Whole(velocity, residual))

@@ -29,7 +29,9 @@ def accumulate_coded(
         SumCoded(out, codes, sections, values, check_target(out, by))
         for out, codes, sections, values, by in segments
     ]
-    facts = [(one.out.numel(), one.out.device, tuple(one.codes)) for one in segments]
+    facts = [
+        (one.out.numel(), one.out.device, tuple(one.codes), len(one.sections)) for one in segments
+    ]
     parts = [part for one in segments for part in (*one.sections, *one.values)]
     (known or Known()).check("sum_coded", facts, parts, partial(_check, segments))
     check_word(status, *(one.out for one in checked[:1]))

@@ -166,3 +166,21 @@ def test_a_list_that_is_filled_anew_is_another() -> None:
     payloads[1] = torch.ones(3)
     with pytest.raises(PayloadError):
         kernels.add_up([segment], None, known)
+
+
+def test_the_same_tensors_dealt_out_otherwise_are_looked_at() -> None:
+    """Whether they are sections or values, and whose payloads."""
+    rows, one, other = [torch.ones(8) for _ in range(4)], torch.empty(8), torch.empty(8)
+    places = [torch.arange(4, dtype=torch.int32), torch.arange(8, dtype=torch.int32)]
+    known = kernels.Known()
+    coded = kernels.SumCoded(one, ["int32"] * 2, [places[1]] * 2, rows[:2], 1.0)
+    kernels.add_up([coded], None, known)
+    with pytest.raises(KernelError):
+        moved = [*coded.sections, rows[0]], rows[1:2]
+        kernels.add_up([coded._replace(sections=moved[0], values=moved[1])], None, known)
+    sums = [kernels.SumDense(one, rows[:2], 2.0), kernels.SumDense(other, rows[2:], 2.0)]
+    kernels.add_up(sums, None, known)
+    dealt = [kernels.SumDense(one, rows[:3], 2.0), kernels.SumDense(other, rows[3:], 2.0)]
+    kernels.add_up(dealt, None, known)
+    assert one.tolist() == [1.5] * 8
+    assert other.tolist() == [0.5] * 8

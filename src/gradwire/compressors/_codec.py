@@ -13,6 +13,9 @@ from gradwire.kernels.formats import Format
 from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Key, Sections
 
+LEAST_KEPT = 1 - 1e-6
+"""Means keep |x|₁²/n of |x|², which is at least |x|²/n, less the rounding of the mean."""
+
 
 def noise_of(key: Key) -> kernels.Noise:
     """The random numbers of one parameter, step and rank."""
@@ -26,6 +29,10 @@ class Codec(AddedUp):
     def format(self) -> Format:
         """How a block is written."""
 
+    def noise(self, key: Key) -> kernels.Noise:
+        """The dice it throws."""
+        return noise_of(key)
+
     @abstractmethod
     def claims(self, n: int, dtype: str = "float32") -> Claims: ...
 
@@ -35,11 +42,11 @@ class Codec(AddedUp):
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         scales, codes = sections
-        kernels.encode_codes(self.format(), x, codes, scales, status, noise_of(key))
+        kernels.encode_codes(self.format(), x, codes, scales, status, self.noise(key))
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         scales, codes = sections
-        return [BlockCodes(self.format(), codes, scales, noise_of(key))]
+        return [BlockCodes(self.format(), codes, scales, self.noise(key))]
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         scales, codes = sections

@@ -12,6 +12,7 @@ from gradwire.kernels.codes import (
     accumulate_codes,
     add_codes,
     encode_codes,
+    encode_many_codes,
     update_codes,
 )
 from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
@@ -32,6 +33,7 @@ from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes,
 from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
+    EncodeCodes,
     SumCoded,
     SumCodes,
     SumDense,
@@ -41,7 +43,7 @@ from gradwire.kernels.segments import (
 )
 from gradwire.kernels.selection import fallbacks, reaching, topk
 from gradwire.kernels.shapes import Shape, shaped_bytes
-from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
+from gradwire.kernels.signs import largest
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
 from gradwire.kernels.status import (
     finite_part,
@@ -76,6 +78,7 @@ __all__ = [
     "NON_FINITE",
     "AdamCodes",
     "CastInto",
+    "EncodeCodes",
     "Journal",
     "Known",
     "Noise",
@@ -94,11 +97,9 @@ __all__ = [
     "accumulate_coded",
     "accumulate_codes",
     "accumulate_dense",
-    "accumulate_signs",
     "add",
     "add_cast",
     "add_codes",
-    "add_signs",
     "add_up",
     "advance",
     "are_finite",
@@ -111,6 +112,7 @@ __all__ = [
     "decoded_places",
     "encode_codes",
     "encode_indices",
+    "encode_many_codes",
     "encode_shaped",
     "fallbacks",
     "fill_nan",
@@ -133,7 +135,6 @@ __all__ = [
     "nonzero_rows",
     "owners_of",
     "pack_bits",
-    "pack_signs",
     "place_stream",
     "quotient",
     "random_bits",
@@ -146,7 +147,6 @@ __all__ = [
     "scratch",
     "shape_of",
     "shaped_bytes",
-    "sign_bytes",
     "smallest",
     "split_stream",
     "spoil_if",

@@ -51,8 +51,8 @@ def adam_codes(
     segments: Sequence[AdamCodes], status: torch.Tensor, known: Known | None = None
 ) -> None:
     """`adam`, `encode_codes` of v, and what was coded out of it, chunk by chunk in the cache, for
-    each. Formats with one scale in all take the three one after the other. known: of the steps
-    before. Raises KernelError."""
+    each. Formats that know their scales late take the three one after the other. known: of the
+    steps before. Raises KernelError."""
     room, known = told_to(status), known or Known()
     work = [_checked_codes(one, status, known, i) for i, one in enumerate(segments)]
     room.adam_codes(work, status)

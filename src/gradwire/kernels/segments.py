@@ -37,6 +37,16 @@ class UpdateTopk(NamedTuple):
     journal: Journal | None = None
 
 
+class EncodeCodes(NamedTuple):
+    """The arguments of `encode_codes`, of which nothing is cut."""
+
+    form: Format
+    x: Tensor
+    codes: Tensor
+    scales: Tensor
+    noise: Noise
+
+
 class UpdateCodes(NamedTuple):
     """A recurrence, and the codes of what waits then. codes, scales: as `encode_codes` writes
     them; all else as in `UpdateTopk`."""

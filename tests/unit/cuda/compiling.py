@@ -58,7 +58,7 @@ TYPES = {
     "sums": "*fp64",
 }
 """Of arguments, by their names."""
-WARPS = {candidates.compact: 4} | dict.fromkeys(
+WARPS = dict.fromkeys((candidates.compact, signs.pack, sums.add_signs_up), 4) | dict.fromkeys(
     (candidates.scan, radix.digit, radix.count, radix.emit), 16
 )
 """Of programs; of others 8."""
@@ -68,6 +68,7 @@ OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
 def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Each with its constants; every: all formats, dtypes and recurrences."""
     sizes = {"ITEMS": ITEMS, "BLOCK": BLOCK}
+    packs = {"aligned": True, "R": signs.TOGETHER, "LEVELS": 3}
     dtypes = [tl.bfloat16, *([tl.float32, tl.float16] if every else [])]
     for dtype in dtypes:
         for mode in range(4) if every else (0, 1):
@@ -81,9 +82,10 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield radix.digit, {"dtype": dtype, "step": 0, **sizes}
             yield radix.count, {"dtype": dtype, **sizes, "CHUNK": ITEMS}
             yield radix.emit, {"dtype": dtype, "mode": 3, "masks": False, **sizes}
-            for divides in (True, False):
-                of = {"dtype": dtype, "divides": divides, "TILE": signs.TILE}
-                yield signs.add_signs_up, of
+            for number, divides in ((0, True), (1, False), (2, True)):
+                of = {"dtype": dtype, "of": number, "divides": divides, "aligned": True}
+                yield sums.add_signs_up, {**of, "TILE": sums.TILE}
+                yield signs.pack, {**packs, "dtype": dtype, "throws": divides}
     of_v = {"dtype": tl.float32}
     took = {**of_v, "mode": 1, "masks": True}
     yield candidates.scan, {"CHUNK": CHUNK}
@@ -93,8 +95,8 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield radix.count, {**of_v, **sizes, "CHUNK": ITEMS}
     yield radix.emit, {**took, **sizes}
     yield kept.put_back, {"with_velocity": True, "BLOCK": BLOCK}
-    names = ("INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2")
-    for name in names if every else ("INT8", "LEVELS4", "LLOYD2"):
+    names = ("INT8", "E4M3", "E5M2", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2")
+    for name in names if every else ("INT8", "E4M3", "LEVELS4", "LLOYD2"):
         form = written(getattr(formats, name))
         assert form is not None
         of = {"way": form.way, "bits": form.bits, "steps": form.steps, "B": form.block,
@@ -115,11 +117,12 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
                 yield sums.add_codes_up, {**of, **one, "divides": True, "full": False}
                 yield sums.add_codes_up, {**of, **one, "aligned": False}
         step = {"AT_ONCE": sums.AT_ONCE, "full": False}
-        yield sums.scales_are_good, {"B": form.block, "CHUNK": sums.SCALES, **step}
-    for throws in (True, False) if every else (True,):
-        yield signs.pack, {"throws": throws, "R": signs.TOGETHER, "LEVELS": 3}
-    yield signs.stand_for, {"count": 2, "CHUNK": signs.CHUNK, "LEVELS": 12}
-    yield signs.add_signs_up, {**of_v, "divides": True, "TILE": signs.TILE}
+        yield sums.scales_are_good, {"CHUNK": sums.CHUNK, **step}
+    yield signs.pack, {**packs, **of_v, "throws": True}
+    span = signs.TOGETHER * signs.BLOCK.value
+    yield signs.stand_for, {"of": 2, "SPAN": span, "CHUNK": signs.CHUNK, "LEVELS": 12}
+    signs_up = {**of_v, "of": 1, "divides": True, "aligned": True, "TILE": sums.TILE}
+    yield sums.add_signs_up, signs_up
     yield sparse.violation, {"BLOCK": sparse.CHUNK}
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
     yield sparse.find_begins, {"TILE": 8192, "BLOCK": sparse.BLOCK}
@@ -184,7 +187,7 @@ def _warps(kernel: Any, constants: dict[str, Any]) -> int:
     """Of a program, as its room launches it."""
     if kernel is sparse.add_lists and "C" in constants:
         return sparse.warps_of(constants["R"], constants["C"])
-    if kernel is signs.pack or (kernel is codes.encode and constants["bits"] < 8):
+    if kernel is codes.encode and constants["bits"] < 8:
         return 4
     if kernel is candidates.mark:
         return warps_of(constants["mode"])

@@ -3,15 +3,21 @@
 device      bits, recurrences, dice        formats   what a quantizer writes
 tables      segments, for one launch       codes     recurrences and Adam's step with codes
 launch      of what is compiled            lists     codes of places, read; `entries`: written
-selection   the k largest, and `update`:   sums      of codes; `sparse`, `dense`, `signs`;
-            `candidates`, then `radix`               `held`: unless a status says no
+signs       of many, and what they mean    sums      of codes, signs; `sparse`, `dense`;
+selection   the k largest, and `update`:             `held`: unless a status says no
+            `candidates`, then `radix`
 
 In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
 GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said
 in `table.Room`. What the host still waits for: docs/gpu.md.
 """
 
-from gradwire.kernels.cuda.codes import adam_codes, encode_codes, update_codes
+from gradwire.kernels.cuda.codes import (
+    adam_codes,
+    encode_codes,
+    encode_many_codes,
+    update_codes,
+)
 from gradwire.kernels.cuda.dense import (
     accumulate_dense,
     accumulate_many_dense,
@@ -25,7 +31,6 @@ from gradwire.kernels.cuda.dense import (
 )
 from gradwire.kernels.cuda.entries import encode_indices, write_entries
 from gradwire.kernels.cuda.lists import decode_indices
-from gradwire.kernels.cuda.signs import accumulate_signs, add_signs, pack_signs
 from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, first_violation
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.update import invert, topk, update_topk
@@ -72,13 +77,11 @@ __all__ = [
     "accumulate_codes",
     "accumulate_dense",
     "accumulate_many_dense",
-    "accumulate_signs",
     "adam",
     "adam_codes",
     "add",
     "add_cast",
     "add_codes",
-    "add_signs",
     "cast",
     "cast_many",
     "contained",
@@ -87,6 +90,7 @@ __all__ = [
     "decode_shaped",
     "encode_codes",
     "encode_indices",
+    "encode_many_codes",
     "encode_shaped",
     "exhaust_options",
     "fallbacks",
@@ -104,7 +108,6 @@ __all__ = [
     "merge_streams",
     "nonzero_rows",
     "ordered_step",
-    "pack_signs",
     "place_stream",
     "random_bits",
     "reaching",

@@ -81,6 +81,9 @@ def cases(n: int = 5000) -> Iterator[Case]:
     for code in INDEX_CODES:
         yield from _of_code(n, n // 50, code)
     yield from _of_headers()
+    yield Case("dice", "dice", lambda: [
+        Noise.of("x", 1), 2**32 - 9, torch.zeros(n, dtype=torch.int32),
+    ])  # fmt: skip
 
 
 def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool) -> Iterator[Case]:

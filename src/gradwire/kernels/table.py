@@ -55,7 +55,9 @@ class Room(Protocol):
 
     # random numbers
 
-    def random_bits(self, noise: Noise, n: int, first: int, /) -> Tensor: ...
+    def dice(self, noise: Noise, first: int, out: Tensor, /) -> None:
+        """The numbers of elements from `first` on, modulo 2^32, as int32."""
+
     def strata(self, noise: Noise, n: int, places: Tensor, /) -> None: ...
 
     # sums of payloads

@@ -34,6 +34,7 @@ from gradwire.kernels.cuda import (
     held,
     kept,
     lists,
+    noise,
     radix,
     signs,
     sparse,
@@ -46,7 +47,7 @@ from gradwire.kernels.cuda.selection import CHUNK, SPAN, warps_of
 
 TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
-    **dict.fromkeys(["bins", "exacts", "spans", "wholes"], "*i32"),
+    **dict.fromkeys(["bins", "exacts", "spans", "wholes", "words"], "*i32"),
     **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
     **dict.fromkeys(["rows", "payloads", "lists", "headers", "status"], "*i64"),
     **dict.fromkeys(["bits", "ends", "section"], "*u8"),
@@ -156,6 +157,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield dense.spoil, {**of_v, "BLOCK": dense.BLOCK}
     yield dense.add_dense, {**of_v, "of_values": tl.float32, "aligned": True, "BLOCK": dense.BLOCK}
     yield dense.judge_all, {"ROWS": 8}
+    yield noise.thrown, {"BLOCK": noise.BLOCK}
     for kernel in (held.hold_all, held.tell_all):
         yield kernel, {"CHUNK": held.CHUNK}
 

@@ -31,6 +31,7 @@ from gradwire.kernels.cuda.dense import (
 )
 from gradwire.kernels.cuda.entries import encode_indices, write_entries
 from gradwire.kernels.cuda.lists import decode_indices
+from gradwire.kernels.cuda.noise import dice
 from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, first_violation
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.update import invert, topk, update_topk
@@ -53,7 +54,6 @@ from gradwire.kernels.torch import (
     nonzero_rows,
     ordered_step,
     place_stream,
-    random_bits,
     reaching,
     record_step,
     restore_topk,
@@ -88,6 +88,7 @@ __all__ = [
     "count_crowds",
     "decode_indices",
     "decode_shaped",
+    "dice",
     "encode_codes",
     "encode_indices",
     "encode_many_codes",
@@ -109,7 +110,6 @@ __all__ = [
     "nonzero_rows",
     "ordered_step",
     "place_stream",
-    "random_bits",
     "reaching",
     "record_step",
     "restore_topk",

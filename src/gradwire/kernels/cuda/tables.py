@@ -39,6 +39,11 @@ def bits_of(x: float) -> int:
     return int(bits)
 
 
+def signed(word: int) -> int:
+    """32 bits as a number with a sign, so that a kernel's argument is of one type always."""
+    return word - (1 << 32) if word >> 31 else word
+
+
 def grouped(
     segments: Iterable[Segment], key: Callable[[Segment], Any]
 ) -> Iterable[tuple[Any, list[Segment]]]:

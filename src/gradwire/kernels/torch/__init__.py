@@ -37,7 +37,7 @@ from gradwire.kernels.torch.indices import (
     encode_indices,
     write_entries,
 )
-from gradwire.kernels.torch.noise import random_bits, strata
+from gradwire.kernels.torch.noise import dice, strata
 from gradwire.kernels.torch.queues import ordered_step
 from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
 from gradwire.kernels.torch.schedule import record_step, simulate_step

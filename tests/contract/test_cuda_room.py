@@ -68,7 +68,7 @@ def test_results_and_states_are_the_twins(text: str) -> None:
     "text",
     [
         "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
-        "lloyd(2)+adam(beta2=0.99) | allgather",
+        "lloyd(2)+adam(beta2=0.99) | allgather", "onebit+ef | alltoall",
     ],
 )  # fmt: skip
 def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
@@ -82,20 +82,29 @@ def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
                 assert torch.allclose(x, known[name][key], atol=1e-5), (name, key)
 
 
-@pytest.mark.parametrize("text", ["dgc(0.01) | allgather", "int8+ef | allgather"])
-def test_damage_is_told_when_the_step_ends(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "move"),
+    [
+        ("dgc(0.01) | allgather", 0),
+        ("int8+ef | allgather", 0),
+        ("int8+ef | alltoall", 0),
+        ("int8+ef | alltoall", 1),
+    ],
+)
+def test_damage_is_told_when_the_step_ends(text: str, move: int) -> None:
     """By the device, which holds back what would be written; nobody looks before."""
 
     def damaged(messages: Tensor) -> Tensor:
         messages = messages.clone()
-        messages[1, HEADER_BYTES:] = 255
+        messages.view(WORLD, -1)[1, HEADER_BYTES:] = 255
         return messages
 
     with use("triton"):
         run = Several(text, SHAPES, WORLD)
         run.step(drawn(SHAPES, WORLD, 0))
-        with pytest.raises(PayloadError, match=r"step 1 cannot be read on this rank"):
-            run.step(drawn(SHAPES, WORLD, 1), damage=(0, 0, damaged))
+        told = r"step 1 cannot be read on this rank|rank 0 received a damaged payload in step 1"
+        with pytest.raises(PayloadError, match=told):
+            run.step(drawn(SHAPES, WORLD, 1), damage=(move, 0, damaged))
         (contexts,) = run.contexts
         assert all(x.isnan().all() for x in contexts[0].results)
 

@@ -261,7 +261,7 @@ def test_nothing_is_read_until_the_step_ends(
         "none | allreduce", "bf16 | allgather", "topk(0.1) | allgather",
         "topk(0.1)+ef | allgather", "dgc(0.1) | allgather",
         'topk(0.1, index="int32")+ef | allgather', "lloyd(2)+ef | allgather",
-        "sign(scaled=True)+ef | allgather", "qsgd(4) | allgather",
+        "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
     ],
 )  # fmt: skip
 def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPatch) -> None:

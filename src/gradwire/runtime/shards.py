@@ -22,7 +22,7 @@ from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, check_size
 from gradwire.runtime.pieces import PieceByPiece, of_piece
-from gradwire.runtime.sums import Sum, sum_all
+from gradwire.runtime.sums import Sum, heeds, sum_all
 from gradwire.strategy import Compressor, Key, Recurrence, State, StepInfo, Strategy
 
 
@@ -42,9 +42,9 @@ class Shards:
     ) -> None:  # fmt: skip
         self._codec, self._verdict, device = codec, codec.verdict, codec.device
         self._compressor, self.rank, self.world = compressor, rank, world
-        self._means_by = means or compressor
+        self.means_by = means or compressor
         self._states: Sequence[State] = states or [{} for _ in codec.states]
-        plan = ShardLayout.of(compressor, codec.bucket, world, pieces, self._means_by)
+        plan = ShardLayout.of(compressor, codec.bucket, world, pieces, self.means_by)
         self.pieces, self.layouts, sizes = plan.pieces, plan.layouts, plan.sizes
         self._answers = plan.answers
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
@@ -65,7 +65,7 @@ class Shards:
             for begin, end in (pieces.of_owner(rank) for pieces in self.pieces)
         ]
         rule = None if states is None else Recurrence(state=OWNERS_RESIDUAL)
-        self._encoders = [make_encoder(self._means_by, None, rule) for _ in self.pieces]
+        self._encoders = [make_encoder(self.means_by, None, rule) for _ in self.pieces]
         self._encoded = False  # whether this step's encoders have seen the means
 
     def compressors(self) -> list[PieceByPiece]:
@@ -96,9 +96,13 @@ class Shards:
             check_size(arrived, self.world, layout.bytes)
         messages = arrived.view(self.world, layout.bytes)
         self._verdict.hear(messages)
-        run_unless(self._verdict.word, lambda: self._sum(messages))
+        word = self._verdict.word
+        if heeds(self._compressor, word):
+            self._sum(messages, word)
+        else:
+            run_unless(word, lambda: self._sum(messages))
 
-    def _sum(self, messages: Tensor) -> None:
+    def _sum(self, messages: Tensor, word: Tensor | None = None) -> None:
         codec, rank = self._codec, self.rank
         by_rank = [self.layouts[rank].views(message) for message in messages]
         sums = []
@@ -108,16 +112,20 @@ class Shards:
             key = of_piece(key, pieces.number_of(rank))
             sums.append(Sum(parts, mean, self.world, key, name))
         try:
-            sum_all(self._compressor, sums)
+            sum_all(self._compressor, sums, word)
         except PayloadError as error:
             self._verdict.refuse(error)
 
     def answer(self) -> Tensor:
-        """The owner's means, compressed, if all is well: the message for all."""
+        """The owner's means, compressed, if all is well: the message for all. Where nobody looks
+        whether it is, what is encoded for nothing is taken back with the step."""
         header, word = self._my_header, self._verdict.word
         header.write(self._codec.digest, self._codec.info.step)
         header.status.copy_(word)
-        run_unless(word, lambda: self._encode_means(header.status))
+        if heeds(self._compressor, word):
+            self._encode_means(header.status)
+        else:
+            run_unless(word, lambda: self._encode_means(header.status))
         return self._mine
 
     def _encode_means(self, status: Tensor) -> None:
@@ -142,8 +150,10 @@ class Shards:
         check_size(messages, self.world, len(self._mine))
         self._verdict.hear(messages)
 
-    def collect(self, messages: Tensor, results: Sequence[Tensor]) -> None:
-        """Every owner's message into the results. Raises PayloadError."""
+    def collect(
+        self, messages: Tensor, results: Sequence[Tensor], word: Tensor | None = None
+    ) -> None:
+        """Every owner's message into the results. Raises PayloadError. word: as of `sum_all`."""
         sums = []
         for owner, (layout, message) in enumerate(zip(self._answers, messages)):
             whence = f"payload 0 is the mean from rank {owner}"
@@ -153,7 +163,7 @@ class Shards:
                 part = result[slice(*pieces.of_owner(owner))]
                 key = self._key_of_mean(name, owner)
                 sums.append(Sum([sections], part, 1.0, key, name, whence))
-        sum_all(self._means_by, sums)
+        sum_all(self.means_by, sums, word)
 
     def undo(self) -> None:
         """The owner's memory as it was before this step."""

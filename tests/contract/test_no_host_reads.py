@@ -65,7 +65,6 @@ MAY_READ = {
     "compressors/topk.py encode: write_entries": ASCEND,
     "runtime/codec.py encode: write_entries": ASCEND,
     "compressors/_entries.py places: decode_indices": LISTS,
-    "compressors/topk.py correct: first_violation": LISTS,
     "compressors/topk.py undo: first_violation": LISTS,
     "compressors/topk.py add: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
@@ -260,7 +259,8 @@ def test_nothing_is_read_until_the_step_ends(
     [
         "none | allreduce", "bf16 | allgather", "topk(0.1) | allgather",
         "topk(0.1)+ef | allgather", "dgc(0.1) | allgather",
-        'topk(0.1, index="int32")+ef | allgather', "lloyd(2)+ef | allgather",
+        'topk(0.1, index="int32")+ef | allgather', 'dgc(0.1, values="bf16") | allgather',
+        "lloyd(2)+ef | allgather",
         "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
     ],
 )  # fmt: skip

@@ -196,7 +196,8 @@ def _of_entries(n: int, k: int, code: str, dtype: torch.dtype) -> Case:
             places(n, few, few), drawn(few, 2) * 1e5, n, code,
             torch.ones(few, dtype=torch.int32) if whole
             else torch.ones(code_bytes(code, n, few), dtype=torch.uint8),
-            torch.zeros(few, dtype=dtype),
+            torch.zeros(few, dtype=dtype), torch.zeros(few) if few != k else None,
+            drawn(n, 4) if few not in (1, k) else None,
         )
         for few in (k, 0, 1, k // 3)
     ]])  # fmt: skip

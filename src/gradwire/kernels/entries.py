@@ -28,8 +28,8 @@ def write_entries(
     the steps before."""
     known = known or Known()
     for i, one in enumerate(segments):
-        places, values, n, code, section, out = one
-        tensors = places, values, section, out
+        places, values, n, code, *written = one
+        tensors = places, values, *written
         known.check("write_entries", i, (n, code), tensors, partial(_check, one))
     bad = room_of(*(one.places for one in segments[:1])).write_entries(segments)
     if bad < len(segments):
@@ -40,7 +40,7 @@ def write_entries(
 
 
 def _check(one: WriteEntries) -> None:
-    places, values, n, code, section, out = one
+    places, values, n, code, section, out, sent, residual = one
     k = places.numel()
     check_places("places", places)
     check_buffer("values", values, torch.float32, k)
@@ -54,3 +54,16 @@ def _check(one: WriteEntries) -> None:
     check_same_device(places, values=values, section=section, out=out)
     check_apart("section", section, places, values, out)
     check_apart("out", out, places, values)
+    if sent is not None:
+        _check_sent(one, sent, residual)
+    elif residual is not None:
+        raise KernelError("what rounding took is known beside sent alone; pass a tensor for that")
+
+
+def _check_sent(one: WriteEntries, sent: Tensor, residual: Tensor | None) -> None:
+    check_buffer("sent", sent, torch.float32, one.places.numel())
+    check_same_device(one.places, sent=sent, residual=residual)
+    check_apart("sent", sent, *one[:2], one.section, one.out)
+    if residual is not None:
+        check_buffer("residual", residual, torch.float32, one.n)
+        check_apart("residual", residual, *one[:2], one.section, one.out, sent)

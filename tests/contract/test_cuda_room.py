@@ -69,7 +69,7 @@ def test_results_and_states_are_the_twins(text: str) -> None:
     [
         "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
         "lloyd(2)+adam(beta2=0.99) | allgather", "onebit+ef | alltoall",
-        'topk(0.01, values="bf16")+ef | allgather',
+        'topk(0.01, values="bf16")+ef | allgather', "int8+ef | hierarchical",
     ],
 )  # fmt: skip
 def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:

@@ -101,6 +101,8 @@ def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool)
 
 def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
     yield Case(f"adam_codes {dtype}", "adam_codes", lambda: _adam(n, dtype))
+    yield Case(f"adam {dtype}", "adam", lambda: [*_moments(n, dtype), HOW, new_status()])
+    yield Case(f"undo_adam {dtype}", "undo_adam", lambda: [*_moments(n, dtype), HOW])
     yield Case(f"topk {dtype}", "topk", lambda: [
         drawn(n, 1, dtype=dtype), 40, torch.zeros(40, dtype=torch.int32), torch.zeros(40),
         new_status(), 0.5,
@@ -281,6 +283,11 @@ def _coded_updates(
         for i, (name, form) in enumerate(FORMATS.items())
     ]  # fmt: skip
     return [made, new_status()]
+
+
+def _moments(n: int, dtype: torch.dtype) -> list[Any]:
+    """A gradient, moments, and what waits."""
+    return [drawn(n, 1, "bad", dtype), (drawn(n, 2), drawn(n, 3).abs()), drawn(n, 4)]
 
 
 def _adam(n: int, dtype: torch.dtype) -> list[Any]:

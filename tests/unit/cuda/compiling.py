@@ -27,6 +27,7 @@ from triton.compiler import ASTSource
 
 from gradwire.kernels import formats
 from gradwire.kernels.cuda import (
+    adam_steps,
     candidates,
     codes,
     dense,
@@ -76,6 +77,10 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield candidates.mark, {
                 "dtype": dtype, "mode": mode, "marks": True, "aligned": True, "BLOCK": BLOCK,
                 "SPAN": SPAN,
+            }  # fmt: skip
+        for undoes in (True, False):
+            yield adam_steps.step_all, {
+                "dtype": dtype, "undoes": undoes, "aligned": True, "BLOCK": adam_steps.BLOCK,
             }  # fmt: skip
         yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
         if every:  # selected from as they are

@@ -1,7 +1,8 @@
 """The room of CUDA tensors: kernels in Triton, which is imported with it; twins for the rest.
 
 device      bits, recurrences, dice        formats   what a quantizer writes
-tables      segments, for one launch       codes     recurrences and Adam's step with codes
+tables      segments, for one launch       codes     recurrences and Adam's step with codes;
+                                                     `adam_steps`: the latter alone
 launch      of what is compiled            lists     codes of places, read; `entries`: written
 signs       of many, and what they mean    sums      of codes, signs; `sparse`, `dense`;
 selection   the k largest, and `update`:             `held`: unless a status says no
@@ -12,6 +13,7 @@ GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the opera
 in `table.Room`. What the host still waits for: docs/gpu.md.
 """
 
+from gradwire.kernels.cuda.adam_steps import adam, undo_adam
 from gradwire.kernels.cuda.codes import (
     adam_codes,
     encode_codes,
@@ -36,7 +38,6 @@ from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, firs
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.update import invert, topk, update_topk
 from gradwire.kernels.torch import (
-    adam,
     contained,
     count_crowds,
     decode_shaped,
@@ -64,7 +65,6 @@ from gradwire.kernels.torch import (
     strata,
     sum_rows,
     top_of_two,
-    undo_adam,
     undominated,
 )
 

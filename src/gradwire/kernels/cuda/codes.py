@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
+from gradwire.kernels.cuda.adam_steps import Step, stepped, steps
 from gradwire.kernels.cuda.columns import NONE
 from gradwire.kernels.cuda.device import (
     FEEDBACK,
@@ -77,19 +78,6 @@ class Coded(NamedTuple):
     scales: Tensor
     noise: Noise
     numbers: tuple[float, ...]
-
-
-@triton.jit
-def stepped(how, g, m, q, v):
-    """Adam's step: moments, what waits, and whether all would be finite; where not, all are
-    kept."""
-    d = g * how[0]
-    m1 = m * how[1] + d * how[2]
-    q1 = q * how[3] + d * d * how[4]
-    size = tl.sqrt_rn(q1) * how[5] + how[6]
-    v1 = v + tl.div_rn(m1, size) * how[7]
-    good = is_finite(v1) & is_finite(m1) & is_finite(q1)
-    return tl.where(good, m1, m), tl.where(good, q1, q), tl.where(good, v1, v), good
 
 
 @triton.jit
@@ -383,8 +371,7 @@ def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
     for (form, _), own in grouped(segments, lambda one: (one.form, one.g.dtype)):
         known = written(form)
         if known is None:
-            for one in own:
-                twins.adam(one.g, one.moments, one.v, one.how, status)
+            steps([Step(one.g, one.moments, one.v, one.how) for one in own], status)
             late = [EncodeCodes(form, one.v, one.codes, one.scales, one.noise) for one in own]
             send(late, status)
         else:

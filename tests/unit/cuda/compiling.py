@@ -36,10 +36,12 @@ from gradwire.kernels.cuda import (
     kept,
     lists,
     noise,
+    powers,
     radix,
     signs,
     sparse,
     sums,
+    ternary,
     update,
 )
 from gradwire.kernels.cuda.columns import BLOCK, ITEMS
@@ -60,9 +62,11 @@ TYPES = {
     "sums": "*fp64",
 }
 """Of arguments, by their names."""
-WARPS = dict.fromkeys((candidates.compact, signs.pack, sums.add_signs_up), 4) | dict.fromkeys(
-    (candidates.scan, radix.digit, radix.count, radix.emit), 16
-)
+FOUR = (
+    candidates.compact, signs.pack, signs.add_signs_up, ternary.pack_digits, ternary.add_digits_up
+)  # fmt: skip
+SIXTEEN = candidates.scan, radix.digit, radix.count, radix.emit
+WARPS = dict.fromkeys(FOUR, 4) | dict.fromkeys(SIXTEEN, 16)
 """Of programs; of others 8."""
 OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
 
@@ -90,7 +94,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield radix.emit, {"dtype": dtype, "mode": 3, "masks": False, **sizes}
             for number, divides in ((0, True), (1, False), (2, True)):
                 of = {"dtype": dtype, "of": number, "divides": divides, "aligned": True}
-                yield sums.add_signs_up, {**of, "TILE": sums.TILE}
+                yield signs.add_signs_up, {**of, "TILE": signs.TILE}
                 yield signs.pack, {**packs, "dtype": dtype, "throws": divides}
     of_v = {"dtype": tl.float32}
     took = {**of_v, "mode": 1, "masks": True}
@@ -127,8 +131,18 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield signs.pack, {**packs, **of_v, "throws": True}
     span = signs.TOGETHER * signs.BLOCK.value
     yield signs.stand_for, {"of": 2, "SPAN": span, "CHUNK": signs.CHUNK, "LEVELS": 12}
-    signs_up = {**of_v, "of": 1, "divides": True, "aligned": True, "TILE": sums.TILE}
-    yield sums.add_signs_up, signs_up
+    signs_up = {**of_v, "of": 1, "divides": True, "aligned": True, "TILE": signs.TILE}
+    yield signs.add_signs_up, signs_up
+    for dtype in (tl.float32, tl.bfloat16, tl.float16) if every else (tl.float32,):
+        four = {"dtype": dtype, "aligned": True, "R": powers.TOGETHER}
+        yield powers.encode_powers, four
+        yield powers.add_powers_up, {**four, "divides": True}
+        yield ternary.top_of_all, {"dtype": dtype, "aligned": True, "TILE": ternary.TILE}
+        yield ternary.pack_digits, {"dtype": dtype, "R": ternary.TOGETHER}
+        for divides in (True, False) if every else (True,):
+            four = {"dtype": dtype, "aligned": True, "R": ternary.TOGETHER}
+            yield ternary.add_digits_up, {**four, "divides": divides}
+    yield ternary.begin_at_zero, {}
     yield sparse.violation, {"BLOCK": sparse.CHUNK}
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
     yield sparse.find_begins, {"TILE": 8192, "BLOCK": sparse.BLOCK}

@@ -11,6 +11,7 @@ import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn
 from gradwire.kernels import (
     AdamCodes,
+    EncodeCodes,
     Journal,
     SumCodes,
     UpdateCodes,
@@ -41,7 +42,7 @@ HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
 IN_TRITON = [INT8, E4M3, E5M2, LEVELS2, LEVELS4, LEVELS8, LLOYD1, LLOYD2]
 every_format = pytest.mark.parametrize("form", IN_TRITON, ids=lambda form: f"format {form.number}")
 OTHERS = [TERNARY, POWERS, SIGNS, SIGNS1, SIGNS2]
-"""That the twins encode on the device, or that know what they stand for late."""
+"""That are encoded without a recurrence."""
 
 
 def rooms(form: Format, n: int) -> tuple[Tensor, Tensor]:
@@ -61,12 +62,19 @@ def noise(i: int) -> Noise:
     return Noise.of(f"parameter {i}", 3)
 
 
-@pytest.mark.parametrize(
-    "form", [*IN_TRITON, SIGNS1, SIGNS2, TERNARY], ids=lambda form: f"format {form.number}"
-)
+@every_format
 @pytest.mark.parametrize("what", ["feedback", "momentum", "nesterov"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_updates_are_the_twins(form: Format, what: str, dtype: torch.dtype) -> None:
+    are_updated_alike(form, what, dtype)
+
+
+@pytest.mark.parametrize("form", OTHERS, ids=lambda form: f"format {form.number}")
+def test_updates_beside_what_is_coded_alone_are_the_twins(form: Format) -> None:
+    are_updated_alike(form, "nesterov", torch.bfloat16)
+
+
+def are_updated_alike(form: Format, what: str, dtype: torch.dtype) -> None:
     momentum = None if what == "feedback" else 0.9
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
@@ -166,9 +174,7 @@ def payload(form: Format, n: int, rank: int) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
-@pytest.mark.parametrize(
-    "form", [*IN_TRITON, TERNARY, SIGNS, SIGNS1, SIGNS2], ids=lambda form: f"format {form.number}"
-)
+@pytest.mark.parametrize("form", [*IN_TRITON, *OTHERS], ids=lambda form: f"format {form.number}")
 @every_float
 def test_sums_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
@@ -182,6 +188,34 @@ def test_sums_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
         return [made], [one.out for one in made]
 
     assert same_by_both([cuda.accumulate_codes, twins.accumulate_codes], given) == [len(SIZES)] * 2
+
+
+@pytest.mark.parametrize("form", [POWERS, TERNARY], ids=lambda form: f"format {form.number}")
+@pytest.mark.parametrize("kind", ["ties", "zeros", "bad"])
+def test_what_is_coded_alone_is_the_twins_around_blocks(form: Format, kind: str) -> None:
+    """Numbers of any size, blocks that are whole, and last ones that are not."""
+    sizes = 0, 1, 9, form.block - 1, form.block, form.block + 1, 4 * form.block, 9 * form.block + 7
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            EncodeCodes(form, drawn(n, n, kind) * 10.0 ** (i - 3), *rooms(form, n), noise(i))
+            for i, n in enumerate(sizes)
+        ]
+        made[4].x[:3] = torch.tensor([3.4e38, -3.4e38, 1e-39]) if form is POWERS else 1e-39
+        return [made, status], [x for one in made for x in (one.codes, one.scales)]
+
+    same_by_both([cuda.encode_many_codes, twins.encode_many_codes], given)
+
+    def summed(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = []
+        for i, n in enumerate(sizes):
+            (codes, scales), other = rooms(form, n), payload(form, n, 2)
+            codes[:] = torch.arange(codes.numel()).remainder(243 if form is TERNARY else 255)
+            parts = [(codes, scales), other][: 1 + i % 2]
+            made.append(SumCodes(form, torch.full((n,), 7.0), parts, 3.0))
+        return [made], [one.out for one in made]
+
+    same_by_both([cuda.accumulate_codes, twins.accumulate_codes], summed)
 
 
 @pytest.mark.parametrize("form", [E4M3, E5M2], ids=lambda form: f"format {form.number}")

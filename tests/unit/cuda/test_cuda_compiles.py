@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("triton")
 STREAMING = {
     "mark", "encode", "inverted", "put_back", "add_dense", "add_scaled", "cast_all", "look",
-    "step_all", "pack",
+    "step_all", "pack", "encode_powers", "top_of_all",
 }  # fmt: skip
 """Kernels whose time is that of reading numbers once, which takes wide loads."""
 FRAME = 64

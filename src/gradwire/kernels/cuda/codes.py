@@ -36,6 +36,7 @@ from gradwire.kernels.cuda.formats import (
     written,
 )
 from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.cuda.powers import pack_powers
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.signs import pack_signs
 from gradwire.kernels.cuda.sums import add_many_codes
@@ -48,8 +49,10 @@ from gradwire.kernels.cuda.tables import (
     on_its_device,
     rows_on,
 )
+from gradwire.kernels.cuda.ternary import pack_ternary
 from gradwire.kernels.cuda.update import mode_of, update_topk
-from gradwire.kernels.formats import Format
+from gradwire.kernels.formats import POWERS, SIGNS1, SIGNS2, TERNARY, Format
+from gradwire.kernels.formats import SIGNS as SIGNS_ALONE
 from gradwire.kernels.segments import AdamCodes, EncodeCodes, UpdateCodes, without_codes
 from gradwire.kernels.values import Noise
 
@@ -314,20 +317,26 @@ def encode_codes(
 
 @on_its_device
 def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    for (form, _), own in grouped(segments, lambda one: (one.form, one.x.dtype)):
+    plain = [one._replace(x=one.x.detach().contiguous()) for one in segments]
+    for (form, _), own in grouped(plain, lambda one: (one.form, one.x.dtype)):
         known = written(form)
-        if form.signs:
-            pack_signs(own, status)
-        elif known is None:
-            twins.encode_many_codes(own, status)
+        if known is None:
+            _PACKS[form](own, status)
         else:
             made = [_as_it_is(one) for one in own]
             encode_all(made, known, NONE.value, form.most_scale, status)
 
 
+_PACKS = {
+    SIGNS_ALONE: pack_signs, SIGNS1: pack_signs, SIGNS2: pack_signs, POWERS: pack_powers,
+    TERNARY: pack_ternary,
+}  # fmt: skip
+"""Of what is coded without a recurrence."""
+
+
 def _as_it_is(one: EncodeCodes) -> Coded:
-    x = one.x.detach().contiguous()
-    return Coded(x, None, None, x, one.codes, one.scales, one.noise, (0.0, 1.0, 1.0))
+    nothing = 0.0, 1.0, 1.0
+    return Coded(one.x, None, None, one.x, one.codes, one.scales, one.noise, nothing)
 
 
 @on_its_device

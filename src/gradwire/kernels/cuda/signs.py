@@ -1,6 +1,6 @@
-"""Signs with what they stand for, of many parameters in two launches.
+"""Signs with what they stand for, of many parameters in two launches; and their sums.
 
-Bytes for each element: 4 and 1/8 to read and write.
+Bytes for each element: 4 and 1/8 to encode; 4 and n/8 for a sum of n payloads.
 """
 
 from __future__ import annotations
@@ -12,11 +12,37 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.cuda.device import address, block_of, random_bits, read, write
+from gradwire.kernels.cuda.device import (
+    address,
+    block_of,
+    number,
+    random_bits,
+    read,
+    rounded,
+    write,
+)
 from gradwire.kernels.cuda.formats import tree
 from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.cuda.payloads import (
+    BY,
+    CODES,
+    COUNT,
+    DICE1,
+    DICE2,
+    DICE3,
+    ENCODED,
+    FIRST,
+    OUT,
+    PROGRAM,
+    VALUES,
+    WIDTH,
+    N,
+    X,
+    encoded,
+    quotient,
+)
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import aligned, blocks_on, grouped, rows_on
+from gradwire.kernels.cuda.tables import aligned, grouped
 from gradwire.kernels.segments import EncodeCodes
 from gradwire.kernels.values import SILENCE
 
@@ -26,9 +52,8 @@ ROWS, LANES = tl.constexpr(64), tl.constexpr(64)
 TOGETHER = 8
 """Blocks of a program."""
 CHUNK = 4096
-X, N, BITS, VALUES, FIRST, DICE1, DICE2, DICE3 = (tl.constexpr(i) for i in range(8))
-WIDTH = tl.constexpr(8)
-"""FIRST: the first program of a segment, whose sums lie in the order of programs."""
+TILE = 2048
+"""Elements of a program that adds up."""
 
 
 @triton.jit
@@ -44,7 +69,7 @@ def rows_packed(row, first, n, dtype: tl.constexpr, throws: tl.constexpr, aligne
                 whole: tl.constexpr, R: tl.constexpr):  # fmt: skip
     """The bits of R blocks, eight rows of each at once, and the lanes' sums, and counts."""
     x = address(tl.load(row + X), dtype, aligned)
-    bits = address(tl.load(row + BITS), tl.uint8, False)
+    bits = address(tl.load(row + CODES), tl.uint8, False)
     dice1, dice2, dice3 = tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3)
     block = first // BLOCK + tl.arange(0, R)[:, None]
     low = tl.zeros([R, LANES], tl.float32)
@@ -81,7 +106,7 @@ def pack(
     """The bits of R = 2**LEVELS blocks, the sums below zero and above, and how many are below: one
     of each for a program, as the lowest levels of the sum over all blocks are of its own."""
     segment, first = block_of(blocks)
-    row = rows + segment * WIDTH
+    row = rows + segment * ENCODED
     n = tl.load(row + N).to(tl.int32)
     if first <= n - R * BLOCK:
         low, high, count = rows_packed(row, first, n, dtype, throws, aligned, True, R)
@@ -103,9 +128,9 @@ def stand_for(
 ):  # fmt: skip
     """What a segment's bits stand for, by the sums of its programs, each of SPAN elements:
     neighbours pairwise, so many levels at once as a chunk of 2**LEVELS has. One program each."""
-    row = rows + tl.program_id(0) * WIDTH
+    row = rows + tl.program_id(0) * ENCODED
     n = tl.load(row + N).to(tl.int32)
-    sums += tl.load(row + FIRST)
+    sums += tl.load(row + PROGRAM)
     left = tl.maximum(tl.cdiv(n, SPAN), 1)
     while left > 1:
         for begin in range(0, left, CHUNK):  # what a sum is written over, it is of, or an earlier
@@ -135,31 +160,57 @@ def stand_for(
         tl.store(values + 1, tl.where(good, second, 0.0).to(tl.float32), mask=n > 0)
 
 
+@triton.jit
+def add_signs_up(
+    rows, blocks, payloads, bad, dtype: tl.constexpr, of: tl.constexpr, divides: tl.constexpr,
+    aligned: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """The sum of what all payloads' signs say, of so many values each, times or over a number."""
+    segment, first = block_of(blocks)
+    if tl.load(bad + segment) == 0:
+        row = rows + segment * WIDTH
+        n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
+        i, whole = first + tl.arange(0, TILE), first <= n - TILE
+        out = address(tl.load(row + OUT), dtype, aligned)
+        total = tl.zeros([TILE], tl.float32)
+        if not divides:
+            total = read(out, i, n, whole)
+        at = payloads + 2 * tl.load(row + FIRST)
+        for r in range(tl.load(row + COUNT).to(tl.int32)):
+            bits = address(tl.load(at + 2 * r), tl.uint8, False)
+            values = address(tl.load(at + 2 * r + 1), tl.float32, False)
+            high = 1.0
+            if of > 0:
+                high = tl.load(values + (of - 1), mask=n > 0, other=0.0)
+            low = tl.load(values, mask=n > 0, other=0.0) if of == 2 else -high
+            byte = tl.load(bits + i // 8, mask=i < n, other=0).to(tl.int32)
+            x = tl.where(((byte >> (i % 8)) & 1) == 1, low, high)
+            total += x if divides else x * by
+        if divides:
+            total = quotient(total, by)
+        write(out, i, rounded(total, dtype), n, whole)
+
+
 def pack_signs(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    """What `encode_codes` does of signs, of one format."""
-    plain = [one._replace(x=one.x.detach().contiguous()) for one in segments]
-    for (dtype, throws), own in grouped(plain, lambda one: (one.x.dtype, one.noise != SILENCE)):
-        _pack(own, own[0].form.in_all or 0, TYPES[dtype], throws, status)
+    """What `encode_codes` does of signs, of one format and dtype, contiguous."""
+    for throws, own in grouped(segments, lambda one: one.noise != SILENCE):
+        _pack(own, throws, status)
 
 
-def _pack(
-    segments: Sequence[EncodeCodes], of: int, dtype: tl.dtype, throws: bool, status: Tensor
-) -> None:
-    device, span = status.device, TOGETHER * BLOCK.value
-    sizes = tuple(one.x.numel() for one in segments)
-    blocks, rows, first = blocks_on(device, sizes, span), list[list[int]](), 0
-    for (_, x, codes, scales, noise), n in zip(segments, sizes):
-        rows.append([x.data_ptr(), n, codes.data_ptr(), scales.data_ptr(), first, *noise])
-        first += max(1, -(-n // span))
-    table = rows_on(device, rows)
-    sums = torch.empty((3, first), dtype=torch.float64, device=device)
-    launch(pack, (first,),
-        table, blocks, sums, dtype=dtype, throws=throws, R=TOGETHER, LEVELS=_levels(TOGETHER),
-        aligned=all(aligned(one.x) for one in segments), num_warps=4, enable_fp_fusion=False,
+def _pack(segments: Sequence[EncodeCodes], throws: bool, status: Tensor) -> None:
+    form, x, *_ = segments[0]
+    span = TOGETHER * BLOCK.value
+    table, blocks = encoded(segments, span)
+    programs = blocks.shape[0]
+    sums = torch.empty((3, programs), dtype=torch.float64, device=x.device)
+    launch(pack, (programs,),
+        table, blocks, sums, dtype=TYPES[x.dtype], throws=throws, R=TOGETHER,
+        LEVELS=_levels(TOGETHER), aligned=all(aligned(one.x) for one in segments), num_warps=4,
+        enable_fp_fusion=False,
     )  # fmt: skip
     launch(stand_for, (len(segments),),
-        table, sums, first, status, of=of, SPAN=span, CHUNK=CHUNK, LEVELS=_levels(CHUNK),
-        num_warps=8,
+        table, sums, programs, status, of=form.in_all, SPAN=span, CHUNK=CHUNK,
+        LEVELS=_levels(CHUNK), num_warps=8,
     )  # fmt: skip
 
 

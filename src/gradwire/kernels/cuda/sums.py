@@ -1,8 +1,8 @@
-"""Sums of codes and of signs: each program owns a part of the result and adds payload after
-payload, in list order, so that the bits do not depend on what runs when.
+"""Sums of codes: each program owns a part of the result and adds payload after payload, in list
+order, so that the bits do not depend on what runs when.
 
 Bytes for each element of the result: 4 for fp32, and those of every payload: of int8 1, of 4 bits
-1/2, of signs 1/8.
+1/2.
 """
 
 from __future__ import annotations
@@ -15,16 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-import gradwire.kernels.torch.codes as twins
-from gradwire.kernels.cuda.device import (
-    address,
-    block_of,
-    number,
-    read,
-    rounded,
-    widened,
-    write,
-)
+from gradwire.kernels.cuda import powers, signs, ternary
+from gradwire.kernels.cuda.device import address, block_of, number, rounded, widened
 from gradwire.kernels.cuda.formats import (
     FLOAT2,
     FLOAT3,
@@ -39,6 +31,17 @@ from gradwire.kernels.cuda.formats import (
 )
 from gradwire.kernels.cuda.held import hold_back, tell
 from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.cuda.payloads import (
+    BY,
+    COUNT,
+    FIRST,
+    MOST,
+    OUT,
+    SCALES,
+    WIDTH,
+    N,
+    quotient,
+)
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
     aligned,
@@ -48,7 +51,7 @@ from gradwire.kernels.cuda.tables import (
     on_its_device,
     tables_on,
 )
-from gradwire.kernels.formats import Format
+from gradwire.kernels.formats import POWERS, TERNARY, Format
 from gradwire.kernels.segments import SumCodes
 
 TILE = 2048
@@ -59,10 +62,6 @@ CHUNK = 1024
 """Scales of each payload that a program looks at."""
 AT_ONCE = 8
 """At most so many payloads are asked for before the first of them is waited for."""
-OUT, N, BY, FIRST, COUNT, MOST, SCALES = (tl.constexpr(i) for i in range(7))
-WIDTH = tl.constexpr(7)
-"""Columns: the payloads of a segment are COUNT rows of theirs, from FIRST on, with so many SCALES
-each, at MOST so large."""
 
 
 @triton.jit
@@ -87,17 +86,6 @@ def scales_are_good(
             wrong = wrong | ~(tl.abs(s) <= most)
     if tl.max(wrong.to(tl.int32), 0) != 0:
         tl.atomic_or(bad + segment, 1)
-
-
-@triton.jit
-def quotient(total, by):
-    """total / by, rounded once. By a power of two that is a product, which is far cheaper."""
-    bits = by.to(tl.int32, bitcast=True)
-    if ((bits & 0x7FFFFF) == 0) & (bits >= 0x3F800000) & (bits < 0x7E800000):
-        total = total * (0x7F000000 - bits).to(tl.float32, bitcast=True)
-    else:
-        total = tl.div_rn(total, tl.zeros_like(total) + by)
-    return total
 
 
 @triton.jit
@@ -239,37 +227,6 @@ def add_codes_up(
                 add_tile(row, first, payloads, dtype, way, bits, steps, divides, B, R)
 
 
-@triton.jit
-def add_signs_up(
-    rows, blocks, payloads, bad, dtype: tl.constexpr, of: tl.constexpr, divides: tl.constexpr,
-    aligned: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """The sum of what all payloads' signs say, of so many values each, times or over a number."""
-    segment, first = block_of(blocks)
-    if tl.load(bad + segment) == 0:
-        row = rows + segment * WIDTH
-        n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
-        i, whole = first + tl.arange(0, TILE), first <= n - TILE
-        out = address(tl.load(row + OUT), dtype, aligned)
-        total = tl.zeros([TILE], tl.float32)
-        if not divides:
-            total = read(out, i, n, whole)
-        at = payloads + 2 * tl.load(row + FIRST)
-        for r in range(tl.load(row + COUNT).to(tl.int32)):
-            bits = address(tl.load(at + 2 * r), tl.uint8, False)
-            values = address(tl.load(at + 2 * r + 1), tl.float32, False)
-            high = 1.0
-            if of > 0:
-                high = tl.load(values + (of - 1), mask=n > 0, other=0.0)
-            low = tl.load(values, mask=n > 0, other=0.0) if of == 2 else -high
-            byte = tl.load(bits + i // 8, mask=i < n, other=0).to(tl.int32)
-            x = tl.where(((byte >> (i % 8)) & 1) == 1, low, high)
-            total += x if divides else x * by
-        if divides:
-            total = quotient(total, by)
-        write(out, i, rounded(total, dtype), n, whole)
-
-
 def _run(segments: Sequence[SumCodes], *, divides: bool, status: Tensor | None = None) -> Tensor:
     """Of one format and dtype. Returns a word for each, which is not 0 where one is bad."""
     device, form = segments[0].out.device, segments[0].form
@@ -305,8 +262,15 @@ def _run(segments: Sequence[SumCodes], *, divides: bool, status: Tensor | None =
 def _kernel_of(form: Format, at_once: int, full: bool) -> tuple[Any, int, dict[str, Any]]:
     """What adds up, how many elements a program has, and constants."""
     known = written(form)
+    if form is POWERS:
+        span = powers.TOGETHER * form.block
+        return powers.add_powers_up, span, {"R": powers.TOGETHER, "num_warps": 8}
+    if form is TERNARY:
+        span = ternary.TOGETHER * form.block
+        return ternary.add_digits_up, span, {"R": ternary.TOGETHER, "num_warps": 4}
     if known is None:
-        return add_signs_up, TILE, {"of": form.in_all, "TILE": TILE, "num_warps": 4}
+        tile = signs.TILE
+        return signs.add_signs_up, tile, {"of": form.in_all, "TILE": tile, "num_warps": 4}
     constants = {
         "way": known.way, "bits": known.bits, "steps": known.steps, "B": known.block,
         "R": TILE // known.block, "AT_ONCE": at_once, "full": full, "TURNS": TURNS,
@@ -322,27 +286,17 @@ def _steps(counts: list[int]) -> tuple[int, bool]:
     return at_once, all(count % at_once == 0 for count in counts)
 
 
-def _has_kernels(form: Format) -> bool:
-    return form.signs or written(form) is not None
-
-
 @on_its_device
 def accumulate_codes(segments: Sequence[SumCodes], status: Tensor | None = None) -> int:
     """Without a status the host waits for the device, to tell which one is bad."""
     first_bad = len(segments)
     numbered = enumerate(segments)
-    for (form, _), group in grouped(numbered, lambda one: (one[1].form, one[1].out.dtype)):
+    for _, group in grouped(numbered, lambda one: (one[1].form, one[1].out.dtype)):
         members, own = zip(*group)
-        if not _has_kernels(form):
-            found = twins.accumulate_codes(own, status)
-        elif status is not None:
-            _run(own, divides=True, status=status)
-            continue
-        else:
-            bad = _run(own, divides=True).tolist()
-            found = next((i for i, is_bad in enumerate(bad) if is_bad), len(own))
-        if found < len(own):
-            first_bad = min(first_bad, members[found])
+        bad = _run(own, divides=True, status=status)
+        if status is None:
+            found = (i for i, is_bad in zip(members, bad.tolist()) if is_bad)
+            first_bad = min(first_bad, next(found, first_bad))
     return first_bad
 
 
@@ -355,10 +309,6 @@ def add_many_codes(
     segments: Iterable[tuple[Format, Tensor, Tensor, Tensor]], factor: float
 ) -> None:
     """`add_codes` of each."""
-    for form, own in grouped(segments, lambda one: one[0]):
-        if _has_kernels(form):
-            sums = [SumCodes(form, v, [(codes, scales)], factor) for _, v, codes, scales in own]
-            _run(sums, divides=False)
-            continue
-        for _, v, codes, scales in own:
-            twins.add_codes(form, v, codes, scales, factor)
+    for _, own in grouped(segments, lambda one: one[0]):
+        sums = [SumCodes(form, v, [(codes, scales)], factor) for form, v, codes, scales in own]
+        _run(sums, divides=False)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.kernels import run_unless, together
+from gradwire.kernels import Known, run_unless, together
 from gradwire.layout.pieces import Pieces
 from gradwire.layout.shards import ShardLayout
 from gradwire.local import OWNERS_RESIDUAL, Own
@@ -67,6 +67,7 @@ class Shards:
         rule = None if states is None else Recurrence(state=OWNERS_RESIDUAL)
         self._encoders = [make_encoder(self.means_by, None, rule) for _ in self.pieces]
         self._encoded = False  # whether this step's encoders have seen the means
+        self._known = Known()
 
     def compressors(self) -> list[PieceByPiece]:
         """What encodes each parameter for its owners."""
@@ -139,6 +140,7 @@ class Shards:
                 for encoder, mean, state, key, sections in work
             ),
             status,
+            self._known,
         )
 
     def _key_of_mean(self, name: str, owner: int) -> Key:

@@ -1,9 +1,9 @@
-"""Places and values of sparse payloads, written as messages hold them: two launches for a bucket.
+"""Places and values of sparse payloads, written as messages hold them: few launches for a bucket.
 
     spread ──► set_ones        bytes that are whole, and zeros; then the bits of bitmap and of
                                elias_fano's upper part
+    set_gaps                   what is left out (gap8, gap16), a list by one program each
 
-Of places that leave out others (gap8, gap16) each list is one program's.
 Bytes: of an entry 8 read, its code and its value written, and 16 where what rounding takes is
 kept; a bitmap's bytes twice.
 """
@@ -123,11 +123,15 @@ def set_ones(rows, blocks, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def set_gaps(places, section, k, size, of: tl.constexpr, CHUNK: tl.constexpr):
-    """Words that leave out places, and zeros after them. One program."""
+def set_gaps(rows, of: tl.constexpr, CHUNK: tl.constexpr):
+    """Words that leave out places, and zeros after them. One program for each list."""
     escape: tl.constexpr = 255 if of == tl.uint8 else 65535
-    words = section.to(tl.pointer_type(of))
-    last = tl.load(places + k - 1)
+    bytes: tl.constexpr = 1 if of == tl.uint8 else 2
+    row = rows + tl.program_id(0) * WIDTH
+    k, size = tl.load(row + K).to(tl.int32), (tl.load(row + SIZE) // bytes).to(tl.int32)
+    places = address(tl.load(row + PLACES), tl.int32, False)
+    words = address(tl.load(row + SECTION), of, False)
+    last = tl.load(places + k - 1, mask=k > 0, other=0)
     used = tl.full([], 0, tl.int32)  # words, once all gaps are counted
     for at in range(0, k, CHUNK):
         j = at + tl.arange(0, CHUNK)
@@ -166,15 +170,20 @@ def write_entries(segments: Sequence[WriteEntries]) -> int:
             one.section.copy_(section)
     for dtype, own in groups.items():
         device = own[0].places.device
+        own.sort(key=lambda one: one.code)
         rows = rows_on(device, [_row(one) for one in own])
         blocks = blocks_on(device, tuple(map(_size, own)), BLOCK)
         launch(spread, (blocks.shape[0],), rows, blocks, dtype=TYPES[dtype], BLOCK=BLOCK)
         blocks = blocks_on(device, tuple(one.places.numel() for one in own), BLOCK)
         launch(set_ones, (blocks.shape[0],), rows, blocks, BLOCK=BLOCK)
-        for one in own:
-            if one.code in GAP_BYTES:
-                _write_gaps(one.places, one.code, one.section)
+        codes = [one.code for one in own]
+        for code, of in _GAPS.items():
+            if count := codes.count(code):
+                launch(set_gaps, (count,), rows[codes.index(code) :], of=of, CHUNK=CHUNK)
     return len(segments)
+
+
+_GAPS = {"gap8": tl.uint8, "gap16": tl.uint16}
 
 
 def _size(one: WriteEntries) -> int:
@@ -196,13 +205,6 @@ def _row(one: WriteEntries) -> list[int]:
         places.data_ptr(), k, section.data_ptr(), section.nbytes, low, width, values.data_ptr(),
         out.data_ptr(), limit, address_of(sent), address_of(residual), n,
     ]  # fmt: skip
-
-
-def _write_gaps(places: Tensor, code: str, section: Tensor) -> None:
-    of = tl.uint16 if code == "gap16" else tl.uint8
-    size = section.numel() // GAP_BYTES[code]
-    if places.numel():
-        launch(set_gaps, (1,), places, section, places.numel(), size, of=of, CHUNK=CHUNK)
 
 
 @on_its_device

@@ -28,11 +28,13 @@ def _numpy_says_nothing() -> Iterator[None]:
         yield
 
 
-def steps(text: str, room: str) -> tuple[list[list[Named]], list[dict[str, Named]]]:
+def steps(
+    text: str, room: str, dtype: torch.dtype = torch.float32
+) -> tuple[list[list[Named]], list[dict[str, Named]]]:
     """Results of four steps, of which the third is spoiled on one rank and the fourth skipped, and
     the states after them."""
     with use(room):
-        run, results = Several(text, SHAPES, WORLD), []
+        run, results = Several(text, SHAPES, WORLD, dtype=dtype), []
         for step in range(4):
             gradients = drawn(SHAPES, WORLD, step)
             if step == 2:
@@ -76,6 +78,20 @@ def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
     """Blocks are kept aside on a device where gradients are large; by the twins, all."""
     (mine, states), (wanted, other) = (steps(text, room) for room in ("triton", "twin"))
     for own, theirs in zip(mine[:2], wanted):
+        assert all(equal(x, y) for x, y in zip(own, theirs))
+    for memory, known in zip(states, other):
+        for name, state in memory.items():
+            for key, x in state.items():
+                assert torch.allclose(x, known[name][key], atol=1e-5), (name, key)
+
+
+def test_averages_that_feedbacks_want_exact_are_the_twins() -> None:
+    """Of gradients in 16 bits: they wait in fp32 until it is known that the step counts."""
+    text = "lloyd(2)+adam(beta2=0.99) | alltoall"
+    (mine, states), (wanted, other) = (
+        steps(text, room, torch.bfloat16) for room in ("triton", "twin")
+    )
+    for own, theirs in zip(mine, wanted):
         assert all(equal(x, y) for x, y in zip(own, theirs))
     for memory, known in zip(states, other):
         for name, state in memory.items():

@@ -226,8 +226,8 @@ class Codec:
 
         write: is given the word then, else None. by: whose payloads are added up, if not the
         strategy's compressor's."""
-        word, in_place = self.verdict.word, self.means is self.results
-        if not in_place or self.ragged or not heeds(by or self.strategy.compressor, word):
+        word = self.verdict.word
+        if self.ragged or not heeds(by or self.strategy.compressor, word):
             self.conclude(lambda: write(None))
             return
         self._is_open = True

@@ -1,12 +1,12 @@
 """The room of CUDA tensors: kernels in Triton, which is imported with it; twins for the rest.
 
-device      bits, recurrences, dice        formats   what a quantizer writes
-tables      segments, for one launch       codes     recurrences and Adam's step with codes;
-                                                     `adam_steps`: the latter alone
-launch      of what is compiled            lists     codes of places, read; `entries`: written
-signs       of many, and what they mean    sums      of codes, signs; `sparse`, `dense`;
-selection   the k largest, and `update`:             `held`: unless a status says no
-            `candidates`, then `radix`
+device      bits, recurrences; `noise`     formats     what a quantizer writes; and, coded alone:
+tables      segments, for one launch                   `signs`, `powers`, `ternary`
+launch      of what is compiled            codes       recurrences and Adam's step with codes;
+selection   the k largest, and `update`:               `adam_steps`: the latter alone
+            `candidates`, then `radix`     payloads    what is known of them; their `sums`: of
+lists       codes of places, read;                     codes, `sparse`, `dense`; `held`: unless a
+            `entries`: written                         status says no
 
 In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
 GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said

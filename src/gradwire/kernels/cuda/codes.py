@@ -309,10 +309,10 @@ def encode_codes(
     form: Format, x: Tensor, codes: Tensor, scales: Tensor, status: Tensor, noise: Noise,
     clip: float | None,
 ) -> None:  # fmt: skip
-    if clip is None:
-        encode_many_codes([EncodeCodes(form, x, codes, scales, noise)], status)
-    else:
+    if form is TERNARY and clip is not None:
         twins.encode_codes(form, x, codes, scales, status, noise, clip)
+    else:
+        encode_many_codes([EncodeCodes(form, x, codes, scales, noise)], status)
 
 
 @on_its_device

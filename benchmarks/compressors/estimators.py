@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.bench.machine import native
+from gradwire.kernels.formats import SIGNS1
 from gradwire.report.table import Table
 
 DENSITY = 0.001
@@ -56,9 +57,9 @@ def gaussian(x: Tensor, k: int) -> int:
 
 def sidco(x: Tensor, k: int) -> int:
     """SIDCo-E (Abdelmoniem et al. 2021): exponential fits, each to what exceeds the last."""
-    bits = kernels.scratch("sidco", kernels.sign_bytes(x.numel()), torch.uint8, x.device)
+    bits = kernels.scratch("sidco", SIGNS1.code_bytes(x.numel()), torch.uint8, x.device)
     mean, status = torch.empty(1), kernels.new_status()
-    kernels.pack_signs(x, bits, mean, status)
+    kernels.encode_codes(SIGNS1, x, bits, mean, status)
     threshold = -float(mean) * math.log(0.25)
     stages = 3
     ratio = (DENSITY / 0.25) ** (1 / (stages - 1))

@@ -32,9 +32,16 @@ from torch.profiler import ProfilerActivity, profile
 
 from gradwire.bench.rooms import Case, cases, difference, room_of_cuda
 from gradwire.kernels import formats
-from gradwire.kernels.segments import AdamCodes, SumCoded, SumCodes, UpdateCodes, UpdateTopk
+from gradwire.kernels.segments import (
+    AdamCodes,
+    EncodeCodes,
+    SumCoded,
+    SumCodes,
+    UpdateCodes,
+    UpdateTopk,
+)
 from gradwire.kernels.status import new_status
-from gradwire.kernels.values import AdamStep, Noise
+from gradwire.kernels.values import SILENCE, AdamStep, Noise
 
 TRIED = 5000, 70_001
 """Elements, for bits."""
@@ -158,8 +165,8 @@ def jobs(n: int) -> dict[str, tuple[Callable[[], object], float]]:
     dense = [coded(formats.INT8, n) for _ in range(RANKS)]
     lists = [torch.randperm(n, device=DEVICE)[:k].sort().values.int() for _ in range(RANKS)]
     sparse = SumCoded(out, ["int32"] * RANKS, lists, [numbers(k) for _ in range(RANKS)], 8.0)
-    signs = torch.zeros((n + 7) // 8, dtype=torch.uint8, device=DEVICE)
-    mean, coded_sum = torch.zeros(1, device=DEVICE), SumCodes(formats.INT8, out, dense, 8.0)
+    signs = EncodeCodes(formats.SIGNS1, g, *coded(formats.SIGNS1, n), SILENCE)
+    coded_sum = SumCodes(formats.INT8, out, dense, 8.0)
     return {
         "dgc, top-k": (lambda: update("dgc"), 20.25),
         "ef, top-k": (lambda: update("ef"), 12.25),
@@ -168,7 +175,7 @@ def jobs(n: int) -> dict[str, tuple[Callable[[], object], float]]:
         "adam, lloyd(1)": (adam_of(formats.LLOYD1), 28.1),
         "sum of 8 int8": (lambda: room.accumulate_codes([coded_sum]), 12.0),
         "sum of 8 sparse": (lambda: room.accumulate_coded([sparse]), 4.1),
-        "signs": (lambda: room.pack_signs(g, signs, mean, status, None), 4.1),
+        "signs": (lambda: room.encode_many_codes([signs], status), 4.1),
     }  # fmt: skip
 
 

@@ -28,11 +28,13 @@ def _numpy_says_nothing() -> Iterator[None]:
         yield
 
 
-def steps(text: str, room: str) -> tuple[list[list[Named]], list[dict[str, Named]]]:
+def steps(
+    text: str, room: str, dtype: torch.dtype = torch.float32
+) -> tuple[list[list[Named]], list[dict[str, Named]]]:
     """Results of four steps, of which the third is spoiled on one rank and the fourth skipped, and
     the states after them."""
     with use(room):
-        run, results = Several(text, SHAPES, WORLD), []
+        run, results = Several(text, SHAPES, WORLD, dtype=dtype), []
         for step in range(4):
             gradients = drawn(SHAPES, WORLD, step)
             if step == 2:
@@ -68,7 +70,8 @@ def test_results_and_states_are_the_twins(text: str) -> None:
     "text",
     [
         "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
-        "lloyd(2)+adam(beta2=0.99) | allgather",
+        "lloyd(2)+adam(beta2=0.99) | allgather", "onebit+ef | alltoall",
+        'topk(0.01, values="bf16")+ef | allgather', "int8+ef | hierarchical",
     ],
 )  # fmt: skip
 def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
@@ -82,20 +85,43 @@ def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
                 assert torch.allclose(x, known[name][key], atol=1e-5), (name, key)
 
 
-@pytest.mark.parametrize("text", ["dgc(0.01) | allgather", "int8+ef | allgather"])
-def test_damage_is_told_when_the_step_ends(text: str) -> None:
+def test_averages_that_feedbacks_want_exact_are_the_twins() -> None:
+    """Of gradients in 16 bits: they wait in fp32 until it is known that the step counts."""
+    text = "lloyd(2)+adam(beta2=0.99) | alltoall"
+    (mine, states), (wanted, other) = (
+        steps(text, room, torch.bfloat16) for room in ("triton", "twin")
+    )
+    for own, theirs in zip(mine, wanted):
+        assert all(equal(x, y) for x, y in zip(own, theirs))
+    for memory, known in zip(states, other):
+        for name, state in memory.items():
+            for key, x in state.items():
+                assert torch.allclose(x, known[name][key], atol=1e-5), (name, key)
+
+
+@pytest.mark.parametrize(
+    ("text", "move"),
+    [
+        ("dgc(0.01) | allgather", 0),
+        ("int8+ef | allgather", 0),
+        ("int8+ef | alltoall", 0),
+        ("int8+ef | alltoall", 1),
+    ],
+)
+def test_damage_is_told_when_the_step_ends(text: str, move: int) -> None:
     """By the device, which holds back what would be written; nobody looks before."""
 
     def damaged(messages: Tensor) -> Tensor:
         messages = messages.clone()
-        messages[1, HEADER_BYTES:] = 255
+        messages.view(WORLD, -1)[1, HEADER_BYTES:] = 255
         return messages
 
     with use("triton"):
         run = Several(text, SHAPES, WORLD)
         run.step(drawn(SHAPES, WORLD, 0))
-        with pytest.raises(PayloadError, match=r"step 1 cannot be read on this rank"):
-            run.step(drawn(SHAPES, WORLD, 1), damage=(0, 0, damaged))
+        told = r"step 1 cannot be read on this rank|rank 0 received a damaged payload in step 1"
+        with pytest.raises(PayloadError, match=told):
+            run.step(drawn(SHAPES, WORLD, 1), damage=(move, 0, damaged))
         (contexts,) = run.contexts
         assert all(x.isnan().all() for x in contexts[0].results)
 

@@ -22,6 +22,8 @@ from gradwire.collectives import AllGatherSum, AllReduceSum
 from gradwire.compressors import QSGD, Float16, Identity, TopK
 from gradwire.errors import MoveError
 from gradwire.feedback import EF21, ErrorFeedback, MomentumCorrection
+from gradwire.kernels import Work
+from gradwire.local import Own
 from gradwire.moves import AllGather, Move
 from gradwire.runtime.encoder import ComposedEncoder, make_encoder
 from gradwire.strategy import (
@@ -285,11 +287,11 @@ class NanIsWelcome(TopK):
 
 
 class _NanIsWelcome(ComposedEncoder):
-    def encode(
-        self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
-    ) -> None:
+    def work(self, own: Own, sections: Sections, status: Tensor) -> Work:
+        x, state, _, key = own
         state["residual"] = state.get("residual", torch.zeros_like(x)) + x
         self.compressor.encode(state["residual"], sections, key, torch.zeros_like(status))
+        yield from ()
 
 
 class OffByOneBit(ComposedEncoder):

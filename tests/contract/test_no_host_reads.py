@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any, ClassVar
 
 import instances
+import numpy as np
 import pytest
 import torch
 from inputs import normal
@@ -64,7 +65,6 @@ MAY_READ = {
     "compressors/topk.py encode: write_entries": ASCEND,
     "runtime/codec.py encode: write_entries": ASCEND,
     "compressors/_entries.py places: decode_indices": LISTS,
-    "compressors/topk.py correct: first_violation": LISTS,
     "compressors/topk.py undo: first_violation": LISTS,
     "compressors/topk.py add: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
@@ -72,7 +72,6 @@ MAY_READ = {
     "compressors/randk.py add: first_violation": LISTS,
     "compressors/randk.py accumulate: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_codes": LISTS,
-    "compressors/_signs.py accumulate: tolist": LISTS,
     "feedback/_adam_encoder.py step_of: __int__": NUMBER,
     "feedback/_adam_encoder.py step_of: _local_scalar_dense": NUMBER,
     "feedback/_measured.py noise_factor: __float__": NUMBER,
@@ -260,7 +259,9 @@ def test_nothing_is_read_until_the_step_ends(
     [
         "none | allreduce", "bf16 | allgather", "topk(0.1) | allgather",
         "topk(0.1)+ef | allgather", "dgc(0.1) | allgather",
-        'topk(0.1, index="int32")+ef | allgather', "lloyd(2)+ef | allgather",
+        'topk(0.1, index="int32")+ef | allgather', 'dgc(0.1, values="bf16") | allgather',
+        "lloyd(2)+ef | allgather",
+        "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
     ],
 )  # fmt: skip
 def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +269,8 @@ def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPat
     pytest.importorskip("triton")
     quicken()
     room = importlib.import_module("gradwire.kernels.cuda")
-    found = reads(Strategy.parse(text), monkeypatch, room)
+    with np.errstate(all="ignore"):  # by which the interpreter computes
+        found = reads(Strategy.parse(text), monkeypatch, room)
     assert not {line for line in found if "signs.py largest" not in line}, "in every 64th step"
 
 

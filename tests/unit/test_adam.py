@@ -19,7 +19,7 @@ from gradwire.buckets import Parameter
 from gradwire.errors import StrategyError
 from gradwire.feedback import ServerAdam
 from gradwire.runtime.ledger import Ledger
-from gradwire.runtime.own_view import OwnView
+from gradwire.runtime.own_view import OwnView, _chunks
 from gradwire.testing import Workers
 from gradwire.training.session import describe
 from gradwire.training.state import _fill
@@ -317,6 +317,13 @@ def stopped_at(line: int, work: Callable[[], None]) -> bool:
     finally:
         sys.settrace(before)
     return False
+
+
+def test_a_device_is_asked_for_few_operations() -> None:
+    """Of a processor as many elements are moved at a time as its cache holds."""
+    for device, parts in (("cpu", 16), ("meta", 1)):
+        weights, other = torch.empty(2, 1 << 20, device=device).unbind()
+        assert len(list(_chunks(weights, other))) == parts
 
 
 @pytest.mark.parametrize("when", ["enter", "leave"])

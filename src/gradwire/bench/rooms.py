@@ -19,10 +19,15 @@ import gradwire.kernels.torch as twins
 from gradwire.kernels import formats, segments
 from gradwire.kernels.index_codes import INDEX_CODES, code_bytes
 from gradwire.kernels.status import new_status
-from gradwire.kernels.values import AdamStep, Noise
+from gradwire.kernels.values import SILENCE, AdamStep, Noise
 
-_NAMES = "INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2", "E4M3", "TERNARY", "POWERS"
+_NAMES = (
+    "INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2", "E4M3", "TERNARY", "POWERS",
+    "SIGNS", "SIGNS1", "SIGNS2",
+)  # fmt: skip
 FORMATS: dict[str, formats.Format] = {name: getattr(formats, name) for name in _NAMES}
+_UPDATED = {name: form for name, form in FORMATS.items() if name not in ("SIGNS", "SIGNS2")}
+"""Beside recurrences: signs are alike there."""
 RULES = ((None, False), (0.9, False), (0.9, True))
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
@@ -72,13 +77,16 @@ def cases(n: int = 5000) -> Iterator[Case]:
         yield from _of_additions(n, dtype)
         for name in FORMATS:
             yield from _of_format(n, dtype, name)
-        for count in (0, 1, 2):
-            yield _of_values(n, dtype, count)
+        if dtype == torch.float32:
+            yield _of_many_codes(n, dtype)
         for kind in ("normal", "bad"):
             yield from _of_kind(n, dtype, kind)
     for code in INDEX_CODES:
         yield from _of_code(n, n // 50, code)
     yield from _of_headers()
+    yield Case("dice", "dice", lambda: [
+        Noise.of("x", 1), 2**32 - 9, torch.zeros(n, dtype=torch.int32),
+    ])  # fmt: skip
 
 
 def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool) -> Iterator[Case]:
@@ -96,13 +104,11 @@ def _of_rule(n: int, dtype: torch.dtype, momentum: float | None, nesterov: bool)
 
 def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
     yield Case(f"adam_codes {dtype}", "adam_codes", lambda: _adam(n, dtype))
+    yield Case(f"adam {dtype}", "adam", lambda: [*_moments(n, dtype), HOW, new_status()])
+    yield Case(f"undo_adam {dtype}", "undo_adam", lambda: [*_moments(n, dtype), HOW])
     yield Case(f"topk {dtype}", "topk", lambda: [
         drawn(n, 1, dtype=dtype), 40, torch.zeros(40, dtype=torch.int32), torch.zeros(40),
         new_status(), 0.5,
-    ])  # fmt: skip
-    signs = torch.arange((n + 7) // 8).remainder(256).to(torch.uint8)
-    yield Case(f"accumulate_signs {dtype}", "accumulate_signs", lambda: [
-        torch.zeros(n, dtype=dtype), [(signs, drawn(c, c)) for c in (0, 1, 2)], 3.0,
     ])  # fmt: skip
     yield Case(f"accumulate_dense {dtype}", "accumulate_dense", lambda: [
         torch.zeros(n, dtype=dtype), [drawn(n, r, dtype=dtype) for r in range(3)], 3.0,
@@ -136,15 +142,7 @@ def _of_additions(n: int, dtype: torch.dtype) -> Iterator[Case]:
         yield Case("add", "add", lambda: [
             drawn(n, 1), places(n, n // 9, 2), drawn(n // 9, 3), -1.0,
         ])  # fmt: skip
-        yield from (_of_added_signs(n, count) for count in (0, 1, 2))
         yield from (_of_added_codes(n, name) for name in FORMATS)
-
-
-def _of_added_signs(n: int, count: int) -> Case:
-    return Case(f"add_signs with {count} values", "add_signs", lambda: [
-        drawn(n, 1), torch.arange((n + 7) // 8).remainder(251).to(torch.uint8), drawn(count, 2),
-        -1.0,
-    ])  # fmt: skip
 
 
 def _of_added_codes(n: int, name: str) -> Case:
@@ -177,11 +175,14 @@ def _of_format(n: int, dtype: torch.dtype, name: str) -> Iterator[Case]:
     )]])  # fmt: skip
 
 
-def _of_values(n: int, dtype: torch.dtype, count: int) -> Case:
-    return Case(f"pack_signs with {count} values {dtype}", "pack_signs", lambda: [
-        drawn(n, 3, "ties", dtype), torch.zeros((n + 7) // 8, dtype=torch.uint8),
-        torch.zeros(count), new_status(), Noise.of("y", 1),
-    ])  # fmt: skip
+def _of_many_codes(n: int, dtype: torch.dtype) -> Case:
+    return Case(f"encode_many_codes {dtype}", "encode_many_codes", lambda: [[
+        segments.EncodeCodes(
+            form, drawn(few, i, "ties", dtype), *_rooms(form, few),
+            SILENCE if few == 70 else Noise.of(name, 1),
+        )
+        for i, (name, form) in enumerate(FORMATS.items()) for few in (n // 4, 70)
+    ], new_status()])  # fmt: skip
 
 
 def _of_kind(n: int, dtype: torch.dtype, kind: str) -> Iterator[Case]:
@@ -200,7 +201,8 @@ def _of_entries(n: int, k: int, code: str, dtype: torch.dtype) -> Case:
             places(n, few, few), drawn(few, 2) * 1e5, n, code,
             torch.ones(few, dtype=torch.int32) if whole
             else torch.ones(code_bytes(code, n, few), dtype=torch.uint8),
-            torch.zeros(few, dtype=dtype),
+            torch.zeros(few, dtype=dtype), torch.zeros(few) if few != k else None,
+            drawn(n, 4) if few not in (1, k) else None,
         )
         for few in (k, 0, 1, k // 3)
     ]])  # fmt: skip
@@ -281,9 +283,14 @@ def _coded_updates(
             *_rooms(form, n), Noise.of(name, 1), momentum, nesterov, 0.5,
             0.9 if momentum is None else 1.0,
         )
-        for i, (name, form) in enumerate(FORMATS.items())
+        for i, (name, form) in enumerate(_UPDATED.items())
     ]  # fmt: skip
     return [made, new_status()]
+
+
+def _moments(n: int, dtype: torch.dtype) -> list[Any]:
+    """A gradient, moments, and what waits."""
+    return [drawn(n, 1, "bad", dtype), (drawn(n, 2), drawn(n, 3).abs()), drawn(n, 4)]
 
 
 def _adam(n: int, dtype: torch.dtype) -> list[Any]:
@@ -293,7 +300,7 @@ def _adam(n: int, dtype: torch.dtype) -> list[Any]:
             (drawn(n, i + 20), drawn(n, i + 40).abs()), drawn(n, i + 60), HOW,
             *_rooms(form, n), Noise.of(name, 1),
         )
-        for i, (name, form) in enumerate(FORMATS.items())
+        for i, (name, form) in enumerate(_UPDATED.items())
     ]  # fmt: skip
     return [made, new_status()]
 

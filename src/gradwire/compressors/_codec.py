@@ -14,6 +14,9 @@ from gradwire.kernels.values import SILENCE
 from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Key, Sections
 
+LEAST_KEPT = 1 - 1e-6
+"""Means keep |x|₁²/n of |x|², which is at least |x|²/n, less the rounding of the mean."""
+
 
 def noise_of(key: Key) -> kernels.Noise:
     """The random numbers of one parameter, step and rank."""
@@ -27,6 +30,10 @@ class Codec(AddedUp):
     def format(self) -> Format:
         """How a block is written."""
 
+    def noise(self, key: Key) -> kernels.Noise:
+        """The dice it throws, if its format is random."""
+        return noise_of(key) if self.format().random else SILENCE
+
     @abstractmethod
     def claims(self, n: int, dtype: str = "float32") -> Claims: ...
 
@@ -36,15 +43,11 @@ class Codec(AddedUp):
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         (scales, codes), form = sections, self.format()
-        kernels.encode_codes(form, x, codes, scales, status, self._noise(form, key))
+        kernels.encode_codes(form, x, codes, scales, status, self.noise(key))
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
         (scales, codes), form = sections, self.format()
-        return [BlockCodes(form, codes, scales, self._noise(form, key))]
-
-    @staticmethod
-    def _noise(form: Format, key: Key) -> kernels.Noise:
-        return noise_of(key) if form.random else SILENCE
+        return [BlockCodes(form, codes, scales, self.noise(key))]
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         scales, codes = sections

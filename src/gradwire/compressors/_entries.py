@@ -51,10 +51,15 @@ class Entries:
             return ("int32", self.k), values
         return ("uint8", kernels.code_bytes(self.code, self.n, self.k)), values
 
-    def segment(self, sections: Sections, places: Tensor, values: Tensor) -> kernels.WriteEntries:
+    def segment(
+        self, sections: Sections, places: Tensor, values: Tensor, sent: Tensor | None = None,
+        residual: Tensor | None = None,
+    ) -> kernels.WriteEntries:  # fmt: skip
         """places: (k,) int32, ascending. values: (k,) fp32, finite, cut to the range of their
-        format."""
-        return kernels.WriteEntries(places, values, self.n, self.code, sections[0], sections[1])
+        format. sent, residual: as `kernels.WriteEntries` has them."""
+        return kernels.WriteEntries(
+            places, values, self.n, self.code, sections[0], sections[1], sent, residual
+        )
 
     def write(self, sections: Sections, places: Tensor, values: Tensor) -> None:
         """`segment`, alone."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.compressors._codec import Codec
-from gradwire.compressors._signs import LEAST_KEPT
+from gradwire.compressors._codec import LEAST_KEPT, Codec
 from gradwire.errors import StrategyError, UsageError
 from gradwire.kernels.formats import LLOYD1, LLOYD2, Format
 from gradwire.local import BlockCodes

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
-from gradwire import kernels
-from gradwire.compressors._codec import noise_of
-from gradwire.compressors._signs import LEAST_KEPT, Signs
+from gradwire.compressors._codec import LEAST_KEPT, Codec
 from gradwire.errors import StrategyError
-from gradwire.strategy import Claims, Key, Sections
+from gradwire.kernels.formats import SIGNS, SIGNS1, Format
+from gradwire.strategy import Claims
 
 
 @dataclass(frozen=True)
-class Sign(Signs):
+class Sign(Codec):
     """-1 below zero, 1 above; scaled: times the mean magnitude, which `ef` makes EF-SignSGD.
 
     1 bit per element, scaled 32 bits more. The sign of a zero is thrown with dice, so that what
@@ -35,14 +32,13 @@ class Sign(Signs):
                 f"sign's scaled is True or False; got {self.scaled!r}. Use sign(scaled=True)."
             )
 
+    def format(self) -> Format:
+        return SIGNS1 if self.scaled else SIGNS
+
     def claims(self, n: int, dtype: str = "float32") -> Claims:
-        sections = ("float32", int(self.scaled and n > 0)), ("uint8", kernels.sign_bytes(n))
+        sections = self.sections(n)
         if not self.scaled:
             return Claims(sections, direction=True)
         return Claims(
             sections, contraction=LEAST_KEPT / max(n, 1), wants_feedback=True, read_again=(0, 8)
         )
-
-    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
-        scale, bits = sections
-        kernels.pack_signs(x, bits, scale, status, noise_of(key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from gradwire import kernels
 from gradwire.compressors._codec import Codec, noise_of
 from gradwire.errors import StrategyError
 from gradwire.kernels.formats import TERNARY, Format
+from gradwire.local import BlockCodes
 from gradwire.strategy import Claims, Key, Sections
 
 
@@ -44,9 +46,9 @@ class TernGrad(Codec):
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         return Claims(self.sections(n), unbiased=self.clip is None, read_again=(4, 8))
 
-    def blocks(self, sections: Sections, key: Key | None) -> tuple[()]:
-        """One scale in all: no block can be coded before all is known."""
-        return ()
+    def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
+        """Kernels for many cut nothing."""
+        return () if self.clip else super().blocks(sections, key)
 
     def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
         scales, codes = sections

@@ -126,7 +126,6 @@ class _Select(Encoder):
             values.mul_(info.clip_scale)
             kernels.flag_non_finite(values, status)
         kernels.write_entries([self.taken.segment(sections)])
-        self.taken.correct(sections)
 
     def undo(self, x: Tensor, state: State, sections: Sections, info: StepInfo) -> None:
         pass
@@ -169,8 +168,7 @@ class _UpdateAndSelect(Encoder):
             journal=None if self.fresh else self.journal,
         )  # fmt: skip
         (self.hint,) = yield [segment]
-        yield [taken.segment(sections)]
-        taken.correct(sections, state["residual"])
+        yield [taken.segment(sections, state["residual"])]
 
     def _prepare(self, x: Tensor, state: State) -> _Taken:
         if "residual" not in state:
@@ -219,15 +217,9 @@ class _Taken:
         rounds = entries.values != "fp32"
         self.sent = torch.zeros(entries.k, device=device) if rounds else self.values
 
-    def segment(self, sections: Sections) -> kernels.WriteEntries:
-        """What is to be written into the sections."""
-        return self.entries.segment(sections, self.places, self.values)
-
-    def correct(self, sections: Sections, residual: Tensor | None = None) -> None:
-        """What rounding changed goes back to the residual, without loss."""
+    def segment(self, sections: Sections, residual: Tensor | None = None) -> kernels.WriteEntries:
+        """What is to be written into the sections. What rounding takes goes back to the residual,
+        without loss."""
         if self.sent is self.values:
-            return
-        kernels.cast(sections[1], self.sent)
-        if residual is not None:
-            self.values.sub_(self.sent)  # exact: the error of a rounding is a float
-            kernels.add(residual, self.places, self.values, 1.0)
+            return self.entries.segment(sections, self.places, self.values)
+        return self.entries.segment(sections, self.places, self.values, self.sent, residual)

@@ -98,7 +98,7 @@ class Measured(Feedback):
         """This rank's numbers of one parameter: (PROJECTIONS + 1,). Changes nothing."""
         w = self.divided(x, state, info)
         dice = kernels.Noise.of(f"{key.seed}/{key.step}/{key.parameter}/noise factor")
-        minus = kernels.random_bits(dice, w.numel()).to(x.device) >= 1 << 31
+        minus = kernels.random_bits(dice, w.numel(), device=x.device) >= 1 << 31
         signed = torch.where(minus, -w, w)
         padded = torch.nn.functional.pad(signed, (0, -w.numel() % PROJECTIONS))
         sums = padded.view(PROJECTIONS, -1).sum(1)

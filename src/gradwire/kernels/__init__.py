@@ -15,6 +15,7 @@ from gradwire.kernels.codes import (
     accumulate_codes,
     add_codes,
     encode_codes,
+    encode_many_codes,
     update_codes,
 )
 from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
@@ -35,6 +36,7 @@ from gradwire.kernels.rows import gather_stripes, nonzero_rows, scatter_stripes,
 from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
+    EncodeCodes,
     SumCoded,
     SumCodes,
     SumDense,
@@ -44,7 +46,7 @@ from gradwire.kernels.segments import (
 )
 from gradwire.kernels.selection import fallbacks, reaching, topk
 from gradwire.kernels.shapes import Shape, shaped_bytes
-from gradwire.kernels.signs import accumulate_signs, add_signs, largest, pack_signs, sign_bytes
+from gradwire.kernels.signs import largest
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
 from gradwire.kernels.status import (
     finite_part,

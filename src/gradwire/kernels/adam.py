@@ -51,8 +51,8 @@ def adam_codes(
     segments: Sequence[AdamCodes], status: torch.Tensor, known: Known | None = None
 ) -> None:
     """`adam`, `encode_codes` of v, and what was coded out of it, chunk by chunk in the cache, for
-    each. Formats with one scale in all take the three one after the other. known: of the steps
-    before. Raises KernelError."""
+    each. Formats that know their scales late take the three one after the other. known: of the
+    steps before. Raises KernelError."""
     room = told_to(status)
 
     def check() -> None:

@@ -9,7 +9,7 @@ from gradwire.kernels.formats import Format
 from gradwire.kernels.known import Known
 from gradwire.kernels.noise import check_noise
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.segments import SumCodes, UpdateCodes
+from gradwire.kernels.segments import EncodeCodes, SumCodes, UpdateCodes
 from gradwire.kernels.selection import hint_of
 from gradwire.kernels.sparse import check_target
 from gradwire.kernels.status import check_status, check_word, told_to
@@ -30,27 +30,53 @@ def encode_codes(
     """Write codes and scales.
 
     x: (n,) fp32, bf16 or fp16. codes: (form.code_bytes(n),) uint8. scales: (form.scales(n),)
-    fp32. status: raised if x is not finite; what was written is worthless then. clip: for a format
-    with one scale in all, at most so many root mean squares; None: the largest magnitude.
-    Raises KernelError.
+    fp32. status: raised if x is not finite, or, of signs, its magnitudes add up to more than fp32
+    can say; what was written is worthless then. noise: the dice; SILENCE: none, and zeros count as
+    above zero where there are signs alone. clip: for a format with one scale in all, at most so
+    many root mean squares; None: the largest magnitude. Raises KernelError.
     """
     check_float("x", x)
-    check_codes(form, x.numel(), codes, scales)
-    check_same_device(x, codes=codes, scales=scales)
-    check_status(x, status)
+    _check_encoding(form, x, status, codes, scales)
     check_noise(noise)
     if clip is not None and not finite_number("clip", clip) > 0.0:
         raise KernelError(f"clip must be above 0 in float32, not {clip}; pass None for no clip")
     room_of(x).encode_codes(form, x, codes, scales, status, noise, clip and float(clip))
 
 
+def encode_many_codes(
+    segments: Sequence[EncodeCodes], status: torch.Tensor, known: Known | None = None
+) -> None:
+    """`encode_codes` of each. known: of the steps before. Raises KernelError."""
+    room = told_to(status)
+
+    def check() -> None:
+        for form, x, codes, scales, _ in segments:
+            _check_encoding(form, x, status, codes, scales)
+
+    for one in segments:
+        check_float("x", one.x)
+        check_noise(one.noise)
+    facts = [(one.form, one.x.numel(), one.x.device) for one in segments]
+    kept = [part for one in segments for part in (one.codes, one.scales)]
+    (known or Known()).check("encode_codes", facts, [status, *kept], check)
+    room.encode_many_codes(segments, status)
+
+
+def _check_encoding(
+    form: Format, x: torch.Tensor, status: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor
+) -> None:
+    check_codes(form, x.numel(), codes, scales)
+    check_same_device(x, codes=codes, scales=scales)
+    check_status(x, status)
+
+
 def update_codes(
     segments: Sequence[UpdateCodes], status: torch.Tensor, known: Known | None = None
 ) -> None:
     """`update_topk` of nothing, `encode_codes` of the residual, and what was coded out of it, for
-    each. Chunk by chunk in the cache, so that memory is passed over once; formats with one scale
-    in all take the three one after the other. What is not finite keeps its velocity and residual,
-    and raises the status. known: of the steps before. Raises KernelError."""
+    each. Chunk by chunk in the cache, so that memory is passed over once; formats that know their
+    scales late take the three one after the other. What is not finite keeps its velocity and
+    residual, and raises the status. known: of the steps before. Raises KernelError."""
     room = told_to(status)
 
     def check() -> None:

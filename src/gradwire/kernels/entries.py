@@ -27,7 +27,7 @@ def write_entries(
     told on the CPU, and elsewhere the payload is none. status: nothing is said to it. known: of
     the steps before."""
     facts = [(one.n, one.code) for one in segments]
-    tensors = [x for one in segments for x in (one.places, one.values, one.section, one.out)]
+    tensors = [x for one in segments for x in (one.places, one.values, *one[4:])]
     (known or Known()).check("write_entries", facts, tensors, partial(_check, segments))
     bad = room_of(*(one.places for one in segments[:1])).write_entries(segments)
     if bad < len(segments):
@@ -38,7 +38,8 @@ def write_entries(
 
 
 def _check(segments: Sequence[WriteEntries]) -> None:
-    for places, values, n, code, section, out in segments:
+    for one in segments:
+        places, values, n, code, section, out, sent, residual = one
         k = places.numel()
         check_places("places", places)
         check_buffer("values", values, torch.float32, k)
@@ -52,3 +53,16 @@ def _check(segments: Sequence[WriteEntries]) -> None:
         check_same_device(places, values=values, section=section, out=out)
         check_apart("section", section, places, values, out)
         check_apart("out", out, places, values)
+        _check_sent(one, sent, residual)
+
+
+def _check_sent(one: WriteEntries, sent: Tensor | None, residual: Tensor | None) -> None:
+    if sent is not None:
+        check_buffer("sent", sent, torch.float32, one.places.numel())
+        check_same_device(one.places, sent=sent, residual=residual)
+        check_apart("sent", sent, *one[:2], one.section, one.out)
+    elif residual is not None:
+        raise KernelError("what rounding took is known beside sent alone; pass a tensor for that")
+    if residual is not None:
+        check_buffer("residual", residual, torch.float32, one.n)
+        check_apart("residual", residual, *one[:2], one.section, one.out, sent)

@@ -2,7 +2,7 @@
 
 A block of m elements with one scale becomes `code_bytes(m)` bytes. In a block of packed levels or
 of ternary digits, part p of the block lies in the same bits (or the same digit) of every byte.
-What is written is said format by format in torch/formats.py.
+What is written is said format by format in torch/formats.py, and of signs in signs.py.
 """
 
 from dataclasses import dataclass
@@ -15,19 +15,21 @@ import torch
 class Format:
     """One way to write a block. number: the extension's name for it.
 
-    block: elements that are packed together and, unless one_scale, share a scale.
-    steps: the scale is the largest magnitude over steps; 0: no scale. mean: the scale is the mean
-    magnitude, and no level is beyond so many. one: what `encode_rows` takes a step for, a power of
-    two. random: rounded up or down by dice.
+    block: elements that are packed together and, unless there are `in_all` scales, share one.
+    steps: the scale is the largest magnitude over steps. mean: the scale is the mean magnitude,
+    and no level is beyond so many. one: what `encode_rows` takes a step for, a power of two.
+    signs: a bit is set below zero, and scales are what they stand for. random: dice say what
+    becomes of what lies between two levels, or of zeros.
     """
 
     number: int
     block: int
     steps: float
     bits: int = 8
-    one_scale: bool = False
+    in_all: int | None = None
     one: float = 1.0
     mean: bool = False
+    signs: bool = False
     random: bool = False
 
     @cached_property
@@ -37,6 +39,11 @@ class Format:
         scale = most / max(self.steps, 1.0)
         fits = bool((scale * self.steps).isfinite())
         return float(scale if fits else torch.nextafter(scale, torch.zeros(())))
+
+    @property
+    def knows_late(self) -> bool:
+        """Whether no block can be coded, and taken out, before all have been looked at."""
+        return self.signs or bool(self.in_all)
 
     def block_bytes(self, m: int) -> int:
         """Bytes of a block of m elements."""
@@ -51,9 +58,9 @@ class Format:
 
     def scales(self, n: int) -> int:
         """How many scales n elements have."""
-        if self.steps == 0:
-            return 0
-        return min(n, 1) if self.one_scale else -(-n // self.block)
+        if self.in_all is None:
+            return -(-n // self.block)
+        return self.in_all if n else 0
 
 
 INT8 = Format(0, 256, 127.0)
@@ -62,10 +69,15 @@ E5M2 = Format(2, 256, 57344.0)
 LEVELS2 = Format(3, 512, 1.0, bits=2, one=2.0**24, random=True)
 LEVELS4 = Format(4, 512, 7.0, bits=4, one=2.0**24, random=True)
 LEVELS8 = Format(5, 512, 127.0, one=2.0**24, random=True)
-TERNARY = Format(6, 1280, 1.0, one_scale=True, random=True)
-POWERS = Format(7, 512, 0.0, random=True)
+TERNARY = Format(6, 1280, 1.0, in_all=1, random=True)
+POWERS = Format(7, 512, 0.0, in_all=0, random=True)
 LLOYD1 = Format(8, 512, 2.0, bits=1, mean=True)
 LLOYD2 = Format(9, 512, 2.0, bits=2, mean=True)
+SIGNS, SIGNS1, SIGNS2 = (
+    Format(10 + count, 8, 0.0, bits=1, in_all=count, signs=True, random=count < 2)
+    for count in range(3)
+)
+"""-1 and 1; minus the mean magnitude and it; the means of what is below zero, and of others."""
 
 THRESHOLD, INNER, OUTER = 1.2303, 0.5675, 1.8925
 """Of a normal distribution's mean magnitude: where two bits part it, and what they say of either

@@ -22,8 +22,10 @@ def check_noise(noise: Noise) -> None:
         )
 
 
-def random_bits(noise: Noise, n: int, first: int = 0) -> torch.Tensor:
-    """The 32-bit numbers of elements first ... first + n - 1: (n,) int64, on the CPU.
+def random_bits(
+    noise: Noise, n: int, first: int = 0, device: torch.device | str = "cpu"
+) -> torch.Tensor:
+    """The 32-bit numbers of elements first ... first + n - 1: (n,) int64, on the device.
 
     Raises KernelError.
     """
@@ -33,7 +35,9 @@ def random_bits(noise: Noise, n: int, first: int = 0) -> torch.Tensor:
         raise KernelError(
             f"elements are numbered from 0 to 2^32-1, not from {first}; pass a place"
         )
-    return room_of().random_bits(noise, n, first)
+    out = torch.empty(n, dtype=torch.int32, device=device)
+    room_of(out).dice(noise, first, out)
+    return out.long() & 0xFFFFFFFF
 
 
 def strata(noise: Noise, n: int, places: torch.Tensor) -> None:

@@ -37,6 +37,16 @@ class UpdateTopk(NamedTuple):
     journal: Journal | None = None
 
 
+class EncodeCodes(NamedTuple):
+    """The arguments of `encode_codes`, of which nothing is cut."""
+
+    form: Format
+    x: Tensor
+    codes: Tensor
+    scales: Tensor
+    noise: Noise
+
+
 class UpdateCodes(NamedTuple):
     """A recurrence, and the codes of what waits then. codes, scales: as `encode_codes` writes
     them; all else as in `UpdateTopk`."""
@@ -128,6 +138,8 @@ class WriteEntries(NamedTuple):
     places, (k,) int32, ascending strictly within 0 ... n-1; values, (k,) fp32, finite. section:
     what the code of the places takes, uint8, or of "int32" (k,) int32. out: (k,) of a float dtype,
     the values to nearest even, cut to its range. section and out are written, contiguous.
+    sent: (k,) fp32, becomes what out says. residual: (n,) fp32, beside sent: what rounding took
+    goes back there, and is what values are then.
     """
 
     places: Tensor
@@ -136,3 +148,5 @@ class WriteEntries(NamedTuple):
     code: str
     section: Tensor
     out: Tensor
+    sent: Tensor | None = None
+    residual: Tensor | None = None

@@ -11,6 +11,7 @@ from gradwire.kernels.jobs import Best, Jobs, Machine, Recorded, Served
 from gradwire.kernels.segments import (
     AdamCodes,
     CastInto,
+    EncodeCodes,
     SumCoded,
     SumCodes,
     SumDense,
@@ -25,7 +26,6 @@ from gradwire.kernels.values import (
     Moments,
     Noise,
     Partition,
-    Payload,
     Reaching,
 )
 
@@ -55,7 +55,9 @@ class Room(Protocol):
 
     # random numbers
 
-    def random_bits(self, noise: Noise, n: int, first: int, /) -> Tensor: ...
+    def dice(self, noise: Noise, first: int, out: Tensor, /) -> None:
+        """The numbers of elements from `first` on, modulo 2^32, as int32."""
+
     def strata(self, noise: Noise, n: int, places: Tensor, /) -> None: ...
 
     # sums of payloads
@@ -83,23 +85,14 @@ class Room(Protocol):
 
     def add(self, v: Tensor, indices: Tensor, values: Tensor, factor: float, /) -> None: ...
 
-    # signs
-
-    def pack_signs(
-        self, x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None, /
-    ) -> None: ...
-    def accumulate_signs(
-        self, out: Tensor, payloads: Sequence[Payload], divisor: float, /
-    ) -> None: ...
-    def add_signs(self, v: Tensor, bits: Tensor, values: Tensor, factor: float, /) -> None: ...
-    def largest(self, x: Tensor, squares: bool, /) -> tuple[float, float]: ...
-
     # codes of quantizers
 
+    def largest(self, x: Tensor, squares: bool, /) -> tuple[float, float]: ...
     def encode_codes(
         self, form: Format, x: Tensor, codes: Tensor, scales: Tensor, status: Tensor,
         noise: Noise, clip: float | None, /,
     ) -> None: ...  # fmt: skip
+    def encode_many_codes(self, segments: Sequence[EncodeCodes], status: Tensor, /) -> None: ...
     def update_codes(self, segments: Sequence[UpdateCodes], status: Tensor, /) -> None: ...
     def accumulate_codes(
         self, segments: Sequence[SumCodes], status: Tensor | None = None, /

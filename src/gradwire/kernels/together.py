@@ -15,14 +15,21 @@ from torch import Tensor
 
 from gradwire.kernels.adam import adam_codes
 from gradwire.kernels.casts import cast_many
-from gradwire.kernels.codes import update_codes
+from gradwire.kernels.codes import encode_many_codes, update_codes
 from gradwire.kernels.entries import write_entries
 from gradwire.kernels.known import Known
-from gradwire.kernels.segments import AdamCodes, CastInto, UpdateCodes, UpdateTopk, WriteEntries
+from gradwire.kernels.segments import (
+    AdamCodes,
+    CastInto,
+    EncodeCodes,
+    UpdateCodes,
+    UpdateTopk,
+    WriteEntries,
+)
 from gradwire.kernels.update import update_many_topk
 from gradwire.kernels.values import Hint
 
-Segment: TypeAlias = "UpdateTopk | UpdateCodes | AdamCodes | WriteEntries | CastInto"
+Segment: TypeAlias = "UpdateTopk | UpdateCodes | EncodeCodes | AdamCodes | WriteEntries | CastInto"
 Work: TypeAlias = "Generator[Sequence[Segment], Sequence[Any], None]"
 """It yields segments that do not depend on each other, and receives what each of them gave: the
 next hint of `UpdateTopk`, nothing of others."""
@@ -32,6 +39,7 @@ _MANY: dict[
 ] = {
     UpdateTopk: update_many_topk,
     UpdateCodes: update_codes,
+    EncodeCodes: encode_many_codes,
     AdamCodes: adam_codes,
     WriteEntries: write_entries,
     CastInto: cast_many,

@@ -24,7 +24,7 @@ from gradwire.local import Own
 from gradwire.member import padded
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, used
-from gradwire.runtime.sums import Sum, is_said_for_many, sum_all
+from gradwire.runtime.sums import Sum, heeds, sum_all
 from gradwire.runtime.verdict import Verdict
 from gradwire.strategy import (
     Compressor,
@@ -220,26 +220,23 @@ class Codec:
         kernels.run_unless(self.verdict.word, write_or_refuse, otherwise=self._take_back)
 
     def conclude_sums(
-        self, payloads: Callable[[], Sequence[Sequence[Sections]]], known: kernels.Known | None
+        self, write: Callable[[Tensor | None], None], by: Compressor | None = None
     ) -> None:
         """`conclude` of averages. Where kernels heed the word nobody waits: averages are written
         on the device if all is well, and what is to be taken back is when the step ends. Until
-        then gradients are what they were, though results may lie where they do."""
-        if not self._goes_on:
-            self.conclude(lambda: self.average(payloads(), None, known))
+        then gradients are what they were, though results may lie where they do.
+
+        write: is given the word then, else None. by: whose payloads are added up, if not the
+        strategy's compressor's."""
+        word = self.verdict.word
+        if self.ragged or not heeds(by or self.strategy.compressor, word):
+            self.conclude(lambda: write(None))
             return
         self._is_open = True
         try:
-            self.average(payloads(), self.verdict.word, known)
+            write(word)
         except PayloadError as error:
             self.verdict.refuse(error)
-
-    @cached_property
-    def _goes_on(self) -> bool:
-        """Whether averages are written by kernels alone, which heed the word."""
-        said = is_said_for_many(type(self.strategy.compressor))
-        exact = self.means is self.results
-        return said and exact and not self.ragged and kernels.goes_on(self.verdict.word)
 
     def _take_back(self) -> None:
         """Undone first: results may lie where gradients do."""

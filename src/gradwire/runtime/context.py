@@ -127,7 +127,9 @@ class BucketContext(Context):
         codec, inbox = self.codec, self._inbox
         inbox.check(messages)
         codec.verdict.hear(inbox.headers(messages))
-        codec.conclude_sums(lambda: inbox.payloads(messages), codec.known)
+        codec.conclude_sums(
+            lambda word: codec.average(inbox.payloads(messages), word, codec.known)
+        )
 
     def numbers(self) -> Tensor:
         codec = self.codec
@@ -146,8 +148,8 @@ class BucketContext(Context):
     def divide(self, total: Tensor) -> None:
         codec, inbox = self.codec, self._inbox
         kernels.flag_non_finite(total, codec.verdict.word)
-        # A gradient comes and goes, and nobody keeps it.
-        codec.conclude_sums(lambda: inbox.values(total), None if self._as_it_is else codec.known)
+        known = None if self._as_it_is else codec.known  # a gradient comes and goes
+        codec.conclude_sums(lambda word: codec.average(inbox.values(total), word, known))
 
     def scatter(self, means: Compressor | None = None) -> AllToAll:
         codec = self.codec
@@ -168,9 +170,11 @@ class BucketContext(Context):
 
     def collect(self, messages: Tensor) -> None:
         assert self._shards is not None, "collect comes after scatter"
-        codec, write = self.codec, self._shards.collect
-        self._shards.hear(messages)
-        codec.conclude(lambda: write(messages, codec.means))
+        codec, shards = self.codec, self._shards
+        shards.hear(messages)
+        codec.conclude_sums(
+            lambda word: shards.collect(messages, codec.means, word), shards.means_by
+        )
 
     def room(self, name: str, n: int) -> Tensor:
         return self.codec.scratch.room(name, n, torch.float32, self.codec.device)

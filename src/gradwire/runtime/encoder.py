@@ -36,13 +36,22 @@ class ComposedEncoder(Encoder):
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
     ) -> None:
+        kernels.together([self.work(Own(x, state, info, key), sections, status)], status)
+
+    def work(self, own: Own, sections: Sections, status: Tensor) -> kernels.Work:
+        x, state, info, key = own
         self._unsent = None
         wide = torch.promote_types(x.dtype, torch.float32)
         y = x if info.clip_scale == 1.0 else x.to(wide) * info.clip_scale
-        if self.feedback is None:
-            self.compressor.encode(y, sections, key, status)
-        else:
+        if self.feedback is not None:
             self._with_memory(self.feedback, y.float(), state, sections, info, key, status)
+        elif blocks := self.compressor.blocks(sections, key):
+            yield [
+                kernels.EncodeCodes(form, _part(y, at), codes, scales, noise)
+                for form, codes, scales, noise, at in blocks
+            ]
+        else:
+            self.compressor.encode(y, sections, key, status)
 
     def _with_memory(
         self, feedback: Feedback, x: Tensor, state: State, sections: Sections, info: StepInfo,

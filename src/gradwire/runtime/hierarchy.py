@@ -111,9 +111,11 @@ class BucketMachineSums(MachineSums):
         return self._shards.answer()
 
     def _collect(self, messages: Tensor) -> None:
-        codec, write = self._codec, self._shards.collect
-        self._shards.hear(messages)
-        codec.conclude(lambda: write(messages, codec.results))
+        codec, shards = self._codec, self._shards
+        shards.hear(messages)
+        codec.conclude_sums(
+            lambda word: shards.collect(messages, codec.results, word), shards.means_by
+        )
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
         """What waits of the part of the machine's mean that this rank owns; and what other members

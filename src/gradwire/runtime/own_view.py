@@ -21,6 +21,8 @@ from gradwire.strategy import Strategy
 
 CHUNK = 1 << 16
 """Elements that are moved at a time: they stay in a processor's cache meanwhile."""
+CHUNK_ELSEWHERE = 1 << 24
+"""The same on a device, whose host takes longer to ask for an operation than so few would take."""
 
 
 class Swap:
@@ -142,7 +144,8 @@ class OwnView:
         return torch.sub(residual, weights.reshape(-1)).div_(swap.rate)
 
     def _spare_for(self, weights: Tensor) -> Tensor:
-        n = CHUNK if weights.is_contiguous() else max(CHUNK, weights.numel())
+        n, at_once = weights.numel(), _at_once(weights)
+        n = min(n, at_once) if weights.is_contiguous() else n
         if self._spare.numel() < n or self._spare.device != weights.device:
             self._spare = torch.empty(n, device=weights.device)
         return self._spare
@@ -174,9 +177,14 @@ def is_local(strategy: Strategy) -> bool:
     return strategy.feedback is not None and strategy.feedback.local
 
 
+def _at_once(weights: Tensor) -> int:
+    return CHUNK if weights.is_cpu else CHUNK_ELSEWHERE
+
+
 def _chunks(weights: Tensor, other: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Both in parts, that can be written."""
     if weights.is_contiguous():
-        yield from zip(torch.split(weights.view(-1), CHUNK), torch.split(other, CHUNK))
+        n = _at_once(weights)
+        yield from zip(torch.split(weights.view(-1), n), torch.split(other, n))
     else:
         yield weights, other.view(weights.shape)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.kernels import run_unless, together
+from gradwire.kernels import Known, run_unless, together
 from gradwire.layout.pieces import Pieces
 from gradwire.layout.shards import ShardLayout
 from gradwire.local import OWNERS_RESIDUAL, Own
@@ -22,7 +22,7 @@ from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, Inbox, check_size, header_of
 from gradwire.runtime.pieces import PieceByPiece, of_piece
-from gradwire.runtime.sums import Sum, sum_all
+from gradwire.runtime.sums import Sum, heeds, sum_all
 from gradwire.strategy import (
     Compressor,
     Key,
@@ -50,9 +50,9 @@ class Shards:
     ) -> None:  # fmt: skip
         self._codec, self._verdict, device = codec, codec.verdict, codec.device
         self._compressor, self.rank, self.world = compressor, rank, world
-        self._means_by = means or compressor
+        self.means_by = means or compressor
         self._states: Sequence[State] = states or [{} for _ in codec.states]
-        plan = ShardLayout.of(compressor, codec.bucket, world, pieces, self._means_by)
+        plan = ShardLayout.of(compressor, codec.bucket, world, pieces, self.means_by)
         self.pieces, self.layouts, sizes = plan.pieces, plan.layouts, plan.sizes
         self._answers, self._inbox = plan.answers, Inbox(plan.layouts[rank], world, ragged=False)
         self._sent = torch.zeros(sum(sizes), dtype=torch.uint8, device=device)
@@ -73,8 +73,9 @@ class Shards:
             for begin, end in (pieces.of_owner(rank) for pieces in self.pieces)
         ]
         rule = None if states is None else Recurrence(state=OWNERS_RESIDUAL)
-        self._encoders = [make_encoder(self._means_by, None, rule) for _ in self.pieces]
+        self._encoders = [make_encoder(self.means_by, None, rule) for _ in self.pieces]
         self._encoded = False  # whether this step's encoders have seen the means
+        self._known = Known()
 
     def compressors(self) -> list[PieceByPiece]:
         """What encodes each parameter for its owners."""
@@ -104,9 +105,13 @@ class Shards:
             check_size(arrived, self.world, size)
         messages = arrived.view(self.world, size)
         self._verdict.hear(inbox.headers(messages))
-        run_unless(self._verdict.word, lambda: self._sum(inbox.payloads(messages)))
+        word = self._verdict.word
+        if heeds(self._compressor, word):
+            self._sum(inbox.payloads(messages), word)
+        else:
+            run_unless(word, lambda: self._sum(inbox.payloads(messages)))
 
-    def _sum(self, payloads: Sequence[Sequence[Sections]]) -> None:
+    def _sum(self, payloads: Sequence[Sequence[Sections]], word: Tensor | None = None) -> None:
         codec, rank = self._codec, self.rank
         sums = []
         for name, pieces, mean, parts in zip(
@@ -116,16 +121,20 @@ class Shards:
             key = of_piece(key, pieces.number_of(rank))
             sums.append(Sum(parts, mean, self.world, key, name))
         try:
-            sum_all(self._compressor, sums)
+            sum_all(self._compressor, sums, word)
         except PayloadError as error:
             self._verdict.refuse(error)
 
     def answer(self) -> Tensor:
-        """The owner's means, compressed, if all is well: the message for all."""
+        """The owner's means, compressed, if all is well: the message for all. Where nobody looks
+        whether it is, what is encoded for nothing is taken back with the step."""
         header, word = self._my_header, self._verdict.word
         header.write(self._codec.digest, self._codec.info.step)
         header.status.copy_(word)
-        run_unless(word, lambda: self._encode_means(header.status))
+        if heeds(self._compressor, word):
+            self._encode_means(header.status)
+        else:
+            run_unless(word, lambda: self._encode_means(header.status))
         return self._mine
 
     def _encode_means(self, status: Tensor) -> None:
@@ -139,6 +148,7 @@ class Shards:
                 for encoder, mean, state, key, sections in work
             ),
             status,
+            self._known,
         )
 
     def _key_of_mean(self, name: str, owner: int) -> Key:
@@ -150,8 +160,10 @@ class Shards:
         check_size(messages, self.world, len(self._mine))
         self._verdict.hear(header_of(messages))
 
-    def collect(self, messages: Tensor, results: Sequence[Tensor]) -> None:
-        """Every owner's message into the results. Raises PayloadError."""
+    def collect(
+        self, messages: Tensor, results: Sequence[Tensor], word: Tensor | None = None
+    ) -> None:
+        """Every owner's message into the results. Raises PayloadError. word: as of `sum_all`."""
         sums = []
         for owner, (layout, message) in enumerate(zip(self._answers, messages)):
             whence = f"payload 0 is the mean from rank {owner}"
@@ -161,7 +173,7 @@ class Shards:
                 part = result[slice(*pieces.of_owner(owner))]
                 key = self._key_of_mean(name, owner)
                 sums.append(Sum([sections], part, 1.0, key, name, whence))
-        sum_all(self._means_by, sums)
+        sum_all(self.means_by, sums, word)
 
     def undo(self) -> None:
         """The owner's memory as it was before this step."""

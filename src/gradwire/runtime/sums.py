@@ -51,6 +51,12 @@ def sum_all(
             raise PayloadError(f"'{name}' ({whence}): {error}") from error
 
 
+def heeds(compressor: Compressor, word: Tensor) -> bool:
+    """Whether sums of its payloads are written by kernels alone, which heed the word: nobody need
+    look at it first."""
+    return is_said_for_many(type(compressor)) and kernels.goes_on(word)
+
+
 @cache
 def is_said_for_many(kind: type[Compressor]) -> bool:
     """Whether `added` says what `accumulate` does: a class that is derived from who says so may

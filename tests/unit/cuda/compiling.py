@@ -27,6 +27,7 @@ from triton.compiler import ASTSource
 
 from gradwire.kernels import formats
 from gradwire.kernels.cuda import (
+    adam_steps,
     candidates,
     codes,
     dense,
@@ -34,10 +35,13 @@ from gradwire.kernels.cuda import (
     held,
     kept,
     lists,
+    noise,
+    powers,
     radix,
     signs,
     sparse,
     sums,
+    ternary,
     update,
 )
 from gradwire.kernels.cuda.columns import BLOCK, ITEMS
@@ -46,7 +50,7 @@ from gradwire.kernels.cuda.selection import CHUNK, SPAN, registers_of, warps_of
 
 TYPES = {
     **dict.fromkeys(["above", "bad", "blocks", "counts", "equal", "found", "hints"], "*i32"),
-    **dict.fromkeys(["bins", "exacts", "spans", "wholes"], "*i32"),
+    **dict.fromkeys(["bins", "exacts", "spans", "wholes", "words"], "*i32"),
     **dict.fromkeys(["indices", "magnitudes", "places", "state", "table", "which"], "*i32"),
     **dict.fromkeys(["rows", "payloads", "lists", "headers", "status"], "*i64"),
     **dict.fromkeys(["bits", "ends", "section"], "*u8"),
@@ -58,9 +62,11 @@ TYPES = {
     "sums": "*fp64",
 }
 """Of arguments, by their names."""
-WARPS = {candidates.compact: 4} | dict.fromkeys(
-    (candidates.scan, radix.digit, radix.count, radix.emit), 16
-)
+FOUR = (
+    candidates.compact, signs.pack, signs.add_signs_up, ternary.pack_digits, ternary.add_digits_up
+)  # fmt: skip
+SIXTEEN = candidates.scan, radix.digit, radix.count, radix.emit
+WARPS = dict.fromkeys(FOUR, 4) | dict.fromkeys(SIXTEEN, 16)
 """Of programs; of others 8."""
 OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
 
@@ -68,6 +74,7 @@ OF_DTYPE = {"fp32": "*fp32", "bf16": "*bf16", "fp16": "*fp16"}
 def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Each with its constants; every: all formats, dtypes and recurrences."""
     sizes = {"ITEMS": ITEMS, "BLOCK": BLOCK}
+    packs = {"aligned": True, "R": signs.TOGETHER, "LEVELS": 3}
     dtypes = [tl.bfloat16, *([tl.float32, tl.float16] if every else [])]
     for dtype in dtypes:
         for mode in range(4) if every else (0, 1):
@@ -75,15 +82,20 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
                 "dtype": dtype, "mode": mode, "marks": True, "aligned": True, "BLOCK": BLOCK,
                 "SPAN": SPAN,
             }  # fmt: skip
+        for undoes in (True, False):
+            yield adam_steps.step_all, {
+                "dtype": dtype, "undoes": undoes, "aligned": True, "BLOCK": adam_steps.BLOCK,
+            }  # fmt: skip
         yield update.inverted, {"dtype": dtype, "mode": 2, "BLOCK": BLOCK}
         if every:  # selected from as they are
             yield candidates.compact, {"dtype": dtype, "BLOCK": BLOCK, "SPAN": SPAN}
             yield radix.digit, {"dtype": dtype, "step": 0, **sizes}
             yield radix.count, {"dtype": dtype, **sizes, "CHUNK": ITEMS}
             yield radix.emit, {"dtype": dtype, "mode": 3, "masks": False, **sizes}
-            for divides in (True, False):
-                of = {"dtype": dtype, "divides": divides, "TILE": signs.TILE}
-                yield signs.add_signs_up, of
+            for number, divides in ((0, True), (1, False), (2, True)):
+                of = {"dtype": dtype, "of": number, "divides": divides, "aligned": True}
+                yield signs.add_signs_up, {**of, "TILE": signs.TILE}
+                yield signs.pack, {**packs, "dtype": dtype, "throws": divides}
     of_v = {"dtype": tl.float32}
     took = {**of_v, "mode": 1, "masks": True}
     yield candidates.scan, {"CHUNK": CHUNK}
@@ -93,8 +105,8 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield radix.count, {**of_v, **sizes, "CHUNK": ITEMS}
     yield radix.emit, {**took, **sizes}
     yield kept.put_back, {"with_velocity": True, "BLOCK": BLOCK}
-    names = ("INT8", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2")
-    for name in names if every else ("INT8", "LEVELS4", "LLOYD2"):
+    names = ("INT8", "E4M3", "E5M2", "LEVELS2", "LEVELS4", "LEVELS8", "LLOYD1", "LLOYD2")
+    for name in names if every else ("INT8", "E4M3", "LEVELS4", "LLOYD2"):
         form = written(getattr(formats, name))
         assert form is not None
         of = {"way": form.way, "bits": form.bits, "steps": form.steps, "B": form.block,
@@ -115,11 +127,22 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
                 yield sums.add_codes_up, {**of, **one, "divides": True, "full": False}
                 yield sums.add_codes_up, {**of, **one, "aligned": False}
         step = {"AT_ONCE": sums.AT_ONCE, "full": False}
-        yield sums.scales_are_good, {"B": form.block, "CHUNK": sums.SCALES, **step}
-    for throws in (True, False) if every else (True,):
-        yield signs.pack, {"throws": throws, "R": signs.TOGETHER, "LEVELS": 3}
-    yield signs.stand_for, {"count": 2, "CHUNK": signs.CHUNK, "LEVELS": 12}
-    yield signs.add_signs_up, {**of_v, "divides": True, "TILE": signs.TILE}
+        yield sums.scales_are_good, {"CHUNK": sums.CHUNK, **step}
+    yield signs.pack, {**packs, **of_v, "throws": True}
+    span = signs.TOGETHER * signs.BLOCK.value
+    yield signs.stand_for, {"of": 2, "SPAN": span, "CHUNK": signs.CHUNK, "LEVELS": 12}
+    signs_up = {**of_v, "of": 1, "divides": True, "aligned": True, "TILE": signs.TILE}
+    yield signs.add_signs_up, signs_up
+    for dtype in (tl.float32, tl.bfloat16, tl.float16) if every else (tl.float32,):
+        four = {"dtype": dtype, "aligned": True, "R": powers.TOGETHER}
+        yield powers.encode_powers, four
+        yield powers.add_powers_up, {**four, "divides": True}
+        yield ternary.top_of_all, {"dtype": dtype, "aligned": True, "TILE": ternary.TILE}
+        yield ternary.pack_digits, {"dtype": dtype, "R": ternary.TOGETHER}
+        for divides in (True, False) if every else (True,):
+            four = {"dtype": dtype, "aligned": True, "R": ternary.TOGETHER}
+            yield ternary.add_digits_up, {**four, "divides": divides}
+    yield ternary.begin_at_zero, {}
     yield sparse.violation, {"BLOCK": sparse.CHUNK}
     yield sparse.add_list, {"BLOCK": sparse.CHUNK}
     yield sparse.find_begins, {"TILE": 8192, "BLOCK": sparse.BLOCK}
@@ -153,6 +176,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
     yield dense.spoil, {**of_v, "BLOCK": dense.BLOCK}
     yield dense.add_dense, {**of_v, "of_values": tl.float32, "aligned": True, "BLOCK": dense.BLOCK}
     yield dense.judge_all, {"ROWS": 8}
+    yield noise.thrown, {"BLOCK": noise.BLOCK}
     for kernel in (held.hold_all, held.tell_all):
         yield kernel, {"CHUNK": held.CHUNK}
 
@@ -185,7 +209,7 @@ def _warps(kernel: Any, constants: dict[str, Any]) -> int:
     """Of a program, as its room launches it."""
     if kernel is sparse.add_lists and "C" in constants:
         return sparse.warps_of(constants["R"], constants["C"])
-    if kernel is signs.pack or (kernel is codes.encode and constants["bits"] < 8):
+    if kernel is codes.encode and constants["bits"] < 8:
         return 4
     if kernel is candidates.mark:
         return warps_of(constants["mode"])

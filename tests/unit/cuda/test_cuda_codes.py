@@ -11,6 +11,7 @@ import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn
 from gradwire.kernels import (
     AdamCodes,
+    EncodeCodes,
     Journal,
     SumCodes,
     UpdateCodes,
@@ -20,6 +21,7 @@ from gradwire.kernels import (
 )
 from gradwire.kernels.formats import (
     E4M3,
+    E5M2,
     INT8,
     LEVELS2,
     LEVELS4,
@@ -27,6 +29,9 @@ from gradwire.kernels.formats import (
     LLOYD1,
     LLOYD2,
     POWERS,
+    SIGNS,
+    SIGNS1,
+    SIGNS2,
     TERNARY,
     Format,
 )
@@ -34,10 +39,10 @@ from gradwire.kernels.values import AdamStep, Noise
 
 SIZES = (2500, 0, 1, 700, 3, 2048, 64)
 HOW = AdamStep.of(3, 0.9, 0.99, 1e-8, factor=1.5, scale=0.5)
-IN_TRITON = [INT8, LEVELS2, LEVELS4, LEVELS8, LLOYD1, LLOYD2]
+IN_TRITON = [INT8, E4M3, E5M2, LEVELS2, LEVELS4, LEVELS8, LLOYD1, LLOYD2]
 every_format = pytest.mark.parametrize("form", IN_TRITON, ids=lambda form: f"format {form.number}")
-OTHERS = [E4M3, TERNARY, POWERS]
-"""That the twins encode on the device."""
+OTHERS = [TERNARY, POWERS, SIGNS, SIGNS1, SIGNS2]
+"""That are encoded without a recurrence."""
 
 
 def rooms(form: Format, n: int) -> tuple[Tensor, Tensor]:
@@ -61,6 +66,15 @@ def noise(i: int) -> Noise:
 @pytest.mark.parametrize("what", ["feedback", "momentum", "nesterov"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_updates_are_the_twins(form: Format, what: str, dtype: torch.dtype) -> None:
+    are_updated_alike(form, what, dtype)
+
+
+@pytest.mark.parametrize("form", OTHERS, ids=lambda form: f"format {form.number}")
+def test_updates_beside_what_is_coded_alone_are_the_twins(form: Format) -> None:
+    are_updated_alike(form, "nesterov", torch.bfloat16)
+
+
+def are_updated_alike(form: Format, what: str, dtype: torch.dtype) -> None:
     momentum = None if what == "feedback" else 0.9
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
@@ -160,7 +174,7 @@ def payload(form: Format, n: int, rank: int) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
-@pytest.mark.parametrize("form", [*IN_TRITON, TERNARY], ids=lambda form: f"format {form.number}")
+@pytest.mark.parametrize("form", [*IN_TRITON, *OTHERS], ids=lambda form: f"format {form.number}")
 @every_float
 def test_sums_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
@@ -174,6 +188,67 @@ def test_sums_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
         return [made], [one.out for one in made]
 
     assert same_by_both([cuda.accumulate_codes, twins.accumulate_codes], given) == [len(SIZES)] * 2
+
+
+@pytest.mark.parametrize("form", [POWERS, TERNARY], ids=lambda form: f"format {form.number}")
+@pytest.mark.parametrize("kind", ["ties", "zeros", "bad"])
+def test_what_is_coded_alone_is_the_twins_around_blocks(form: Format, kind: str) -> None:
+    """Numbers of any size, blocks that are whole, and last ones that are not."""
+    sizes = 0, 1, 9, form.block - 1, form.block, form.block + 1, 4 * form.block, 9 * form.block + 7
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            EncodeCodes(form, drawn(n, n, kind) * 10.0 ** (i - 3), *rooms(form, n), noise(i))
+            for i, n in enumerate(sizes)
+        ]
+        made[4].x[:3] = torch.tensor([3.4e38, -3.4e38, 1e-39]) if form is POWERS else 1e-39
+        return [made, status], [x for one in made for x in (one.codes, one.scales)]
+
+    same_by_both([cuda.encode_many_codes, twins.encode_many_codes], given)
+
+    def summed(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = []
+        for i, n in enumerate(sizes):
+            (codes, scales), other = rooms(form, n), payload(form, n, 2)
+            codes[:] = torch.arange(codes.numel()).remainder(243 if form is TERNARY else 255)
+            parts = [(codes, scales), other][: 1 + i % 2]
+            made.append(SumCodes(form, torch.full((n,), 7.0), parts, 3.0))
+        return [made], [one.out for one in made]
+
+    same_by_both([cuda.accumulate_codes, twins.accumulate_codes], summed)
+
+
+@pytest.mark.parametrize("form", [E4M3, E5M2], ids=lambda form: f"format {form.number}")
+def test_floats_of_8_bits_are_read_as_the_twins_do(form: Format) -> None:
+    """All of them, by scales and factors to the ends of fp32's range."""
+    codes = torch.arange(2 * 2048 + 77).to(torch.uint8)
+    for scale, factor in ((0.7, 1.0), (2.0**-130, 3.0), (form.most_scale, -1.0), (1e30, 1e8)):
+
+        def given(
+            status: Tensor, scale: float = scale, factor: float = factor
+        ) -> tuple[list[object], list[Tensor]]:
+            v, scales = drawn(codes.numel(), 1), torch.full((form.scales(codes.numel()),), scale)
+            v[::3] = -0.0
+            return [form, v, codes, scales, factor], [v]
+
+        same_by_both([cuda.add_codes, twins.add_codes], given)
+
+
+@pytest.mark.parametrize("form", [E4M3, E5M2], ids=lambda form: f"format {form.number}")
+def test_floats_of_8_bits_are_rounded_as_torch_does(form: Format) -> None:
+    """What lies between any two, next to it, and beside zero; the scale is 1."""
+    dtype = torch.float8_e4m3fn if form is E4M3 else torch.float8_e5m2
+    every = torch.arange(256).to(torch.uint8).view(dtype).float()
+    every = every[every.isfinite()].unique()
+    halves = (every[1:] + every[:-1]) / 2
+    x = torch.cat([every, halves, halves.nextafter(every[1:]), halves.nextafter(every[:-1])])
+    x = torch.cat([torch.tensor([1e-40, -1e-40, -0.0]), x[torch.randperm(x.numel())]])
+    x = torch.cat([x, torch.zeros(-x.numel() % 255)]).view(-1, 255)
+    x = torch.nn.functional.pad(x, (0, 1), value=form.steps).flatten()
+    codes, scales = rooms(form, x.numel())
+    cuda.encode_codes(form, x, codes, scales, new_status(), noise(1), None)
+    assert (scales == 1.0).all()
+    assert torch.equal(codes, x.to(dtype).view(torch.uint8))
 
 
 @every_format

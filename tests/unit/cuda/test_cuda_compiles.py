@@ -12,8 +12,9 @@ import pytest
 pytest.importorskip("triton")
 STREAMING = {
     "mark", "encode", "inverted", "put_back", "add_dense", "add_scaled", "cast_all", "look",
+    "step_all", "encode_powers", "top_of_all",
 }  # fmt: skip
-"""Kernels whose time is that of reading numbers once, which takes wide loads."""
+"""Kernels whose time is that of reading numbers once, by wide loads where all is aligned."""
 FRAME = 64
 """Bytes of a stack that ptxas may keep for itself, without spilling."""
 MOST_REGISTERS = 255
@@ -41,5 +42,5 @@ def test_none_spills_fuses_or_flushes(given: list[str]) -> None:
         assert row["STACK"] <= FRAME, f"spills: {row}"
         assert row["fused"] == row["flushed"] == row["divided"] == 0, f"other numbers: {row}"
         assert row["REG"] <= MOST_REGISTERS
-        if row["kernel"] in STREAMING:
+        if row["kernel"] in STREAMING and row["constants"].get("aligned") != "False":
             assert row["wide"] > 0, f"no wide loads: {row}"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn, places
-from gradwire.kernels import INDEX_CODES, SumCoded, code_bytes, cuda, encode_indices
+from gradwire.kernels import INDEX_CODES, SumCoded, WriteEntries, code_bytes, cuda, encode_indices
 
 SIZES = [(9000, 700), (9000, 1), (9000, 9000), (40, 7), (100_000, 30), (5, 0), (1, 1)]
 every_code = pytest.mark.parametrize("code", INDEX_CODES)
@@ -99,3 +99,19 @@ def test_a_bad_list_leaves_its_sum_alone(code: str) -> None:
     assert cuda.accumulate_coded(made) == 1
     assert bool((outs[1] == 7.0).all())
     assert int(outs[0].count_nonzero()) == int(values.count_nonzero())
+
+
+def test_lists_of_all_codes_are_written_together() -> None:
+    """Wherever they begin, and those of nothing."""
+
+    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = []
+        for i, (n, k) in enumerate(((3000, 60), (500, 0), (70, 3), (9000, 40), (300, 1)) * 2):
+            code = ("gap16", "gap8", "bitmap", "gap8", "gap16", "elias_fano", "gap16")[i % 7]
+            size, begin = code_bytes(code, n, k), 2 * (i % 2)
+            section = torch.full((size + begin,), 0xAA, dtype=torch.uint8)[begin:]
+            out = torch.full((k,), 7.0)
+            made.append(WriteEntries(places(n, k, i), drawn(k, i), n, code, section, out))
+        return [made], [x for one in made for x in (one.section, one.out)]
+
+    same_by_both([cuda.write_entries, twins.write_entries], given)

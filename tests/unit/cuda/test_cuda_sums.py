@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
-from interpreted import every_float, same_by_both
+from interpreted import FLOATS, every_float, same_by_both
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import coded_payload, coded_section, drawn, places
 from gradwire.kernels import DAMAGED, cuda, formats, new_status
 from gradwire.kernels.cuda import signs
-from gradwire.kernels.segments import SumCoded, SumCodes, SumDense
-from gradwire.kernels.values import Noise
+from gradwire.kernels.formats import Format
+from gradwire.kernels.segments import EncodeCodes, SumCoded, SumCodes, SumDense
+from gradwire.kernels.values import SILENCE, Noise
 
-EACH = (0, 1, 17, 5000)
+SIGNS = formats.SIGNS, formats.SIGNS1, formats.SIGNS2
+
+
+def rooms(form: Format, n: int) -> tuple[Tensor, Tensor]:
+    scales = torch.full((form.scales(n),), 7.0)
+    return torch.full((form.code_bytes(n),), 0xAA, dtype=torch.uint8), scales
 
 
 @every_float
@@ -49,44 +55,20 @@ def test_the_first_violation_is_found(entry: int, value: int | None) -> None:
     assert cuda.first_violation(own, 3000) == twins.first_violation(own, 3000) == entry
 
 
-@every_float
-@pytest.mark.parametrize("throws", [False, True])
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_signs_are_the_twins(count: int, throws: bool, dtype: torch.dtype) -> None:
-    for n in EACH:
+@pytest.mark.parametrize(
+    ("form", "dtype"), list(zip(SIGNS, FLOATS)), ids=["no value", "a mean", "two means"]
+)
+def test_signs_of_many_are_the_twins(form: Format, dtype: torch.dtype) -> None:
+    """Some by dice, some not."""
 
-        def packed(status: Tensor, n: int = n) -> tuple[list[object], list[Tensor]]:
-            x = drawn(n, n, "ties", dtype)
-            bits = torch.full(((n + 7) // 8,), 0xAA, dtype=torch.uint8)
-            values = torch.full((count,), 7.0)
-            return [x, bits, values, status, Noise.of("x", 1) if throws else None], [bits, values]
+    def packed(status: Tensor) -> tuple[list[object], list[Tensor]]:
+        made = [
+            EncodeCodes(form, drawn(n, n, "ties", dtype), *rooms(form, n), dice)
+            for n, dice in ((4100, Noise.of("x", 1)), (0, SILENCE), (17, SILENCE))
+        ]
+        return [made, status], [x for one in made for x in (one.codes, one.scales)]
 
-        same_by_both([cuda.pack_signs, twins.pack_signs], packed)
-    (_, bits, values, _, _), _ = packed(new_status())
-    twins.pack_signs(drawn(5000, 1), bits, values, new_status(), None)
-
-    def summed(status: Tensor) -> tuple[list[object], list[Tensor]]:
-        out = torch.full((5000,), 7.0).to(dtype)
-        return [out, [(bits, values)] * 3, 3.0], [out]
-
-    same_by_both([cuda.accumulate_signs, twins.accumulate_signs], summed)
-
-    def added(status: Tensor) -> tuple[list[object], list[Tensor]]:
-        v = drawn(5000, 9)
-        return [v, bits, values, -0.7], [v]
-
-    same_by_both([cuda.add_signs, twins.add_signs], added)
-
-
-def test_signs_of_all_kinds_add_up_together() -> None:
-    bits = torch.arange(625).remainder(256).to(torch.uint8)
-    kinds = [(bits, drawn(count, count) + 2) for count in (0, 1, 2)]
-
-    def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
-        out = torch.empty(5000)
-        return [out, kinds, 3.0], [out]
-
-    same_by_both([cuda.accumulate_signs, twins.accumulate_signs], given)
+    same_by_both([cuda.encode_many_codes, twins.encode_many_codes], packed)
 
 
 @pytest.mark.parametrize(
@@ -107,18 +89,17 @@ def test_sums_over_many_blocks_are_a_tree(
     monkeypatch.setattr(signs, "CHUNK", chunk)
 
     def given(status: Tensor) -> tuple[list[object], list[Tensor]]:
-        x, values = drawn(n, 1) * 1e3, torch.zeros(2)
-        bits = torch.zeros((x.numel() + 7) // 8, dtype=torch.uint8)
-        return [x, bits, values, status, None], [bits, values]
+        made = [
+            EncodeCodes(SIGNS[2], drawn(m, 1) * 1e3, *rooms(SIGNS[2], m), SILENCE) for m in (n, 9)
+        ]
+        return [made, status], [x for one in made for x in (one.codes, one.scales)]
 
-    same_by_both([cuda.pack_signs, twins.pack_signs], given)
+    same_by_both([cuda.encode_many_codes, twins.encode_many_codes], given)
 
 
 def test_signs_of_what_is_not_finite_raise_the_status() -> None:
-    status, values = new_status(), torch.ones(1)
-    cuda.pack_signs(
-        drawn(5000, 1, "bad"), torch.zeros(625, dtype=torch.uint8), values, status, None
-    )
+    status, (bits, values) = new_status(), rooms(SIGNS[1], 5000)
+    cuda.encode_codes(SIGNS[1], drawn(5000, 1, "bad"), bits, values, status, SILENCE, None)
     assert (int(status), float(values)) == (1, 0.0)
 
 

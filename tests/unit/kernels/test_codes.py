@@ -43,7 +43,7 @@ def decoded(form: Format, payload: Pair, n: int) -> torch.Tensor:
 
 
 def check_encode(form: Format, x: torch.Tensor, what: str) -> None:
-    clip = 1.5 if form.one_scale and x.numel() % 2 else None
+    clip = 1.5 if form.in_all and x.numel() % 2 else None
     how, wanted = {"noise": NOISE, "clip": clip}, buffers(form, x.numel())
     good = finite(encode_codes_twin, form, x, *wanted, **how)
     for fill in (0x00, 0xFF):

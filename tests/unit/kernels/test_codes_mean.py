@@ -41,7 +41,7 @@ def variance(form: Format, x: torch.Tensor) -> torch.Tensor:
     if form is formats.POWERS:
         lower = 2.0 ** magnitude.log2().floor()
         return (2 * lower - magnitude) * (magnitude - lower)
-    if form.one_scale:
+    if form.in_all:
         top = magnitude.max().expand_as(x)
     else:
         blocks = magnitude.view(-1, form.block)

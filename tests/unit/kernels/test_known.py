@@ -175,9 +175,9 @@ def test_the_same_tensors_dealt_out_otherwise_are_looked_at() -> None:
     known = kernels.Known()
     coded = kernels.SumCoded(one, ["int32"] * 2, [places[1]] * 2, rows[:2], 1.0)
     kernels.add_up([coded], None, known)
+    moved = coded._replace(sections=[*coded.sections, rows[0]], values=rows[1:2])
     with pytest.raises(KernelError):
-        moved = [*coded.sections, rows[0]], rows[1:2]
-        kernels.add_up([coded._replace(sections=moved[0], values=moved[1])], None, known)
+        kernels.add_up([moved], None, known)
     sums = [kernels.SumDense(one, rows[:2], 2.0), kernels.SumDense(other, rows[2:], 2.0)]
     kernels.add_up(sums, None, known)
     dealt = [kernels.SumDense(one, rows[:3], 2.0), kernels.SumDense(other, rows[3:], 2.0)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradwire.kernels import Noise, random_bits
-from gradwire.kernels.torch import random_bits as random_bits_twin
+from gradwire.kernels.torch.noise import random_bits as random_bits_twin
 from gradwire.kernels.torch.noise import unit as unit_twin
 
 N = 1 << 20

@@ -143,7 +143,9 @@ def _numbers() -> list[tuple[str, Callable[[], object]]]:
         ("2^31-1", lambda: kernels.random_bits(Noise(0, 0), 2**62)),
         ("2^32-1", lambda: kernels.random_bits(Noise(0, 0), 8, 2**63)),
         ("32 bits", lambda: kernels.strata(Noise(0, 2**32), 8, places(0))),
-        ("32 bits", lambda: kernels.pack_signs(x, bits, scales, WELL, Noise(0, 0, 2**40))),
+        ("32 bits", lambda: kernels.encode_codes(
+            formats.SIGNS1, x, bits, scales, WELL, Noise(0, 0, 2**40)
+        )),
         ("32 bits", lambda: kernels.encode_codes(
             formats.INT8, x, codes, scales, WELL, Noise(-1, 0)
         )),

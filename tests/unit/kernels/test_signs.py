@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -11,16 +12,25 @@ from samples import DTYPES, draw, finite, same, told
 
 from gradwire.errors import KernelError, PayloadError
 from gradwire.extension import TWIN
-from gradwire.kernels import accumulate_signs, add_signs, formats, largest, pack_signs, sign_bytes
+from gradwire.kernels import SumCodes, accumulate_codes, add_codes, encode_codes, formats, largest
+from gradwire.kernels.formats import SIGNS, SIGNS1, SIGNS2, TERNARY
 from gradwire.kernels.native import use
-from gradwire.kernels.torch import add_signs as add_signs_twin
+from gradwire.kernels.torch import add_codes as add_codes_twin
+from gradwire.kernels.torch import encode_codes as encode_codes_twin
 from gradwire.kernels.torch import largest as largest_twin
-from gradwire.kernels.torch import pack_signs as pack_signs_twin
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 MANY = [*SIZES, 63, 64, 65, 4095, 4096, 4097, 8256]
 NAN, INF = float("nan"), float("inf")
 Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+BY_VALUES = (SIGNS, SIGNS1, SIGNS2)
+
+
+def accumulate_signs(out: torch.Tensor, payloads: list[Pair], divisor: float) -> None:
+    form = BY_VALUES[payloads[0][1].numel() if payloads else 0]
+    accumulate_codes([SumCodes(form, out, payloads, divisor)])
 
 
 def accumulate_signs_twin(out: torch.Tensor, payloads: list[Pair], divisor: float) -> None:
@@ -35,22 +45,24 @@ class Packed(NamedTuple):
 
 
 def packed(x: torch.Tensor, count: int = 2, fill: int = 0xFF) -> Packed:
-    bits = torch.full((sign_bytes(x.numel()) + 1,), fill, dtype=torch.uint8)[1:]
-    values = torch.full((count,), NAN)
-    return Packed(bits, values, finite(pack_signs, x, bits, values))
+    form, n = BY_VALUES[count], x.numel()
+    bits = torch.full((form.code_bytes(n) + 1,), fill, dtype=torch.uint8)[1:]
+    values = torch.full((form.scales(n),), NAN)
+    return Packed(bits, values, finite(partial(encode_codes, form), x, bits, values))
 
 
 def payload(n: int, seed: int, count: int) -> Pair:
     g = torch.Generator().manual_seed(seed)
-    bits = torch.randint(0, 256, (sign_bytes(n) + 1,), generator=g).to(torch.uint8)[1:]
-    return bits, torch.randn(count, generator=g)
+    bits = torch.randint(0, 256, (SIGNS.code_bytes(n) + 1,), generator=g).to(torch.uint8)[1:]
+    return bits, torch.randn(BY_VALUES[count].scales(n), generator=g)
 
 
 def check_pack(x: torch.Tensor, what: str) -> None:
-    wanted_bits = torch.empty(sign_bytes(x.numel()), dtype=torch.uint8)
+    wanted_bits = torch.empty(SIGNS.code_bytes(x.numel()), dtype=torch.uint8)
     for count, fill in ((0, 0x00), (1, 0xFF), (2, 0x00)):
-        wanted = torch.full((count,), NAN)
-        good = finite(pack_signs_twin, x, wanted_bits, wanted)
+        form = BY_VALUES[count]
+        wanted = torch.full((form.scales(x.numel()),), NAN)
+        good = finite(partial(encode_codes_twin, form), x, wanted_bits, wanted)
         found = packed(x, count, fill)
         assert found.finite == good, what
         assert same(found.values, wanted), what
@@ -87,7 +99,7 @@ def test_signs_by_hand() -> None:
     assert packed(x, 0).finite
     for count in (0, 1, 2):
         empty = packed(torch.empty(0), count)
-        assert empty.values.tolist() == [0.0] * count
+        assert empty.values.numel() == 0
         assert empty.finite
     assert largest(torch.tensor([1.0, -3.0, 2.0]), squares=True) == (3.0, 14.0)
     assert largest(torch.empty(0), squares=True) == (0.0, 0.0)
@@ -134,7 +146,7 @@ def test_sums_beyond_fp32_count_as_not_finite() -> None:
 def test_sums_of_payloads_as_twin(n: int) -> None:
     divisors = itertools.cycle([1.0, 3.0, 4.0, -7.0, 2.0**126, 2.0**-126, 1e30, 2.0**-149])
     for dtype, count in itertools.product(DTYPES, (0, 1, 2, 8, 33)):
-        payloads = [payload(n, seed, seed % 3) for seed in range(count)]
+        payloads = [payload(n, seed, count % 3) for seed in range(count)]
         out, wanted = torch.full((n + 1,), NAN, dtype=dtype)[1:], torch.empty(n, dtype=dtype)
         divisor = next(divisors)
         accumulate_signs(out, payloads, divisor)
@@ -149,8 +161,8 @@ def test_add_as_twin(count: int, factor: float) -> None:
         bits, values = payload(n, n, count)
         v = draw("normal", n, 3, shift=1)
         wanted = v.clone()
-        add_signs(v, bits, values, factor)
-        add_signs_twin(wanted, bits, values, factor)
+        add_codes(BY_VALUES[count], v, bits, values, factor)
+        add_codes_twin(BY_VALUES[count], wanted, bits, values, factor)
         assert same(v, wanted)
 
 
@@ -161,7 +173,7 @@ def test_large_targets_written_around_the_cache(dtype: torch.dtype, shift: int) 
     held, wanted = torch.empty(n + 64, dtype=dtype), torch.empty(n, dtype=dtype)
     start = -held.data_ptr() % 64 // held.element_size() + shift
     out = held[start : start + n]
-    payloads = [payload(n, seed, seed) for seed in range(3)]
+    payloads = [payload(n, seed, 2) for seed in range(3)]
     accumulate_signs(out, payloads, 3.0)
     accumulate_signs_twin(wanted, payloads, 3.0)
     assert torch.equal(out, wanted)
@@ -173,9 +185,10 @@ def test_values_by_hand() -> None:
     assert out.tolist() == [-1.0, 1.0, -1.0, 1.0]
     accumulate_signs(out, [(bits, torch.tensor([3.0]))], 2.0)
     assert out.tolist() == [-1.5, 1.5, -1.5, 1.5]
-    accumulate_signs(out, [(bits, torch.tensor([-3.0, 0.5])), (bits, torch.empty(0))], -2.0)
+    pair = (bits, torch.tensor([-3.0, 0.5])), (bits, torch.tensor([-1.0, 1.0]))
+    accumulate_signs(out, list(pair), -2.0)
     assert out.tolist() == [2.0, -0.75, 2.0, -0.75]
-    add_signs(out, bits, torch.tensor([-3.0, 0.5]), 2.0)
+    add_codes(SIGNS2, out, bits, torch.tensor([-3.0, 0.5]), 2.0)
     assert out.tolist() == [-4.0, 0.25, -4.0, 0.25]
     accumulate_signs(out, [], 2.0)
     assert out.tolist() == [0.0] * 4
@@ -194,19 +207,24 @@ def test_values_that_are_not_finite_are_refused(value: float) -> None:
 
 def test_wrong_buffers_are_refused() -> None:
     x, bits = torch.ones(20), torch.zeros(3, dtype=torch.uint8)
-    with pytest.raises(KernelError, match=r"bits must have shape \(3,\)"):
-        told(pack_signs, x, bits[1:], torch.ones(1))
-    with pytest.raises(KernelError, match=r"values must have shape \(2,\)"):
-        told(pack_signs, x, bits, torch.ones(3))
-    with pytest.raises(KernelError, match=r"status must be torch\.int64"):
-        pack_signs(x, bits, torch.ones(1), torch.zeros(1))
-    with pytest.raises(KernelError, match=r"values must have shape \(2,\)"):
-        accumulate_signs(x, [(bits, torch.ones(3))], 1.0)
-    with pytest.raises(KernelError, match=r"values must be torch\.float32"):
+    with pytest.raises(KernelError, match=r"codes must have shape \(3,\)"):
+        told(partial(encode_codes, SIGNS1), x, bits[1:], torch.ones(1))
+    with pytest.raises(KernelError, match=r"scales must have shape \(2,\)"):
+        told(partial(encode_codes, SIGNS2), x, bits, torch.ones(3))
+    with pytest.raises(KernelError, match=r"scales must have shape \(2,\)"):
+        accumulate_codes([SumCodes(SIGNS2, x, [(bits, torch.ones(3))], 1.0)])
+    with pytest.raises(KernelError, match=r"scales must be torch\.float32"):
         accumulate_signs(x, [(bits, torch.ones(2).double())], 1.0)
-    with pytest.raises(KernelError, match="factor must be finite"):
-        add_signs(x, bits, torch.ones(2), INF)
-    with pytest.raises(KernelError, match=r"v must be torch\.float32"):
-        add_signs(x.half(), bits, torch.ones(2), 1.0)
-    with pytest.raises(KernelError, match="divisor must not be 0"):
-        accumulate_signs(x, [], 0.0)
+
+
+def test_sums_of_signs_and_of_blocks_stop_at_the_first_that_is_bad() -> None:
+    """Whatever their order; those before it are written."""
+    good, bad = payload(20, 1, 2), payload(20, 2, 2)
+    bad[1][1] = NAN
+    codes = torch.zeros(TERNARY.code_bytes(20), dtype=torch.uint8), torch.ones(1)
+    outs = [torch.full((20,), 7.0) for _ in range(4)]
+    work = [(SIGNS2, good), (TERNARY, codes), (SIGNS2, bad), (TERNARY, codes)]
+    segments = [SumCodes(form, out, [one], 1.0) for (form, one), out in zip(work, outs)]
+    with pytest.raises(PayloadError, match=r"payload 0: .*must be finite"):
+        accumulate_codes(segments)
+    assert [bool((out == 7.0).all()) for out in outs] == [False, False, True, True]

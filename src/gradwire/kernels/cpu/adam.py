@@ -31,10 +31,10 @@ def undo_adam(g: Tensor, moments: Moments, v: Tensor, how: AdamStep) -> None:
 
 
 def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
-    fused = [(one.g.contiguous(), one) for one in segments if not one.form.one_scale]
+    fused = [(one.g.contiguous(), one) for one in segments if not one.form.knows_late]
     raise_unless(chosen.core.adam_codes(chosen.number, [_row(*both) for both in fused]), status)
     for one in segments:
-        if one.form.one_scale:
+        if one.form.knows_late:
             adam(one.g, one.moments, one.v, one.how, status)
             encode_codes(one.form, one.v, one.codes, one.scales, status, one.noise, None)
             add_codes(one.form, one.v, one.codes, one.scales, -1.0)

@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 
 from torch import Tensor
 
 from gradwire.kernels.core import CodesRow
-from gradwire.kernels.cpu.signs import largest
+from gradwire.kernels.cpu.signs import add_signs, largest, pack_signs, sum_signs
 from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.cpu.update import begun, mode_of, update_topk
 from gradwire.kernels.formats import Format
 from gradwire.kernels.held import held_by
 from gradwire.kernels.native import chosen
-from gradwire.kernels.segments import SumCodes, UpdateCodes, without_codes
+from gradwire.kernels.segments import EncodeCodes, SumCodes, UpdateCodes, without_codes
 from gradwire.kernels.tensors import CODES, goes_around, pointer
 from gradwire.kernels.values import Noise
 
@@ -22,7 +23,10 @@ def encode_codes(
     clip: float | None,
 ) -> None:  # fmt: skip
     x, given = x.contiguous(), 0.0
-    if form.one_scale:
+    if form.signs:
+        pack_signs(x, codes, scales, status, noise)
+        return
+    if form.in_all:
         given = _one_scale(x, clip)
         if not math.isfinite(given):
             raise_unless(False, status)
@@ -35,6 +39,11 @@ def encode_codes(
     raise_unless(finite, status)
 
 
+def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
+    for form, x, codes, scales, noise in segments:
+        encode_codes(form, x, codes, scales, status, noise, None)
+
+
 def _one_scale(x: Tensor, clip: float | None) -> float:
     """The largest magnitude, cut to so many root mean squares, if these are in fp32's range."""
     most, squares = largest(x, squares=clip is not None)
@@ -44,13 +53,14 @@ def _one_scale(x: Tensor, clip: float | None) -> float:
 
 
 def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
-    fused = [(one.gradient.contiguous(), one) for one in segments if not one.form.one_scale]
+    fused = [(one.gradient.contiguous(), one) for one in segments if not one.form.knows_late]
     raise_unless(chosen.core.update_codes(chosen.number, [_row(*both) for both in fused]), status)
-    for one in segments:
-        if one.form.one_scale:
-            update_topk([without_codes(one)], status)
-            encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise, None)
-            add_codes(one.form, one.residual, one.codes, one.scales, -1.0)
+    late = [one for one in segments if one.form.knows_late]
+    if late:
+        update_topk([without_codes(one) for one in late], status)
+    for one in late:
+        encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise, None)
+        add_codes(one.form, one.residual, one.codes, one.scales, -1.0)
 
 
 def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
@@ -63,6 +73,18 @@ def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
 
 
 def _accumulate_codes(segments: Sequence[SumCodes]) -> int:
+    """Signs apart."""
+    done = 0
+    for signs, group in groupby(segments, key=lambda one: one.form.signs):
+        own = list(group)
+        well = sum_signs(own) if signs else _sum_blocks(own)
+        done += well
+        if well < len(own):
+            break
+    return done
+
+
+def _sum_blocks(segments: Sequence[SumCodes]) -> int:
     return chosen.core.accumulate_codes(
         chosen.number,
         [
@@ -78,6 +100,9 @@ def _accumulate_codes(segments: Sequence[SumCodes]) -> int:
 
 
 def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float) -> None:
+    if form.signs:
+        add_signs(v, codes, scales, factor)
+        return
     n = v.numel()
     chosen.core.add_codes(
         chosen.number, form.number, pointer(v), n, pointer(codes), pointer(scales), factor

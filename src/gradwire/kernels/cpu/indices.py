@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradwire.kernels.cpu.casts import cast
-from gradwire.kernels.cpu.sparse import first_violation
+from gradwire.kernels.cpu.sparse import add, first_violation
 from gradwire.kernels.index_codes import INDEX_CODES
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import WriteEntries
@@ -20,7 +20,8 @@ def encode_indices(indices: Tensor, n: int, code: str, section: Tensor) -> None:
 
 
 def write_entries(segments: Sequence[WriteEntries]) -> int:
-    for number_of, (places, values, n, code, section, out) in enumerate(segments):
+    for number_of, one in enumerate(segments):
+        places, values, n, code, section, out, sent, residual = one
         if first_violation(places, n) < places.numel():
             return number_of
         if section.dtype == torch.int32:
@@ -31,6 +32,10 @@ def write_entries(segments: Sequence[WriteEntries]) -> int:
         if out.dtype != torch.float32:
             largest = torch.finfo(out.dtype).max
             out.clamp_(-largest, largest)
+        if sent is not None:
+            cast(out, sent, None)
+        if sent is not None and residual is not None:
+            add(residual, places, values.sub_(sent), 1.0)  # exact: what a rounding took is a float
     return len(segments)
 
 

@@ -1,6 +1,5 @@
 """Random numbers by the extension."""
 
-import torch
 from torch import Tensor
 
 from gradwire.kernels.native import chosen
@@ -8,10 +7,8 @@ from gradwire.kernels.tensors import pointer
 from gradwire.kernels.values import Noise
 
 
-def random_bits(noise: Noise, n: int, first: int) -> Tensor:
-    out = torch.empty(n, dtype=torch.int32)
-    chosen.core.noise(chosen.number, noise, first, n, pointer(out))
-    return out.long() & 0xFFFFFFFF
+def dice(noise: Noise, first: int, out: Tensor) -> None:
+    chosen.core.noise(chosen.number, noise, first, out.numel(), pointer(out))
 
 
 def strata(noise: Noise, n: int, places: Tensor) -> None:

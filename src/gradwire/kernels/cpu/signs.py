@@ -7,17 +7,16 @@ from torch import Tensor
 
 from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.native import chosen
+from gradwire.kernels.segments import SumCodes
 from gradwire.kernels.tensors import CODES, goes_around, pointer
-from gradwire.kernels.values import SILENCE, Noise, Payload
+from gradwire.kernels.values import SILENCE, Noise
 
 
-def pack_signs(
-    x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None
-) -> None:
-    x, dice = x.contiguous(), noise or SILENCE
-    n = x.numel()
+def pack_signs(x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise) -> None:
+    """What `encode_codes` does of signs. x: contiguous."""
+    n, throws = x.numel(), noise != SILENCE
     below, above, count, finite = chosen.core.pack_signs(
-        chosen.number, CODES[x.dtype], pointer(x), n, dice, noise is not None, pointer(bits)
+        chosen.number, CODES[x.dtype], pointer(x), n, noise, throws, pointer(bits)
     )
     raise_unless(finite, status)
     if not finite:
@@ -28,15 +27,22 @@ def pack_signs(
         values.copy_(torch.tensor([below / max(count, 1), above / max(n - count, 1)]))
 
 
-def accumulate_signs(out: Tensor, payloads: Sequence[Payload], divisor: float) -> None:
-    chosen.core.accumulate_signs(
-        chosen.number, CODES[out.dtype], pointer(out), out.numel(),
-        [(pointer(bits), pointer(values), values.numel()) for bits, values in payloads],
-        divisor, goes_around(out),
-    )  # fmt: skip
+def sum_signs(segments: Sequence[SumCodes]) -> int:
+    """What `accumulate_codes` does of them."""
+    for number, (_, out, payloads, divisor) in enumerate(segments):
+        every = [values for _, values in payloads if values.numel()]
+        if every and not torch.cat(every).isfinite().all():
+            return number
+        chosen.core.accumulate_signs(
+            chosen.number, CODES[out.dtype], pointer(out), out.numel(),
+            [(pointer(bits), pointer(values), values.numel()) for bits, values in payloads],
+            divisor, goes_around(out),
+        )  # fmt: skip
+    return len(segments)
 
 
 def add_signs(v: Tensor, bits: Tensor, values: Tensor, factor: float) -> None:
+    """What `add_codes` does of them."""
     n, count = v.numel(), values.numel()
     chosen.core.add_signs(
         chosen.number, pointer(v), n, pointer(bits), pointer(values), count, factor

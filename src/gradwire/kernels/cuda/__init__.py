@@ -1,17 +1,25 @@
 """The room of CUDA tensors: kernels in Triton, which is imported with it; twins for the rest.
 
-device      bits, recurrences, dice        formats   what a quantizer writes
-tables      segments, for one launch       codes     recurrences and Adam's step with codes
-launch      of what is compiled            lists     codes of places, read; `entries`: written
-selection   the k largest, and `update`:   sums      of codes; `sparse`, `dense`, `signs`;
-            `candidates`, then `radix`               `held`: unless a status says no
+device      bits, recurrences; `noise`     formats     what a quantizer writes; and, coded alone:
+tables      segments, for one launch                   `signs`, `powers`, `ternary`
+launch      of what is compiled            codes       recurrences and Adam's step with codes;
+selection   the k largest, and `update`:               `adam_steps`: the latter alone
+            `candidates`, then `radix`     payloads    what is known of them; their `sums`: of
+lists       codes of places, read;                     codes, `sparse`, `dense`; `held`: unless a
+            `entries`: written                         status says no
 
 In Triton's interpreter (TRITON_INTERPRET=1) the same kernels run on processors, for tests alone:
 GRADWIRE_KERNELS=triton. Nothing is checked here: the faces have. What the operations are is said
 in `table.Room`. What the host still waits for: docs/gpu.md.
 """
 
-from gradwire.kernels.cuda.codes import adam_codes, encode_codes, update_codes
+from gradwire.kernels.cuda.adam_steps import adam, undo_adam
+from gradwire.kernels.cuda.codes import (
+    adam_codes,
+    encode_codes,
+    encode_many_codes,
+    update_codes,
+)
 from gradwire.kernels.cuda.dense import (
     accumulate_dense,
     accumulate_many_dense,
@@ -25,12 +33,11 @@ from gradwire.kernels.cuda.dense import (
 )
 from gradwire.kernels.cuda.entries import encode_indices, write_entries
 from gradwire.kernels.cuda.lists import decode_indices
-from gradwire.kernels.cuda.signs import accumulate_signs, add_signs, pack_signs
+from gradwire.kernels.cuda.noise import dice
 from gradwire.kernels.cuda.sparse import accumulate, accumulate_coded, add, first_violation
 from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.update import invert, topk, update_topk
 from gradwire.kernels.torch import (
-    adam,
     contained,
     count_crowds,
     decode_shaped,
@@ -48,7 +55,6 @@ from gradwire.kernels.torch import (
     nonzero_rows,
     ordered_step,
     place_stream,
-    random_bits,
     reaching,
     record_step,
     restore_topk,
@@ -59,7 +65,6 @@ from gradwire.kernels.torch import (
     strata,
     sum_rows,
     top_of_two,
-    undo_adam,
     undominated,
 )
 
@@ -72,21 +77,21 @@ __all__ = [
     "accumulate_codes",
     "accumulate_dense",
     "accumulate_many_dense",
-    "accumulate_signs",
     "adam",
     "adam_codes",
     "add",
     "add_cast",
     "add_codes",
-    "add_signs",
     "cast",
     "cast_many",
     "contained",
     "count_crowds",
     "decode_indices",
     "decode_shaped",
+    "dice",
     "encode_codes",
     "encode_indices",
+    "encode_many_codes",
     "encode_shaped",
     "exhaust_options",
     "fallbacks",
@@ -104,9 +109,7 @@ __all__ = [
     "merge_streams",
     "nonzero_rows",
     "ordered_step",
-    "pack_signs",
     "place_stream",
-    "random_bits",
     "reaching",
     "record_step",
     "restore_topk",

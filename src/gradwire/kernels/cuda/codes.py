@@ -6,7 +6,7 @@ Bytes for each element with an fp32 gradient, beside the code's: ef 12, momentum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 import gradwire.kernels.torch as twins
+from gradwire.kernels.cuda.adam_steps import Step, stepped, steps
 from gradwire.kernels.cuda.columns import NONE
 from gradwire.kernels.cuda.device import (
     FEEDBACK,
@@ -31,21 +32,28 @@ from gradwire.kernels.cuda.formats import (
     code_of,
     gathered,
     scale_of,
+    unit_of,
     written,
 )
 from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.cuda.powers import pack_powers
 from gradwire.kernels.cuda.selection import TYPES
+from gradwire.kernels.cuda.signs import pack_signs
+from gradwire.kernels.cuda.sums import add_many_codes
 from gradwire.kernels.cuda.tables import (
     address_of,
     aligned,
     bits_of,
     blocks_on,
+    grouped,
     on_its_device,
     rows_on,
 )
-from gradwire.kernels.cuda.update import mode_of
-from gradwire.kernels.formats import Format
-from gradwire.kernels.segments import AdamCodes, UpdateCodes
+from gradwire.kernels.cuda.ternary import pack_ternary
+from gradwire.kernels.cuda.update import mode_of, update_topk
+from gradwire.kernels.formats import POWERS, SIGNS1, SIGNS2, TERNARY, Format
+from gradwire.kernels.formats import SIGNS as SIGNS_ALONE
+from gradwire.kernels.segments import AdamCodes, EncodeCodes, UpdateCodes, without_codes
 from gradwire.kernels.values import Noise
 
 ADAM = tl.constexpr(4)
@@ -73,19 +81,6 @@ class Coded(NamedTuple):
     scales: Tensor
     noise: Noise
     numbers: tuple[float, ...]
-
-
-@triton.jit
-def stepped(how, g, m, q, v):
-    """Adam's step: moments, what waits, and whether all would be finite; where not, all are
-    kept."""
-    d = g * how[0]
-    m1 = m * how[1] + d * how[2]
-    q1 = q * how[3] + d * d * how[4]
-    size = tl.sqrt_rn(q1) * how[5] + how[6]
-    v1 = v + tl.div_rn(m1, size) * how[7]
-    good = is_finite(v1) & is_finite(m1) & is_finite(q1)
-    return tl.where(good, m1, m), tl.where(good, q1, q), tl.where(good, v1, v), good
 
 
 @triton.jit
@@ -174,9 +169,7 @@ def encode_blocks(
     i = block * B + tl.arange(0, C)[None, :]
     given, how = tensors(row, dtype, aligned), told(row, mode)
     now = present(given, i, within(block, i, n, whole, B), mode)
-    top = tl.zeros([R, C], tl.float32)
-    bad = i < 0  # none yet
-    pieces = ()
+    top, bad, pieces = tl.zeros([R, C], tl.float32), i < 0, ()  # none is bad yet
     for q in tl.static_range(B // C):
         e = i + q * C
         following = now
@@ -201,6 +194,7 @@ def encode_blocks(
         # on so; but it begins with what is loaded last, and lays out what that meets as that.
         zero = tl.load(given[1] + i, mask=i < 0, other=0.0)
         by, scale = by + zero, scale + zero
+    taken = unit_of(scale * -1.0, way)
     if not whole:
         tl.debug_barrier()
     dice1, dice2, dice3 = tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3)
@@ -213,7 +207,7 @@ def encode_blocks(
             on = within(block, e, n, whole, B)
             code, value = code_of(x, by, e, dice1, dice2, dice3, way, steps)
             if mode != NONE:
-                tl.store(given[1] + e, x + value * (scale * -1.0), mask=on)
+                tl.store(given[1] + e, x + value * taken, mask=on)
             if whole | (bits == 8):
                 byte = byte | ((code & ((1 << bits) - 1)) << (p * bits))
             else:
@@ -315,27 +309,60 @@ def encode_codes(
     form: Format, x: Tensor, codes: Tensor, scales: Tensor, status: Tensor, noise: Noise,
     clip: float | None,
 ) -> None:  # fmt: skip
-    known = written(form)
-    if known is None:
+    if form is TERNARY and clip is not None:
         twins.encode_codes(form, x, codes, scales, status, noise, clip)
-        return
-    x = x.detach().contiguous()
-    one = Coded(x, None, None, x, codes, scales, noise, (0.0, 1.0, 1.0))
-    encode_all([one], known, NONE.value, form.most_scale, status)
+    else:
+        encode_many_codes([EncodeCodes(form, x, codes, scales, noise)], status)
+
+
+@on_its_device
+def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
+    plain = [one._replace(x=one.x.detach().contiguous()) for one in segments]
+    for (form, _), own in grouped(plain, lambda one: (one.form, one.x.dtype)):
+        known = written(form)
+        if known is None:
+            _PACKS[form](own, status)
+        else:
+            made = [_as_it_is(one) for one in own]
+            encode_all(made, known, NONE.value, form.most_scale, status)
+
+
+_PACKS = {
+    SIGNS_ALONE: pack_signs, SIGNS1: pack_signs, SIGNS2: pack_signs, POWERS: pack_powers,
+    TERNARY: pack_ternary,
+}  # fmt: skip
+"""Of what is coded without a recurrence."""
+
+
+def _as_it_is(one: EncodeCodes) -> Coded:
+    nothing = 0.0, 1.0, 1.0
+    return Coded(one.x, None, None, one.x, one.codes, one.scales, one.noise, nothing)
 
 
 @on_its_device
 def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
-    groups: dict[Any, list[UpdateCodes]] = {}
-    for one in segments:
-        mode, *_ = mode_of(one.momentum, one.nesterov, one.decay)
-        groups.setdefault((one.form, one.gradient.dtype, mode), []).append(one)
-    for (form, _, mode), own in groups.items():
+    for (form, _, mode), own in grouped(segments, _kind):
         known = written(form)
         if known is None:
-            twins.update_codes(own, status)
+            update_topk([without_codes(one) for one in own], status)
+            send([_of_what_waits(one) for one in own], status)
         else:
             encode_all([_of_update(one) for one in own], known, mode, form.most_scale, status)
+
+
+def _kind(one: UpdateCodes) -> tuple[Format, torch.dtype, int]:
+    mode, *_ = mode_of(one.momentum, one.nesterov, one.decay)
+    return one.form, one.gradient.dtype, mode
+
+
+def _of_what_waits(one: UpdateCodes) -> EncodeCodes:
+    return EncodeCodes(one.form, one.residual, one.codes, one.scales, one.noise)
+
+
+def send(segments: Sequence[EncodeCodes], status: Tensor) -> None:
+    """Code what waits, x, and take out of it what was coded: where this is known late."""
+    encode_many_codes(segments, status)
+    add_many_codes([one[:4] for one in segments], -1.0)
 
 
 def _of_update(one: UpdateCodes) -> Coded:
@@ -350,13 +377,12 @@ def _of_update(one: UpdateCodes) -> Coded:
 
 @on_its_device
 def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
-    groups: dict[Any, list[AdamCodes]] = {}
-    for one in segments:
-        groups.setdefault((one.form, one.g.dtype), []).append(one)
-    for (form, _), own in groups.items():
+    for (form, _), own in grouped(segments, lambda one: (one.form, one.g.dtype)):
         known = written(form)
         if known is None:
-            twins.adam_codes(own, status)
+            steps([Step(one.g, one.moments, one.v, one.how) for one in own], status)
+            late = [EncodeCodes(form, one.v, one.codes, one.scales, one.noise) for one in own]
+            send(late, status)
         else:
             encode_all([_of_adam(one) for one in own], known, ADAM.value, form.most_scale, status)
 

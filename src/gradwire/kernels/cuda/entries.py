@@ -1,10 +1,11 @@
-"""Places and values of sparse payloads, written as messages hold them: two launches for a bucket.
+"""Places and values of sparse payloads, written as messages hold them: few launches for a bucket.
 
     spread ──► set_ones        bytes that are whole, and zeros; then the bits of bitmap and of
                                elias_fano's upper part
+    set_gaps                   what is left out (gap8, gap16), a list by one program each
 
-Of places that leave out others (gap8, gap16) each list is one program's.
-Bytes: of an entry 8 read, its code and its value written; a bitmap's bytes twice.
+Bytes: of an entry 8 read, its code and its value written, and 16 where what rounding takes is
+kept; a bitmap's bytes twice.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from torch import Tensor
 from gradwire.kernels.cuda.device import address, block_of, rounded, widened
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import bits_of, blocks_on, on_its_device, rows_on
+from gradwire.kernels.cuda.tables import address_of, bits_of, blocks_on, on_its_device, rows_on
 from gradwire.kernels.index_codes import GAP_BYTES, low_width, whole_bytes
 from gradwire.kernels.segments import WriteEntries
 
 BLOCK, CHUNK = 1024, 1024
-PLACES, K, SECTION, SIZE, LOW_BYTES, WIDTH_OF, VALUES, OUT, LIMIT = (
-    tl.constexpr(i) for i in range(9)
+PLACES, K, SECTION, SIZE, LOW_BYTES, WIDTH_OF, VALUES, OUT, LIMIT, SENT, RESIDUAL, N = (
+    tl.constexpr(i) for i in range(12)
 )
-WIDTH = tl.constexpr(9)
+WIDTH = tl.constexpr(12)
 """SIZE: bytes; of elias_fano's the first LOW_BYTES have the lower WIDTH_OF bits of every place.
 WIDTH_OF is -1 of a bitmap, -2 of places as they are, -3 of others."""
 
@@ -42,6 +43,22 @@ def low_byte(places, k, i, width, on):
         place = tl.load(places + at // width, mask=here, other=0)
         value |= ((place >> (at % width).to(tl.int32)) & 1) << bit
     return value
+
+
+@triton.jit
+def keep_rest(row, i, x, y, on):
+    """What is sent, y, to where it is kept; and what rounding took from x to the residual. Each
+    place is one entry's, and what is none is left alone."""
+    sent, residual = tl.load(row + SENT), tl.load(row + RESIDUAL)
+    if sent != 0:
+        tl.store(address(sent, tl.float32, False) + i, y, mask=on)
+    if residual != 0:
+        rest = x - y
+        tl.store(address(tl.load(row + VALUES), tl.float32, False) + i, rest, mask=on)
+        place = tl.load(address(tl.load(row + PLACES), tl.int32, False) + i, mask=on, other=0)
+        on = on & (place >= 0) & (place < tl.load(row + N).to(tl.int32))
+        v = address(residual, tl.float32, False) + place
+        tl.store(v, tl.load(v, mask=on, other=0.0) + rest, mask=on)
 
 
 @triton.jit
@@ -60,6 +77,7 @@ def spread(rows, blocks, dtype: tl.constexpr, BLOCK: tl.constexpr):
         wide = widened(y)
         y = rounded(tl.minimum(tl.maximum(wide, -limit), limit), dtype)
     tl.store(address(tl.load(row + OUT), dtype, False) + i, y, mask=i < k)
+    keep_rest(row, i, x, widened(y), i < k)
     width = tl.load(row + WIDTH_OF).to(tl.int32)
     if width == -2:
         section = address(tl.load(row + SECTION), tl.int32, False)
@@ -105,11 +123,15 @@ def set_ones(rows, blocks, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def set_gaps(places, section, k, size, of: tl.constexpr, CHUNK: tl.constexpr):
-    """Words that leave out places, and zeros after them. One program."""
+def set_gaps(rows, of: tl.constexpr, CHUNK: tl.constexpr):
+    """Words that leave out places, and zeros after them. One program for each list."""
     escape: tl.constexpr = 255 if of == tl.uint8 else 65535
-    words = section.to(tl.pointer_type(of))
-    last = tl.load(places + k - 1)
+    bytes: tl.constexpr = 1 if of == tl.uint8 else 2
+    row = rows + tl.program_id(0) * WIDTH
+    k, size = tl.load(row + K).to(tl.int32), (tl.load(row + SIZE) // bytes).to(tl.int32)
+    places = address(tl.load(row + PLACES), tl.int32, False)
+    words = address(tl.load(row + SECTION), of, False)
+    last = tl.load(places + k - 1, mask=k > 0, other=0)
     used = tl.full([], 0, tl.int32)  # words, once all gaps are counted
     for at in range(0, k, CHUNK):
         j = at + tl.arange(0, CHUNK)
@@ -139,7 +161,7 @@ def write_entries(segments: Sequence[WriteEntries]) -> int:
     and nothing is written beyond it."""
     groups: dict[torch.dtype, list[WriteEntries]] = {}
     for one in segments:
-        one = one._replace(places=one.places.contiguous(), values=one.values.contiguous())
+        one = one._replace(places=one.places.contiguous())
         if one.section.data_ptr() % 4 == 0:
             groups.setdefault(one.out.dtype, []).append(one)
         else:  # words of several bytes cannot be written there
@@ -148,15 +170,20 @@ def write_entries(segments: Sequence[WriteEntries]) -> int:
             one.section.copy_(section)
     for dtype, own in groups.items():
         device = own[0].places.device
+        own.sort(key=lambda one: one.code)
         rows = rows_on(device, [_row(one) for one in own])
         blocks = blocks_on(device, tuple(map(_size, own)), BLOCK)
         launch(spread, (blocks.shape[0],), rows, blocks, dtype=TYPES[dtype], BLOCK=BLOCK)
         blocks = blocks_on(device, tuple(one.places.numel() for one in own), BLOCK)
         launch(set_ones, (blocks.shape[0],), rows, blocks, BLOCK=BLOCK)
-        for one in own:
-            if one.code in GAP_BYTES:
-                _write_gaps(one.places, one.code, one.section)
+        codes = [one.code for one in own]
+        for code, of in _GAPS.items():
+            if count := codes.count(code):
+                launch(set_gaps, (count,), rows[codes.index(code) :], of=of, CHUNK=CHUNK)
     return len(segments)
+
+
+_GAPS = {"gap8": tl.uint8, "gap16": tl.uint16}
 
 
 def _size(one: WriteEntries) -> int:
@@ -166,7 +193,7 @@ def _size(one: WriteEntries) -> int:
 
 
 def _row(one: WriteEntries) -> list[int]:
-    places, values, n, code, section, out = one
+    places, values, n, code, section, out, sent, residual = one
     k, low, width = places.numel(), 0, -3 if code in GAP_BYTES and places.numel() else -1
     if code == "int32":
         width = -2
@@ -176,15 +203,8 @@ def _row(one: WriteEntries) -> list[int]:
     limit = bits_of(torch.finfo(out.dtype).max)
     return [
         places.data_ptr(), k, section.data_ptr(), section.nbytes, low, width, values.data_ptr(),
-        out.data_ptr(), limit,
+        out.data_ptr(), limit, address_of(sent), address_of(residual), n,
     ]  # fmt: skip
-
-
-def _write_gaps(places: Tensor, code: str, section: Tensor) -> None:
-    of = tl.uint16 if code == "gap16" else tl.uint8
-    size = section.numel() // GAP_BYTES[code]
-    if places.numel():
-        launch(set_gaps, (1,), places, section, places.numel(), size, of=of, CHUNK=CHUNK)
 
 
 @on_its_device

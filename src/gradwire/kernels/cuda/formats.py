@@ -12,9 +12,10 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from gradwire.kernels.cuda.device import random_bits
-from gradwire.kernels.formats import INNER as NEAR
+from gradwire.kernels.cuda.device import INFINITE, random_bits
 from gradwire.kernels.formats import (
+    E4M3,
+    E5M2,
     INT8,
     LEAST_SCALED,
     LEVELS2,
@@ -25,10 +26,12 @@ from gradwire.kernels.formats import (
     THRESHOLD,
     Format,
 )
+from gradwire.kernels.formats import INNER as NEAR
 from gradwire.kernels.formats import OUTER as FAR
 
-NEAREST, LEVELS, SIGNS, QUARTERS = (tl.constexpr(i) for i in range(4))
-"""Ways to find a code: the nearest whole number; one of two, by dice; x < 0; by a limit, too."""
+NEAREST, LEVELS, SIGNS, QUARTERS, FLOAT3, FLOAT2 = (tl.constexpr(i) for i in range(6))
+"""Ways to find a code: the nearest whole number; one of two, by dice; x < 0; by a limit, too; the
+nearest float of 8 bits, of which so many stand behind the point."""
 _LEAST, _LIMIT = tl.constexpr(LEAST_SCALED), tl.constexpr(THRESHOLD)
 INNER, OUTER = tl.constexpr(NEAR), tl.constexpr(FAR)
 
@@ -54,7 +57,7 @@ class Written(NamedTuple):
 
 _WAYS = {
     INT8: NEAREST, LEVELS2: LEVELS, LEVELS4: LEVELS, LEVELS8: LEVELS, LLOYD1: SIGNS,
-    LLOYD2: QUARTERS,
+    LLOYD2: QUARTERS, E4M3: FLOAT3, E5M2: FLOAT2,
 }  # fmt: skip
 
 
@@ -99,7 +102,7 @@ def scale_of(top, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constex
         by = top
     else:
         top = tl.max(top, 1, keep_dims=True)
-        one: tl.constexpr = 1.0 if way == NEAREST else 16777216.0
+        one: tl.constexpr = 16777216.0 if way == LEVELS else 1.0
         step = tl.div_rn(top, tl.zeros_like(top) + steps)
         by = tl.div_rn(tl.zeros_like(top) + steps * one, top)
     scaled = top >= _LEAST
@@ -107,8 +110,46 @@ def scale_of(top, m, most, way: tl.constexpr, steps: tl.constexpr, R: tl.constex
 
 
 @triton.jit
+def to_float8(x, way: tl.constexpr):
+    """The nearest float of 8 bits, half to even, of what is in its range. Below its least normal
+    number steps are even: those of a number that is added have that size."""
+    bits: tl.constexpr = 3 if way == FLOAT3 else 2
+    bias: tl.constexpr = 7 if way == FLOAT3 else 15
+    b = x.to(tl.int32, bitcast=True)
+    size = b & 0x7FFFFFFF
+    odd = (size >> (23 - bits)) & 1
+    normal = (size - ((127 - bias) << 23) + ((1 << (22 - bits)) - 1) + odd) >> (23 - bits)
+    much: tl.constexpr = (151 - bias - bits) << 23
+    magic = tl.full(x.shape, much, tl.int32).to(tl.float32, bitcast=True)
+    small = (tl.abs(x) + magic).to(tl.int32, bitcast=True) - much
+    code = tl.where(size < ((128 - bias) << 23), small, normal)
+    return code | ((b >> 24) & 128)
+
+
+@triton.jit
+def from_float8(code, way: tl.constexpr):
+    """What it stands for; of e4m3 the 256th of it (`unit_of`), with exponents as those of e5m2."""
+    bits: tl.constexpr = 3 if way == FLOAT3 else 2
+    b = (code & 127) << (23 - bits)
+    size = b.to(tl.float32, bitcast=True) * 5192296858534827628530496329220096.0  # 2**112
+    if way == FLOAT2:
+        size = tl.where((code & 127) < 124, size, (b | INFINITE).to(tl.float32, bitcast=True))
+    signed = size.to(tl.int32, bitcast=True) | ((code & 128) << 24)  # 0 - 0 has no sign
+    return signed.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def unit_of(scale, way: tl.constexpr):
+    """What is multiplied with what `value_of` says."""
+    if way == FLOAT3:
+        scale = scale * 256.0
+    return scale
+
+
+@triton.jit
 def code_of(x, by, i, first, second, shift, way: tl.constexpr, steps: tl.constexpr):
-    """The code of each element, from 0 where it has less than 8 bits, and what it stands for."""
+    """The code of each element, from 0 where it has less than 8 bits, and what it stands for, in
+    units."""
     if way == NEAREST:
         code = ((x * by + 12582912.0) - 12582912.0).to(tl.int32)  # half to even
         value = code.to(tl.float32)
@@ -123,6 +164,9 @@ def code_of(x, by, i, first, second, shift, way: tl.constexpr, steps: tl.constex
     elif way == SIGNS:
         code = tl.where(x < 0, 0, 1)
         value = tl.where(x < 0, -1.0, 1.0)
+    elif (way == FLOAT3) | (way == FLOAT2):
+        code = to_float8(x * by, way)
+        value = from_float8(code, way)
     else:
         far = (tl.abs(x) > by * _LIMIT).to(tl.int32)
         code = tl.where(x < 0, 1 - far, 2 + far)
@@ -133,8 +177,10 @@ def code_of(x, by, i, first, second, shift, way: tl.constexpr, steps: tl.constex
 
 @triton.jit
 def value_of(code, way: tl.constexpr, steps: tl.constexpr, bits: tl.constexpr):
-    """What a code stands for, once it is out of its byte."""
-    if bits == 8:
+    """What a code stands for, in units, once it is out of its byte."""
+    if (way == FLOAT3) | (way == FLOAT2):
+        value = from_float8(code, way)
+    elif bits == 8:
         value = code.to(tl.int8).to(tl.float32)
     elif way == LEVELS:
         value = (code - steps).to(tl.float32)

@@ -1,6 +1,6 @@
-"""Signs with what they stand for, and their sums.
+"""Signs with what they stand for, of many parameters in two launches; and their sums.
 
-Bytes for each element: 4 and 1/8 to write; 4 and n/8 for a sum of n payloads.
+Bytes for each element: 4 and 1/8 to encode; 4 and n/8 for a sum of n payloads.
 """
 
 from __future__ import annotations
@@ -12,19 +12,48 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.cuda.device import address, part_of, random_bits, read, rounded, write
+from gradwire.kernels.cuda.device import (
+    address,
+    block_of,
+    number,
+    random_bits,
+    read,
+    rounded,
+    write,
+)
 from gradwire.kernels.cuda.formats import tree
 from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.cuda.payloads import (
+    BY,
+    CODES,
+    COUNT,
+    DICE1,
+    DICE2,
+    DICE3,
+    ENCODED,
+    FIRST,
+    OUT,
+    PROGRAM,
+    VALUES,
+    WIDTH,
+    N,
+    X,
+    encoded,
+    quotient,
+)
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import on_its_device, programs, rows_on, signed
-from gradwire.kernels.values import SILENCE, Noise, Payload
+from gradwire.kernels.cuda.tables import aligned, grouped
+from gradwire.kernels.segments import EncodeCodes
+from gradwire.kernels.values import SILENCE
 
 BLOCK = tl.constexpr(4096)
 """Elements whose sum is taken in fp32, by 64 lanes."""
 ROWS, LANES = tl.constexpr(64), tl.constexpr(64)
 TOGETHER = 8
 """Blocks of a program."""
-TILE, CHUNK = 4096, 4096
+CHUNK = 4096
+TILE = 2048
+"""Elements of a program that adds up."""
 
 
 @triton.jit
@@ -36,18 +65,20 @@ def paired(x, N: tl.constexpr, LEVELS: tl.constexpr):
 
 
 @triton.jit
-def rows_packed(
-    x, n, bits, dice1, dice2, dice3, throws: tl.constexpr, whole: tl.constexpr, R: tl.constexpr
-):
+def rows_packed(row, first, n, dtype: tl.constexpr, throws: tl.constexpr, aligned: tl.constexpr,
+                whole: tl.constexpr, R: tl.constexpr):  # fmt: skip
     """The bits of R blocks, eight rows of each at once, and the lanes' sums, and counts."""
-    block = tl.program_id(0) * R + tl.arange(0, R)[:, None]
+    x = address(tl.load(row + X), dtype, aligned)
+    bits = address(tl.load(row + CODES), tl.uint8, False)
+    dice1, dice2, dice3 = tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3)
+    block = first // BLOCK + tl.arange(0, R)[:, None]
     low = tl.zeros([R, LANES], tl.float32)
     high = tl.zeros([R, LANES], tl.float32)
     count = tl.zeros([R, LANES], tl.int32)
     for begin in range(0, ROWS, 8):
         eights = ()
-        for row in tl.static_range(8):
-            i = block * BLOCK + (begin + row) * LANES + tl.arange(0, LANES)[None, :]
+        for at in tl.static_range(8):
+            i = block * BLOCK + (begin + at) * LANES + tl.arange(0, LANES)[None, :]
             v = read(x, i, n, whole)
             below = v < 0
             low += tl.where(below, v, 0.0)
@@ -62,22 +93,25 @@ def rows_packed(
         even = tl.join(tl.join(b0, b4), tl.join(b2, b6))
         odd = tl.join(tl.join(b1, b5), tl.join(b3, b7))
         in_order = tl.permute(tl.join(even, odd), [0, 2, 3, 4, 1])
-        at = block * (BLOCK // 8) + begin * 8 + tl.arange(0, 64)[None, :]
-        write(bits, at, tl.reshape(in_order, [R, 64]).to(tl.uint8), (n + 7) // 8, whole)
+        to = block * (BLOCK // 8) + begin * 8 + tl.arange(0, 64)[None, :]
+        write(bits, to, tl.reshape(in_order, [R, 64]).to(tl.uint8), (n + 7) // 8, whole)
     return low, high, count
 
 
-@triton.jit(do_not_specialize=["n", "dice1", "dice2", "dice3"])
+@triton.jit
 def pack(
-    x, n, bits, sums, dice1, dice2, dice3, throws: tl.constexpr, R: tl.constexpr,
-    LEVELS: tl.constexpr,
+    rows, blocks, sums, dtype: tl.constexpr, throws: tl.constexpr, aligned: tl.constexpr,
+    R: tl.constexpr, LEVELS: tl.constexpr,
 ):  # fmt: skip
     """The bits of R = 2**LEVELS blocks, the sums below zero and above, and how many are below: one
     of each for a program, as the lowest levels of the sum over all blocks are of its own."""
-    if tl.program_id(0) * R * BLOCK <= n - R * BLOCK:
-        low, high, count = rows_packed(x, n, bits, dice1, dice2, dice3, throws, True, R)
+    segment, first = block_of(blocks)
+    row = rows + segment * ENCODED
+    n = tl.load(row + N).to(tl.int32)
+    if first <= n - R * BLOCK:
+        low, high, count = rows_packed(row, first, n, dtype, throws, aligned, True, R)
     else:
-        low, high, count = rows_packed(x, n, bits, dice1, dice2, dice3, throws, False, R)
+        low, high, count = rows_packed(row, first, n, dtype, throws, aligned, False, R)
     programs = tl.num_programs(0)
     here = sums + tl.program_id(0) + tl.arange(0, 1)
     below = tl.reshape(tree(low, R), [R]).to(tl.float64)
@@ -87,14 +121,17 @@ def pack(
     tl.store(here + 2 * programs, paired(tl.sum(count, 1).to(tl.float64), R, LEVELS))
 
 
-@triton.jit(do_not_specialize=["number_of", "n"])
+@triton.jit(do_not_specialize=["number_of"])
 def stand_for(
-    sums, number_of, n, values, status, count: tl.constexpr, CHUNK: tl.constexpr,
+    rows, sums, number_of, status, of: tl.constexpr, SPAN: tl.constexpr, CHUNK: tl.constexpr,
     LEVELS: tl.constexpr,
 ):  # fmt: skip
-    """What the bits stand for, of the sums of all programs: neighbours pairwise, so many levels at
-    once as a chunk of 2**LEVELS has. One program."""
-    left = number_of
+    """What a segment's bits stand for, by the sums of its programs, each of SPAN elements:
+    neighbours pairwise, so many levels at once as a chunk of 2**LEVELS has. One program each."""
+    row = rows + tl.program_id(0) * ENCODED
+    n = tl.load(row + N).to(tl.int32)
+    sums += tl.load(row + PROGRAM)
+    left = tl.maximum(tl.cdiv(n, SPAN), 1)
     while left > 1:
         for begin in range(0, left, CHUNK):  # what a sum is written over, it is of, or an earlier
             at, on = begin + tl.arange(0, CHUNK), begin + tl.arange(0, CHUNK) < left
@@ -112,82 +149,71 @@ def stand_for(
     good = above - below < float("inf")
     if not good:
         tl.atomic_or(status, tl.full([], 1, tl.int64))
-    if count == 1:
+    values = address(tl.load(row + VALUES), tl.float32, False)
+    if of == 1:
         mean = (above - below) / tl.maximum(n, 1).to(tl.float64)
-        tl.store(values, tl.where(good, mean, 0.0).to(tl.float32))
-    if count == 2:
+        tl.store(values, tl.where(good, mean, 0.0).to(tl.float32), mask=n > 0)
+    if of == 2:
         first = below / tl.maximum(many, 1.0)
         second = above / tl.maximum(n.to(tl.float64) - many, 1.0)
-        tl.store(values, tl.where(good, first, 0.0).to(tl.float32))
-        tl.store(values + 1, tl.where(good, second, 0.0).to(tl.float32))
+        tl.store(values, tl.where(good, first, 0.0).to(tl.float32), mask=n > 0)
+        tl.store(values + 1, tl.where(good, second, 0.0).to(tl.float32), mask=n > 0)
 
 
 @triton.jit
 def add_signs_up(
-    out, payloads, n, count, by, dtype: tl.constexpr, divides: tl.constexpr, TILE: tl.constexpr,
+    rows, blocks, payloads, bad, dtype: tl.constexpr, of: tl.constexpr, divides: tl.constexpr,
+    aligned: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The sum of what all signs say, times or over a number."""
-    i, whole = part_of(n, TILE)
-    total = tl.zeros([TILE], tl.float32)
-    if not divides:
-        total = read(out, i, n, whole)
-    for r in range(count):
-        at = payloads + 3 * r
-        bits = address(tl.load(at), tl.uint8, False)
-        values, of = address(tl.load(at + 1), tl.float32, False), tl.load(at + 2)
-        one = tl.load(values, mask=of > 0, other=1.0)
-        high = tl.where(of == 2, tl.load(values + 1, mask=of == 2, other=0.0), one)
-        low = tl.where(of == 2, one, -one)
-        byte = tl.load(bits + i // 8, mask=i < n, other=0).to(tl.int32)
-        x = tl.where(((byte >> (i % 8)) & 1) == 1, low, high)
+    """The sum of what all payloads' signs say, of so many values each, times or over a number."""
+    segment, first = block_of(blocks)
+    if tl.load(bad + segment) == 0:
+        row = rows + segment * WIDTH
+        n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
+        i, whole = first + tl.arange(0, TILE), first <= n - TILE
+        out = address(tl.load(row + OUT), dtype, aligned)
+        total = tl.zeros([TILE], tl.float32)
         if not divides:
-            x = x * by
-        total += x
-    if divides:
-        total = tl.div_rn(total, tl.zeros_like(total) + by)
-    write(out, i, rounded(total, dtype), n, whole)
+            total = read(out, i, n, whole)
+        at = payloads + 2 * tl.load(row + FIRST)
+        for r in range(tl.load(row + COUNT).to(tl.int32)):
+            bits = address(tl.load(at + 2 * r), tl.uint8, False)
+            values = address(tl.load(at + 2 * r + 1), tl.float32, False)
+            high = 1.0
+            if of > 0:
+                high = tl.load(values + (of - 1), mask=n > 0, other=0.0)
+            low = tl.load(values, mask=n > 0, other=0.0) if of == 2 else -high
+            byte = tl.load(bits + i // 8, mask=i < n, other=0).to(tl.int32)
+            x = tl.where(((byte >> (i % 8)) & 1) == 1, low, high)
+            total += x if divides else x * by
+        if divides:
+            total = quotient(total, by)
+        write(out, i, rounded(total, dtype), n, whole)
 
 
-@on_its_device
-def pack_signs(
-    x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None
-) -> None:
-    x, n = x.detach().contiguous(), x.numel()
-    rows = max(1, *programs(n, TOGETHER * BLOCK.value))
-    sums = torch.empty((3, rows), dtype=torch.float64, device=x.device)
-    launch(pack, (rows,),
-        x, n, bits, sums, *map(signed, noise or SILENCE), throws=noise is not None, R=TOGETHER,
-        LEVELS=_levels(TOGETHER), num_warps=4, enable_fp_fusion=False,
+def pack_signs(segments: Sequence[EncodeCodes], status: Tensor) -> None:
+    """What `encode_codes` does of signs, of one format and dtype, contiguous."""
+    for throws, own in grouped(segments, lambda one: one.noise != SILENCE):
+        _pack(own, throws, status)
+
+
+def _pack(segments: Sequence[EncodeCodes], throws: bool, status: Tensor) -> None:
+    form, x, *_ = segments[0]
+    span = TOGETHER * BLOCK.value
+    table, blocks = encoded(segments, span)
+    programs = blocks.shape[0]
+    sums = torch.empty((3, programs), dtype=torch.float64, device=x.device)
+    launch(pack, (programs,),
+        table, blocks, sums, dtype=TYPES[x.dtype], throws=throws, R=TOGETHER,
+        LEVELS=_levels(TOGETHER), aligned=all(aligned(one.x) for one in segments), num_warps=4,
+        enable_fp_fusion=False,
     )  # fmt: skip
-    launch(stand_for, (1,),
-        sums, rows, n, values, status, count=values.numel(), CHUNK=CHUNK, LEVELS=_levels(CHUNK),
-        num_warps=8,
+    launch(stand_for, (len(segments),),
+        table, sums, programs, status, of=form.in_all, SPAN=span, CHUNK=CHUNK,
+        LEVELS=_levels(CHUNK), num_warps=8,
     )  # fmt: skip
 
 
 def _levels(numbers: int) -> int:
     """Of a tree over so many, a power of two."""
     return numbers.bit_length() - 1
-
-
-@on_its_device
-def accumulate_signs(out: Tensor, payloads: Sequence[Payload], divisor: float) -> None:
-    _add_up(out, payloads, divisor, divides=True)
-
-
-@on_its_device
-def add_signs(v: Tensor, bits: Tensor, values: Tensor, factor: float) -> None:
-    _add_up(v, [(bits, values)], factor, divides=False)
-
-
-def _add_up(out: Tensor, payloads: Sequence[Payload], by: float, *, divides: bool) -> None:
-    n = out.numel()
-    held = [(bits.contiguous(), values.contiguous()) for bits, values in payloads]
-    table = rows_on(
-        out.device, [[b.data_ptr(), v.data_ptr(), v.numel()] for b, v in held] or [[0] * 3]
-    )
-    if n:
-        launch(add_signs_up, programs(n, TILE),
-            out, table, n, len(held), by, dtype=TYPES[out.dtype], divides=divides,
-            TILE=TILE, enable_fp_fusion=False,
-        )  # fmt: skip

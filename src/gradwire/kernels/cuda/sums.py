@@ -1,13 +1,13 @@
-"""Sums of payloads: each program owns a part of the result and adds payload after payload, in list
+"""Sums of codes: each program owns a part of the result and adds payload after payload, in list
 order, so that the bits do not depend on what runs when.
 
 Bytes for each element of the result: 4 for fp32, and those of every payload: of int8 1, of 4 bits
-1/2; of dense ones their own; of sparse ones 8 for each entry, and 8 more of fp32 in a 16-bit sum.
+1/2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,50 +15,68 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-import gradwire.kernels.torch.codes as twins
+from gradwire.kernels.cuda import powers, signs, ternary
 from gradwire.kernels.cuda.device import address, block_of, number, rounded, widened
-from gradwire.kernels.cuda.formats import INNER, LEVELS, OUTER, SIGNS, Written, value_of, written
+from gradwire.kernels.cuda.formats import (
+    FLOAT2,
+    FLOAT3,
+    INNER,
+    LEVELS,
+    OUTER,
+    SIGNS,
+    from_float8,
+    unit_of,
+    value_of,
+    written,
+)
 from gradwire.kernels.cuda.held import hold_back, tell
 from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.cuda.payloads import (
+    BY,
+    COUNT,
+    FIRST,
+    MOST,
+    OUT,
+    SCALES,
+    WIDTH,
+    N,
+    quotient,
+)
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
-    address_of,
     aligned,
     bits_of,
     blocks_on,
+    grouped,
     on_its_device,
     tables_on,
 )
-from gradwire.kernels.formats import Format
+from gradwire.kernels.formats import POWERS, TERNARY, Format
 from gradwire.kernels.segments import SumCodes
 
 TILE = 2048
 """Elements at a time: of more, threads have so many registers that few programs run at once."""
 TURNS = 4
 """Tiles of a program."""
-SCALES = 1024
+CHUNK = 1024
 """Scales of each payload that a program looks at."""
 AT_ONCE = 8
 """At most so many payloads are asked for before the first of them is waited for."""
-OUT, N, BY, FIRST, COUNT, MOST = (tl.constexpr(i) for i in range(6))
-WIDTH = tl.constexpr(6)
-"""Columns: the payloads of a segment are COUNT rows of theirs, from FIRST on."""
 
 
 @triton.jit
 def scales_are_good(
-    rows, blocks, payloads, bad, full: tl.constexpr, B: tl.constexpr, CHUNK: tl.constexpr,
-    AT_ONCE: tl.constexpr,
+    rows, blocks, payloads, bad, full: tl.constexpr, CHUNK: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Raise the word of a segment where a scale of one of its payloads is none that is written:
     not finite, or beyond the most. A program looks at CHUNK scales of every payload."""
     segment, first = block_of(blocks)
     row = rows + segment * WIDTH
-    n, most = tl.load(row + N).to(tl.int32), number(tl.load(row + MOST))
+    most = number(tl.load(row + MOST))
     count = tl.load(row + COUNT).to(tl.int32)
     at = payloads + 2 * tl.load(row + FIRST)
-    j = first // B + tl.arange(0, CHUNK)
-    there = j < tl.cdiv(n, B)
+    j = first + tl.arange(0, CHUNK)
+    there = j < tl.load(row + SCALES).to(tl.int32)
     wrong = j < 0  # none yet
     for begin in range(0, count, AT_ONCE):
         for r in tl.static_range(AT_ONCE):
@@ -71,24 +89,15 @@ def scales_are_good(
 
 
 @triton.jit
-def quotient(total, by):
-    """total / by, rounded once. By a power of two that is a product, which is far cheaper."""
-    bits = by.to(tl.int32, bitcast=True)
-    if ((bits & 0x7FFFFF) == 0) & (bits >= 0x3F800000) & (bits < 0x7E800000):
-        total = total * (0x7F000000 - bits).to(tl.float32, bitcast=True)
-    else:
-        total = tl.div_rn(total, tl.zeros_like(total) + by)
-    return total
-
-
-@triton.jit
 def said(
     word, scale, k: tl.constexpr, p, way: tl.constexpr, bits: tl.constexpr, steps: tl.constexpr
 ):
     """What part p of byte k of the words says, times the scales. Conversions are slow: a small
     number's bits are put together with those of 2**23, which is taken away again."""
     at = p * bits + 8 * k
-    if bits == 8:
+    if (way == FLOAT3) | (way == FLOAT2):
+        product = from_float8((word >> at) & 255, way) * scale
+    elif bits == 8:
         byte = ((word ^ -0x7F7F7F80) >> at) & 255
         product = ((byte | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0) * scale
     elif way == LEVELS:
@@ -135,6 +144,7 @@ def add_whole_tile(
                 scale = tl.load(scales + block, mask=on, other=0.0)[None, :]
             if not divides:
                 scale *= by
+            scale = unit_of(scale, way)
             # of none a zero, which leaves what began with 0.0 as it is
             x0 += said(word, scale, 0, p, way, bits, steps)
             x1 += said(word, scale, 1, p, way, bits, steps)
@@ -176,7 +186,7 @@ def add_tile(
         if not divides:
             scale *= by
         code = (byte.to(tl.int32) >> (p * bits)) & ((1 << bits) - 1)
-        total += value_of(code, way, steps, bits) * scale
+        total += value_of(code, way, steps, bits) * unit_of(scale, way)
     if divides:
         total = quotient(total, by)
     tl.store(out + i, rounded(total, dtype), mask=on)
@@ -217,39 +227,56 @@ def add_codes_up(
                 add_tile(row, first, payloads, dtype, way, bits, steps, divides, B, R)
 
 
-def _run(
-    segments: Sequence[SumCodes], form: Written, *, divides: bool, most: float,
-    status: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Returns a word for each, which is not 0 where one is bad."""
-    device, dtype = segments[0].out.device, segments[0].out.dtype
+def _run(segments: Sequence[SumCodes], *, divides: bool, status: Tensor | None = None) -> Tensor:
+    """Of one format and dtype. Returns a word for each, which is not 0 where one is bad."""
+    device, form = segments[0].out.device, segments[0].form
     sizes = tuple(one.out.numel() for one in segments)
-    blocks = blocks_on(device, sizes, TURNS * TILE)
     rows, given = [], list[list[int]]()
-    for one, n in zip(segments, sizes):
-        count = len(one.payloads)
-        by = bits_of(one.divisor)
-        rows.append([address_of(one.out), n, by, len(given), count, bits_of(most)])
-        given += [[codes.data_ptr(), scales.data_ptr()] for codes, scales in one.payloads]
+    for (_, out, payloads, by), n in zip(segments, sizes):
+        rows.append([
+            out.data_ptr(), n, bits_of(by), len(given), len(payloads), bits_of(form.most_scale),
+            form.scales(n),
+        ])  # fmt: skip
+        given += [[codes.data_ptr(), scales.data_ptr()] for codes, scales in payloads]
     none = [0] * -(-len(segments) // 2)
-    table, payloads, words = tables_on(device, rows, given or [[0, 0]], [none])
+    table, addresses, words = tables_on(device, rows, given or [[0, 0]], [none])
     bad = words.view(-1).view(torch.int32)[: len(segments)]
     hold_back(bad, len(segments), status)
     at_once, full = _steps([len(one.payloads) for one in segments])
-    if divides:
-        parts = blocks_on(device, sizes, SCALES * form.block)
+    if divides and form.in_all != 0:
+        parts = blocks_on(device, tuple(map(form.scales, sizes)), CHUNK)
         launch(scales_are_good, (parts.shape[0],),
-            table, parts, payloads, bad, B=form.block, CHUNK=SCALES, AT_ONCE=at_once, full=full,
+            table, parts, addresses, bad, CHUNK=CHUNK, AT_ONCE=at_once, full=full,
         )  # fmt: skip
     tell(bad, len(segments), status)
     whole = all(aligned(one.out, *(codes for codes, _ in one.payloads)) for one in segments)
-    launch(add_codes_up, (blocks.shape[0],),
-        table, blocks, payloads, bad, dtype=TYPES[dtype], way=form.way, bits=form.bits,
-        steps=form.steps, divides=divides, aligned=whole, B=form.block, R=TILE // form.block,
-        AT_ONCE=at_once, full=full, TURNS=TURNS, num_warps=min(4, 2 * form.bits),
-        enable_fp_fusion=False,
+    kernel, tile, how = _kernel_of(form, at_once, full)
+    blocks = blocks_on(device, sizes, tile)
+    launch(kernel, (blocks.shape[0],),
+        table, blocks, addresses, bad, dtype=TYPES[segments[0].out.dtype], divides=divides,
+        aligned=whole, enable_fp_fusion=False, **how,
     )  # fmt: skip
     return bad
+
+
+def _kernel_of(form: Format, at_once: int, full: bool) -> tuple[Any, int, dict[str, Any]]:
+    """What adds up, how many elements a program has, and constants."""
+    known = written(form)
+    if form is POWERS:
+        span = powers.TOGETHER * form.block
+        return powers.add_powers_up, span, {"R": powers.TOGETHER, "num_warps": 8}
+    if form is TERNARY:
+        span = ternary.TOGETHER * form.block
+        return ternary.add_digits_up, span, {"R": ternary.TOGETHER, "num_warps": 4}
+    if known is None:
+        tile = signs.TILE
+        return signs.add_signs_up, tile, {"of": form.in_all, "TILE": tile, "num_warps": 4}
+    constants = {
+        "way": known.way, "bits": known.bits, "steps": known.steps, "B": known.block,
+        "R": TILE // known.block, "AT_ONCE": at_once, "full": full, "TURNS": TURNS,
+        "num_warps": min(4, 2 * known.bits),
+    }  # fmt: skip
+    return add_codes_up, TURNS * TILE, constants
 
 
 def _steps(counts: list[int]) -> tuple[int, bool]:
@@ -262,30 +289,26 @@ def _steps(counts: list[int]) -> tuple[int, bool]:
 @on_its_device
 def accumulate_codes(segments: Sequence[SumCodes], status: Tensor | None = None) -> int:
     """Without a status the host waits for the device, to tell which one is bad."""
-    groups: dict[Any, list[int]] = {}
-    for i, one in enumerate(segments):
-        groups.setdefault((one.form, one.out.dtype), []).append(i)
     first_bad = len(segments)
-    for (form, _), members in groups.items():
-        own, known = [segments[i] for i in members], written(form)
-        if known is None:
-            found = twins.accumulate_codes(own, status)
-        elif status is not None:
-            _run(own, known, divides=True, most=form.most_scale, status=status)
-            continue
-        else:
-            bad = _run(own, known, divides=True, most=form.most_scale).tolist()
-            found = next((i for i, is_bad in enumerate(bad) if is_bad), len(own))
-        if found < len(own):
-            first_bad = min(first_bad, members[found])
+    numbered = enumerate(segments)
+    for _, group in grouped(numbered, lambda one: (one[1].form, one[1].out.dtype)):
+        members, own = zip(*group)
+        bad = _run(own, divides=True, status=status)
+        if status is None:
+            found = (i for i, is_bad in zip(members, bad.tolist()) if is_bad)
+            first_bad = min(first_bad, next(found, first_bad))
     return first_bad
 
 
 @on_its_device
 def add_codes(form: Format, v: Tensor, codes: Tensor, scales: Tensor, factor: float) -> None:
-    known = written(form)
-    if known is None:
-        twins.add_codes(form, v, codes, scales, factor)
-        return
-    one = SumCodes(form, v, [(codes, scales)], factor)
-    _run([one], known, divides=False, most=form.most_scale)
+    add_many_codes([(form, v, codes, scales)], factor)
+
+
+def add_many_codes(
+    segments: Iterable[tuple[Format, Tensor, Tensor, Tensor]], factor: float
+) -> None:
+    """`add_codes` of each."""
+    for _, own in grouped(segments, lambda one: one[0]):
+        sums = [SumCodes(form, v, [(codes, scales)], factor) for form, v, codes, scales in own]
+        _run(sums, divides=False)

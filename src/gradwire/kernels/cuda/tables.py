@@ -24,6 +24,7 @@ from gradwire.errors import KernelError
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
+Segment = TypeVar("Segment")
 
 MOST = 2**31 - 2**16
 """Elements of a tensor: beyond them 32-bit places of a last program would wrap around."""
@@ -41,6 +42,16 @@ def bits_of(x: float) -> int:
 def signed(word: int) -> int:
     """32 bits as a number with a sign, so that a kernel's argument is of one type always."""
     return word - (1 << 32) if word >> 31 else word
+
+
+def grouped(
+    segments: Iterable[Segment], key: Callable[[Segment], Any]
+) -> Iterable[tuple[Any, list[Segment]]]:
+    """Those of each key: a kernel that is compiled for it works on all of them."""
+    groups: dict[Any, list[Segment]] = {}
+    for one in segments:
+        groups.setdefault(key(one), []).append(one)
+    return groups.items()
 
 
 def programs(n: int, block: int) -> tuple[int]:

@@ -22,7 +22,13 @@ from gradwire.kernels.torch.choices import (
     search_options,
     undominated,
 )
-from gradwire.kernels.torch.codes import accumulate_codes, add_codes, encode_codes, update_codes
+from gradwire.kernels.torch.codes import (
+    accumulate_codes,
+    add_codes,
+    encode_codes,
+    encode_many_codes,
+    update_codes,
+)
 from gradwire.kernels.torch.crowds import count_crowds, decode_shaped, encode_shaped
 from gradwire.kernels.torch.hash_memory import hash_partition
 from gradwire.kernels.torch.indices import (
@@ -31,12 +37,12 @@ from gradwire.kernels.torch.indices import (
     encode_indices,
     write_entries,
 )
-from gradwire.kernels.torch.noise import random_bits, strata
+from gradwire.kernels.torch.noise import dice, strata
 from gradwire.kernels.torch.queues import ordered_step
 from gradwire.kernels.torch.rows import gather_stripes, nonzero_rows, scatter_stripes, sum_rows
 from gradwire.kernels.torch.schedule import record_step, simulate_step
 from gradwire.kernels.torch.selection import fallbacks, reaching, topk
-from gradwire.kernels.torch.signs import accumulate_signs, add_signs, largest, pack_signs
+from gradwire.kernels.torch.signs import largest
 from gradwire.kernels.torch.sparse import (
     accumulate,
     accumulate_dense,

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from gradwire.kernels.formats import LEAST_SCALED, POWERS, Format
 from gradwire.kernels.held import held_by
-from gradwire.kernels.segments import SumCodes, UpdateCodes, without_codes
+from gradwire.kernels.segments import EncodeCodes, SumCodes, UpdateCodes, without_codes
 from gradwire.kernels.tensors import quotient
 from gradwire.kernels.torch.formats import decode_rows, encode_rows, means_of
 from gradwire.kernels.torch.noise import random_bits
-from gradwire.kernels.torch.signs import lane_sum
+from gradwire.kernels.torch.signs import decode_signs, lane_sum, pack_signs
 from gradwire.kernels.torch.status import raise_unless
 from gradwire.kernels.torch.update import update_topk
 from gradwire.kernels.values import SILENCE, Noise
@@ -22,17 +22,20 @@ def encode_codes(
     noise: Noise = SILENCE, clip: float | None = None,
 ) -> None:  # fmt: skip
     """Block by block."""
+    if form.signs:
+        pack_signs(x, codes, scales, status, noise)
+        return
     x = x.detach().float()
     raise_unless(x.isfinite().all(), status)
     x = torch.nan_to_num(x, 0.0, 0.0, 0.0)  # no level stands for anything else
-    if form.one_scale and x.numel():
+    if form.in_all and x.numel():
         scales.copy_(_one_scale(x, clip))
     random = random_bits(noise, x.numel(), device=x.device)
     byte = scale = 0
     for rows, dice in zip(_blocks(form, x), _blocks(form, random)):
         top = means_of(rows) if form.mean else rows.abs().amax(1, keepdim=True)
         raise_unless(top.isfinite().all(), status)
-        if form.one_scale:
+        if form.in_all:
             top = scales.expand_as(top)
         scaled = top >= LEAST_SCALED
         steps = torch.full_like(top, form.steps)
@@ -40,11 +43,16 @@ def encode_codes(
         written = encode_rows(form, rows, inverse, dice)
         codes[byte : byte + written.numel()] = written.flatten()
         byte += written.numel()
-        if form.scales(1) and not form.one_scale:
+        if form.in_all is None:
             step = top if form.mean else top / steps
             here = torch.where(scaled, step.clamp(max=form.most_scale), 0.0)
             scales[scale : scale + len(rows)] = here.flatten()
             scale += len(rows)
+
+
+def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
+    for form, x, codes, scales, noise in segments:
+        encode_codes(form, x, codes, scales, status, noise)
 
 
 def _one_scale(x: Tensor, clip: float | None) -> Tensor:
@@ -69,6 +77,8 @@ def decode_codes(
     form: Format, codes: Tensor, scales: Tensor, n: int, factor: float = 1.0
 ) -> Tensor:
     """What the codes say with their scales times factor: (n,) fp32."""
+    if form.signs:
+        return decode_signs(codes, scales, n) * factor
     out, byte, scale = [], 0, 0
     for rows, m in ((n // form.block, form.block), (1, n % form.block)):
         if rows == 0 or m == 0:
@@ -79,7 +89,7 @@ def decode_codes(
         if form is POWERS:
             by = torch.full((rows, 1), factor, device=codes.device)
         else:
-            by = scales[:1] if form.one_scale else scales[scale : scale + rows]
+            by = scales[:1] if form.in_all else scales[scale : scale + rows]
             by = (by * factor).view(-1, 1).expand(rows, 1)
             scale += rows
         out.append(decode_rows(form, here, m, by).flatten())

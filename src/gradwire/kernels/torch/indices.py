@@ -71,7 +71,8 @@ def _bytes_of_words(words: Tensor, width: int) -> Tensor:
 
 
 def write_entries(segments: Sequence[WriteEntries]) -> int:
-    for number_of, (places, values, n, code, section, out) in enumerate(segments):
+    for number_of, one in enumerate(segments):
+        places, values, n, code, section, out, sent, residual = one
         if first_violation(places, n) < places.numel():
             return number_of
         if section.dtype == torch.int32:
@@ -82,6 +83,10 @@ def write_entries(segments: Sequence[WriteEntries]) -> int:
         if out.dtype != torch.float32:
             largest = torch.finfo(out.dtype).max
             out.clamp_(-largest, largest)
+        if sent is not None:
+            sent.copy_(out)
+        if sent is not None and residual is not None:
+            residual[places.long()] += values.sub_(sent)
     return len(segments)
 
 

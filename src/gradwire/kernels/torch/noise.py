@@ -15,12 +15,16 @@ def random_bits(
     return (h ^ (h >> 16)) + noise.shift & 0xFFFFFFFF
 
 
+def dice(noise: Noise, first: int, out: torch.Tensor) -> None:
+    out.copy_(random_bits(noise, out.numel(), first, out.device))
+
+
 def strata(noise: Noise, n: int, places: torch.Tensor) -> None:
     k = places.numel()
     begin = torch.arange(k + 1, device=places.device) * n // max(k, 1)
     size = begin[1:] - begin[:-1]
-    dice = random_bits(noise, k, device=places.device)
-    places.copy_(begin[:-1] + (dice * size >> 32))
+    thrown = random_bits(noise, k, device=places.device)
+    places.copy_(begin[:-1] + (thrown * size >> 32))
 
 
 def unit(random: torch.Tensor) -> torch.Tensor:

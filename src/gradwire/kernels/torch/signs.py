@@ -1,27 +1,26 @@
 """Signs in torch."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from gradwire.kernels.formats import pack_bits, unpack_bits
-from gradwire.kernels.tensors import quotient
 from gradwire.kernels.torch.noise import random_bits
 from gradwire.kernels.torch.status import raise_unless
-from gradwire.kernels.values import Noise, Payload
+from gradwire.kernels.values import SILENCE, Noise
 
 _LANES = 64
 _BLOCK = 4096
 
 
 def pack_signs(
-    x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise | None = None
+    x: Tensor, bits: Tensor, values: Tensor, status: Tensor, noise: Noise = SILENCE
 ) -> None:
+    """What `encode_codes` does of signs."""
     x = x.detach().float()
     negative = x < 0
-    if noise is not None:
+    if noise != SILENCE:
         coins = random_bits(noise, x.numel(), device=x.device) >= 2**31
         negative |= (x == 0) & coins
     zero = torch.zeros((), device=x.device)
@@ -60,17 +59,6 @@ def decode_signs(bits: Tensor, values: Tensor, n: int) -> Tensor:
     given = values if values.numel() else values.new_ones(1)
     low, high = given if given.numel() == 2 else (-given[0], given[0])
     return torch.where(unpack_bits(bits, n), low, high)
-
-
-def accumulate_signs(out: Tensor, payloads: Sequence[Payload], divisor: float) -> None:
-    total = torch.zeros(out.shape, dtype=torch.float32, device=out.device)
-    for bits, values in payloads:
-        total = total + decode_signs(bits, values, out.numel())
-    out.copy_(quotient(total, divisor))
-
-
-def add_signs(v: Tensor, bits: Tensor, values: Tensor, factor: float) -> None:
-    v += factor * decode_signs(bits, values, v.numel())
 
 
 def largest(x: Tensor, squares: bool = False) -> tuple[float, float]:

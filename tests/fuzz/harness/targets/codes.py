@@ -8,7 +8,7 @@ import torch
 
 from gradwire.kernels import Journal, Noise, codes, formats, noise, signs
 from gradwire.kernels.formats import Format
-from gradwire.kernels.segments import SumCodes, UpdateCodes
+from gradwire.kernels.segments import EncodeCodes, SumCodes, UpdateCodes
 from harness.draws import Draw, Made
 from harness.targets._register import all_unless_raised, status, target, unless_raised
 from harness.targets.sums import _divisor, _factor
@@ -16,6 +16,7 @@ from harness.targets.sums import _divisor, _factor
 FORMATS = (
     formats.INT8, formats.E4M3, formats.E5M2, formats.LEVELS2, formats.LEVELS4, formats.LEVELS8,
     formats.TERNARY, formats.POWERS, formats.LLOYD1, formats.LLOYD2,
+    formats.SIGNS, formats.SIGNS1, formats.SIGNS2,
 )  # fmt: skip
 
 
@@ -42,6 +43,17 @@ def many(draw: Draw, kind: type, one: Callable[[Draw], dict[str, object]]) -> di
     for own in given:
         del own["status"]
     return {"segments": [Made(kind, own) for own in given], "status": status()}
+
+
+def _encode_one(draw: Draw) -> dict[str, object]:
+    form, n = draw.one(FORMATS), draw.size()
+    return {"form": form, "x": draw.floats(n), **_rooms(draw, form, n), "noise": _noise(draw),
+            "status": status()}  # fmt: skip
+
+
+@target(codes.encode_many_codes, same=all_unless_raised)
+def _encode_many_codes(draw: Draw) -> dict[str, object]:
+    return many(draw, EncodeCodes, _encode_one)
 
 
 def recurrence(draw: Draw) -> dict[str, object]:
@@ -86,39 +98,6 @@ def _add_codes(draw: Draw) -> dict[str, object]:
     form, n = draw.one(FORMATS), draw.size()
     v = draw.floats(n, torch.float32)
     return {"form": form, "v": v, **_rooms(draw, form, n), "factor": _factor(draw)}
-
-
-# -- signs ------------------------------------------------------------------------------------
-
-
-def _values(draw: Draw) -> torch.Tensor:
-    return draw.tame(draw.whole(0, 2))
-
-
-@target(signs.pack_signs, same=unless_raised)
-def _pack_signs(draw: Draw) -> dict[str, object]:
-    x = draw.floats(draw.size())
-    noise = None if draw.chance(0.5) else _noise(draw)
-    return {
-        "x": x, "bits": draw.bytes(signs.sign_bytes(x.numel())), "values": _values(draw),
-        "status": status(), "noise": noise,
-    }  # fmt: skip
-
-
-@target(signs.accumulate_signs)
-def _accumulate_signs(draw: Draw) -> dict[str, object]:
-    n = draw.size()
-    payloads = [(draw.bytes(-(-n // 8)), _values(draw)) for _ in range(draw.whole(0, 5))]
-    return {"out": draw.floats(n), "payloads": payloads, "divisor": _divisor(draw)}
-
-
-@target(signs.add_signs)
-def _add_signs(draw: Draw) -> dict[str, object]:
-    n = draw.size()
-    return {
-        "v": draw.floats(n, torch.float32), "bits": draw.bytes(-(-n // 8)),
-        "values": _values(draw), "factor": _factor(draw),
-    }  # fmt: skip
 
 
 @target(signs.largest, same=lambda given, found: found[0] < torch.inf and found)

@@ -153,9 +153,12 @@ def _entries(draw: Draw) -> dict[str, object]:
     section = draw.bytes(index_codes.code_bytes(code, n, k))
     if code == "int32" and draw.chance(0.5):
         section = torch.zeros(k, dtype=torch.int32)
+    sent = torch.zeros(k) if draw.chance(0.5) else None
+    keeps = sent is not None and n < 1 << 20 and draw.chance(0.5)
     return {
         "places": places, "values": torch.randn(k, generator=draw.generator), "n": n, "code": code,
         "section": section, "out": torch.zeros(k, dtype=draw.one(FLOATS)),
+        "sent": sent, "residual": draw.floats(n, torch.float32) if keeps else None,
     }  # fmt: skip
 
 

@@ -1,0 +1,166 @@
+"""Ternary digits: of the largest magnitude, by dice, five to a byte; and their sums.
+
+    begin_at_zero ──► top_of_all ──► pack_digits
+
+Bytes for each element: 8 and 1/5 to encode; 4 and n/5 for a sum of n payloads. Part p of a block
+is digit p of every byte; in a whole one 32 bytes hold 0, 16, 1, 17, ….
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gradwire.kernels.cuda.device import (
+    address,
+    block_of,
+    is_finite,
+    magnitude,
+    number,
+    raise_if,
+    random_bits,
+    read,
+    rounded,
+    widened,
+)
+from gradwire.kernels.cuda.launch import launch
+from gradwire.kernels.cuda.payloads import (
+    BY,
+    CODES,
+    COUNT,
+    DICE1,
+    DICE2,
+    DICE3,
+    ENCODED,
+    FIRST,
+    OUT,
+    VALUES,
+    WIDTH,
+    N,
+    X,
+    encoded,
+    quotient,
+)
+from gradwire.kernels.cuda.selection import TYPES
+from gradwire.kernels.cuda.tables import aligned, blocks_on
+from gradwire.kernels.formats import LEAST_SCALED, TERNARY
+from gradwire.kernels.segments import EncodeCodes
+
+BLOCK, PART = tl.constexpr(TERNARY.block), tl.constexpr(TERNARY.block // 5)
+LEAST = tl.constexpr(LEAST_SCALED)
+TOGETHER = 4
+"""Blocks of a program."""
+TILE = 4096
+"""Elements of a program that looks for the largest."""
+
+
+@triton.jit
+def begin_at_zero(rows):
+    """A segment's scale. One program each."""
+    row = rows + tl.program_id(0) * ENCODED
+    scale = address(tl.load(row + VALUES), tl.int32, False)
+    tl.store(scale, 0, mask=tl.load(row + N) > 0)
+
+
+@triton.jit
+def top_of_all(
+    rows, blocks, status, dtype: tl.constexpr, aligned: tl.constexpr, TILE: tl.constexpr
+):
+    """The largest magnitude of a segment, where there is a zero now: magnitudes that are not below
+    zero are ordered as their bits are, and whichever comes first does not matter."""
+    segment, first = block_of(blocks)
+    row = rows + segment * ENCODED
+    n = tl.load(row + N).to(tl.int32)
+    i = first + tl.arange(0, TILE)
+    x = read(address(tl.load(row + X), dtype, aligned), i, n, first <= n - TILE)
+    raise_if(status, ~is_finite(x) & (i < n))
+    if first < n:
+        tl.atomic_max(address(tl.load(row + VALUES), tl.int32, False), tl.max(magnitude(x), 0))
+
+
+@triton.jit
+def places_of(n, first, R: tl.constexpr):
+    """Of R blocks: where each begins, how many elements a part of it has, and bytes (R, PART)."""
+    block = first // BLOCK + tl.arange(0, R)[:, None]
+    m = tl.minimum(tl.maximum(n - block * BLOCK, 0), BLOCK)
+    size = (m + 4) // 5
+    j = tl.arange(0, PART)[None, :]
+    turned = tl.where(m == BLOCK, j // 32 * 32 + j % 16 * 2 + j // 16 % 2, j)
+    return block * BLOCK, m, size, j, block * PART + turned
+
+
+@triton.jit
+def pack_digits(rows, blocks, dtype: tl.constexpr, R: tl.constexpr):
+    """A digit is as far from 1 as its number is from zero, by dice. Five are a fraction of 256,
+    rounded up."""
+    segment, first = block_of(blocks)
+    row = rows + segment * ENCODED
+    n = tl.load(row + N).to(tl.int32)
+    x_at = address(tl.load(row + X), dtype, False)
+    codes = address(tl.load(row + CODES), tl.uint8, False)
+    top = tl.load(address(tl.load(row + VALUES), tl.float32, False), mask=n > 0, other=0.0)
+    inverse = tl.where(top >= LEAST, tl.div_rn(tl.full([], 1.0, tl.float32), top), 0.0)
+    begin, m, size, j, byte = places_of(n, first, R)
+    fraction = tl.zeros([R, PART], tl.int32)
+    for p in tl.static_range(5):
+        i = begin + p * size + j
+        on = (j < size) & (p * size + j < m)
+        x = widened(tl.load(x_at + i, mask=on, other=0.0))
+        x = tl.where(is_finite(x), x, 0.0)
+        dice = random_bits(i, tl.load(row + DICE1), tl.load(row + DICE2), tl.load(row + DICE3))
+        chance = (dice >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2**-24
+        one = (chance < tl.abs(x) * inverse).to(tl.int32)
+        fraction = fraction * 3 + tl.where(on, 1 + tl.where(x < 0, -one, one), 0)
+    tl.store(codes + byte, ((fraction * 256 + 242) // 243).to(tl.uint8), mask=j < size)
+
+
+@triton.jit
+def add_digits_up(
+    rows, blocks, payloads, bad, dtype: tl.constexpr, divides: tl.constexpr,
+    aligned: tl.constexpr, R: tl.constexpr,
+):  # fmt: skip
+    """The sum of all payloads, times or over a number, part by part. A byte is a fraction of 256;
+    times 3**p, without what is whole, it is that of the digits from p on."""
+    segment, first = block_of(blocks)
+    if tl.load(bad + segment) == 0:
+        row = rows + segment * WIDTH
+        n, by = tl.load(row + N).to(tl.int32), number(tl.load(row + BY))
+        out = address(tl.load(row + OUT), dtype, False)
+        begin, m, size, j, byte = places_of(n, first, R)
+        given = payloads + 2 * tl.load(row + FIRST)
+        for p in tl.static_range(5):
+            i = begin + p * size + j
+            on = (j < size) & (p * size + j < m)
+            total = tl.zeros([R, PART], tl.float32)
+            if not divides:
+                total = widened(tl.load(out + i, mask=on, other=0.0))
+            for r in range(tl.load(row + COUNT).to(tl.int32)):
+                codes = address(tl.load(given + 2 * r), tl.uint8, False)
+                scale = address(tl.load(given + 2 * r + 1), tl.float32, False)
+                scale = tl.load(scale, mask=n > 0, other=0.0)
+                if not divides:
+                    scale *= by
+                rest = (tl.load(codes + byte, mask=on, other=0).to(tl.int32) * 3**p) & 255
+                total += (((3 * rest) >> 8) - 1).to(tl.float32) * scale
+            if divides:
+                total = quotient(total, by)
+            tl.store(out + i, rounded(total, dtype), mask=on)
+
+
+def pack_ternary(segments: Sequence[EncodeCodes], status: Tensor) -> None:
+    """What `encode_codes` does of them; of one dtype, contiguous."""
+    dtype = TYPES[segments[0].x.dtype]
+    table, blocks = encoded(segments, TILE)
+    launch(begin_at_zero, (len(segments),), table)
+    launch(top_of_all, (blocks.shape[0],),
+        table, blocks, status, dtype=dtype, TILE=TILE, num_warps=8,
+        aligned=all(aligned(one.x) for one in segments),
+    )  # fmt: skip
+    sizes = tuple(one.x.numel() for one in segments)
+    blocks = blocks_on(status.device, sizes, TOGETHER * BLOCK.value)
+    launch(pack_digits, (blocks.shape[0],),
+        table, blocks, dtype=dtype, R=TOGETHER, num_warps=4, enable_fp_fusion=False,
+    )  # fmt: skip

@@ -70,7 +70,7 @@ def test_results_and_states_are_the_twins(text: str) -> None:
     "text",
     [
         "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
-        "lloyd(2)+adam(beta2=0.99) | allgather", "onebit+ef | alltoall",
+        "lloyd(2)+adam(beta2=0.99) | allgather", "int8+ef | alltoall",
         'topk(0.01, values="bf16")+ef | allgather', "int8+ef | hierarchical",
     ],
 )  # fmt: skip

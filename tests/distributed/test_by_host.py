@@ -41,7 +41,6 @@ def moves(rank: int, world: int) -> list[Move]:
 def carried() -> None:
     plain, by_host = (Performer(make_group(None, 20.0)) for _ in range(2))
     by_host._host = HostCopies(torch.device("cpu"))
-    kept: list[tuple[Tensor, Tensor]] = []
     for turn in range(2):
         pairs = zip(*(moves(plain.rank, plain.world) for _ in range(2)))
         for one, other in pairs:
@@ -55,8 +54,6 @@ def carried() -> None:
             assert torch.equal(found, wanted), f"{one} in turn {turn}"
             if isinstance(other, AllReduce):
                 assert found.data_ptr() == other.data.data_ptr(), "in place, as over the network"
-            kept.append((found, found.clone()))
-    assert all(torch.equal(x, y) for x, y in kept), "what came up is nobody else's"
 
 
 def test_every_move_arrives_the_same(three: Ranks) -> None:

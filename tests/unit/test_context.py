@@ -16,7 +16,8 @@ from gradwire.compressors import BFloat16
 from gradwire.moves import AllGather
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
-from gradwire.strategy import Key, Sections, StepInfo
+from gradwire.runtime.encoder import ComposedEncoder
+from gradwire.strategy import Encoder, Key, Recurrence, Sections, StepInfo
 
 PARAMETERS = (Parameter("a", (4, 3)), Parameter("b", (0,)), Parameter("c", (7,)))
 TEXTS = [
@@ -205,7 +206,16 @@ class Halves(BFloat16):
         super().encode(x * 0.5, sections, key, status)
 
 
-@pytest.mark.parametrize(("kind", "sent"), [(BFloat16, 2.0), (Halves, 1.0)])
+class Fuses(Halves):
+    """Has an encoder of its own, and not the encoding."""
+
+    encode = BFloat16.encode
+
+    def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
+        return ComposedEncoder(Halves(), None)
+
+
+@pytest.mark.parametrize(("kind", "sent"), [(BFloat16, 2.0), (Halves, 1.0), (Fuses, 1.0)])
 @pytest.mark.parametrize("clip_scale", [1.0, 0.5])
 @pytest.mark.parametrize("value", [1.0, math.nan, -math.inf])
 def test_numbers_are_what_the_compressor_encodes(

@@ -46,7 +46,8 @@ class Cast(AddedUp):
         return kernels.SumDense(x, [values for (values,) in payloads], divisor)
 
     def casts(self) -> bool:
-        return type(self).encode is Cast.encode  # who derives from it may encode otherwise
+        kind = type(self)  # who derives from it may encode otherwise
+        return kind.encode is Cast.encode and kind.fuse is Cast.fuse
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         return _AsItIs() if recurrence is None and self.casts() else None

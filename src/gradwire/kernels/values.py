@@ -43,6 +43,11 @@ Hint: TypeAlias = "float | Tensor"
 words on its device; 0: unknown."""
 
 
+def number_of(hint: Hint) -> float:
+    """It as a number, whichever room gave it."""
+    return float(hint.max()) if isinstance(hint, Tensor) else float(hint)
+
+
 class Reaching(NamedTuple):
     """places: (k,) int32, ascending; values: (k,) fp32. Until the thread's next call."""
 

@@ -124,6 +124,8 @@ class Conductor:
         self.step, self._left = step, len(self.buckets)
         self._done.clear()
         self.trace.spans.clear()
+        for lane in self._lanes:
+            lane.moments.clear()
 
     def delivered(self, index: int) -> None:
         """A gradient of this bucket was made, by what the calling thread has asked for so far."""
@@ -202,10 +204,10 @@ class Conductor:
             self.join_streams()
             if self.error is None:
                 settle([queued.context.codec.verdict for queued in self.buckets])
-                self._time_spans()
                 skipped = not all(queued.context.finite for queued in self.buckets)
                 for queued in self.buckets:
                     queued.context.end(skipped)
+                self._time_spans()
         except Exception as error:
             self.fail(error)
         if self.error is not None:
@@ -287,7 +289,7 @@ class _Lane(threading.Thread):
         super().__init__(name=f"gradwire-lane-{index}", daemon=True)
         self._conductor, self._index, self._buckets = conductor, index, buckets
         self.performer, self.order = performer, LaneOrder(conductor._device)
-        self._moments: list[tuple[Span, Moment, Moment]] = []  # of this step, on a device
+        self.moments: list[tuple[Span, Moment, Moment]] = []  # of this step, on a device
 
     @torch.no_grad()
     def run(self) -> None:
@@ -343,15 +345,14 @@ class _Lane(threading.Thread):
         times = began.seconds, now.seconds
         span = Span(rank, self._index, kind, label, *times, sent, group)
         if now.event is not None:
-            self._moments.append((span, began, now))
+            self.moments.append((span, began, now))
         self._conductor.trace.add(span)
         return now
 
     def timed(self) -> Iterator[tuple[Span, Span]]:
         """This step's spans on a device, and as they were there."""
-        moments, self._moments = self._moments, []
-        for span, began, ended in moments:
-            start, end = (moment.since(moments[0][1]) for moment in (began, ended))
+        for span, began, ended in self.moments:
+            start, end = (moment.since(self.moments[0][1]) for moment in (began, ended))
             yield span, span._replace(start_seconds=start, end_seconds=end)
 
 

@@ -11,13 +11,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from gradwire import kernels
+
+_ALIGNED = 64
+
 
 class HostCopies:
-    """Of one lane, between it and one device. Pinned memory is kept, as large as was needed."""
+    """Of one lane, between it and one device. Memory on both is kept, as large as was needed."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._pinned = torch.empty(0, dtype=torch.uint8)
+        self._scratch = kernels.Scratch()
 
     def down(self, x: Tensor) -> Tensor:
         """x, 1-D, in the host's memory, until the next call. Blocks until it is there, and until
@@ -26,19 +31,35 @@ class HostCopies:
 
     def down_all(self, tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Many, with one wait."""
-        sizes = [-(-x.nbytes // 64) * 64 for x in tensors.values()]
+        sizes = _sizes(tensors)
         if self._pinned.numel() < sum(sizes):
             pins = self.device.type == "cuda"
             self._pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pins)
-        rooms = torch.split(self._pinned[: sum(sizes)], sizes)
-        found = {
-            name: room[: x.nbytes].view(x.dtype).copy_(x, non_blocking=True)
-            for (name, x), room in zip(tensors.items(), rooms)
-        }
+        found = _copied(tensors, self._pinned[: sum(sizes)], sizes)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return found
 
     def up(self, x: Tensor) -> Tensor:
-        """x, from the host's memory, on the device: new memory there."""
-        return torch.empty_like(x, device=self.device).copy_(x, non_blocking=True)
+        """x, from the host's memory, on the device, until the next call, in the same place for
+        the same size."""
+        return self.up_all({0: x})[0]
+
+    def up_all(self, tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Many; nobody waits."""
+        sizes = _sizes(tensors)
+        room = self._scratch.room("up", sum(sizes), torch.uint8, self.device)
+        return _copied(tensors, room, sizes)
+
+
+def _sizes(tensors: Mapping[int, Tensor]) -> list[int]:
+    """Bytes of room for each."""
+    return [-(-x.nbytes // _ALIGNED) * _ALIGNED for x in tensors.values()]
+
+
+def _copied(tensors: Mapping[int, Tensor], room: Tensor, sizes: list[int]) -> dict[int, Tensor]:
+    """Each in its part of the room."""
+    return {
+        name: part[: x.nbytes].view(x.dtype).view(x.shape).copy_(x, non_blocking=True)
+        for (name, x), part in zip(tensors.items(), torch.split(room, sizes))
+    }

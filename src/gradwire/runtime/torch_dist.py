@@ -147,7 +147,7 @@ class Performer:
         assert host is not None
         if isinstance(move, Exchange):
             arrived = self._exchange(replace(move, sends=host.down_all(move.sends)))
-            return {by: host.up(x) for by, x in arrived.items()}
+            return host.up_all(arrived)
         data = move.data
         found = self._directly(replace(move, data=host.down(data)))
         assert isinstance(found, Tensor)

@@ -196,3 +196,14 @@ def test_reaching_same_bits_as_twin_however_many_there_were(dtype: torch.dtype) 
         assert not found[1]
         assert not wanted[1]
     assert told(reaching, x[:0], 1.0)[0].places.numel() == 0
+
+
+def test_a_hint_of_another_room_is_one() -> None:
+    """That of CUDA is of two thresholds."""
+    x, words = torch.randn(1000), torch.tensor([2.0, 1.5])
+    places, values = torch.empty(10, dtype=torch.int32), torch.empty(10)
+    again, others = torch.empty(10, dtype=torch.int32), torch.empty(10)
+    status = new_status()
+    topk(x, 10, places, values, status, words)
+    topk(x, 10, again, others, status)
+    assert torch.equal(places, again)

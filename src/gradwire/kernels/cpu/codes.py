@@ -15,7 +15,7 @@ from gradwire.kernels.held import held_by
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import EncodeCodes, SumCodes, UpdateCodes, without_codes
 from gradwire.kernels.tensors import CODES, goes_around, pointer
-from gradwire.kernels.values import Noise
+from gradwire.kernels.values import Noise, number_of
 
 
 def encode_codes(
@@ -68,7 +68,7 @@ def _row(x: Tensor, one: UpdateCodes) -> CodesRow:
     return (
         one.form.number, CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual),
         x.numel(), (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.noise,
-        pointer(one.codes), pointer(one.scales), float(one.hint), begun(one.journal),
+        pointer(one.codes), pointer(one.scales), number_of(one.hint), begun(one.journal),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from gradwire.kernels.cpu.status import raise_unless
 from gradwire.kernels.memory import kept, scratch
 from gradwire.kernels.native import chosen
 from gradwire.kernels.tensors import CODES, pointer
-from gradwire.kernels.values import Hint, Reaching
+from gradwire.kernels.values import Hint, Reaching, number_of
 
 _SLACK = 128  # the extension may write so many beyond the last: csrc/kernels.hpp
 
@@ -20,7 +20,7 @@ def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hin
     x = x.contiguous()
     n, type_, places = x.numel(), CODES[x.dtype], pointer(indices)
     found, finite = chosen.core.topk(
-        chosen.number, type_, pointer(x), n, k, places, pointer(values), float(hint)
+        chosen.number, type_, pointer(x), n, k, places, pointer(values), number_of(hint)
     )
     raise_unless(finite, status)
     return found

@@ -10,7 +10,7 @@ from gradwire.kernels.journal import Journal
 from gradwire.kernels.native import chosen
 from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.tensors import CODES, pointer
-from gradwire.kernels.values import Hint
+from gradwire.kernels.values import Hint, number_of
 
 _FEEDBACK, _MOMENTUM, _NESTEROV = 0, 1, 2
 
@@ -36,7 +36,7 @@ def _row(x: Tensor, one: UpdateTopk) -> UpdateRow:
     return (
         CODES[x.dtype], pointer(x), pointer(one.velocity), pointer(one.residual), x.numel(),
         (*mode_of(one.momentum, one.nesterov, one.decay), one.scale), one.mask, one.k,
-        pointer(one.indices), pointer(one.values), pointer(one.velocities), float(one.hint),
+        pointer(one.indices), pointer(one.values), pointer(one.velocities), number_of(one.hint),
         begun(one.journal),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from gradwire.kernels.journal import FACTOR, Journal
 from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.torch.selection import sort_out
 from gradwire.kernels.torch.status import raise_unless
-from gradwire.kernels.values import Hint
+from gradwire.kernels.values import Hint, number_of
 
 _SMALLEST = 2.0**-149  # the hint where there are zeros among the largest
 
@@ -113,7 +113,7 @@ def keep_whole(
 ) -> None:
     """Before an update: all or nothing, by the limit that the extension applies to blocks."""
     journal.clear()
-    largest = float(hint.max()) if isinstance(hint, Tensor) else hint
+    largest = number_of(hint)
     if largest > 0.0 and bool((scaled.abs() < FACTOR * largest).all()):  # NaN is not below it
         return
     journal.keep(Whole(velocity, residual))

@@ -8,7 +8,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.segments import CastInto
-from gradwire.kernels.status import check_word, flag_non_finite
+from gradwire.kernels.status import check_status, check_word, flag_non_finite
 from gradwire.kernels.tensors import (
     are_doubles,
     check_buffer,
@@ -57,6 +57,8 @@ def cast_many(
     """`cast` of many, with one word or none. known: of the steps before. Raises KernelError."""
 
     def check() -> None:
+        if status is not None:  # of nothing, too
+            check_status(status, status)
         for source, target in segments:
             _check_told(source, target, status)
 

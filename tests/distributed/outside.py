@@ -117,13 +117,15 @@ def told_of_an_error() -> tuple[str, list[str]]:
     """The error of a member that raises amid a job, and what is noted on it."""
     gradwire.register(Breaking)
     model = small(0)
-    gradwire.attach(model, "breaking(15)+ef | halves")
+    handle = gradwire.attach(model, "breaking(15)+ef | halves")
     loss_of(model, 0).backward()
     model.zero_grad()
     try:
         loss_of(model, 1).backward()
     except ZeroDivisionError as error:
         return type(error).__name__, error.__notes__
+    finally:
+        handle.detach()  # a rank whose other lane waits for this one hears that it is gone
     return "nothing", []
 
 

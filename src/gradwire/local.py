@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from gradwire.member import Key, StepInfo
@@ -106,6 +107,17 @@ class ForMany:
     ) -> Sequence[SumSegment]:
         """What `accumulate` asks kernels for, if that is all it does. Raises PayloadError."""
         return ()
+
+
+@cache
+def stands_for(kind: type, many: str, one: str) -> bool:
+    """Whether a class's method for many says what its method for one does: who derives from a
+    class that says so may do otherwise."""
+
+    def place(name: str) -> int:
+        return next(i for i, base in enumerate(kind.__mro__) if name in vars(base))
+
+    return place(many) <= place(one)
 
 
 class Own(NamedTuple):

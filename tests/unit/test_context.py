@@ -11,13 +11,14 @@ from torch import Tensor
 
 from gradwire import Strategy, lockstep
 from gradwire.buckets import Bucket, Parameter
-from gradwire.collectives import AllReduceSum
-from gradwire.compressors import BFloat16
+from gradwire.collectives import AllGatherSum, AllReduceSum
+from gradwire.compressors import BFloat16, Int8
+from gradwire.feedback import ErrorFeedback
 from gradwire.moves import AllGather
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.encoder import ComposedEncoder
-from gradwire.strategy import Encoder, Key, Recurrence, Sections, StepInfo
+from gradwire.strategy import Encoder, Feedback, Key, Recurrence, Sections, StepInfo
 
 PARAMETERS = (Parameter("a", (4, 3)), Parameter("b", (0,)), Parameter("c", (7,)))
 TEXTS = [
@@ -234,6 +235,25 @@ def test_numbers_are_what_the_compressor_encodes(
         assert context.finite is math.isfinite(value)
         if context.finite:
             assert [x.tolist() for x in own] == [[sent * clip_scale] * n for n in (3, 8)]
+
+
+class HalvesInt8(Int8):
+    """Encodes otherwise than it derives from."""
+
+    def encode(self, x: Tensor, sections: Sections, key: Key, status: Tensor) -> None:
+        super().encode(x * 0.5, sections, key, status)
+
+
+@pytest.mark.parametrize("feedback", [None, ErrorFeedback()])
+def test_who_derives_from_a_quantizer_encodes_as_it_does(feedback: Feedback | None) -> None:
+    bucket = Bucket((Parameter("a", (4,)), Parameter("b", (8,))))
+    strategy = Strategy(HalvesInt8(), AllGatherSum(), feedback)
+    context = BucketContext(strategy, bucket, 0, 1, {})
+    own = [torch.full((4,), 2.0), torch.full((8,), 4.0)]
+    context.begin(own, own, StepInfo())
+    context.accumulate(context.message().view(1, -1))
+    context.end(skipped=False)
+    assert [x.tolist() for x in own] == [[1.0] * 4, [2.0] * 8]
 
 
 @pytest.mark.parametrize("value", [1.0, float("inf")])

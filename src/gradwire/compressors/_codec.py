@@ -11,7 +11,7 @@ from gradwire import kernels
 from gradwire.compressors._added_up import AddedUp
 from gradwire.kernels.formats import Format
 from gradwire.kernels.values import SILENCE
-from gradwire.local import BlockCodes
+from gradwire.local import BlockCodes, stands_for
 from gradwire.strategy import Claims, Key, Sections
 
 LEAST_KEPT = 1 - 1e-6
@@ -46,6 +46,8 @@ class Codec(AddedUp):
         kernels.encode_codes(form, x, codes, scales, status, self.noise(key))
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
+        if not stands_for(type(self), "blocks", "encode"):
+            return ()
         (scales, codes), form = sections, self.format()
         return [BlockCodes(form, codes, scales, self.noise(key))]
 

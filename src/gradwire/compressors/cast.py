@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.compressors._added_up import AddedUp
-from gradwire.local import Own
+from gradwire.local import Own, stands_for
 from gradwire.strategy import (
     Claims,
     Encoder,
@@ -46,8 +46,7 @@ class Cast(AddedUp):
         return kernels.SumDense(x, [values for (values,) in payloads], divisor)
 
     def casts(self) -> bool:
-        kind = type(self)  # who derives from it may encode otherwise
-        return kind.encode is Cast.encode and kind.fuse is Cast.fuse
+        return all(stands_for(type(self), "casts", one) for one in ("encode", "fuse"))
 
     def fuse(self, recurrence: Recurrence | None) -> Encoder | None:
         return _AsItIs() if recurrence is None and self.casts() else None

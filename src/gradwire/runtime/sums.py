@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 from torch import Tensor
 
 from gradwire import kernels
 from gradwire.errors import PayloadError
+from gradwire.local import stands_for
 from gradwire.strategy import Compressor, Key, Sections
 
 
@@ -34,7 +34,7 @@ def sum_all(
     """Write all targets. PayloadError names the parameter whose payload is bad; targets mean
     nothing then. status: of sums that are said for many, to be heeded by kernels. known: of the
     steps before."""
-    many = is_said_for_many(type(compressor))
+    many = _is_said_for_many(compressor)
     try:
         asked = [compressor.added(*one[:4]) for one in sums if many]
         if many and all(asked):
@@ -54,15 +54,8 @@ def sum_all(
 def heeds(compressor: Compressor, word: Tensor) -> bool:
     """Whether sums of its payloads are written by kernels alone, which heed the word: nobody need
     look at it first."""
-    return is_said_for_many(type(compressor)) and kernels.goes_on(word)
+    return _is_said_for_many(compressor) and kernels.goes_on(word)
 
 
-@cache
-def is_said_for_many(kind: type[Compressor]) -> bool:
-    """Whether `added` says what `accumulate` does: a class that is derived from who says so may
-    add up otherwise."""
-
-    def place(name: str) -> int:
-        return next(i for i, one in enumerate(kind.__mro__) if name in vars(one))
-
-    return place("added") <= place("accumulate")
+def _is_said_for_many(compressor: Compressor) -> bool:
+    return stands_for(type(compressor), "added", "accumulate")

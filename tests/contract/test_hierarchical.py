@@ -183,6 +183,21 @@ def test_short_gradients_end_equal_and_near(left: str, outer: str, dtype: torch.
             torch.testing.assert_close(results[0][name].double(), wanted, rtol=0.01, atol=0.01)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_means_that_a_feedback_wants_exact_are_those_of_long_gradients(
+    dtype: torch.dtype,
+) -> None:
+    """In fp32 rooms of their own, which become results of 16 bits at the step's end."""
+    strategy = 'lloyd(2)+adam | hierarchical("allgather", per_node=2)'
+    given = [torch.linspace(-1.0, 1.0 + r, 300).to(dtype) for r in range(4)]
+    short, _ = lockstep(strategy, given)
+    long, _ = lockstep(strategy, [x.float() for x in given])
+    for one, other in zip(short, long):
+        assert one.dtype == dtype
+        torch.testing.assert_close(one.float(), other, rtol=2e-2, atol=2e-2)
+        assert torch.equal(one, short[0])
+
+
 def test_clipping_comes_before_the_sum() -> None:
     xs = integers(4, 300)
     text = text_of("topk(0.1)+ef", "zen", 2)

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from gradwire import Strategy, lockstep
 from gradwire.errors import PayloadError, StrategyError
+from gradwire.kernels import Scratch
+from gradwire.runtime import lockstep as runtime_lockstep
 from gradwire.tasks import Path, paths
 from suites import first
 
@@ -225,6 +227,31 @@ def test_clipping_comes_first(part: int) -> None:
         clipped = lockstep(text, xs, clip_scale=0.25)[0]
         for one, other in zip(clipped, lockstep(text, [x * 0.25 for x in xs])[0]):
             assert torch.equal(one, other), path
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_what_lies_in_memory_does_not_travel(left: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the sections of a message."""
+    room, perform, sent = Scratch.room, runtime_lockstep._perform, list[Tensor]()
+
+    def noted(moves: Any) -> Any:
+        sent.extend(move.data.clone() for move in moves)
+        return perform(moves)
+
+    def send_over(what: int) -> list[Tensor]:
+        def filled(self: Scratch, name: str, n: int, dtype: torch.dtype, *rest: Any) -> Tensor:
+            found = room(self, name, n, dtype, *rest)
+            return found.fill_(what) if dtype == torch.uint8 else found
+
+        sent.clear()
+        monkeypatch.setattr(Scratch, "room", filled)
+        lockstep(text_of(left, Path.parse(TO_OWNERS), 2), ranks(4, 701))
+        return list(sent)
+
+    monkeypatch.setattr(runtime_lockstep, "_perform", noted)
+    one, other = send_over(0), send_over(0xAA)
+    assert one
+    assert all(torch.equal(x, y) for x, y in zip(one, other, strict=True))
 
 
 # -- damage --------------------------------------------------------------------------------------

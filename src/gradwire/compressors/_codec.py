@@ -46,7 +46,7 @@ class Codec(AddedUp):
         kernels.encode_codes(form, x, codes, scales, status, self.noise(key))
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        if not stands_for(type(self), "blocks", "encode"):
+        if not all(stands_for(type(self), "blocks", one) for one in ("encode", "add")):
             return ()
         (scales, codes), form = sections, self.format()
         return [BlockCodes(form, codes, scales, self.noise(key))]

@@ -176,11 +176,12 @@ class Walk(ABC):
     # -- writing ---------------------------------------------------------------------------
 
     def _flat(self, number: int, parts: Sequence[Tensor], room: int = 0) -> Tensor:
-        """End to end, in the wire's dtype."""
+        """End to end, in the wire's dtype; zeros behind them."""
         total = sum(part.numel() for part in parts)
         data = self._room(f"{number} sent", max(total, room), self._dtype)
         for part, place in zip(parts, torch.split(data[:total], [x.numel() for x in parts])):
             place.copy_(part)
+        data[total:].zero_()
         return data
 
     def _joined(self, number: int, room: int = 0, is_sent: bool = True) -> Tensor:
@@ -190,6 +191,7 @@ class Walk(ABC):
         data = self._room(f"{number} sent", max(total, room), torch.uint8)
         if parts:
             torch.cat(parts, out=data[:total])
+            data[total:].zero_()
         return data
 
     def _room(

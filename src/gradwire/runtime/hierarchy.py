@@ -114,7 +114,7 @@ class BucketMachineSums(MachineSums):
         codec, shards = self._codec, self._shards
         shards.hear(messages)
         codec.conclude_sums(
-            lambda word: shards.collect(messages, codec.results, word), shards.means_by
+            lambda word: shards.collect(messages, codec.means, word), shards.means_by
         )
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:

@@ -129,8 +129,8 @@ class BucketStages(Walk):
         leaves = self._before(number + 1).leaves
         layouts = [self._plan.layout(leaf) for leaf in leaves]
         device = self._device_of(number)
-        messages = [
-            self._room(f"{number} message {i}", own.bytes, torch.uint8, device)
+        messages = [  # what lies between sections travels, too
+            self._room(f"{number} message {i}", own.bytes, torch.uint8, device).zero_()
             for i, own in enumerate(layouts)
         ]
         views = [own.views(message) for own, message in zip(layouts, messages)]

@@ -111,7 +111,7 @@ class Performer:
         return twin
 
     def perform(self, move: Move, label: str) -> Tensor | dict[int, Tensor]:
-        """What arrives. The memory is reused by the next move of the same size.
+        """What arrives. The memory is used again by the next move.
 
         Raises:
             PeerError: another rank failed or did not answer within the group's timeout.

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from scripts import script
 
 from gradwire import families
 from gradwire.compressors import BFloat16, Identity, Sign, TopK
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "compressors"
-OWN = ("main", "measure", "models", "plot")
 WORDS = [" ".join(f"w{chr(97 + (i * j) % 23)}" for j in range(90)) for i in range(1, 12)]
 
 
 @pytest.fixture(scope="module")
 def main() -> Iterator[ModuleType]:
-    """The script and its neighbours, which are no package."""
-    before = {name: sys.modules.pop(name) for name in OWN if name in sys.modules}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        import main as script
-
-        yield script
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in OWN:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
+    with script("compressors", "main", "measure", "models", "plot") as found:
+        yield found
 
 
 def test_every_exported_compressor_is_measured(main: ModuleType) -> None:

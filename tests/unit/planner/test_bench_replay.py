@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import mean, median
 from types import ModuleType
 
 import pytest
 import torch
+from scripts import script
 
-FOLDER = Path(__file__).parents[3] / "benchmarks" / "planner"
 MODULES = ("models", "shapes", "replay", "turns")
 
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[dict[str, ModuleType]]:
     """The modules, as scripts beside them import them."""
-    sys.path.insert(0, str(FOLDER))
-    try:
+    with script("planner", *MODULES):
         yield {name: __import__(name) for name in MODULES}
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in MODULES:
-            sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(

@@ -6,34 +6,23 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
 
 import pytest
+from scripts import BENCHMARKS, script
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.strategy import Strategy
 
-FOLDER = Path(__file__).parents[3] / "benchmarks" / "gpu"
-OWN = ("offload", "recorded", "replayed")
+RESULTS = BENCHMARKS / "gpu" / "results"
 
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[ModuleType]:
-    """The script and its neighbours, which are no package."""
-    before = {name: sys.modules.pop(name) for name in OWN if name in sys.modules}
-    sys.path.insert(0, str(FOLDER))
-    try:
-        import offload as script
-
-        yield script
-    finally:
-        sys.path.remove(str(FOLDER))
-        for name in OWN:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
+    with script("gpu", "offload", "recorded", "replayed") as found:
+        yield found
 
 
 @pytest.fixture
@@ -128,7 +117,7 @@ def test_draws_are_between_recorded_calls(program: ModuleType) -> None:
 def test_a_processor_is_measured(program: ModuleType) -> None:
     recorded = sys.modules["recorded"]
     found = recorded.measure((64, 128), 2)
-    loaded = json.loads((FOLDER / "results" / "host.json").read_text())
+    loaded = json.loads((RESULTS / "host.json").read_text())
     assert found.keys() == loaded.keys()
     assert found["jobs"].keys() == loaded["jobs"].keys()
     assert found["python"].keys() == loaded["python"].keys()
@@ -149,7 +138,7 @@ def test_a_cell_is_planned_and_replayed(program: ModuleType) -> None:
 
 
 def test_what_is_told_of_twenty_cells_is_recorded(program: ModuleType) -> None:
-    found = json.loads((FOLDER / "results" / "offload.json").read_text())
+    found = json.loads((RESULTS / "offload.json").read_text())
     assert [row["model"] for row in found] == [cell.model for cell in program.CELLS]
     assert sum(row["named"] == row["faster"] for row in found) == 19
     assert {row["faster"] for row in found} == {"device", "host"}

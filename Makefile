@@ -49,8 +49,9 @@ test-mutants: setup  ## hours: does the fast suite see what every case sees? (do
 test-gpu:  ## on a machine with a GPU, by a PYTHON whose torch has CUDA: bits, and speed; two minutes
 	PYTHONPATH=src $(PYTHON) benchmarks/gpu/main.py $(ARGS)
 
+# The order of imports depends on which files there are, which the cache of a file does not see.
 lint: setup  ## ruff (lint, format) and mypy --strict
-	$(PY) -m ruff check .
+	$(PY) -m ruff check --no-cache .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 

@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from scripts import script
 
 from gradwire import families
 from gradwire.compressors import BFloat16, Identity, Sign, TopK
+from scripts import script
 
 WORDS = [" ".join(f"w{chr(97 + (i * j) % 23)}" for j in range(90)) for i in range(1, 12)]
 

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+
 from scripts import script
 
 MODULES = ("models", "shapes", "replay", "turns")

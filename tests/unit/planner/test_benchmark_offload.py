@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from scripts import BENCHMARKS, script
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.strategy import Strategy
+from scripts import BENCHMARKS, script
 
 RESULTS = BENCHMARKS / "gpu" / "results"
 

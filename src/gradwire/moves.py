@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from gradwire.groups import Group
@@ -23,6 +24,11 @@ class Move:
 
     name: ClassVar[str]
     group: Group | None = field(default=None, kw_only=True)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where lies what this rank sends; None: it sends nothing."""
+        return None
 
     @property
     def where(self) -> str:
@@ -61,6 +67,10 @@ class _Collective(Move):
     """All ranks bring data of one dtype. It is 1-D and contiguous."""
 
     data: Tensor
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.device
 
     @property
     def bytes(self) -> int:
@@ -204,6 +214,10 @@ class Exchange(Move):
     sends: Mapping[int, Tensor]
     receives: Mapping[int, int]
     name: ClassVar[str] = "exchange"
+
+    @property
+    def device(self) -> torch.device | None:
+        return next((data.device for data in self.sends.values()), None)
 
     def bytes_sent(self, n: int) -> float:
         return float(sum(data.numel() for data in self.sends.values()))

@@ -10,7 +10,7 @@ from gradwire import Strategy, lockstep
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError, StrategyError
 from gradwire.planner.pricing import price
-from gradwire.runtime import contexts
+from gradwire.runtime import contexts, host_copies
 from gradwire.runtime.offload import OffloadedContext
 from gradwire.strategy import StepInfo
 
@@ -33,7 +33,7 @@ both = pytest.mark.parametrize(("left", "outer"), PAIRS)
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no gradient were in the host's memory."""
-    monkeypatch.setattr(contexts, "is_apart", lambda device: True)
+    monkeypatch.setattr(host_copies, "is_apart", lambda device: True)
 
 
 def given(step: int, dtype: torch.dtype) -> list[Tensor]:

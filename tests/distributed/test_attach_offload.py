@@ -15,10 +15,11 @@ from test_attach_members import plain_and_ddp, resumed, spoiled
 
 import gradwire
 from gradwire import Plan, Strategy
-from gradwire.runtime import contexts, own_view
+from gradwire.runtime import host_copies, own_view, process_groups
+from gradwire.runtime.host_copies import CPU
 from gradwire.runtime.offload import OffloadedContext
 from gradwire.runtime.torch_dist import Performer, backend_of
-from gradwire.training.attachable import check_carried
+from gradwire.training.attachable import check_carried, not_carried
 from gradwire.training.session import describe
 from suites import first
 
@@ -34,12 +35,12 @@ some = pytest.mark.parametrize("strategy", first(STRATEGIES, 2))
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
     """What the function returns where gradients are not in the host's memory."""
-    kept = contexts.is_apart
-    contexts.is_apart = lambda device: True
+    kept = host_copies.is_apart
+    host_copies.is_apart = lambda device: True
     try:
         return function(*arguments)
     finally:
-        contexts.is_apart = kept
+        host_copies.is_apart = kept
 
 
 def trained(strategy: str) -> tuple[str, bool]:
@@ -65,6 +66,13 @@ def test_a_job_ends_with_the_same_weights_and_states(two: Ranks, strategy: str) 
     assert [bits for bits, _ in here] == [bits for bits, _ in there]
     assert all(on_host for _, on_host in there)
     assert not any(on_host for _, on_host in here)
+
+
+@pytest.mark.parametrize(
+    "strategy", first(["dgc(0.1) | gtopk", "topk(0.1)+ef | zen", "none | columns"], 2)
+)
+def test_lists_of_a_device_travel_from_the_host_s_memory(two: Ranks, strategy: str) -> None:
+    assert two.run(trained, strategy) == two.run(apart, trained, strategy)
 
 
 @some
@@ -127,6 +135,26 @@ def test_ranks_compute_at_their_own_views_of_residuals_elsewhere(two: Ranks) -> 
     assert one == other, "ranks share their weights"
     swapped, _ = two.run(own_views, True)
     assert one == pytest.approx(swapped, rel=1e-4, abs=1e-5)
+
+
+def by_gloo_too(name: str, strategy: str) -> tuple[str, str, int]:
+    """What carries each memory in a lane's group whose parent carries a device's alone, and the
+    sum of what both ranks send from the host's."""
+    parent = dist.new_group(backend=name)
+    device = torch.device("cuda")
+    text = Strategy.parse(strategy)
+    assert not_carried([text], parent, device) == text
+    kept, process_groups.wait_for_all = process_groups.wait_for_all, lambda group, device: None
+    group = process_groups.make_group(parent, 60.0, device, by_host=True)
+    process_groups.wait_for_all = kept
+    assert not_carried([text], group, device) is None
+    own = torch.ones(1)
+    dist.all_reduce(own, group=group)
+    return backend_of(group, CPU), backend_of(group, device), int(own)
+
+
+def test_a_lane_brings_its_own_gloo_where_its_parent_has_none(two: Ranks) -> None:
+    assert two.run(by_gloo_too, "cuda:fake", "topk(0.1) | zen") == [("gloo", "fake", 2)] * 2
 
 
 def carried() -> tuple[str, str, bool]:

@@ -15,11 +15,12 @@ from torch import Tensor
 from gradwire import Strategy
 from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PeerError, UsageError
-from gradwire.moves import AllReduce, Move
+from gradwire.moves import AllReduce, Exchange, Move
 from gradwire.runtime import conductor
 from gradwire.runtime.conductor import Conductor
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.device_order import LaneOrder, Moment
+from gradwire.runtime.host_copies import CPU
 from gradwire.strategy import StepInfo
 
 N = 4
@@ -245,3 +246,32 @@ def test_a_step_that_fails_leaves_no_bucket_open() -> None:
     failed.finished()
     assert told == [0, 1, 2, 9]
     assert str(failed.error) == "rank 1 died"
+
+
+def test_a_move_is_performed_where_what_it_sends_lies() -> None:
+    asked = list[str]()
+
+    class Noting(Alone):
+        def at(self, device: torch.device) -> Alone:
+            asked.append(device.type)
+            return self
+
+        def perform(self, move: Move, label: str) -> Any:
+            return {} if isinstance(move, Exchange) else super().perform(move, label)
+
+    class Moving(Stage):
+        def rounds(self) -> Any:
+            yield Exchange({}, {})
+            yield AllReduce(torch.ones(2, device="meta"))
+            yield Exchange({}, {})
+
+    stage = Moving(1, 1)
+    stage.conductor.close()
+    context: Any = stage.conductor.buckets[0].context
+    context.rounds = stage.rounds
+    conductor = Conductor([context], [Noting()], stage.ends.append, CPU)  # type: ignore[list-item]
+    conductor.begin(0)
+    conductor.ready(0, [torch.ones(N)], [torch.ones(N)], StepInfo(0))
+    conductor.wait()
+    conductor.close()
+    assert asked == ["cpu", "meta", "meta"], "what sends nothing goes where the last one went"

@@ -1,4 +1,7 @@
-"""A parameter as rows, most of which may be zero, or are not there."""
+"""A parameter as rows, most of which may be zero, or are not there.
+
+What is taken of it lies in the host's memory, as streams do, wherever the gradient is.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,14 @@ class Rows:
     def nonzero(self) -> Tensor:
         """Which rows hold anything, (k,) int32, ascending."""
         ids = torch.empty(self.count, dtype=torch.int32, device=self.x.device)
-        return ids[: kernels.nonzero_rows(self.x, ids)]
+        return ids[: kernels.nonzero_rows(self.x, ids)].cpu()
 
     def take(self, ids: Tensor) -> Tensor:
         """These rows, (k, width)."""
-        out = torch.empty(ids.numel(), self.width, dtype=self.dtype, device=self.x.device)
-        kernels.gather_stripes(self.x, ids, (0, self.width), out.view(-1))
-        return out
+        device = self.x.device
+        out = torch.empty(ids.numel(), self.width, dtype=self.dtype, device=device)
+        kernels.gather_stripes(self.x, ids.to(device), (0, self.width), out.view(-1))
+        return out.cpu()
 
     def expect(self, ids: Tensor) -> None:
         """The result's rows, (u,), those of `nonzero` and more: zeros in all others.
@@ -61,8 +65,8 @@ class Rows:
 
     def put(self, ids: Tensor, rows: Tensor, bounds: Sequence[int]) -> None:
         """Columns bounds[0] to bounds[1] - 1 of some of the expected rows."""
-        whole = self.result.view(self.count, self.width)
-        kernels.scatter_stripes(whole, ids, bounds, rows.reshape(-1))
+        whole, flat = self.result.view(self.count, self.width), rows.reshape(-1)
+        kernels.scatter_stripes(whole, ids.to(whole.device), bounds, flat.to(whole.device))
 
     def finish(self) -> None:
         """All is put."""
@@ -78,7 +82,8 @@ class CooRows:
     def __init__(self, local: Local) -> None:
         self._result = local.result
         self.count, self.width = local.shape[0], math.prod(local.shape[1:])
-        self._ids, self._rows = kernels.rows_of(local.gradient, self.dtype)
+        ids, rows = kernels.rows_of(local.gradient, self.dtype)
+        self._ids, self._rows = ids.cpu(), rows.cpu()
         self._mean: Tensor | None = None
 
     @property
@@ -111,4 +116,5 @@ class CooRows:
     def finish(self) -> None:
         """All is put."""
         assert self._mean is not None, "put comes before finish"
-        kernels.write_rows(self._result, self._ids, self._mean)
+        device = self._result.device
+        kernels.write_rows(self._result, self._ids.to(device), self._mean.to(device))

@@ -63,7 +63,7 @@ def _passes(place: Butterfly) -> list[tuple[list[int], list[int]]]:
 
 def _lengths(held: _Held, to: list[int], by: list[int]) -> Rounds[dict[int, int]]:
     """How many bytes each of them will send."""
-    mine = told_size(held.message().numel() if to else 0, held.stream.places.device)
+    mine = told_size(held.message().numel() if to else 0)
     arrived = yield Exchange(dict.fromkeys(to, mine), dict.fromkeys(by, mine.numel()))
     return {r: held.stream.read_size(arrived[r], held.dense_bytes) for r in by}
 

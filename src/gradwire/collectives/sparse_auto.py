@@ -110,7 +110,9 @@ def _dense(ctx: Context) -> Rounds[None]:
     mine = ctx.streams.entries()
     if (yield from ctx.streams.tell()) is None:
         return
-    total = ctx.room("sparse_auto", mine.n).zero_()
+    if "whole" not in ctx.memory:
+        ctx.memory["whole"] = kernels.zeros(mine.n)
+    total = ctx.memory["whole"].zero_()
     kernels.place_stream(total, mine.places, mine.values)
     ctx.streams.write(kernels.quotient((yield AllReduce(total)), float(ctx.world)))
 

@@ -122,17 +122,25 @@ def accumulate(
     room.accumulate(out, indices, values, by)
 
 
-def add(v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float) -> None:
+def add(
+    v: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, factor: float, *,
+    are_own: bool = False,
+) -> None:  # fmt: skip
     """v[indices] += factor · values.
 
     v: (n,) fp32, contiguous. indices: (k,) int32, strictly ascending, within 0 ... n-1. values:
-    (k,) fp32. Raises PayloadError, with v untouched; KernelError for v and factor.
+    (k,) fp32. are_own: a kernel of this rank wrote the indices, and nobody looks at them.
+    Raises PayloadError, with v untouched; KernelError for v and factor.
     """
     check_buffer("v", v, torch.float32, v.numel())
     check_buffer("values", values, torch.float32, indices.numel())
     by = finite_number("factor", factor)
     room = room_of(v)
-    check_payloads(v.numel(), v, [indices], [values], room)
+    if are_own:
+        check_layout(0, indices, values)
+        check_same_device(v, indices=indices, values=values)
+    else:
+        check_payload(0, v.numel(), v, indices, values, room)
     check_apart("v", v, indices)
     room.add(v, indices, values, by)
 

@@ -175,9 +175,16 @@ class Codec:
         works = (encoder.work(own, to, status) for encoder, own, to in work)
         kernels.together(works, status, self.known)
 
-    def entries(self, i: int) -> tuple[Tensor, Tensor]:
-        """Places and values of what was encoded of one parameter."""
-        return self.strategy.compressor.read(self._own[i], self.bucket.sizes[i])
+    @property
+    def encoded(self) -> Tensor:
+        """The message, as much of it as this step has."""
+        return self.buffer[: int(self.length)] if self.ragged else self.buffer
+
+    def sections_in(self, message: Tensor) -> list[Sections]:
+        """What was encoded of each parameter, in the message or a copy of it."""
+        if message.data_ptr() == self.buffer.data_ptr():
+            return list(self._own)
+        return [tuple(_same_part(s, self.buffer, message) for s in own) for own in self._own]
 
     def brings(self) -> list[Own]:
         """What this rank has of each parameter in this step."""
@@ -252,6 +259,13 @@ class Codec:
         work = zip(self.means, payloads, self._keys())
         sums = [Sum(parts, mean, self.world, key, key.parameter) for mean, parts, key in work]
         sum_all(self.strategy.compressor, sums, status, known)
+
+    def add_up(self, segments: Sequence[kernels.SumCoded]) -> None:
+        """Averages of lists. PayloadError if one is bad, at once or, where the host would have to
+        wait for a device to know, when the step ends."""
+        heeded = kernels.goes_on(self.verdict.word)
+        self._is_open = self._is_open or heeded
+        kernels.add_up(segments, self.verdict.word if heeded else None)
 
     def _remember_results(self, feedback: Feedback) -> None:
         means = self.means
@@ -329,3 +343,9 @@ class Codec:
             encoder.release()
         self._snapshots = []
         self.gradients = self.results = ()  # so that zero_grad(set_to_none=True) frees them
+
+
+def _same_part(section: Tensor, of: Tensor, copy: Tensor) -> Tensor:
+    """What a section of one message is in a copy of it, which may end within a ragged one."""
+    begin = section.data_ptr() - of.data_ptr()
+    return copy[begin : begin + section.nbytes].view(section.dtype)

@@ -318,8 +318,11 @@ class _Lane(threading.Thread):
                     error.add_note(_told(queued))
 
     def _drive(self, queued: QueuedBucket) -> None:
-        """Run the collective's generator: local work up to a move, the move, and on."""
-        rounds, performer = queued.context.rounds(), self.performer.at(queued.context.device)
+        """Run the collective's generator: local work up to a move, the move, and on.
+
+        A move is performed where what it sends lies, one that sends nothing where the last was.
+        """
+        rounds, device = queued.context.rounds(), queued.context.device
         where = f"{queued.label} in step {self._conductor.step}"
         kind, began = "encode", self.order.now()
         move = next(rounds, None)
@@ -328,6 +331,8 @@ class _Lane(threading.Thread):
             return
         while True:
             began = self._span(kind, queued.label, began)
+            device = move.device or device
+            performer = self.performer.at(device)
             sent = performer.bytes_sent(move)
             arrived = performer.perform(move, where)
             began = self._span("wire", queued.label, began, sent, move.where)

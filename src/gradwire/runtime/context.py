@@ -89,7 +89,7 @@ class BucketContext(Context):
 
     @property
     def device(self) -> torch.device:
-        """Where its messages lie."""
+        """Where its messages lie, until a move says otherwise."""
         return self.codec.device
 
     @property

@@ -9,12 +9,13 @@ import torch
 from gradwire.buckets import Bucket
 from gradwire.groups import Machines
 from gradwire.layout.stages import StageLayout
+from gradwire.runtime import host_copies
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.hierarchy import BucketMachineSums
 from gradwire.runtime.offload import OffloadedContext
 from gradwire.runtime.stages import BucketStages
-from gradwire.strategy import Strategy
+from gradwire.strategy import Collective, Strategy
 
 
 def make_context(
@@ -28,8 +29,8 @@ def make_context(
     """
     collective = strategy.collective
     device = torch.device(options.get("device", "cpu"))
-    if collective.on_host and is_apart(device):
-        options["device"] = torch.device("cpu")
+    if collective.on_host and host_copies.is_apart(device):
+        options["device"] = host_copies.CPU
         context: BucketContext = OffloadedContext(
             strategy, bucket, rank, world, memory, beside=device, **options
         )
@@ -46,6 +47,7 @@ def make_context(
     return context
 
 
-def is_apart(device: torch.device) -> bool:
-    """Whether its memory is not the host's."""
-    return device.type != "cpu"
+def sends_from_host(collective: Collective) -> bool:
+    """Whether what it sends lies in the host's memory, wherever gradients are: it works there, or
+    what it sends next depends on how many entries or rows there are."""
+    return collective.on_host or collective.takes_rows or "entries" in collective.needs

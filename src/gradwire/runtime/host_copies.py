@@ -13,7 +13,13 @@ from torch import Tensor
 
 from gradwire import kernels
 
+CPU = torch.device("cpu")
 _ALIGNED = 64
+
+
+def is_apart(device: torch.device) -> bool:
+    """Whether its memory is not the host's."""
+    return device.type != "cpu"
 
 
 class HostCopies:

@@ -27,7 +27,8 @@ from gradwire.errors import PlanError, UsageError
 from gradwire.groups import Group
 from gradwire.moves import AllToAll
 from gradwire.pins import Pins
-from gradwire.runtime.process_groups import CPU, attaching, exchange_text, wait_for_all
+from gradwire.runtime.host_copies import CPU
+from gradwire.runtime.process_groups import attaching, exchange_text, wait_for_all
 from gradwire.runtime.torch_dist import Part, Performer, backend_of
 
 HOST, ADDRESSES = "GRADWIRE_HOST", "GRADWIRE_PLANES"

@@ -16,9 +16,8 @@ import torch.distributed as dist
 from gradwire.errors import PeerError, PlanError
 from gradwire.groups import Group, Machines
 from gradwire.plan import Plan
-from gradwire.runtime.torch_dist import all_gather
-
-CPU = torch.device("cpu")
+from gradwire.runtime.host_copies import CPU
+from gradwire.runtime.torch_dist import all_gather, backend_of
 
 
 @contextmanager
@@ -35,23 +34,26 @@ def attaching() -> Iterator[None]:
 
 def make_group(
     parent: dist.ProcessGroup | None, timeout_seconds: float, device: torch.device = CPU,
-    ranks: Sequence[int] | None = None,
+    ranks: Sequence[int] | None = None, by_host: bool = False,
 ) -> dist.ProcessGroup:  # fmt: skip
     """A group of the same ranks, or of these of them, and backend, for one lane. Collective: all
     ranks of the parent must call.
 
+    by_host: what lies in the host's memory is carried, too, by Gloo if the parent does not.
     torch names a group of some of the world's ranks by how many groups each of them is in: for
     these it must be equally many, or the call times out.
     """
     parent = parent if parent is not None else dist.group.WORLD
     assert parent is not None
-    everybody = dist.get_process_group_ranks(parent)
+    everybody, backend = dist.get_process_group_ranks(parent), str(dist.get_backend(parent))
+    if by_host and not backend_of(parent, CPU):
+        backend = f"cpu:gloo,{device.type}:{backend_of(parent, device)}"
     own = range(len(everybody)) if ranks is None else ranks
     with attaching():
         group: dist.ProcessGroup = dist.new_group(
             [everybody[r] for r in own],
             timeout=timedelta(seconds=timeout_seconds),
-            backend=dist.get_backend(parent),
+            backend=backend,
             use_local_synchronization=len(everybody) < dist.get_world_size(),
         )
         if dist.get_rank(parent) in own:
@@ -88,7 +90,9 @@ def wait_for_all(group: Any, device: torch.device = CPU) -> None:
     if group.name() == "gloo":
         group.barrier().wait()
     elif device.type == "cuda":
-        dist.all_reduce(torch.zeros(1, device=device), group=group)
+        for carried in (CPU, device):
+            if backend_of(group, carried):
+                dist.all_reduce(torch.zeros(1, device=carried), group=group)
 
 
 def find_machines(

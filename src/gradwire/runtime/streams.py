@@ -3,6 +3,9 @@
 parameter 0      parameter 1       …
 places, values   places, values         of each, as its compressor says them
 └──────────── one stream ─────────┘     places in the flat vector: parameter after parameter
+
+Streams lie in the host's memory: how many entries they have decides what is sent next. Of a device
+the encoded message comes down, in one copy for which the lane's thread waits, and averages go up.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, told_bytes
 from gradwire.local import Rounds, State, Streams
 from gradwire.moves import AllGather
+from gradwire.runtime import host_copies
 from gradwire.runtime.codec import Codec, Outcome
+from gradwire.runtime.host_copies import HostCopies
 from gradwire.runtime.message import Header, check_headers, check_size, header_of
 from gradwire.streams import Ranges, Stream, whole
 from gradwire.streams.told import WORD, check_seals, check_within, seal
@@ -32,6 +37,8 @@ class BucketStreams(Streams):
         self._digest = digest(codec.digest, codec.seed)
         self._is_listed = any(claim.listed for claim in codec.claims)
         self.remembered: _Remembered = _Remembered(codec.states)
+        apart = host_copies.is_apart(codec.device)
+        self._copies = HostCopies(codec.device) if apart else None
         self.size, self.parameters = bucket.elements, Ranges([*bucket.offsets, bucket.elements])
         self._given_back: list[tuple[Tensor, Tensor, Tensor]] = []  # and how to take it again
         self.begin()
@@ -53,30 +60,35 @@ class BucketStreams(Streams):
     def end(self, outcome: Outcome) -> None:
         """After all buckets of the step."""
         if outcome == "kept":
-            self.remembered.commit(self._codec.device)
-        if outcome == "skipped":
-            for v, places, values in self._given_back:  # it is in what is given back next
-                kernels.add(v, places, values, 1.0)
+            self.remembered.commit()
+        if outcome == "skipped":  # it is in what is given back next
+            for v, places, values in self._given_back:
+                self._add(v, places, values, 1.0)
 
     def entries(self) -> Stream:
         kernels.check_index_range(self.size)
         codec = self._codec
         codec.compress()
-        self._finite = not kernels.is_raised(codec.header.status)  # counts are needed here, too
-        parts = [self._part(i) for i in range(len(codec.bucket.sizes))] if self._finite else []
+        message, header = codec.encoded, codec.header
+        if self._copies is not None:
+            header = Header(message := self._copies.down(message))
+        self._finite = not kernels.is_raised(header.status)  # counts are needed here, too
+        parts = self._parts(message) if self._finite else []
         self.counts = [part.count for part in parts]
         if len(parts) == 1:
             return parts[0]
-        none = torch.empty(0, device=codec.device)
+        none = torch.empty(0)
         offsets = zip(parts, codec.bucket.offsets)
         places = [part.places + at for part, at in offsets] or [none.int()]
         values = [part.values for part in parts] or [none]
         return self._stream(torch.cat(places), torch.cat(values))
 
-    def _part(self, i: int) -> Stream:
-        """A copy: the compressor's own is overwritten by its next."""
-        places, values = self._codec.entries(i)
-        return self._stream(places.clone(), values.clone())
+    def _parts(self, message: Tensor) -> list[Stream]:
+        """Of each parameter, copied: the compressor's own is overwritten by its next."""
+        codec = self._codec
+        read, sizes = codec.strategy.compressor.read, codec.bucket.sizes
+        found = (read(own, n) for own, n in zip(codec.sections_in(message), sizes))
+        return [self._stream(places.clone(), values.clone()) for places, values in found]
 
     def _stream(self, places: Tensor, values: Tensor) -> Stream:
         return Stream(places, values, self.size, self._is_listed)
@@ -85,7 +97,7 @@ class BucketStreams(Streams):
         self, *numbers: int, most: int | None = None, finite: bool = True
     ) -> Rounds[list[list[int]] | None]:
         codec, size = self._codec, told_bytes(len(numbers))
-        message = torch.zeros(size, dtype=torch.uint8, device=codec.device)
+        message = torch.zeros(size, dtype=torch.uint8)
         flags, step = 0 if self._finite and finite else kernels.NON_FINITE, codec.info.step
         flags |= kernels.DAMAGED if self.damage is not None else 0
         Header(message).write(self._digest, step, flags)
@@ -115,19 +127,40 @@ class BucketStreams(Streams):
         for state, part in zip(self._codec.states, lost.split(self.parameters)):
             if part.count:
                 values = part.values.float()
-                kernels.add(state[name], part.places, values, sign)
+                self._add(state[name], part.places, values, sign)
                 self._given_back.append((state[name], part.places, values * -sign))
 
+    def _add(self, v: Tensor, places: Tensor, values: Tensor, factor: float) -> None:
+        """v[places] += factor · values, of entries of this rank."""
+        if self._copies is not None:
+            places, values = self._copies.up_all({0: places, 1: values}).values()
+        kernels.add(v, places, values, factor, are_own=True)
+
     def write(self, means: Sequence[Stream] | Tensor) -> None:
+        codec = self._codec
         if isinstance(means, Tensor):
-            parts = torch.split(whole(means, self.size), list(self._codec.bucket.sizes))
-            for mean, part in zip(self._codec.means, parts):
+            flat = whole(means, self.size).to(codec.device, non_blocking=True)
+            for mean, part in zip(codec.means, torch.split(flat, list(codec.bucket.sizes))):
                 kernels.accumulate_dense(mean, [part], 1.0)
             return
         cut = [stream.split(self.parameters) for stream in means]
-        for i, mean in enumerate(self._codec.means):  # lists that share no place, in one pass
-            own = [by_parameter[i] for by_parameter in cut]
-            kernels.accumulate(mean, [s.places for s in own], [s.values for s in own], 1.0)
+        parts = [part for by_parameter in zip(*cut) for part in by_parameter]
+        places, values = self._beside([s.places for s in parts], [s.values for s in parts])
+        own = [slice(i, i + len(means)) for i in range(0, len(parts), len(means))]
+        codec.add_up([  # lists that share no place, in one pass
+            kernels.SumCoded(mean, ["int32"] * len(means), places[of], values[of], 1.0)
+            for mean, of in zip(codec.means, own)
+        ])  # fmt: skip
+
+    def _beside(
+        self, places: list[Tensor], values: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """All lists where averages are: two copies, however many they are."""
+        if self._copies is None or not places:
+            return places, values
+        counts = [part.numel() for part in places]
+        up = self._copies.up_all({0: torch.cat(places), 1: torch.cat(values)})
+        return list(torch.split(up[0], counts)), list(torch.split(up[1], counts))
 
 
 class _Remembered(dict[str, Sequence[float]]):
@@ -140,9 +173,9 @@ class _Remembered(dict[str, Sequence[float]]):
     def __missing__(self, name: str) -> Sequence[float]:
         return [float(state[name]) if name in state else 0.0 for state in self._states]
 
-    def commit(self, device: torch.device) -> None:
-        """What was set goes into the states."""
+    def commit(self) -> None:
+        """What was set goes into the states; it stays on the host, which asks for it."""
         for name, numbers in self.items():
             for state, number in zip(self._states, numbers):
-                state[name] = torch.tensor([number], device=device)
+                state[name] = torch.tensor([number])
         self.clear()

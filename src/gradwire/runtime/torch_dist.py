@@ -32,7 +32,7 @@ from gradwire.moves import (
     Reduce,
     ReduceScatter,
 )
-from gradwire.runtime.host_copies import HostCopies
+from gradwire.runtime.host_copies import CPU, HostCopies
 
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # since 2.13
 
@@ -54,7 +54,7 @@ _EVEN = 1.5  # times the mean
 
 _GRACE_SECONDS = 1.0  # for all that is under way, once something failed
 _LINE = 64  # bytes: what arrives from each rank begins at a cache line
-_CPU = torch.device("cpu")
+
 _PERFORMED = (
     AllGather, AllReduce, AllToAll, Broadcast, Exchange, Gather, Reduce, ReduceScatter
 )  # fmt: skip
@@ -79,7 +79,7 @@ class Performer:
 
     def __init__(
         self, group: dist.ProcessGroup, parts: Mapping[Group, dist.ProcessGroup] | None = None,
-        device: torch.device = _CPU,
+        device: torch.device = CPU,
     ) -> None:  # fmt: skip
         self.group, self.device, self._process = group, device, os.getpid()
         self._parts = {n: Performer(part, None, device) for n, part in (parts or {}).items()}
@@ -105,7 +105,7 @@ class Performer:
 
     def _for_host(self) -> Performer:
         twin = copy(self)
-        twin.device, twin._gloo, twin._host = _CPU, backend_of(self.group, _CPU) == "gloo", None
+        twin.device, twin._gloo, twin._host = CPU, backend_of(self.group, CPU) == "gloo", None
         twin._scratch = kernels.Scratch()
         twin._parts = {name: part._for_host() for name, part in self._parts.items()}
         return twin
@@ -234,7 +234,7 @@ class Performer:
 
     def _exchange(self, move: Exchange) -> dict[int, Tensor]:
         """Receives are posted first; each rank begins with its neighbours."""
-        device = _CPU if self._gloo else self.device
+        device = CPU if self._gloo else self.device
         starts = [0, *accumulate(-(-size // _LINE) * _LINE for size in move.receives.values())]
         room = self._scratch.room("exchanged", starts[-1], torch.uint8, device)
         arrived = {

@@ -23,9 +23,9 @@ def whole(message: Tensor, size: int) -> Tensor:
     return message
 
 
-def told_size(size: int, device: torch.device) -> Tensor:
+def told_size(size: int) -> Tensor:
     """The bytes that tell one rank a size, (16,) uint8."""
-    return torch.tensor([size, ~size], device=device).view(torch.uint8)
+    return torch.tensor([size, ~size]).view(torch.uint8)
 
 
 def read_size(message: Tensor, most: int) -> int:

@@ -17,19 +17,17 @@ from torch.optim import Optimizer
 
 from gradwire.buckets import Parameter
 from gradwire.errors import PlanError, UsageError
-from gradwire.groups import Machines
 from gradwire.layout.message import WIRE_VERSION
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
-from gradwire.runtime.planes import PlanePerformer, agreed_pins, join_planes
+from gradwire.runtime.planes import agreed_pins
 from gradwire.runtime.process_groups import (
     attaching,
     differing,
     find_machines,
     make_group,
-    make_parts,
 )
-from gradwire.runtime.torch_dist import Performer, backend_of
+from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import Strategy
 from gradwire.trace import Trace
 from gradwire.training.attachable import (
@@ -44,6 +42,7 @@ from gradwire.training.copies import Mark
 from gradwire.training.ddp import DdpFrontend, inner
 from gradwire.training.fsdp import FsdpFrontend, sharded_parameters
 from gradwire.training.guard import Guard
+from gradwire.training.lanes import lane_performers
 from gradwire.training.module import ModuleFrontend
 from gradwire.training.moments import give, take
 from gradwire.training.optimizer_check import OptimizerCheck
@@ -321,20 +320,16 @@ def attach_plan(
                 others=others(module, optimizer),
             ),
         )  # fmt: skip
-        check_carried(agreed.strategies, group, device)
         machines = find_machines(agreed, group, device, wants_machines)
         pinned = None if planes is None else agreed_pins(planes, group, device)
     except Exception:
         Performer(group).close()
         raise
-    lanes_used = min(agreed.lanes, len(agreed.buckets))
-    if backend_of(group, device) == "nccl":  # whatever a plan says, which may know no better
-        lanes_used = 1
-    more = range(lanes_used - 1)
-    groups = [group, *(make_group(process_group, timeout_seconds, device) for _ in more)]
-    performers = [_performer(g, machines, pinned, timeout_seconds, device) for g in groups]
+    performers = lane_performers(
+        agreed, group, process_group, machines, pinned, timeout_seconds, device
+    )
     if ddp is None:
-        broadcast(module, group)
+        broadcast(module, performers[0].group)
     session = Session(parameters, agreed, performers, settings, machines=machines, scaler=scaler)
     try:
         frontend = _frontend(session, module, process_group)
@@ -352,17 +347,6 @@ def _frontend(
     if is_sharded(module):
         return FsdpFrontend(session, module, process_group)
     return ModuleFrontend(session)
-
-
-def _performer(
-    group: dist.ProcessGroup, machines: Machines | None, pinned: tuple[Pins, list[int]] | None,
-    timeout_seconds: float, device: torch.device,
-) -> Performer:  # fmt: skip
-    """Make the performer of one lane. pinned: and the hosts of ranks. Collective."""
-    parts = make_parts(group, machines, timeout_seconds, device)
-    if pinned is None:
-        return Performer(group, parts, device)
-    return PlanePerformer(group, join_planes(*pinned, group, timeout_seconds), parts, device)
 
 
 def same_plan(

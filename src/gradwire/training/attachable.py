@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.errors import PlanError, UsageError
+from gradwire.runtime.contexts import sends_from_host
+from gradwire.runtime.host_copies import CPU
 from gradwire.runtime.torch_dist import backend_of
 from gradwire.strategy import Strategy
 from gradwire.training.attached import is_attached
@@ -105,14 +107,23 @@ def check_lanes(lanes: int | None, group: dist.ProcessGroup | None, device: torc
         )
 
 
+def not_carried(
+    strategies: Sequence[Strategy], group: dist.ProcessGroup, device: torch.device
+) -> Strategy | None:
+    """The first that sends from the host's memory, where the group carries what is on devices
+    alone."""
+    if device.type == "cpu" or backend_of(group, CPU):
+        return None
+    return next((s for s in strategies if sends_from_host(s.collective)), None)
+
+
 def check_carried(
     strategies: Sequence[Strategy], group: dist.ProcessGroup, device: torch.device
 ) -> None:
-    """PlanError for work in the host's memory, where the group carries only what is on devices."""
-    on_host = [s for s in strategies if s.collective.on_host]
-    if on_host and device.type != "cpu" and not backend_of(group, torch.device("cpu")):
+    """PlanError for one that is not."""
+    if one := not_carried(strategies, group, device):
         raise PlanError(
-            f"'{on_host[0]}' sends from the host's memory, which {backend_of(group, device)} "
-            'alone does not carry. Use init_process_group("cpu:gloo,cuda:nccl"), or leave out '
-            "offload."
+            f"'{one}' sends from the host's memory, which {backend_of(group, device)} alone does "
+            "not carry, and groups are made when a model is attached. Attach a plan that has it, "
+            'or use init_process_group("cpu:gloo,cuda:nccl").'
         )

@@ -1,0 +1,50 @@
+"""The lanes of an attached model: their process groups, and who performs moves over them."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from gradwire.groups import Machines
+from gradwire.pins import Pins
+from gradwire.plan import Plan
+from gradwire.runtime.planes import PlanePerformer, join_planes
+from gradwire.runtime.process_groups import make_group, make_parts
+from gradwire.runtime.torch_dist import Performer, backend_of
+from gradwire.training.attachable import not_carried
+
+
+def lane_performers(
+    plan: Plan, first: dist.ProcessGroup, parent: dist.ProcessGroup | None,
+    machines: Machines | None, pinned: tuple[Pins, list[int]] | None, timeout_seconds: float,
+    device: torch.device,
+) -> list[Performer]:  # fmt: skip
+    """A performer for each lane of the plan. first: a group that was made already; pinned: and
+    the hosts of ranks. Collective."""
+    groups = _groups(plan, first, parent, timeout_seconds, device)
+    performers = list[Performer]()
+    for group in groups:
+        parts = make_parts(group, machines, timeout_seconds, device)
+        if pinned is None:
+            performers.append(Performer(group, parts, device))
+        else:
+            planes = join_planes(*pinned, group, timeout_seconds)
+            performers.append(PlanePerformer(group, planes, parts, device))
+    return performers
+
+
+def _groups(
+    plan: Plan, first: dist.ProcessGroup, parent: dist.ProcessGroup | None,
+    timeout_seconds: float, device: torch.device,
+) -> list[dist.ProcessGroup]:  # fmt: skip
+    """A group for each lane, which carries what the plan sends. Collective."""
+    lanes = min(plan.lanes, len(plan.buckets))
+    if backend_of(first, device) == "nccl":  # whatever a plan says, which may know no better
+        lanes = 1
+    by_host = not_carried(plan.strategies, first, device) is not None
+    groups = [] if by_host else [first]
+    if by_host:
+        Performer(first).close()
+    while len(groups) < lanes:
+        groups.append(make_group(parent, timeout_seconds, device, by_host=by_host))
+    return groups

@@ -163,8 +163,7 @@ class Probe:
         )  # fmt: skip
 
     def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
-        clock = _Clock(self.performer.device)
-        performer = self.performer.at(context.device)
+        clock, device = _Clock(self.performer.device), context.device
         context.begin(gradients, gradients, StepInfo(step))
         rounds = context.rounds()
         spent, sent, arrived = [0.0, 0.0, 0.0], 0.0, None
@@ -175,6 +174,8 @@ class Probe:
             except StopIteration:
                 break
             spent[part] += clock.lap()
+            device = move.device or device  # as in a lane
+            performer = self.performer.at(device)
             sent += performer.bytes_sent(move)
             arrived = performer.perform(move, "the probe")
             spent[1] += clock.lap()

@@ -96,12 +96,15 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _allowed(profile: Profile, texts: Sequence[str] | None) -> list[str]:
     """The texts as the profile writes them; PlanError for what it has not."""
-    from gradwire.planner.candidates import known_as
     from gradwire.strategy import Strategy
 
-    if texts is None:
-        return list(profile.strategies)
-    return [known_as(profile, Strategy.parse(t)) for t in texts]
+    def known(text: str) -> str:
+        asked = Strategy.parse(text)
+        profile.cost(text)
+        found = profile.measured(text)
+        return found if found and Strategy.parse(found) == asked else str(asked)
+
+    return list(profile.strategies) if texts is None else [known(text) for text in texts]
 
 
 def _sound(texts: Sequence[str], optimizer: str | None) -> tuple[list[str], list[str]]:

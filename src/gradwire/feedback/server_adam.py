@@ -37,6 +37,9 @@ class ServerAdam(Feedback):
     def moments(self) -> Moments:
         return {"betas": (self.beta1, self.beta2), "eps": self.eps}
 
+    def dense(self) -> str:
+        return str(self)
+
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         return x, dict(state)
 

@@ -33,6 +33,9 @@ class ServerMomentum(Feedback):
     def moments(self) -> Moments:
         return momentum_of(self.momentum, self.nesterov)
 
+    def dense(self) -> str:
+        return str(self)
+
     def before(self, x: Tensor, state: State, info: StepInfo) -> tuple[Tensor, State]:
         return x, dict(state)  # not the state itself, which `received` will change
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from gradwire.buckets import Bucket, Parameter
+from gradwire.dynamics import PLAIN, Dynamics, has_vectors_apart
 from gradwire.errors import PlanError
 from gradwire.plan import Plan, takes_vectors
 from gradwire.planner.baselines import bytecomp, mergecomp
@@ -50,23 +51,39 @@ class Maker:
     lanes: Sequence[int] = (1, 2)
     algorithm: Algorithm = "joint"
     error_budget: float | None = None
+    dynamics: Dynamics = PLAIN
+
+    @property
+    def whole(self) -> str | None:
+        """How matrices are sent whole; None, if that cannot be, or was not measured."""
+        return self._whole(self.dynamics)
+
+    @property
+    def of_vectors(self) -> str | None:
+        """How vectors are."""
+        return self._whole(self.dynamics.of_vectors)
+
+    def _whole(self, dynamics: Dynamics) -> str | None:
+        text = dynamics.take(FP32)
+        return text if text is not None and self.profile.measured(text) else None
 
     def plans(self, options: Sequence[str]) -> Iterator[Candidate]:
         """All parameters by what takes vectors too, and matrices by all of them."""
         if self.algorithm == "mergecomp":  # one strategy for the whole model
             for option in options:
                 yield from self._plans([option])
-        elif self.algorithm == "bytecomp" and FP32 in self.profile.strategies:
-            yield from self._plans(list(dict.fromkeys((FP32, *options))))  # as it is, too
+        elif self.algorithm == "bytecomp" and self.whole is not None:
+            yield from self._plans(list(dict.fromkeys((self.whole, *options))))  # as it is, too
         else:
             yield from self._plans(options)
 
     def _plans(self, options: Sequence[str]) -> Iterator[Candidate]:
-        whole = [o for o in options if takes_vectors(Strategy.parse(o))]
+        made = {option: Strategy.parse(option) for option in options}
+        whole = [o for o, s in made.items() if takes_vectors(s) and not has_vectors_apart(s)]
         for count in self.lanes:
             if whole:
                 yield from self._planned(whole, count, apart=False)
-            if len(whole) < len(options) and FP32 in self.profile.strategies:
+            if len(whole) < len(options) and self.of_vectors is not None:
                 yield from self._planned(options, count, apart=True)
 
     def _planned(self, options: Sequence[str], lanes: int, *, apart: bool) -> Iterator[Candidate]:
@@ -78,7 +95,7 @@ class Maker:
                 return
             limited = self.error_budget is not None and self.algorithm == "joint"
             grouping, _ = (solve_within if limited else SOLVERS[self.algorithm])(problem)
-        plan = _plan(self.profile, problem, grouping, apart)
+        plan = _plan(self.profile, problem, grouping, self.of_vectors if apart else None)
         yield Candidate(plan, timeline_of(self.profile, plan), error_of(self.profile, plan))
 
     def fits(self, candidate: Candidate) -> bool:
@@ -99,7 +116,7 @@ class Maker:
         )
         tensors = [Bucketed.alone(r) for r in members]
         # As given, but what does not compress in front: there published planners look for it.
-        dense_first = sorted(options, key=lambda option: option != FP32)
+        dense_first = sorted(options, key=lambda option: option != self.whole)
         made = Problem(stages, tensors, dense_first, lanes, borders, fixed)
         if self.error_budget is not None:
             made.errors = [known_error(profile, option) for option in made.options]
@@ -144,7 +161,7 @@ def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
     stages = Stages(profile)
     return [
         None if strategy.collective.takes_rows
-        else stages.job(stages.bucketed(bucket), known_as(profile, strategy))
+        else stages.job(stages.bucketed(bucket), str(strategy))
         for bucket, strategy in zip(plan.buckets, plan.strategies)
     ]  # fmt: skip
 
@@ -156,35 +173,24 @@ def timeline_of(profile: Profile, plan: Plan) -> Timeline:
     return simulate(jobs, Stages(profile).executor(plan.lanes))
 
 
-def known_as(profile: Profile, strategy: Strategy) -> str:
-    """The profile's text of a strategy; PlanError if it was not measured."""
-    text = measured_as(profile, strategy) or str(strategy)
-    profile.cost(text)
-    return text
-
-
-def measured_as(profile: Profile, strategy: Strategy) -> str | None:
-    """The profile's text of a strategy, however it was typed."""
-    if str(strategy) in profile.strategies:
-        return str(strategy)
-    return next((text for text in profile.strategies if Strategy.parse(text) == strategy), None)
-
-
 def _error(profile: Profile, strategy: Strategy) -> float | None:
-    text = measured_as(profile, strategy)
+    text = profile.measured(str(strategy))
     known = profile.strategies[text].error if text is not None else None
     exact = strategy.compressor.claims(1 << 20).exact and not strategy.collective.own_feedback
     return 0.0 if known is None and exact else known
 
 
-def _plan(profile: Profile, problem: Problem, grouping: Grouping, apart: bool) -> Plan:
-    """The buckets in the order in which they become ready."""
-    members, vectors = _divided(profile, apart)
+def _plan(
+    profile: Profile, problem: Problem, grouping: Grouping, of_vectors: str | None
+) -> Plan:  # fmt: skip
+    """The buckets in the order in which they become ready. of_vectors: of a bucket of their own,
+    if they have one."""
+    members, vectors = _divided(profile, of_vectors is not None)
     made = [
         (members[first:end], problem.options[option])
         for (first, end), option in zip(grouping.ranges, grouping.chosen)
     ]
-    made += [(own, FP32) for own in vectors]
+    made += [(own, of_vectors or FP32) for own in vectors]
     made.sort(key=lambda bucket: _together(bucket[0]).ready_seconds)
     tables = [r.parameter for r in profile.ready if r.parameter.sparse]
     rows = [(Bucket((p,)), Strategy.parse("none | columns")) for p in tables]

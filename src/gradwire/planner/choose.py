@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from gradwire.dynamics import Dynamics, all_dynamics
 from gradwire.errors import PlanError
 from gradwire.plan import Plan
 from gradwire.planner.candidates import (
@@ -36,7 +38,8 @@ LEAST_GAIN = 0.01
 
 @dataclass(frozen=True)
 class Choice:
-    """best: the plan to take. baselines: tuned fp32 and bf16, by strategy, as far as measured.
+    """best: the plan to take. baselines: tuned fp32 and bf16, by these names of strategies, as far
+    as measured: with the best's dynamics, so that one may follow the other.
 
     others: the runners-up, one by main strategy, shortest first. lower_bound: no plan of these
     strategies makes a shorter step, whatever its error. is_enough: a baseline leaves so little
@@ -87,25 +90,48 @@ def choose(
     """
     options = list(profile.strategies if strategies is None else strategies)
     _check(profile, options, lanes, error_budget, algorithm)
-    freely, maker = Maker(profile, lanes), Maker(profile, lanes, algorithm, error_budget)
-    baselines = _baselines(freely)
     vectors = [FP32] if FP32 in profile.strategies else []  # may always travel so
-    bound = freely.lower_bound(list(dict.fromkeys((*options, *vectors))))
+    bound = Maker(profile, lanes).lower_bound(list(dict.fromkeys((*options, *vectors))))
+    made = (
+        _within(Maker(profile, lanes, algorithm, error_budget, dynamics), options)
+        for dynamics in all_dynamics(map(Strategy.parse, options))
+    )
+    choices = [choice for choice in made if choice is not None]
+    if not choices:
+        raise _too_tight(profile, options, error_budget)
+    best = min(choices, key=lambda choice: choice.best.seconds)
     facts = error_budget, algorithm, tuple(options)
+    return Choice(best.best, best.baselines, best.others, bound, best.is_enough, *facts)
+
+
+class _Found(NamedTuple):
+    """The first facts of a `Choice`."""
+
+    best: Candidate
+    baselines: Mapping[str, Candidate]
+    others: tuple[Candidate, ...]
+    is_enough: bool = False
+
+
+def _within(maker: Maker, options: Sequence[str]) -> _Found | None:
+    """The best of the options that have, or take, the maker's dynamics; None, if none fits."""
+    baselines = _baselines(maker)
     dense = [c for text, c in baselines.items() if text in options and maker.fits(c)]
     is_enough = any(c.timeline.exposed_seconds < WORTH * c.seconds for c in dense)
-    if algorithm == "joint" and is_enough:
-        return Choice(_shortest(dense), baselines, (), bound, True, *facts)
-    found = list(maker.plans(options))
-    if algorithm == "joint":
-        found += [*dense, *(c for o in options for c in maker.plans([o]))]
+    if maker.algorithm == "joint" and is_enough:
+        return _Found(_shortest(dense), baselines, (), is_enough)
+    taken = (maker.dynamics.take(option) for option in options)
+    own = [text for text in taken if text is not None and maker.profile.measured(text)]
+    found = list(maker.plans(own))
+    if maker.algorithm == "joint":
+        found += [*dense, *(c for o in own for c in maker.plans([o]))]
     if not found:
-        raise _too_tight(profile, options, error_budget)
+        return None
     found.sort(key=lambda c: c.seconds)
-    best, line = found[0], _shortest(dense) if algorithm == "joint" and dense else found[0]
+    best, line = found[0], _shortest(dense) if maker.algorithm == "joint" and dense else found[0]
     if line.seconds < (1 + LEAST_GAIN) * best.seconds:
         best = line
-    return Choice(best, baselines, _rivals(best, found), bound, False, *facts)
+    return _Found(best, baselines, _rivals(best, found))
 
 
 def judge(
@@ -116,7 +142,8 @@ def judge(
     strategies that were not measured."""
     profile.check([p for bucket in plan.buckets for p in bucket.parameters])
     best = Candidate(plan, timeline_of(profile, plan), error_of(profile, plan))
-    maker, options = Maker(profile, lanes), list(profile.strategies)
+    maker = Maker(profile, lanes, dynamics=Dynamics.of(plan.main_strategy))
+    options = list(profile.strategies)
     return Choice(
         best, _baselines(maker), (), maker.lower_bound(options), False, error_budget, "given",
         tuple(options),
@@ -124,25 +151,13 @@ def judge(
 
 
 def check_candidate(text: str) -> None:
-    """PlanError unless a strategy can stand beside others, and be exchanged for them.
-
-    It leaves momentum to the optimizer, sends gradients in their own unit, and remembers nothing
-    but residuals.
-    """
+    """PlanError for a strategy of which a profile does not say for which matrices it is."""
     strategy = Strategy.parse(text)
-    feedback = strategy.feedback
-    rule = feedback.recurrence() if feedback else None
-    wrong = None
-    if feedback is not None and feedback.moments():
-        wrong = "keeps the optimizer's momentum itself"
-    elif feedback is not None and (rule is None or rule.sent != "leaves"):
-        wrong = f"remembers, by '{feedback}', what means nothing to others"
-    elif strategy.compressor.claims(1 << 20).direction:
-        wrong = "sends directions, which no learning rate fits beside gradients"
-    if wrong is not None:
+    if strategy.feedback is not None and strategy.feedback.rule == "orthogonal":
         raise PlanError(
-            f"a plan is chosen among strategies that can be exchanged for each other; '{text}' "
-            f"{wrong}. Use ef, or attach it by name."
+            "a plan is found for matrices that are all treated alike; with "
+            f"'{text}' some go by the optimizer's other rule, and no profile says which. "
+            "Attach it by name."
         )
 
 
@@ -190,8 +205,15 @@ def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -
 
 
 def _baselines(maker: Maker) -> dict[str, Candidate]:
-    measured = [text for text in (FP32, BF16) if text in maker.profile.strategies]
-    return {text: _shortest(maker.plans([text])) for text in measured}
+    """Of any size of error, by whichever algorithm; with the maker's dynamics, where these can be
+    sent whole."""
+    profile = maker.profile
+    freely = Maker(profile, maker.lanes, dynamics=maker.dynamics)
+    if freely.whole is None:
+        freely = Maker(profile, maker.lanes)
+    named = {text: freely.dynamics.take(text) for text in (FP32, BF16)}
+    measured = {name: text for name, text in named.items() if text and profile.measured(text)}
+    return {name: _shortest(freely.plans([text])) for name, text in measured.items()}
 
 
 def _shortest(candidates: Iterable[Candidate]) -> Candidate:

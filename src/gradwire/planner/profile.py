@@ -9,14 +9,16 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gradwire.buckets import NEEDED, OPTIONAL, Parameter, parameter_of
 from gradwire.document import Document
-from gradwire.errors import PlanError
+from gradwire.errors import PlanError, StrategyError
 from gradwire.planner.fit import FIT, Fit
 from gradwire.schema import List, Map, Maybe, Number, Table, Text, broken
+from gradwire.strategy import Strategy
 
 FORMAT = 1
 
@@ -160,12 +162,38 @@ class Profile:
     def cost(self, strategy: str) -> StrategyCost:
         """The cost of a strategy by its text; PlanError, naming what there is, if it was not
         measured."""
-        if strategy not in self.strategies:
+        known = self.measured(strategy)
+        if known is None:
             raise PlanError(
                 f"a plan is made of strategies that were measured; '{strategy}' was not. There "
                 f"are {', '.join(map(repr, self.strategies)) or 'none'}. Profile again with it."
             )
-        return self.strategies[strategy]
+        return self.strategies[known]
+
+    def measured(self, text: str) -> str | None:
+        """The text by which a strategy was measured, however it was typed; None: it was not.
+
+        What only acts on averages, when the step is over, is exchanged as without it.
+        """
+        if text in self.strategies:
+            return text
+        if text not in self._measured:
+            self._measured[text] = self._found(text)
+        return self._measured[text]
+
+    @cached_property
+    def _measured(self) -> dict[str, str | None]:
+        return {}
+
+    def _found(self, text: str) -> str | None:
+        try:
+            asked = Strategy.parse(text)
+        except StrategyError:
+            return None
+        found = next((own for own in self.strategies if Strategy.parse(own) == asked), None)
+        if found is None and asked.feedback is not None and asked.feedback.sends_all:
+            return self.measured(str(Strategy(asked.compressor, asked.collective)))
+        return found
 
     # -- files -----------------------------------------------------------------------------
 

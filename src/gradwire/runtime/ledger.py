@@ -209,9 +209,10 @@ class Ledger:
 
 
 def _is_poured(feedback: Feedback | None) -> bool:
-    """Whether all that it remembers is a sum that waits, and a momentum that may begin anew."""
+    """Whether all that it remembers is a sum that waits, and a momentum or an estimate that may
+    begin anew."""
     rule = feedback.recurrence() if feedback is not None else None
-    return feedback is None or (rule is not None and rule.sent == "leaves")
+    return feedback is None or (rule is not None and rule.sent in ("leaves", "joins"))
 
 
 def _grew(before: Strategy, now: Strategy) -> bool:

@@ -68,12 +68,16 @@ def frontier(optimizer: object, ranks: int = 4) -> list[tuple[Strategy, float]]:
     """All that are known to be sound with an optimizer, by a run or by their format, and how many
     times fewer bytes they send, the nearest to dense first. Arguments, errors: of `recommend`.
     """
-    found = []
+    found = [(s, 1 / _sent(s, ranks, verdict.evidence)) for s, verdict in all_sound(optimizer)]
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def all_sound(optimizer: object) -> Iterator[tuple[Strategy, Verdict]]:
+    """All that are known to be sound with an optimizer, and why. Errors: of `recommend`."""
     for strategy in _candidates():
         verdict = sound(strategy, optimizer)
         if verdict.kind == "sound":
-            found.append((strategy, 1 / _sent(strategy, ranks, verdict.evidence)))
-    return sorted(found, key=lambda pair: pair[1])
+            yield strategy, verdict
 
 
 def with_moments_of(optimizer: object, strategy: Strategy) -> Strategy:
@@ -131,11 +135,10 @@ def _from_the_first_step(verdict: Verdict) -> Verdict:
 def instead(optimizer: object, world: int) -> str:
     """What sends least of the sound strategies that work beside the optimizer as it is, from the
     first step on."""
-    asks = getattr(optimizer, "asks_the_plan", False)
     *_, (strategy, times) = [
         (strategy, times)
         for strategy, times in frontier(optimizer, min(max(world, 2), _MOST_RANKS))
-        if _works_beside(strategy, optimizer, asks)
+        if works_beside(strategy, optimizer)
     ]
     fewer = f"{times:.0f}" if times >= 10 else f"{times:.2g}"
     return (
@@ -144,9 +147,10 @@ def instead(optimizer: object, world: int) -> str:
     )
 
 
-def _works_beside(strategy: Strategy, optimizer: object, asks: bool) -> bool:
-    """asks: whether the optimizer leaves the moments to a plan that keeps them."""
+def works_beside(strategy: Strategy, optimizer: object) -> bool:
+    """Whether it is sound beside the optimizer as it is, from the first step on."""
     feedback = strategy.feedback
+    asks = getattr(optimizer, "asks_the_plan", False)  # leaves moments to a plan that keeps them
     if feedback is None or not feedback.moments():
         return True
     evidence = sound(strategy, optimizer).evidence

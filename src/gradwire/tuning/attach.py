@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.amp import GradScaler
 
+from gradwire.dynamics import PLAIN, Dynamics, all_dynamics, has_vectors_apart
 from gradwire.errors import PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
+from gradwire.planner.candidates import FP32
 from gradwire.planner.choose import check_candidate
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach_plan, same_everywhere
 from gradwire.training.attachable import check_carried
 from gradwire.training.session import Session
-from gradwire.training.state import poured_state_of
+from gradwire.training.state import poured_state_of, state_of
 from gradwire.training.trainable import is_sharded
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
-from gradwire.tuning.profiling import usual_strategies
+from gradwire.tuning.profiling import beside_moments, usual_strategies
 from gradwire.warmup import Warmup
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.storage import StorageReader
 
 
 class TunedHandle(Handle):
@@ -33,10 +39,26 @@ class TunedHandle(Handle):
 
     def state_dict(self) -> dict[str, object]:
         """This rank's residuals, all as what is added to the next gradients: it loads under any
-        plan, as another one may be in force when the job is resumed. Loads with
-        weights_only=True. Not collective."""
+        plan, as another one may be in force when the job is resumed. Or, where plans keep
+        moments, all that is remembered. Loads with weights_only=True. Not collective."""
         self._view.uncover()
-        return poured_state_of(self._session)
+        if dynamics_of(self.plan) == PLAIN:
+            return poured_state_of(self._session)
+        return state_of(self._session)
+
+    def load_state_dict(
+        self, state: Mapping[str, object] | Sequence[Mapping[str, object]], *, strict: bool = True
+    ) -> None:
+        """Resume, as `Handle.load_state_dict` does; strict: with the same dynamics, whatever plan
+        was in force when it was saved."""
+        super().load_state_dict(state, strict=strict and dynamics_of(self.plan) == PLAIN)
+
+    def load_checkpoint(
+        self, checkpoint: str | Path | StorageReader, key: str = "gradwire", *, strict: bool = True
+    ) -> None:
+        """The same from a checkpoint of torch.distributed.checkpoint."""
+        strict = strict and dynamics_of(self.plan) == PLAIN
+        super().load_checkpoint(checkpoint, key, strict=strict)
 
     def adopt(self, plan: Plan) -> None:
         super().adopt(plan)
@@ -86,7 +108,8 @@ def attach(
         clip_norm: clip each rank's gradient at √N times this, as if the average were at this;
             exact, so the exchange then begins after backward.
         clip_overlap: clip by the norm of the step before instead, so that it need not.
-        warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones.
+        warmup: `gradwire.Warmup`, or its steps: more is sent in the first ones; by "auto" all
+            is, and only then is a plan adopted.
         scaler: the `torch.amp.GradScaler` of the loss, so that residuals follow its scale, and
             steps (`adam`, `muon`) are made without it.
         seed: of stochastic compressors.
@@ -113,7 +136,8 @@ def attach(
     is_auto, only_profiled, first = plan == "auto", profile_only.is_asked(), plan
     if is_auto:
         groups_given = buckets is not None or bucket_bytes != BUCKET_BYTES or bool(exclude)
-        _check_auto(module, groups_given, warmup is not None)
+        _check_auto(module, groups_given)
+        first, exclude = _first(module, strategies or beside_moments(optimizer))
     elif strategies is not None:
         raise UsageError(
             'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
@@ -126,7 +150,7 @@ def attach(
             "'topk(0.01)+ef | allgather', or a plan."
         )
     if finds:  # buckets for every lane, so that these can be tried
-        first = "none | allreduce"
+        first = first if is_auto else FP32
         total = sum(4 * p.numel() for p in module.parameters() if p.requires_grad)
         bucket_bytes = min(bucket_bytes, total // 4 + 1)
     handle = attach_plan(
@@ -148,21 +172,45 @@ def attach(
     except Exception:
         handle.detach()
         raise
-    handle.tuner = Tuner(module, handle, wanted)
+    late = Warmup(warmup).steps if isinstance(warmup, int) else warmup.steps if warmup else 0
+    handle.tuner = Tuner(module, handle, wanted, late)
     return handle
 
 
-def _check_auto(module: nn.Module, groups_given: bool, warmup_given: bool) -> None:
+def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]]:
+    """By what "auto" begins: all is sent whole, with the dynamics of what may be used; and which
+    parameters travel as vectors do."""
+    found = all_dynamics(map(Strategy.parse, strategies))
+    if len(found) > 1:
+        texts = ", ".join(f"'{text}'" for text in strategies)
+        raise PlanError(
+            'plan="auto" chooses among strategies that mean the same to the optimizer, so that '
+            f"one can follow the other; of {texts} some leave the momentum to it and some keep "
+            "it, or keep others. Attach one by name, or leave out those of other kinds."
+        )
+    whole = found[0].take(FP32)
+    if whole is None:
+        raise PlanError(
+            'plan="auto" begins with gradients that are sent whole, and goes back to these where '
+            f"compression does harm; '{strategies[0]}' sends directions, which no learning rate "
+            "fits beside gradients. Attach it by name, or a plan of `gradwire plan`."
+        )
+    apart = has_vectors_apart(Strategy.parse(whole))
+    vectors = [name for name, p in module.named_parameters() if apart and p.dim() <= 1]
+    return whole, vectors
+
+
+def dynamics_of(plan: Plan) -> Dynamics:
+    """Those of its matrices."""
+    return Dynamics.of(plan.main_strategy)
+
+
+def _check_auto(module: nn.Module, groups_given: bool) -> None:
     """UsageError where what is given is for "auto" to find."""
     if groups_given:
         raise UsageError(
             'plan="auto" finds the buckets; buckets, bucket_bytes or exclude were given. Leave '
             "them out, or attach a strategy."
-        )
-    if warmup_given:
-        raise UsageError(
-            'plan="auto" compresses only after it has watched and measured; warmup was given, '
-            "too. Leave it out, or attach a strategy."
         )
     for name, p in module.named_parameters():
         if p.requires_grad and p.dtype == torch.float64:

@@ -17,8 +17,9 @@ from statistics import median
 
 from torch import nn
 
+from gradwire.dynamics import has_vectors_apart
 from gradwire.plan import Plan
-from gradwire.planner.candidates import Candidate
+from gradwire.planner.candidates import Candidate, is_vector
 from gradwire.planner.choose import Choice, choose
 from gradwire.planner.correction import moves_factor, with_around, with_moves
 from gradwire.planner.profile import Profile
@@ -36,16 +37,20 @@ _WATCHED, _WATCHED_SECONDS = (7, 40), 2.0  # steps at least and at most, and for
 _HOPELESS = 3.0  # times as long as the best: predictions are not as wrong as that
 _CORRECTIONS = 2  # at most, of what a profile says about the network
 _LOOK_EVERY = 50  # steps between looks at drift
-_DENSE = "none | allreduce"
 _DRIFT = 1.3  # times as long as when the plan was adopted
 
 
 class Tuner:
-    """Drives one attached model from plan to plan. Made by `attach(…, "auto")`."""
+    """Drives one attached model from plan to plan. Made by `attach(…, "auto")`.
 
-    def __init__(self, module: nn.Module, handle: Handle, strategies: Sequence[str]) -> None:
+    warmup: in so many first steps all travels as when the model was attached.
+    """
+
+    def __init__(
+        self, module: nn.Module, handle: Handle, strategies: Sequence[str], warmup: int = 0
+    ) -> None:
         self._module, self.handle, self._session = module, handle, handle._session
-        self._strategies = tuple(strategies)
+        self._strategies, self._warmup, self._first = tuple(strategies), warmup, handle.plan
         self.profile: Profile | None = None
         self.choice: Choice | None = None
         self.raced: Sequence[tuple[Plan, Sequence[float]]] = ()  # plans, and their seconds
@@ -76,6 +81,7 @@ class Tuner:
                 yield from for_steps(_WARM_UP)
                 (slowest,) = map(max, zip(*self._exchanged([self._steps.seconds])))
                 profile = yield from self._watch(watched_steps(slowest))
+            yield from for_steps(self._warmup - self._session.step)
             yield from self._decide(profile)
             yield from self._until_drift()
             if self._is_harmed:
@@ -89,9 +95,8 @@ class Tuner:
 
     def _go_back(self) -> None:
         """Go back to what every step of this model began with, and tune no more."""
-        parameters = [p for bucket in self._session.plan.buckets for p in bucket.parameters]
-        self._adopt(Plan.make(list(reversed(parameters)), Strategy.parse(_DENSE)))
-        self._say(f"the guard has seen harm: back to '{_DENSE}', for good")
+        self._adopt(self._first)
+        self._say(f"the guard has seen harm: back to '{self._first.main_strategy}', for good")
 
     def _watch(self, steps: int) -> Generator[None, None, Profile]:
         self._recorder = Recorder(self._module, self._session)
@@ -229,7 +234,9 @@ def at_once(profile: Profile, strategy: Strategy) -> Plan:
     """Everything in one bucket after backward: the best there is where ranks have so few
     processors that nothing is gained by working beside backward."""
     ordered = list(reversed(profile.parameters))  # as registered
-    return Plan.make(ordered, strategy, bucket_bytes=1 + sum(p.bytes for p in ordered), lanes=1)
+    dense = [p.name for p in ordered if is_vector(p) and has_vectors_apart(strategy)]
+    size = 1 + sum(p.bytes for p in ordered)
+    return Plan.make(ordered, strategy, bucket_bytes=size, lanes=1, dense=dense)
 
 
 def watched_steps(seconds: float) -> int:

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from gradwire.buckets import Bucket, Parameter
+from gradwire.dynamics import Dynamics
 from gradwire.groups import Machines
+from gradwire.planner.candidates import FP32
 from gradwire.planner.fit import Fit, fit
 from gradwire.planner.profile import StrategyCost
 from gradwire.runtime.context import BucketContext
@@ -96,11 +98,17 @@ class Probe:
         """The error of one step's average, with feedback: its distance from the exact one over
         that one's norm, the mean over steps. None if there is nothing to compare.
 
-        samples: by name, this rank's gradients step by step. They come again and again, until
-        residuals are what they are in a long run; the last time counts.
+        What keeps a momentum is compared with that of the exact average. samples: by name, this
+        rank's gradients step by step. They come again and again, until residuals are what they
+        are in a long run; the last time counts.
         """
-        exact = self._averages("none | allreduce", samples, 1)
-        found = self._averages(strategy, samples, _ROUNDS)[-len(exact) :]
+        same = Dynamics.of(Strategy.parse(strategy)).of_vectors.take(FP32)
+        if same is None:  # directions
+            return None
+        steps = len(next(iter(samples.values()), ()))
+        exact, found = (
+            self._averages(text, samples, _ROUNDS)[-steps:] for text in (same, strategy)
+        )
         errors = [
             float((own - right).norm() / right.norm()) for own, right in zip(found, exact)
             if right.isfinite().all() and right.any()

@@ -11,9 +11,14 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from gradwire.dynamics import Dynamics, all_dynamics
+from gradwire.planner.candidates import BF16, FP32
 from gradwire.planner.profile import Profile, Ready, main_dtype
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.runtime.torch_dist import backend_of
+from gradwire.soundness import update_rule
+from gradwire.strategy import Strategy
+from gradwire.training.recommend import all_sound, with_moments_of, works_beside
 from gradwire.training.session import Session
 from gradwire.tuning.agree import from_first, of_ranks
 from gradwire.tuning.contention import measure as measure_contention
@@ -25,6 +30,8 @@ STRATEGIES = (
     "sign(scaled=True)+ef | allgather", "topk(0.01)+ef | allgather",
 )  # fmt: skip
 """What is measured and planned with, unless others are asked for."""
+_ADAPTING = "int8 | alltoall", "qsgd(4) | alltoall"
+"""Formats that need no feedback."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
 """And these, where several machines have several ranks each."""
 OF_DEVICES = ('int8+ef | offload(outer="alltoall")', "topk(0.01)+ef | offload")
@@ -35,8 +42,25 @@ _BUSY = 0.5
 """Of a processor: a backward that takes less waits for something else than processors."""
 
 
+def beside_moments(optimizer: object) -> tuple[str, ...]:
+    """What is planned with beside an optimizer that leaves its moments to the plan, unless others
+    are asked for: what is known to be sound with it from the first step on; nothing beside any
+    other."""
+    if not getattr(optimizer, "asks_the_plan", False):
+        return ()
+    rule = update_rule(optimizer)
+    known = [
+        str(with_moments_of(optimizer, strategy)) for strategy, _ in all_sound(optimizer)
+        if works_beside(strategy, optimizer) and Dynamics.of(strategy).feedback
+        and strategy.feedback is not None and strategy.feedback.rule == rule == "adaptive"
+    ]  # fmt: skip
+    return (*known, *_ADAPTING) if known else ()
+
+
 def usual_strategies(session: Session) -> tuple[str, ...]:
     """What is measured unless others are asked for."""
+    if own := beside_moments(session.settings.optimizer):
+        return own
     machines = session.machines
     has_levels = machines is not None and 1 < machines.per_node < session.world
     carried = backend_of(session.performers[0].group, torch.device("cpu"))
@@ -60,7 +84,7 @@ def measure(
         ready = tuple(r._replace(seconds=backward) for r in ready)
     probe = Probe(performer, session.machines, main_dtype(ready))
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
-    texts = list(dict.fromkeys(("none | allreduce", "bf16 | allreduce", *strategies)))
+    texts = asked(strategies)
     progress("how lanes and backward slow each other")
     with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
         contention = measure_contention(session.performers, device, _is_busy(session, recorder))
@@ -76,6 +100,16 @@ def measure(
         },
     )  # fmt: skip
     return Profile.from_json(from_first(session, own.to_json))
+
+
+def asked(strategies: Sequence[str]) -> list[str]:
+    """What is measured to plan with these: fp32 and bf16, too, as they are and with the dynamics
+    of these, where that takes other work on the way."""
+    own = all_dynamics(map(Strategy.parse, strategies))
+    whole = [text for d in own for base in (FP32, BF16) if (text := d.take(base))]
+    feedback = {text: Strategy.parse(text).feedback for text in whole}
+    more = [text for text, own in feedback.items() if own is not None and not own.sends_all]
+    return list(dict.fromkeys((FP32, BF16, *more, *strategies)))
 
 
 def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:

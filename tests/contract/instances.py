@@ -111,6 +111,7 @@ FEEDBACK: tuple[Feedback, ...] = (
         for mask in (True, False)
     ),
     EF21(),
+    EF21(0.9),
     SharedMomentum(0.9),
     Adam(),
     Muon(),

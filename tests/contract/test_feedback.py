@@ -8,6 +8,7 @@ import pytest
 import torch
 from inputs import FLOATS, normal
 from instances import COMPRESSORS, FEEDBACK, REMEMBERED
+from torch import Tensor
 
 from gradwire.compressors import QSGD, Int8, RandK, TopK
 from gradwire.feedback import (
@@ -279,5 +280,21 @@ def test_server_momentum_is_sgd(nesterov: bool) -> None:
 
 def test_a_momentum_goes_with_what_travels_dense() -> None:
     for feedback in FEEDBACK:
-        local = isinstance(feedback, MomentumCorrection | Momentum | SharedMomentum | Measured)
-        assert (feedback.dense() is not None) == local
+        always = isinstance(feedback, MomentumCorrection | Momentum | SharedMomentum)
+        assert (feedback.dense() is not None) == (always or bool(feedback.moments()))
+
+
+def test_an_estimate_follows_the_moving_average() -> None:
+    """EF21-SGDM, algorithm 1 of Fatkhullin et al. 2023, written down once more."""
+    feedback, compressor = EF21(0.8), TopK(0.1)
+    encoder, state = make_encoder(compressor, feedback), dict[str, Tensor]()
+    u, e = torch.zeros(N), torch.zeros(N)
+    for step, g in enumerate(STEPS):
+        sections = laws.sections_for(compressor, N, "float32")
+        encoder.encode(g, state, sections, StepInfo(step), laws.KEY, WELL)
+        encoder.release()
+        u = 0.8 * u + (1 - 0.8) * g
+        at = (u - e).abs().topk(compressor.k(N)).indices
+        e = e.index_put((at,), u[at])
+        assert torch.allclose(state["estimate"], e, atol=1e-6)
+        assert torch.allclose(state["velocity"], u, atol=1e-6)

@@ -242,7 +242,7 @@ def refused(strategy: str, other: str) -> str:
 @pytest.mark.parametrize(
     ("strategy", "other", "says"),
     [
-        ("topk(0.1)+ef21 | allgather", "none | allreduce", "means nothing to another strategy"),
+        ("lloyd(2)+adam | allgather", "none+server_adam | allreduce", "means nothing to another"),
         ("dgc(0.1) | allgather", "topk(0.1)+ef | allgather", "momentum stays where it is"),
         (
             "topk(0.1)+ef | allgather",

@@ -97,6 +97,8 @@ class Ledger:
             begun = {key: v.float() for key, v in state.items()}
             if begun and now.feedback is not None:
                 mine.update(now.feedback.adopt(begun))
+        elif _shrank(before, now) and "velocity" in state:
+            mine["velocity"] = state["velocity"]
         leaves = rule is not None and rule.sent == "leaves"
         if name in self.leftovers and (leaves or "residual" in mine):
             mine["residual"] = self.leftovers.pop(name)
@@ -117,7 +119,8 @@ class Ledger:
         for name in self.memory:
             before, now = self.plan.strategy_of(name), plan.strategy_of(name)
             feedback = before.feedback
-            passes = _is_poured(feedback) or feedback == now.feedback or _grew(before, now)
+            goes_on = feedback == now.feedback or _grew(before, now) or _shrank(before, now)
+            passes = _is_poured(feedback) or goes_on
             if not passes:
                 raise PlanError(
                     f"what '{feedback}' remembers means nothing to another strategy; '{name}' "
@@ -219,6 +222,12 @@ def _grew(before: Strategy, now: Strategy) -> bool:
     """Whether it travelled dense until now, with the dynamics of the feedback that it gets: the
     momentum is that of all ranks, so each may go on from it."""
     return before.feedback is not None and beside.dense(now).feedback == before.feedback
+
+
+def _shrank(before: Strategy, now: Strategy) -> bool:
+    """Whether it travels dense from now on, with a momentum that was each rank's own and is."""
+    own, kept = beside.dense(before).feedback, now.feedback
+    return kept is not None and kept == own and kept != before.feedback and not kept.shared
 
 
 def _keeps_momentum(plan: Plan) -> bool:

@@ -38,7 +38,7 @@ def families(plan: Plan) -> set[Dynamics]:
         (FP32, "", ""), (TOPK, "", ""), (EF21, "", ""), ("none | powersgd(4)", "", ""),
         (DGC, "server_momentum", "server_momentum"), (MOMENTUM,) + 2 * ("server_momentum",),
         ("topk(0.01)+dgc(momentum=0.8) | zen",) + 2 * ("server_momentum(momentum=0.8)",),
-        (ADAM, "adam", "server_adam"),
+        (ADAM, "adam", "server_adam"), ("topk(0.01)+ef21(0.8) | zen",) + 2 * ("momentum(momentum=0.8)",),
         ("lloyd(2)+muon | alltoall", "muon", "server_adam"),
         ("onebit+shared_momentum | alltoall", "shared_momentum", "shared_momentum"),
     ],

@@ -46,7 +46,10 @@ from gradwire.runtime.torch_dist import Performer
 from gradwire.strategy import StepInfo
 
 TORCH = "torch.distributed.all_reduce"
-SPARSE = (TORCH, "none | columns")
+SPARSE = (
+    TORCH, "none | columns", "nonzero | zen", 'nonzero | zen(variant="paper")', "none | allgather",
+    "nonzero | sparcml", "nonzero | sparcml_split", "nonzero | sparse_ps",
+)  # fmt: skip
 STRATEGIES = (
     "none | allreduce", 'nonzero(index="int32") | allgather', 'nonzero(index="int32") | sparcml',
     'nonzero(index="int32") | sparse_ps', "nonzero | omnireduce", 'nonzero | zen(variant="paper")',

@@ -19,8 +19,15 @@ def second(strategy: Strategy) -> Strategy | None:
 
 
 def rows(strategy: Strategy) -> Strategy:
-    """Gradients that come as rows and their ids: exactly."""
-    return strategy if strategy.collective.takes_rows else Strategy.parse("none | columns")
+    """Gradients that come as rows and their ids: exactly, by what is made for entries or rows."""
+    made_for_it = strategy.collective.partner != "none"
+    return strategy if takes_rows(strategy) and made_for_it else Strategy.parse("none | columns")
+
+
+def takes_rows(strategy: Strategy) -> bool:
+    """Whether it takes such gradients: rows travel as they are, so nothing may be lost of them."""
+    exact = strategy.compressor.claims(1 << 20).exact and strategy.feedback is None
+    return strategy.collective.takes_rows and exact
 
 
 def without_feedback(text: object, whose: str) -> Strategy:
@@ -28,7 +35,7 @@ def without_feedback(text: object, whose: str) -> Strategy:
     made = Strategy.parse(text)  # type: ignore[arg-type] # it says so itself
     way = made.collective
     by_parts = way.per_node is not None or way.tasks is not None
-    if made.feedback is not None or way.takes_rows or way.own_feedback or by_parts:
+    if made.feedback is not None or way.own_feedback or by_parts:
         raise StrategyError(
             f"{whose} is a compressor and a collective, between which a feedback comes; got "
             f"'{made}'. Use for example 'qsgd(4) | alltoall'."

@@ -93,6 +93,11 @@ class Bucket:
         """The dtype that all its gradients have."""
         return self.parameters[0].dtype
 
+    @cached_property
+    def has_rows(self) -> bool:
+        """Whether some gradient of it names the rows that it has."""
+        return any(p.sparse for p in self.parameters)
+
     @property
     def elements(self) -> int:
         """The number of elements of all its parameters together."""

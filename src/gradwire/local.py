@@ -167,7 +167,7 @@ class Streams(ABC):
 
     @abstractmethod
     def entries(self) -> Stream:
-        """Compress. Nothing, if this rank's gradients are not finite."""
+        """Compress. Nothing, if this rank's gradients are not finite. Of rows: all there are."""
 
     @abstractmethod
     def tell(
@@ -194,7 +194,8 @@ class Context(ABC):
 
     ragged: the size of a message depends on the data. length: bytes of this step's `message`,
     once that was asked, (1,) int64. is_exact: gradients themselves are sent, as they are: nothing
-    is remembered or left out. memory: what a collective keeps about this bucket from step to
+    is remembered or left out. has_rows: gradients name the rows that they have (COO), and so do
+    results; `streams` are of rows. memory: what a collective keeps about this bucket from step to
     step; not saved, and empty after a restart or a regrouping, on all ranks alike.
     """
 
@@ -204,6 +205,7 @@ class Context(ABC):
     step: int
     ragged: bool
     is_exact: bool
+    has_rows: bool = False
     length: Tensor
     memory: dict[str, Any]
     streams: Streams

@@ -59,9 +59,9 @@ class Plan:
                 f"{len(self.strategies)} for {len(self.buckets)} buckets, {self.lanes} lanes."
             )
         for bucket, strategy in zip(self.buckets, self.strategies):
-            if any(p.sparse for p in bucket.parameters) and not strategy.collective.takes_rows:
+            if bucket.has_rows and not beside.takes_rows(strategy):
                 raise PlanError(
-                    "sparse gradients travel by a collective that takes rows; "
+                    "sparse gradients travel whole, by a collective that takes rows; "
                     f"{', '.join(bucket.names[:5])} would by '{strategy}'. Use "
                     f"'{beside.rows(strategy)}' for this bucket."
                 )
@@ -161,7 +161,7 @@ class Plan:
     def main_strategy(self) -> Strategy:
         """How most dense elements travel, or, where none are, most rows."""
         pairs = zip(self.buckets, self.strategies)
-        return max(pairs, key=lambda p: (not p[1].collective.takes_rows, p[0].elements))[1]
+        return max(pairs, key=lambda pair: (not pair[0].has_rows, pair[0].elements))[1]
 
     def strategy_of(self, name: str) -> Strategy:
         """How the parameter of that name travels; KeyError if it is not in the plan."""

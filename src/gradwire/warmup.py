@@ -83,11 +83,13 @@ def at_density(plan: Plan, density: float | str | None, world: int) -> Plan:
     """The plan as warm-up has it at a density, or with its text. None: as it is."""
     if density is None:
         return plan
+    dense = {s for b, s in zip(plan.buckets, plan.strategies) if not b.has_rows}
     found = {
-        s: _by(s, density) if isinstance(density, str) else _at(s, density, world)
-        for s in set(plan.strategies)
+        s: _by(s, density) if isinstance(density, str) else _at(s, density, world) for s in dense
     }
-    strategies = tuple(found[s] for s in plan.strategies)
+    strategies = tuple(  # rows are sparse by nature
+        s if b.has_rows else found[s] for b, s in zip(plan.buckets, plan.strategies)
+    )
     return plan if strategies == plan.strategies else replace(plan, strategies=strategies)
 
 
@@ -100,8 +102,6 @@ def _by(strategy: Strategy, text: str) -> Strategy:
 
 
 def _at(strategy: Strategy, density: float, world: int) -> Strategy:
-    if strategy.collective.takes_rows:  # rows are sparse by nature
-        return strategy
     compressor: Any = strategy.compressor
     claims = compressor.claims(1 << 20)
     if claims.direction:

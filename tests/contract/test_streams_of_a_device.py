@@ -83,4 +83,4 @@ def fixed(strategy: Strategy) -> bool:
     ],
 )  # fmt: skip
 def test_who_sends_from_the_host(text: str, does: bool) -> None:
-    assert sends_from_host(Strategy.parse(text).collective) is does
+    assert sends_from_host(Strategy.parse(text)) is does

@@ -143,11 +143,11 @@ def by_gloo_too(name: str, strategy: str) -> tuple[str, str, int]:
     parent = dist.new_group(backend=name)
     device = torch.device("cuda")
     text = Strategy.parse(strategy)
-    assert not_carried([text], parent, device) == text
+    assert not_carried([(None, text)], parent, device) == text
     kept, process_groups.wait_for_all = process_groups.wait_for_all, lambda group, device: None
     group = process_groups.make_group(parent, 60.0, device, by_host=True)
     process_groups.wait_for_all = kept
-    assert not_carried([text], group, device) is None
+    assert not_carried([(None, text)], group, device) is None
     own = torch.ones(1)
     dist.all_reduce(own, group=group)
     return backend_of(group, CPU), backend_of(group, device), int(own)
@@ -162,7 +162,7 @@ def carried() -> tuple[str, str, bool]:
     group = dist.group.WORLD
     assert group is not None
     plan = Plan.make(describe(dict(small().named_parameters())), "none | offload")
-    check_carried(plan.strategies, group, torch.device("meta"))
+    check_carried(zip(plan.buckets, plan.strategies), group, torch.device("meta"))
     performer = Performer(group)
     same = performer.at(torch.device("cpu")) is performer
     performer = Performer(group, {}, torch.device("meta"))

@@ -20,6 +20,7 @@ STRATEGIES = (
     "topk(0.5)+ef | allgather",
     "nonzero | columns",
     "dgc(0.5) | zen",
+    "nonzero | zen",
 )
 FRONTENDS = pytest.mark.parametrize("ddp", [False, True], ids=["plain", "ddp"])
 WORDS, WIDTH = 50, 7

@@ -20,6 +20,18 @@ def through_owners(ctx: Context, means: Compressor | None = None) -> Rounds[None
     ctx.collect(messages)
 
 
+def gather_streams(ctx: Context, mine: Stream) -> Rounds[Stream | None]:
+    """Two moves. All streams to all, who average them in rank order; None if spoiled."""
+    message, others = mine.packed(), [r for r in range(ctx.world) if r != ctx.rank]
+    told = yield from ctx.streams.tell(message.numel(), most=mine.most_packed_bytes())
+    if told is None:
+        return None
+    arrived = yield Exchange(dict.fromkeys(others, message), {r: told[r][0] for r in others})
+    given = {ctx.rank: mine} | {r: mine.unpacked(arrived[r]) for r in others}
+    first, *rest = (given[r] for r in range(ctx.world))
+    return first.mean_with(rest, ctx.streams.mean_dtype)
+
+
 def push_and_pull(
     ctx: Context, mine: Stream, domains: Domains, finite: bool = True,
     forms: tuple[Form, Form] = ("smallest", "smallest"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gradwire.collectives._owners import gather_streams
 from gradwire.moves import AllGather
 from gradwire.strategy import Collective, Context, Rounds
 
@@ -19,8 +20,14 @@ class AllGatherSum(Collective):
 
     name: ClassVar[str] = "allgather"
     takes_float64: ClassVar[bool] = True
+    takes_rows: ClassVar[bool] = True
 
     def rounds(self, ctx: Context) -> Rounds[None]:
+        if ctx.has_rows:
+            mean = yield from gather_streams(ctx, ctx.streams.entries())
+            if mean is not None:
+                ctx.streams.write([mean])
+            return
         message = ctx.message()
         if ctx.ragged:
             lengths = yield AllGather(ctx.length)

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.collectives._holders import Holders
-from gradwire.collectives._rows import CooRows, Rows
-from gradwire.errors import UsageError
 from gradwire.local import Local
 from gradwire.moves import Exchange
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Stream, sealed, sealed_bytes, unsealed, whole
+from gradwire.streams.rows import CooRows, check_layouts, table_of
 
 
 @dataclass(frozen=True)
@@ -69,17 +68,13 @@ class Columns(Collective):
         job.write({**arrived, ctx.rank: mine})
 
 
-def _table(local: Local) -> Rows | CooRows:
-    return CooRows(local) if kernels.is_rows(local.gradient) else Rows(local)
-
-
 class _Stripes:
     """What goes to an owner and to all, what an owner makes of it, and where it belongs."""
 
     def __init__(self, locals_: Sequence[Local], me: int, world: int) -> None:
         self._me, self._world = me, world
         self._names = [local.name for local in locals_]
-        self._tables = tables = [_table(local) for local in locals_]
+        self._tables = tables = [table_of(local) for local in locals_]
         self._bounds = [[r * t.width // world for r in range(world + 1)] for t in tables]
         self._ids = [table.nonzero() for table in tables]
         self._rows = [table.take(ids) for table, ids in zip(tables, self._ids)]
@@ -106,19 +101,9 @@ class _Stripes:
         return [int(isinstance(table, CooRows)) for table in self._tables]
 
     def agree(self, heard: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-        """Every rank's counts; UsageError, on all ranks, where gradients differ in layout.
-
-        Optimizers step dense and sparse gradients differently: replicas would drift apart.
-        """
+        """Every rank's counts; UsageError, on all ranks, where gradients differ in layout."""
         tables = len(self._tables)
-        for name, layouts in zip(self._names, zip(*(row[tables:] for row in heard))):
-            sparse = [r for r, is_sparse in enumerate(layouts) if is_sparse]
-            if 0 < len(sparse) < len(layouts):
-                raise UsageError(
-                    f"a gradient is sparse on all ranks or dense on all; that of '{name}' is "
-                    f"sparse on ranks {sparse} alone, of {len(layouts)}. A table with a second, "
-                    "dense use needs sparse=False."
-                )
+        check_layouts(self._names, [row[tables:] for row in heard])
         return [row[:tables] for row in heard]
 
     @property

@@ -10,9 +10,9 @@ import torch
 
 from gradwire import kernels
 from gradwire.collectives._owners import push_and_pull
-from gradwire.collectives._rows import BLOCK, Rows
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges, Stream
+from gradwire.streams.rows import BLOCK, Rows
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,15 @@ class OmniReduce(Collective):
     needs: ClassVar[tuple[str, ...]] = ("entries", "exact")
     own_feedback: ClassVar[bool] = True
     partner: ClassVar[str] = "nonzero"
+    takes_rows: ClassVar[bool] = True
 
     def rounds(self, ctx: Context) -> Rounds[None]:
+        if ctx.has_rows:  # they are the blocks
+            mine = ctx.streams.entries()
+            means = yield from push_and_pull(ctx, mine, Ranges.even(mine.n, ctx.world))
+            if means is not None:
+                ctx.streams.write(means)
+            return
         tables = [Rows(local, BLOCK) for local in ctx.locals()]
         first = (0, *accumulate(table.count for table in tables))
         ids = [table.nonzero() for table in tables]

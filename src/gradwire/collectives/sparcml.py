@@ -29,6 +29,8 @@ class SparCML(Collective):
     name: ClassVar[str] = "sparcml"
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
+    takes_rows: ClassVar[bool] = True
+    partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         work = ctx.streams
@@ -36,7 +38,7 @@ class SparCML(Collective):
         passes = _passes(place)
         held = _Held(replace(mine, values=mine.values.float()))
         first = held.message().numel() if any(to for to, _ in passes[:1]) else 0
-        sizes = yield from work.tell(first, most=4 * mine.n)
+        sizes = yield from work.tell(first, most=held.dense_bytes)
         if sizes is None:
             return
         for number, (to, by) in enumerate(passes):
@@ -72,7 +74,9 @@ class _Held:
     """A sum on its way: a stream, or all elements once that is no more bytes."""
 
     def __init__(self, stream: Stream) -> None:
-        self.stream, self.dense_bytes = stream, 4 * stream.n
+        is_rows = stream.values.dim() > 1  # of tables, which nobody makes whole
+        self.stream = stream
+        self.dense_bytes = stream.most_packed_bytes() if is_rows else 4 * stream.n
         self._dense: Tensor | None = None
         self._packed: Tensor | None = None
 

@@ -27,6 +27,8 @@ class SparCMLSplit(Collective):
     name: ClassVar[str] = "sparcml_split"
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
+    takes_rows: ClassVar[bool] = True
+    partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         work, me, world = ctx.streams, ctx.rank, ctx.world

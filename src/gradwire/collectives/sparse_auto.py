@@ -18,10 +18,10 @@ import torch
 from gradwire import kernels
 from gradwire.collectives._chooser import Chooser
 from gradwire.collectives._prices import SAMPLE, Facts, prices, sampled
-from gradwire.collectives._rows import Rows
 from gradwire.errors import StrategyError
 from gradwire.moves import AllReduce
 from gradwire.strategy import Collective, Context, Rounds
+from gradwire.streams.rows import Rows
 
 _EARLY = 8  # the step at which the network has been seen at work
 _MOST = 1 << 60

@@ -22,6 +22,8 @@ class SparsePS(Collective):
     name: ClassVar[str] = "sparse_ps"
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
+    takes_rows: ClassVar[bool] = True
+    partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         mine = ctx.streams.entries()

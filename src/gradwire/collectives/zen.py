@@ -35,6 +35,8 @@ class Zen(Collective):
     name: ClassVar[str] = "zen"
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
+    takes_rows: ClassVar[bool] = True
+    partner: ClassVar[str] = "nonzero"
 
     def __post_init__(self) -> None:
         if self.variant not in _VARIANTS:

@@ -134,7 +134,7 @@ def error_of(profile: Profile, plan: Plan) -> float | None:
     known."""
     total = elements = 0.0
     for bucket, strategy in zip(plan.buckets, plan.strategies):
-        if strategy.collective.takes_rows:
+        if bucket.has_rows:
             continue
         error = _error(profile, strategy)
         if error is None:
@@ -160,7 +160,7 @@ def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
     strategy that was not measured."""
     stages = Stages(profile)
     return [
-        None if strategy.collective.takes_rows
+        None if bucket.has_rows
         else stages.job(stages.bucketed(bucket), str(strategy))
         for bucket, strategy in zip(plan.buckets, plan.strategies)
     ]  # fmt: skip

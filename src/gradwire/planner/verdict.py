@@ -59,7 +59,8 @@ def verdict(choice: Choice) -> Verdict:
 def counts(plan: Plan) -> tuple[int, int]:
     """How many tensors a plan compresses, and how many it has."""
     pairs = list(zip(plan.buckets, plan.strategies))
-    compressed = sum(len(b.parameters) for b, s in pairs if compresses(s))
+    dense = [(bucket, strategy) for bucket, strategy in pairs if not bucket.has_rows]
+    compressed = sum(len(b.parameters) for b, s in dense if compresses(s))
     return compressed, sum(len(b.parameters) for b, _ in pairs)
 
 
@@ -67,7 +68,7 @@ def compresses(strategy: Strategy) -> bool:
     """Whether it sends less than 16 bits of each element."""
     collective, claims = strategy.collective, strategy.compressor.claims(_MANY)
     is_short = not claims.fixed or Layout.of([claims]).bytes < 2 * _MANY
-    return not collective.takes_rows and (collective.compresses or is_short)
+    return collective.compresses or is_short
 
 
 def faster(ratio: float) -> str:

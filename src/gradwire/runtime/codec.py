@@ -20,7 +20,7 @@ from gradwire import kernels
 from gradwire.buckets import Bucket, digest
 from gradwire.errors import PayloadError
 from gradwire.layout.message import HEADER_BYTES, Layout
-from gradwire.local import Own
+from gradwire.local import Local, Own
 from gradwire.member import padded
 from gradwire.runtime.encoder import make_encoder
 from gradwire.runtime.message import Header, used
@@ -73,7 +73,9 @@ class Codec:
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
         self.seed, self._exact_undo = seed, exact_undo
-        self.claims = [strategy.compressor.claims(n, bucket.dtype) for n in bucket.sizes]
+        # Rows travel as they are, of tables with more elements than places can count.
+        by: Compressor = Compressor.parse("none") if bucket.has_rows else strategy.compressor
+        self.claims = [by.claims(n, bucket.dtype) for n in bucket.sizes]
         self.ragged = not all(claim.fixed for claim in self.claims)
         self.layout = Layout.of(self.claims)
         self.digest = digest(str(strategy.expand()), bucket.parameters, world)
@@ -192,6 +194,16 @@ class Codec:
         work = zip(self.bucket.parameters, self.gradients, self.states, self._keys())
         return [
             Own(x, state, StepInfo(step, clip_scale, p.shape), key) for p, x, state, key in work
+        ]
+
+    def locals(self) -> list[Local]:
+        """The parameters themselves, clipped."""
+        self.snapshot()
+        scale = self.info.clip_scale
+        work = zip(self.bucket.parameters, self.gradients, self.results, self.states)
+        return [
+            Local(p.name, p.shape, x if scale == 1.0 else x.float() * scale, result, state)
+            for p, x, result, state in work
         ]
 
     def _keys(self) -> list[Key]:

@@ -23,6 +23,7 @@ from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
 from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Memory, Part
 from gradwire.runtime.message import Inbox
+from gradwire.runtime.row_streams import RowStreams
 from gradwire.runtime.shards import Shards, remembers
 from gradwire.runtime.streams import BucketStreams
 from gradwire.strategy import Collective, Compressor, Context, Rounds, State, StepInfo, Strategy
@@ -50,6 +51,7 @@ class BucketContext(Context):
         self.codec = codec = Codec(strategy, bucket, rank, world, memory, **options)
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
         self.seed, self.ragged = codec.seed, codec.ragged
+        self.has_rows = bucket.has_rows
         self.is_exact = strategy.feedback is None and all(claim.exact for claim in codec.claims)
         self._inbox = Inbox(codec.layout, world, codec.ragged)
         self._casts = strategy.feedback is None and strategy.compressor.casts()
@@ -69,7 +71,7 @@ class BucketContext(Context):
     @cached_property
     def streams(self) -> BucketStreams:  # type: ignore[override]
         """Places and values, for collectives that ask for them."""
-        streams = BucketStreams(self.codec)
+        streams = (RowStreams if self.has_rows else BucketStreams)(self.codec)
         self.codec.parts.append(streams)
         return streams
 
@@ -180,14 +182,7 @@ class BucketContext(Context):
         return self.codec.scratch.room(name, n, torch.float32, self.codec.device)
 
     def locals(self) -> Sequence[Local]:
-        codec = self.codec
-        codec.snapshot()
-        scale = codec.info.clip_scale
-        work = zip(self.bucket.parameters, codec.gradients, codec.results, codec.states)
-        return [
-            Local(p.name, p.shape, x if scale == 1.0 else x.float() * scale, result, state)
-            for p, x, result, state in work
-        ]
+        return self.codec.locals()
 
     def commit(self, finite: bool) -> None:
         if not finite:

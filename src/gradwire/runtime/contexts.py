@@ -15,7 +15,7 @@ from gradwire.runtime.context import BucketContext
 from gradwire.runtime.hierarchy import BucketMachineSums
 from gradwire.runtime.offload import OffloadedContext
 from gradwire.runtime.stages import BucketStages
-from gradwire.strategy import Collective, Strategy
+from gradwire.strategy import Strategy
 
 
 def make_context(
@@ -47,7 +47,9 @@ def make_context(
     return context
 
 
-def sends_from_host(collective: Collective) -> bool:
-    """Whether what it sends lies in the host's memory, wherever gradients are: it works there, or
-    what it sends next depends on how many entries or rows there are."""
-    return collective.on_host or collective.takes_rows or "entries" in collective.needs
+def sends_from_host(strategy: Strategy, bucket: Bucket | None = None) -> bool:
+    """Whether what a bucket sends lies in the host's memory, wherever gradients are: work is done
+    there, or what is sent next depends on how many entries or rows there are."""
+    way, has_rows = strategy.collective, bucket is not None and bucket.has_rows
+    by_lists = "entries" in way.needs or (way.takes_rows and way.own_feedback) or has_rows
+    return way.on_host or by_lists

@@ -96,7 +96,8 @@ def _context(
     strategy: Strategy, x: Tensor, rank: int, world: int, memory: MutableMapping[str, Tensor],
     seed: int,
 ) -> BucketContext:  # fmt: skip
-    parameter = Parameter("x", tuple(x.shape), str(x.dtype).removeprefix("torch."))
+    dtype = str(x.dtype).removeprefix("torch.")
+    parameter = Parameter("x", tuple(x.shape), dtype, sparse=x.layout != torch.strided)
     return make_context(
         strategy, Bucket((parameter,)), rank, world, {"x": memory}, device=x.device, seed=seed,
         exact_undo=True,
@@ -231,7 +232,7 @@ def _sum(data: Sequence[Tensor]) -> Tensor:
 
 def _check_rows(strategy: Strategy, tensors: Sequence[Tensor]) -> None:
     wrong = [x for x in tensors if x.layout != torch.strided and not kernels.is_rows(x)]
-    if wrong or (any(x.is_sparse for x in tensors) and not strategy.collective.takes_rows):
+    if wrong or (any(x.is_sparse for x in tensors) and not beside.takes_rows(strategy)):
         got = f"{wrong[0].layout}" if wrong else f"'{strategy}'"
         raise UsageError(
             "lockstep takes dense tensors, and ids of rows and rows (torch.sparse_coo) by a "

@@ -78,6 +78,8 @@ class Chunks(Domains):
         return (chunk + int(turn)) % self._world
 
     def split(self, stream: Stream) -> list[Stream]:
+        if stream.values.dim() > 1:
+            return self._split_rows(stream)
         device = stream.places.device
         places = self._room.room("places", stream.count, torch.int32, device)
         values = self._room.room("values", stream.count, stream.values.dtype, device)
@@ -86,6 +88,19 @@ class Chunks(Domains):
         )
         parts = zip(torch.split(places, counts), torch.split(values, counts), self.sizes)
         return [Stream(own, of_own, n, stream.listed) for own, of_own, n in parts]
+
+    def _split_rows(self, stream: Stream) -> list[Stream]:
+        """Rows are copied once, whatever their width; their order costs little beside that."""
+        chunks = stream.places // CHUNK
+        rounds = chunks // self._world
+        owner = (chunks + kernels.owners_of(rounds, self._world, self._seed)) % self._world
+        order = owner.argsort(stable=True)
+        own = (rounds * CHUNK + stream.places % CHUNK)[order].int()
+        counts = owner.bincount(minlength=self._world).tolist()
+        parts = zip(
+            torch.split(own, counts), torch.split(stream.values[order], counts), self.sizes
+        )
+        return [Stream(places, rows, n, stream.listed) for places, rows, n in parts]
 
     def flat(self, owner: int, places: Tensor) -> Tensor:
         out = torch.empty_like(places)

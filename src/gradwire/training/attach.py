@@ -402,7 +402,7 @@ def _fitting(plan: Plan, parameters: Sequence[Parameter], session: Session) -> P
             "a plan that sums inside machines is attached as one, so that their groups exist; "
             f"it asks for per_node={asked}, there is {session.per_node}. Detach, and attach it."
         )
-    check_carried(plan.strategies, session.performers[0].group, session.device)
+    check_carried(zip(plan.buckets, plan.strategies), session.performers[0].group, session.device)
     session.ledger.check_next(plan)
     return plan
 

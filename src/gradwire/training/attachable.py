@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from gradwire.buckets import Bucket
 from gradwire.errors import PlanError, UsageError
 from gradwire.runtime.contexts import sends_from_host
 from gradwire.runtime.host_copies import CPU
@@ -108,20 +109,20 @@ def check_lanes(lanes: int | None, group: dist.ProcessGroup | None, device: torc
 
 
 def not_carried(
-    strategies: Sequence[Strategy], group: dist.ProcessGroup, device: torch.device
+    pairs: Iterable[tuple[Bucket | None, Strategy]], group: dist.ProcessGroup, device: torch.device
 ) -> Strategy | None:
     """The first that sends from the host's memory, where the group carries what is on devices
     alone."""
     if device.type == "cpu" or backend_of(group, CPU):
         return None
-    return next((s for s in strategies if sends_from_host(s.collective)), None)
+    return next((s for bucket, s in pairs if sends_from_host(s, bucket)), None)
 
 
 def check_carried(
-    strategies: Sequence[Strategy], group: dist.ProcessGroup, device: torch.device
+    pairs: Iterable[tuple[Bucket | None, Strategy]], group: dist.ProcessGroup, device: torch.device
 ) -> None:
     """PlanError for one that is not."""
-    if one := not_carried(strategies, group, device):
+    if one := not_carried(pairs, group, device):
         raise PlanError(
             f"'{one}' sends from the host's memory, which {backend_of(group, device)} alone does "
             "not carry, and groups are made when a model is attached. Attach a plan that has it, "

@@ -41,7 +41,7 @@ def _groups(
     lanes = min(plan.lanes, len(plan.buckets))
     if backend_of(first, device) == "nccl":  # whatever a plan says, which may know no better
         lanes = 1
-    by_host = not_carried(plan.strategies, first, device) is not None
+    by_host = not_carried(zip(plan.buckets, plan.strategies), first, device) is not None
     groups = [] if by_host else [first]
     if by_host:
         Performer(first).close()

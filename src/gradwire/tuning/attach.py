@@ -232,7 +232,8 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
         for text in strategies:
             check_candidate(text)
             _check_machines(text, session)
-            check_carried([Strategy.parse(text)], session.performers[0].group, session.device)
+            own = [(None, Strategy.parse(text))]
+            check_carried(own, session.performers[0].group, session.device)
         if all(p.sparse for bucket in session.plan.buckets for p in bucket.parameters):
             raise PlanError(
                 "a plan is found for dense gradients; all of this model's are rows. Attach "

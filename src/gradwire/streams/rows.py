@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.errors import UsageError
 from gradwire.local import Local
 
 BLOCK = 256  # elements: a row of what has none of its own
@@ -72,6 +73,27 @@ class Rows:
         """All is put."""
         if self._padded:
             self.local.result.copy_(self.result[: self.local.result.numel()])
+
+
+def table_of(local: Local) -> Rows | CooRows:
+    """A parameter's rows, as its gradient comes."""
+    return CooRows(local) if kernels.is_rows(local.gradient) else Rows(local)
+
+
+def check_layouts(names: Sequence[str], told: Sequence[Sequence[int]]) -> None:
+    """UsageError, on all ranks, where gradients differ in layout. told: by rank, 1 of each table
+    whose gradient is COO there, else 0.
+
+    Optimizers step dense and sparse gradients differently: replicas would drift apart.
+    """
+    for name, layouts in zip(names, zip(*told)):
+        sparse = [r for r, is_sparse in enumerate(layouts) if is_sparse]
+        if 0 < len(sparse) < len(layouts):
+            raise UsageError(
+                f"a gradient is sparse on all ranks or dense on all; that of '{name}' is sparse "
+                f"on ranks {sparse} alone, of {len(layouts)}. A table with a second, dense use "
+                "needs sparse=False."
+            )
 
 
 class CooRows:

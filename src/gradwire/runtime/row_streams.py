@@ -1,0 +1,89 @@
+"""A bucket of tables, whose gradients name the rows that they have, as one stream of rows.
+
+table 0, 100 × 8     table 1, 50 × 16         rows of 8: the largest width that divides all
+ids, rows            ids, rows
+└────── one stream: row 3 of table 1 is two, 106 and 107 ──────┘
+
+Nothing is compressed and nothing remembered: what arrives is the average of these rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from gradwire import kernels
+from gradwire.local import Rounds
+from gradwire.runtime.codec import Codec
+from gradwire.runtime.streams import BucketStreams
+from gradwire.streams import Ranges, Stream
+from gradwire.streams.rows import CooRows, check_layouts, table_of
+
+
+class RowStreams(BucketStreams):
+    """The local work on one bucket of one rank, step after step."""
+
+    def __init__(self, codec: Codec) -> None:
+        super().__init__(codec)
+        shapes = [p.shape for p in codec.bucket.parameters]
+        self._widths = [math.prod(shape[1:]) for shape in shapes]
+        self._width = math.gcd(*self._widths) or 1
+        many = [width // self._width for width in self._widths]
+        self._first = [0, *accumulate(shape[0] * m for shape, m in zip(shapes, many))]
+        self.size, self.parameters = self._first[-1], Ranges(self._first)
+
+    def begin(self) -> None:
+        super().begin()
+        self._layouts = list[int]()  # until they were told
+
+    def tell(
+        self, *numbers: int, most: int | None = None, finite: bool = True
+    ) -> Rounds[list[list[int]] | None]:
+        layouts, self._layouts = self._layouts, []
+        told = yield from super().tell(*numbers, *layouts, most=most, finite=finite)
+        if told is None or not layouts:
+            return told
+        check_layouts(self._codec.bucket.names, [row[len(numbers) :] for row in told])
+        return [row[: len(numbers)] for row in told]
+
+    def entries(self) -> Stream:
+        kernels.check_index_range(self.size)
+        self._tables = tables = [table_of(local) for local in self._codec.locals()]
+        self._layouts = [int(isinstance(table, CooRows)) for table in tables]
+        ids = [table.nonzero() for table in tables]
+        values = torch.cat([
+            table.take(own).view(-1, self._width) for table, own in zip(tables, ids)
+        ])  # fmt: skip
+        places = torch.cat([
+            _parts(own, width // self._width) + first
+            for own, width, first in zip(ids, self._widths, self._first)
+        ])  # fmt: skip
+        self._finite = kernels.is_finite(values.view(-1))
+        self.counts = [own.numel() * width // self._width for own, width in zip(ids, self._widths)]
+        return Stream(places, values, self.size)
+
+    def write(self, means: Sequence[Stream] | Tensor) -> None:
+        assert not isinstance(means, Tensor), "nobody makes tables whole"
+        places, values = (torch.cat([getattr(s, x) for s in means]) for x in ("places", "values"))
+        if len(means) > 1:  # of owners
+            order = places.argsort()
+            places, values = places[order], values[order]
+        parts = Stream(places, values, self.size).split(self.parameters)
+        for table, part, width in zip(self._tables, parts, self._widths):
+            many = width // self._width or 1  # every rank that has a row has all of it
+            ids = part.places[::many] // many
+            table.expect(ids)
+            table.put(ids, part.values.reshape(ids.numel(), width), (0, width))
+            table.finish()
+
+
+def _parts(ids: Tensor, many: int) -> Tensor:
+    """Rows that are cut in so many."""
+    if many == 1:
+        return ids
+    within = torch.arange(many, dtype=torch.int32)
+    return (ids[:, None] * many + within).flatten()

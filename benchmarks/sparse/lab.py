@@ -48,7 +48,7 @@ from gradwire.strategy import StepInfo
 TORCH = "torch.distributed.all_reduce"
 SPARSE = (
     TORCH, "none | columns", "nonzero | zen", 'nonzero | zen(variant="paper")', "none | allgather",
-    "nonzero | sparcml", "nonzero | sparcml_split", "nonzero | sparse_ps",
+    "nonzero | sparcml", "nonzero | sparcml_split", "nonzero | sparse_ps", "nonzero | sparse_auto",
 )  # fmt: skip
 STRATEGIES = (
     "none | allreduce", 'nonzero(index="int32") | allgather', 'nonzero(index="int32") | sparcml',

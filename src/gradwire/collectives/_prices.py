@@ -60,7 +60,8 @@ def _alone(samples: Sequence[Sequence[int]]) -> list[float]:
 
 @dataclass(frozen=True)
 class Facts:
-    """entries, full_rows: by rank. rows: of how many, 0 where rows are not looked at."""
+    """entries, full_rows: by rank. rows: of how many, 0 where rows are not looked at. of_rows:
+    entries are rows, of `width` items each, of tables that nobody makes whole."""
 
     world: int
     size: int
@@ -74,6 +75,18 @@ class Facts:
     bytes_per_second: float
     entry_samples: Sequence[Sequence[int]]
     row_samples: Sequence[Sequence[int]]
+    of_rows: bool = False
+
+    @property
+    def items(self) -> int:
+        """Numbers of one entry."""
+        return self.width if self.of_rows else 1
+
+    @property
+    def entry_seconds(self) -> float:
+        """To code, cut, merge and place one."""
+        more = (self.items - 1) * self.item_bytes
+        return _SECONDS_PER_ENTRY + more * _SECONDS_PER_DENSE_BYTE
 
 
 def _place_bytes(n: float, k: float) -> float:
@@ -83,29 +96,31 @@ def _place_bytes(n: float, k: float) -> float:
 
 def _packed_place_bytes(facts: Facts, k: float) -> float:
     """The same of elements, where one place does for those of a chunk if whole rows are sent."""
-    rows = facts.width * sum(facts.full_rows)
+    rows = 0 if facts.of_rows else facts.width * sum(facts.full_rows)
     whole = rows > 0 and sum(facts.entries) >= _WHOLE * rows
     return _place_bytes(facts.size, k) / (min(kernels.CHUNK, facts.width) if whole else 1)
 
 
 def prices(facts: Facts) -> dict[str, float]:
-    """Seconds, by member; a dense all-reduce comes first."""
+    """Seconds, by member; a dense all-reduce comes first, where there can be one."""
     n, size, late = facts.world, facts.size, facts.latency_seconds
     wire = 1 / facts.bytes_per_second
     k = max(facts.entries)
     together = min(max(_union(facts.entry_samples), k), n * k, size)
-    each = facts.item_bytes + _place_bytes(size, k)
-    packed = facts.item_bytes + _packed_place_bytes(facts, k)
-    summed = facts.mean_bytes + _packed_place_bytes(facts, together)
-    share = (n - 1) / n
+    item = facts.item_bytes * facts.items
+    each = item + _place_bytes(size, k)
+    packed = item + _packed_place_bytes(facts, k)
+    summed = facts.mean_bytes * facts.items + _packed_place_bytes(facts, together)
+    share, work = (n - 1) / n, facts.entry_seconds
     out = {
-        "dense": 2 * share * 4 * size * wire + (1 + 2 * (n - 1)) * late
-        + 4 * size * _SECONDS_PER_DENSE_BYTE,
-        "allgather": (n - 1) * k * each * wire + 2 * late + n * k * _SECONDS_PER_ENTRY,
+        "allgather": (n - 1) * k * each * wire + 2 * late + n * k * work,
         "zen": share * (k * packed + together * summed) * wire + 4 * late
-        + (2 * k + 2 * together) * _SECONDS_PER_ENTRY,
+        + (2 * k + 2 * together) * work,
         "sparcml": _doubling(facts),
     }  # fmt: skip
+    if not facts.of_rows:
+        dense = 2 * share * 4 * size * wire + (1 + 2 * (n - 1)) * late
+        out = {"dense": dense + 4 * size * _SECONDS_PER_DENSE_BYTE, **out}
     if facts.rows:
         out["columns"] = _by_columns(facts, wire)
     return out
@@ -133,8 +148,9 @@ def _doubling(facts: Facts) -> float:
     seconds, held = 0.0, 1
     while held < facts.world:
         k = max(_union(facts.entry_samples[:held]), max(facts.entries))
-        sent = min(k * (4 + _packed_place_bytes(facts, k)), 4.0 * facts.size)
-        seconds += sent / facts.bytes_per_second + 2 * late + 2 * k * _SECONDS_PER_ENTRY
+        one = 4 * facts.items
+        sent = min(k * (one + _packed_place_bytes(facts, k)), float(one * facts.size))
+        seconds += sent / facts.bytes_per_second + 2 * late + 2 * k * facts.entry_seconds
         held *= 2
     if facts.world & (facts.world - 1):  # ranks beyond the power of two hand over and wait
         seconds *= 1 + 2 / max(1.0, log2(facts.world))

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from gradwire import kernels
 from gradwire.collectives._chooser import Chooser
@@ -48,6 +49,8 @@ class SparseAuto(Collective):
     name: ClassVar[str] = "sparse_auto"
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
+    takes_rows: ClassVar[bool] = True
+    partner: ClassVar[str] = "nonzero"
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:
@@ -80,13 +83,11 @@ class SparseAuto(Collective):
 def _facts(ctx: Context) -> Rounds[Facts | None]:
     """What all ranks know afterwards; None if the step is spoiled."""
     mine = ctx.streams.entries()
-    tables = [Rows(local) for local in ctx.locals()] if ctx.is_exact else []
-    ids, first = [], 0
-    for table in tables:
-        ids.append(table.nonzero().long() + first)
-        first += table.count
-    rows = torch.cat(ids) if ids else torch.empty(0, dtype=torch.int64)
-    width = mine.n // first if first else 0
+    if ctx.has_rows:
+        rows, first, width = mine.places.long(), mine.n, mine.values.shape[1]
+    else:
+        rows, first = _rows(ctx)
+        width = mine.n // first if first else 0
     nanoseconds, speed = _network(ctx.memory)
     numbers = [mine.count, rows.numel(), nanoseconds, speed]
     numbers += [*sampled(mine.places.long(), mine.n), *sampled(rows, first)]
@@ -101,8 +102,18 @@ def _facts(ctx: Context) -> Rounds[Facts | None]:
         latency_seconds=1e-9 * max(1, *(row[2] for row in heard)),
         bytes_per_second=float(min(row[3] for row in heard)),
         entry_samples=[row[4 : 4 + SAMPLE] for row in heard],
-        row_samples=[row[4 + SAMPLE :] for row in heard],
+        row_samples=[row[4 + SAMPLE :] for row in heard], of_rows=ctx.has_rows,
     )  # fmt: skip
+
+
+def _rows(ctx: Context) -> tuple[Tensor, int]:
+    """Which rows of dense gradients hold anything, of how many; none, if these are not sent as
+    they are."""
+    ids, first = [torch.empty(0, dtype=torch.int64)], 0
+    for table in [Rows(local) for local in ctx.locals()] if ctx.is_exact else []:
+        ids.append(table.nonzero().long() + first)
+        first += table.count
+    return torch.cat(ids), first
 
 
 def _dense(ctx: Context) -> Rounds[None]:

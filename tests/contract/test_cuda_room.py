@@ -126,6 +126,25 @@ def test_damage_is_told_when_the_step_ends(text: str, move: int) -> None:
         assert all(x.isnan().all() for x in contexts[0].results)
 
 
+def test_a_machine_that_is_not_well_crosses_and_says_so_when_the_step_ends() -> None:
+    """By NaN: what was encoded of it is taken back."""
+
+    def damaged(messages: Tensor) -> Tensor:
+        messages = messages.clone()
+        messages.view(WORLD, -1)[1, :8] = 255
+        return messages
+
+    with use("triton"):
+        run = Several("int8+ef | hierarchical", SHAPES, WORLD)
+        run.step(drawn(SHAPES, WORLD, 0))
+        before = run.kept()
+        told = "rank 1's begins with .*; .*rank 0 received a damaged payload in step 1"
+        with pytest.raises(PayloadError, match=told):
+            run.step(drawn(SHAPES, WORLD, 1), damage=(0, 0, damaged))
+        for name, state in run.kept()[0].items():
+            assert torch.allclose(state["residual"], before[0][name]["residual"], atol=1e-5)
+
+
 @pytest.mark.parametrize("text", ["dgc(0.01) | allgather", "topk(0.01)+ef | allgather"])
 def test_states_are_as_before_a_header_that_is_none(text: str) -> None:
     """Nothing was written then, so what was sent is taken back, in every bucket."""

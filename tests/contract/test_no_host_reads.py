@@ -59,11 +59,11 @@ NO_MESSAGE = "it has none whose flags it could raise"
 BETWEEN = "what is decided between two moves, which may be none"
 MAY_READ = {
     "compressors/topk.py encode: topk": HINT,
-    "runtime/codec.py encode: update_topk": HINT,
+    "runtime/codec.py _encode: update_topk": HINT,
     "runtime/encoder.py _advance: update_topk": HINT,
     "compressors/_entries.py write: write_entries": ASCEND,
     "compressors/topk.py encode: write_entries": ASCEND,
-    "runtime/codec.py encode: write_entries": ASCEND,
+    "runtime/codec.py _encode: write_entries": ASCEND,
     "compressors/_entries.py places: decode_indices": LISTS,
     "compressors/topk.py undo: first_violation": LISTS,
     "compressors/topk.py add: first_violation": LISTS,
@@ -78,11 +78,7 @@ MAY_READ = {
     "feedback/_measured.py noise_factor: _local_scalar_dense": NUMBER,
     "runtime/encoder.py _retreat: first_violation": LISTS,
     "runtime/sums.py sum_all: accumulate_codes": LISTS,
-    "runtime/hierarchy.py _all_well: __bool__": BETWEEN,
-    "runtime/hierarchy.py _all_well: _local_scalar_dense": BETWEEN,
     "runtime/message.py check_headers: tolist": BETWEEN,
-    "runtime/verdict.py fine: __int__": BETWEEN,
-    "runtime/verdict.py fine: _local_scalar_dense": BETWEEN,
     "runtime/stages.py _finish: is_finite": BETWEEN,
     "runtime/encoder.py _look: largest": "in every 64th step: what is large, for journals",
     "collectives/powersgd.py <genexpr>: is_finite": NO_MESSAGE,
@@ -262,6 +258,7 @@ def test_nothing_is_read_until_the_step_ends(
         'topk(0.1, index="int32")+ef | allgather', 'dgc(0.1, values="bf16") | allgather',
         "lloyd(2)+ef | allgather",
         "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
+        "int8+ef | hierarchical",
     ],
 )  # fmt: skip
 def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPatch) -> None:

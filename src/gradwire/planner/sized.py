@@ -152,10 +152,7 @@ class SizedMachineSums(MachineSums):
         self._works("accumulate", self._crossing, len(self._node.ranks))
         return _bytes(HEADER_BYTES)
 
-    def _all_well(self, told: Tensor) -> bool:
-        return True
-
-    def _cross_over(self) -> Rounds[None]:
+    def _cross_over(self, told: Tensor) -> Rounds[None]:
         return self._crossing.strategy.collective.rounds(self._crossing)
 
     def _gather(self) -> Tensor:

@@ -63,13 +63,14 @@ class Codec:
 
     The message's buffer is made once, when first needed. memory: shared by all buckets of a model.
     exact_undo keeps a copy of the state during a step, so that undoing a non-finite step is exact
-    to the bit instead of to rounding. scratch: shared by the buckets of one lane.
+    to the bit instead of to rounding. scratch: shared by the buckets of one lane. lost: a word
+    that is raised where it is known beforehand that a step comes to nothing.
     """
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory, *,
         device: torch.device | str = "cpu", seed: int = 0, exact_undo: bool = False,
-        scratch: kernels.Scratch | None = None,
+        scratch: kernels.Scratch | None = None, lost: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
         self.seed, self._exact_undo = seed, exact_undo
@@ -82,7 +83,7 @@ class Codec:
         self.length = torch.tensor([self.layout.bytes], device=self.device)  # of ragged: at most
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
-        self.verdict = Verdict(self.digest, self.device)
+        self.verdict, self._lost = Verdict(self.digest, self.device), lost
         self._compressed = False
         self._is_open = False  # whether what averages became is not known until the step ends
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
@@ -147,7 +148,8 @@ class Codec:
         self._compressed = True
         self.header.write(self.digest, self.info.step)
         if self.ragged:
-            self._compress_ragged()
+            self.length = torch.tensor([HEADER_BYTES], device=self.device)  # of what is lost
+            self._unless_lost(self._compress_ragged, self.header.status)
         else:
             self.encode(self._sections, self.header.status)
 
@@ -169,6 +171,21 @@ class Codec:
 
     def encode(self, sections: Sequence[Sections], status: Tensor) -> None:
         """Encode every parameter into its sections, which raises the status if all is not well."""
+        self._unless_lost(lambda: self._encode(sections, status), status)
+
+    def _unless_lost(self, work: Callable[[], None], status: Tensor) -> None:
+        """Work on gradients; if the step is lost, they are NaN, and a room that is not waited for
+        need not begin."""
+
+        def give_up() -> None:
+            status.bitwise_or_(kernels.NON_FINITE)
+
+        if self._lost is None or kernels.goes_on(self._lost):
+            work()
+        else:
+            kernels.run_unless(self._lost, work, otherwise=give_up)
+
+    def _encode(self, sections: Sequence[Sections], status: Tensor) -> None:
         self.snapshot()
         self._own = sections
         work = zip(self._encoders, self.brings(), sections)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import Bucket
+from gradwire.errors import PayloadError
 from gradwire.layout.pieces import Pieces
 from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
 from gradwire.moves import AllToAll
@@ -35,6 +36,9 @@ class Detour(Part, Protocol):
 
     def rounds(self) -> Rounds[None]:
         """The moves, and the local work between them."""
+
+    def abandon(self) -> None:
+        """The step has failed."""
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
         """What waits of parameter i, of n elements; None: nothing."""
@@ -80,7 +84,11 @@ class BucketContext(Context):
 
     @property
     def finite(self) -> bool:
-        return self.codec.finite
+        try:
+            return self.codec.finite
+        except PayloadError:
+            self.abandon()
+            raise
 
     @property
     def results(self) -> Sequence[Tensor]:
@@ -208,10 +216,13 @@ class BucketContext(Context):
     def abandon(self) -> None:
         """The step has failed: no gradient of this rank alone stays for an average."""
         self.codec.abandon()
+        if self._detour is not None:
+            self._detour.abandon()
 
     def end(self, skipped: bool) -> None:
         """After all buckets of the step. skipped: another bucket was not finite."""
-        if skipped and self.finite and self._committed:
+        finite = self.finite
+        if skipped and finite and self._committed:
             for state, result in zip(self.codec.states, self.codec.results):
                 if RIGHT_FACTOR in state:
                     state["residual"].add_(result.view_as(state["residual"]))

@@ -94,6 +94,9 @@ class BucketStages(Walk):
         """What this step's compressions remember, as it was before."""
         self._undo_from(0)
 
+    def abandon(self) -> None:
+        """The step has failed: numbers of this rank alone are nowhere."""
+
     def end(self, outcome: Outcome) -> None:
         """After all buckets of the step."""
         if outcome == "skipped" and self._codec.strategy.feedback is not None:

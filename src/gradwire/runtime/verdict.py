@@ -1,13 +1,15 @@
 """What becomes of one bucket's step: told on the device, read on the host when the step ends.
 
 headers of all ranks ──► hear ──┐
-payloads that are none ► refuse ┼─► word ──► kernels.run_unless: averages, or all is undone
-sums that overflow ────► spoil ─┘    └─────► fine, when the step ends: it counts; or PayloadError
+payloads that are none ► refuse ┤
+sums that overflow ────► spoil ─┼─► word ──► kernels.run_unless: averages, or all is undone
+what others are told ──► join ──┘    └─────► fine, when the step ends: it counts; or PayloadError
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ class Verdict:
     def __init__(self, digest: int, device: torch.device) -> None:
         self.word = kernels.new_status(device)
         self._digest, self._step = digest, -1
-        self._told: list[Tensor | PayloadError] = []  # headers of all ranks, and errors
+        self._told: list[tuple[Told, str]] = []  # and where, as errors say it
         self._read: int | None = 0  # the word, once all is told and it was read
 
     def begin(self, step: int) -> None:
@@ -34,11 +36,16 @@ class Verdict:
         self._step, self._read = step, None
         self._told.clear()
 
-    def hear(self, headers: Tensor) -> None:
+    def hear(self, headers: Tensor, where: str = "") -> None:
         """What the headers of n messages, (n, 4), say."""
         headers = headers.clone()  # the network's buffer is another's next
-        self._told.append(headers)
+        self._told.append((headers, where))
         kernels.judge(headers, facts_of(self._digest, self._step), self.word)
+
+    def join(self, other: Verdict, where: str) -> None:
+        """What speaks against another's step, which is over but for its end, does against this."""
+        self._told.append((other, where))
+        self.word.bitwise_or_(other.word)
 
     def spoil(self) -> None:
         """Something is not finite."""
@@ -49,15 +56,15 @@ class Verdict:
         """Something that arrived cannot be used. The first reason stays."""
         self._read = None
         self.word.bitwise_or_(kernels.DAMAGED)
-        self._told.append(error)
+        self._told.append((error, ""))
 
     @property
     def held_back(self) -> bool:
         """Once the step is over: whether the word was raised before averages were written."""
         word = int(self.word) if self._read is None else self._read
         try:
-            heard = [told for told in self._told if not isinstance(told, PayloadError)]
-            fine = all(check_headers(told, self._digest, self._step) for told in heard)
+            heard = [told for told in self._told if not isinstance(told[0], PayloadError)]
+            fine = all(self._hears(*told) for told in heard)
         except PayloadError:
             return True
         return bool(word & kernels.NON_FINITE) or not fine
@@ -70,9 +77,7 @@ class Verdict:
         """
         word = int(self.word) if self._read is None else self._read
         for told in self._told if word & kernels.DAMAGED else ():
-            if isinstance(told, PayloadError):
-                raise told
-            check_headers(told, self._digest, self._step)
+            self._hears(*told)
         if word & kernels.DAMAGED:
             raise PayloadError(
                 f"what is received must be whole; a payload of step {self._step} cannot be read "
@@ -81,10 +86,35 @@ class Verdict:
             )
         return not word
 
+    def _hears(self, told: Told, where: str) -> bool:
+        """Whether that says that all is finite. Raises PayloadError."""
+        try:
+            if isinstance(told, PayloadError):
+                raise told
+            if isinstance(told, Verdict):
+                return told.fine
+            return check_headers(told, self._digest, self._step)
+        except PayloadError as error:
+            if not where:
+                raise
+            raise PayloadError(f"{where}: {error}") from error
+
+    def _all(self) -> Iterator[Verdict]:
+        """It, and what it has joined."""
+        yield self
+        for told, _ in self._told:
+            if isinstance(told, Verdict):
+                yield from told._all()
+
+
+Told: TypeAlias = "Tensor | PayloadError | Verdict"
+"""Headers of all ranks, an error, and what another bucket was told."""
+
 
 def settle(verdicts: Sequence[Verdict]) -> None:
     """Read the words of all buckets of a step, with one wait for the device, once all is told."""
-    for device in {verdict.word.device for verdict in verdicts}:
-        own = [verdict for verdict in verdicts if verdict.word.device == device]
+    known = [one for verdict in verdicts for one in verdict._all()]
+    for device in {verdict.word.device for verdict in known}:
+        own = [verdict for verdict in known if verdict.word.device == device]
         for verdict, word in zip(own, torch.cat([v.word for v in own]).tolist()):
             verdict._read = word

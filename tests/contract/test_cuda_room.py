@@ -53,7 +53,7 @@ def equal(one: Named, other: Named) -> bool:
     "text",
     [
         "topk(0.01) | allgather", "int8 | alltoall", "qsgd(4) | allgather", "bf16 | allreduce",
-        "none | allgather",
+        "none | allgather", "powersgd(1)",
     ],
 )  # fmt: skip
 def test_results_and_states_are_the_twins(text: str) -> None:

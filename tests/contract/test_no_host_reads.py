@@ -55,7 +55,6 @@ HINT = "where to begin the next selection: a number that a room gives back"
 LISTS = "whether a payload can be read: the rooms of today say at once which one cannot"
 ASCEND = "whether places ascend: the CPU's room says at once whose do not"
 NUMBER = "a number of the state, which lives on the host"
-NO_MESSAGE = "it has none whose flags it could raise"
 BETWEEN = "what is decided between two moves, which may be none"
 MAY_READ = {
     "compressors/topk.py encode: topk": HINT,
@@ -81,17 +80,13 @@ MAY_READ = {
     "runtime/message.py check_headers: tolist": BETWEEN,
     "runtime/stages.py _finish: is_finite": BETWEEN,
     "runtime/encoder.py _look: largest": "in every 64th step: what is large, for journals",
-    "collectives/powersgd.py <genexpr>: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py orthonormalize: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py finish: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py multiply: is_finite": NO_MESSAGE,
 }
 """What is asked for, by whom, above the kernels: file, function, and what; and why."""
 SHOWN_BY = (
     "topk(0.1) | allgather", "topk(0.1)+ef | alltoall", "topk(0.1)+dgc | alltoall",
     'topk(0.1, values="bf16")+ef | allgather',
     "randk(0.1)+ef | allreduce", "randk(0.1)+dgc | allgather", "int8+dgc | allgather",
-    "sign(scaled=True)+dgc | allgather", "none+adam | allreduce", "powersgd(2)",
+    "sign(scaled=True)+dgc | allgather", "none+adam | allreduce",
     "int8+ef | hierarchical", 'none | steps("compress@gpu, all_gather, decompress@gpu")',
 )  # fmt: skip
 """Strategies that need all of these."""
@@ -258,7 +253,7 @@ def test_nothing_is_read_until_the_step_ends(
         'topk(0.1, index="int32")+ef | allgather', 'dgc(0.1, values="bf16") | allgather',
         "lloyd(2)+ef | allgather",
         "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
-        "int8+ef | hierarchical",
+        "int8+ef | hierarchical", "powersgd(2)", 'none | hierarchical("powersgd(2)")',
     ],
 )  # fmt: skip
 def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPatch) -> None:

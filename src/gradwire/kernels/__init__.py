@@ -58,6 +58,7 @@ from gradwire.kernels.status import (
     run_unless,
     spoil_if,
     stamp,
+    subtract,
 )
 from gradwire.kernels.streams import (
     contained,

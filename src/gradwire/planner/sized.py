@@ -6,7 +6,7 @@ travels is read in `layout`, as the runtime reads it; every piece of local work 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -26,7 +26,7 @@ from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.planner.expected import Crowd, ExpectedStreams, SizedBucket
 from gradwire.planner.priced import Step, Work, WorkKind
-from gradwire.strategy import Collective, Compressor, Context, Rounds, Strategy
+from gradwire.strategy import Collective, Compressor, Context, Rounds, State, Strategy
 
 _META = torch.device("meta")
 _RAGGED_HEAD = 16
@@ -125,7 +125,7 @@ class SizedContext(SizedBucket, Context):
     def locals(self) -> Sequence[Local]:
         measured_only(self.strategy)
 
-    def commit(self, finite: bool) -> None:
+    def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
         """Nothing is remembered."""
 
 

@@ -255,6 +255,12 @@ class Codec:
         except PayloadError as error:
             self.verdict.refuse(error)
 
+    def leave(self, status: Tensor) -> None:
+        """`conclude` of averages that are in place already, whatever they are: they count unless
+        the status is raised, too."""
+        self.verdict.word.bitwise_or_(status)
+        self._is_open = True
+
     def _take_back(self) -> None:
         """Undone first: results may lie where gradients do."""
         self._undo()

@@ -30,6 +30,7 @@ from gradwire.kernels.cuda.dense import (
     judge,
     spoil_if,
     stamp,
+    subtract,
 )
 from gradwire.kernels.cuda.entries import encode_indices, write_entries
 from gradwire.kernels.cuda.lists import decode_indices
@@ -120,6 +121,7 @@ __all__ = [
     "spoil_if",
     "stamp",
     "strata",
+    "subtract",
     "sum_rows",
     "top_of_two",
     "topk",

@@ -20,6 +20,10 @@ pytest.importorskip("triton")
 quicken()
 SHAPES = {"a": (700,), "b": (3, 5), "c": (4100,)}
 WORLD = 2
+TO_ALL = 'steps("compress@gpu, all_gather, decompress@gpu")'
+TO_OWNERS = (
+    'steps("compress@gpu, all_to_all, decompress@gpu, compress@gpu, all_gather, decompress@gpu")'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +76,7 @@ def test_results_and_states_are_the_twins(text: str) -> None:
         "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
         "lloyd(2)+adam(beta2=0.99) | allgather", "int8+ef | alltoall",
         'topk(0.01, values="bf16")+ef | allgather', "int8+ef | hierarchical",
+        f"dgc(0.01) | {TO_ALL}", f"int8+ef | {TO_OWNERS}",
     ],
 )  # fmt: skip
 def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
@@ -106,6 +111,9 @@ def test_averages_that_feedbacks_want_exact_are_the_twins() -> None:
         ("int8+ef | allgather", 0),
         ("int8+ef | alltoall", 0),
         ("int8+ef | alltoall", 1),
+        (f"dgc(0.01) | {TO_ALL}", 0),
+        (f"int8+ef | {TO_OWNERS}", 0),
+        (f"int8+ef | {TO_OWNERS}", 1),
     ],
 )
 def test_damage_is_told_when_the_step_ends(text: str, move: int) -> None:

@@ -55,7 +55,6 @@ HINT = "where to begin the next selection: a number that a room gives back"
 LISTS = "whether a payload can be read: the rooms of today say at once which one cannot"
 ASCEND = "whether places ascend: the CPU's room says at once whose do not"
 NUMBER = "a number of the state, which lives on the host"
-BETWEEN = "what is decided between two moves, which may be none"
 MAY_READ = {
     "compressors/topk.py encode: topk": HINT,
     "runtime/codec.py _encode: update_topk": HINT,
@@ -77,8 +76,6 @@ MAY_READ = {
     "feedback/_measured.py noise_factor: _local_scalar_dense": NUMBER,
     "runtime/encoder.py _retreat: first_violation": LISTS,
     "runtime/sums.py sum_all: accumulate_codes": LISTS,
-    "runtime/message.py check_headers: tolist": BETWEEN,
-    "runtime/stages.py _finish: is_finite": BETWEEN,
     "runtime/encoder.py _look: largest": "in every 64th step: what is large, for journals",
 }
 """What is asked for, by whom, above the kernels: file, function, and what; and why."""
@@ -253,6 +250,8 @@ def test_nothing_is_read_until_the_step_ends(
         'topk(0.1, index="int32")+ef | allgather', 'dgc(0.1, values="bf16") | allgather',
         "lloyd(2)+ef | allgather",
         "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
+        'none | steps("compress@gpu, all_gather, decompress@gpu")',
+        'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, all_gather")',
         "int8+ef | hierarchical", "powersgd(2)", 'none | hierarchical("powersgd(2)")',
     ],
 )  # fmt: skip

@@ -49,6 +49,7 @@ from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import largest
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
 from gradwire.kernels.status import (
+    copy_unless,
     finite_part,
     flag_non_finite,
     goes_on,

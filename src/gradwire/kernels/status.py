@@ -68,6 +68,17 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
     room_of(x).spoil_if(status, x)
 
 
+def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
+    """out = x, rounded to its dtype, unless the word is raised. x, out: (n,) of a float dtype.
+    Raises KernelError."""
+    for name, tensor in (("x", x), ("out", out)):
+        check_float(name, tensor, double=True)
+    check_buffer("out", out, out.dtype, x.numel())
+    check_same_device(x, out=out)
+    check_status(x, status)
+    room_of(x).copy_unless(status, x, out)
+
+
 def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
     """out = x - y, unless the word is raised. x, out: (n,) fp32, contiguous, which may be the
     same; y: (n,) fp32, bf16 or fp16. Raises KernelError."""

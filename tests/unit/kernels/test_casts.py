@@ -13,6 +13,7 @@ from gradwire.kernels import (
     accumulate_dense,
     add_cast,
     cast,
+    copy_unless,
     finite_part,
     flag_non_finite,
     is_finite,
@@ -191,6 +192,17 @@ def test_a_difference_is_written_unless_the_word_is_raised(dtype: torch.dtype) -
         assert torch.equal(out, wanted if writes else seven)
     subtract(x, y, x, torch.tensor([0]))
     assert torch.equal(x, wanted), "in place"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_copy_is_written_unless_the_word_is_raised(dtype: torch.dtype) -> None:
+    x, seven = draw("normal", 70, 1), torch.full((70,), 7.0, dtype=dtype)
+    for word, writes in ((0, True), (1, False), (2, False)):
+        out = seven.clone()
+        copy_unless(torch.tensor([word]), x, out)
+        assert torch.equal(out, x.to(dtype) if writes else seven)
+    with pytest.raises(KernelError, match="out must have shape"):
+        copy_unless(torch.tensor([0]), x, torch.ones(4))
 
 
 def test_what_cannot_be_subtracted_is_refused() -> None:

@@ -20,6 +20,11 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
         x.fill_(math.nan)
 
 
+def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
+    if not status:
+        out.copy_(x)
+
+
 def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
     if not status:
         torch.sub(x, y, out=out)

@@ -40,6 +40,7 @@ from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.update import invert, topk, update_topk
 from gradwire.kernels.torch import (
     contained,
+    copy_unless,
     count_crowds,
     decode_shaped,
     encode_shaped,
@@ -86,6 +87,7 @@ __all__ = [
     "cast",
     "cast_many",
     "contained",
+    "copy_unless",
     "count_crowds",
     "decode_indices",
     "decode_shaped",

@@ -96,11 +96,11 @@ def spoil(status, x, n, dtype: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def difference(x, y, out, n, status, BLOCK: tl.constexpr):
-    """out = x - y, unless the status is raised: then it ends at once."""
+def difference(x, source, out, n, status, BLOCK: tl.constexpr):
+    """out = x - source, unless the status is raised: then it ends at once."""
     if tl.load(status) == 0:
         i, whole = part_of(n, BLOCK)
-        write(out, i, read(x, i, n, whole) - read(y, i, n, whole), n, whole)
+        write(out, i, read(x, i, n, whole) - read(source, i, n, whole), n, whole)
 
 
 OUT, N, FIRST, COUNT, BY = (tl.constexpr(i) for i in range(5))

@@ -38,6 +38,7 @@ from gradwire.local import NOISE
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.runtime.lockstep import drive
+from gradwire.runtime.verdict import settle
 from gradwire.strategy import Key, Sections, StepInfo
 from gradwire.trace import Trace
 from interpreter import quicken
@@ -76,6 +77,10 @@ MAY_READ = {
     "feedback/_measured.py noise_factor: _local_scalar_dense": NUMBER,
     "runtime/encoder.py _retreat: first_violation": LISTS,
     "runtime/sums.py sum_all: accumulate_codes": LISTS,
+    "feedback/_measured.py _are_the_average_s: __bool__": NUMBER,
+    "feedback/_measured.py _are_the_average_s: _local_scalar_dense": NUMBER,
+    "feedback/_measured.py opening: cpu": "in every tenth step: the noise of the ranks' batches",
+    "feedback/_measured.py opening: is_finite": NUMBER,
     "runtime/encoder.py _look: largest": "in every 64th step: what is large, for journals",
 }
 """What is asked for, by whom, above the kernels: file, function, and what; and why."""
@@ -199,12 +204,36 @@ def reads(strategy: Strategy, monkeypatch: pytest.MonkeyPatch, room: Any = None)
             if step == 2 and context.rank == 1:
                 given[1][3] = torch.nan
             context.begin(given, [x.clone() for x in given], StepInfo(step, 0.5 if step else 1.0))
-        rounds = [strategy.collective.rounds(context) for context in contexts]
+        rounds = [context.rounds() for context in contexts]
         with Asks(watch), Operations(watch):
             drive(rounds, Trace(world))
         with watch.rest():
             _end(contexts, finite=step < 2)
     return watch.found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["none+server_momentum | allreduce", "none+server_adam | allgather", "int8+ef21 | allgather",
+     "none | allgather", "topk(0.1)+ef | allgather", "powersgd(2)", "int8+ef | hierarchical"],
+)  # fmt: skip
+def test_when_a_step_ends_it_is_read_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What averages became, too, of whatever the feedback has a last word on."""
+    watch = Watch()
+    monkeypatch.setitem(rooms.ROOMS, "cpu", Outside(rooms.ROOMS["cpu"], watch))
+    bucket = Bucket((Parameter("a", (12, 50)), Parameter("b", (70,))))
+    contexts = [make_context(Strategy.parse(text), bucket, rank, 2, {}) for rank in range(2)]
+    for step in range(2):
+        for context in contexts:
+            given = [normal(n, 7 * step + n + context.rank) for n in bucket.sizes]
+            context.begin(given, [x.clone() for x in given], StepInfo(step))
+        drive([context.rounds() for context in contexts], Trace(2))
+        settle([context.codec.verdict for context in contexts])
+        watch.found.clear()
+        with Asks(watch), Operations(watch):
+            for context in contexts:
+                context.end(skipped=not context.finite)
+        assert {line for line in watch.found if "step_of" not in line} == set(), NUMBER
 
 
 def _end(contexts: Sequence[BucketContext], finite: bool) -> None:

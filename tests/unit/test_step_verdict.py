@@ -81,6 +81,20 @@ def test_what_speaks_against_another_s_step_does_against_this(reads_first: bool)
         assert verdict.fine, "the next step is its own"
 
 
+def test_what_else_is_wanted_is_read_with_the_words() -> None:
+    asking, silent, last = begun(), begun(), begun()
+    asking.ask(torch.tensor([0, 3, 0]))
+    last.ask(words := torch.tensor([5]))
+    last.spoil()
+    assert asking.answers == [0, 3, 0], "whoever does not wait for others may read by himself"
+    settle([asking, silent, last])
+    words.fill_(9)
+    assert (asking.answers, silent.answers, last.answers) == ([0, 3, 0], None, [5])
+    assert (asking.fine, silent.fine, last.fine) == (True, True, False)
+    asking.begin(STEP)
+    assert asking.answers is None
+
+
 def test_headers_are_remembered_when_the_network_s_buffer_is_another_s() -> None:
     verdict, arrived = begun(), headers(0, DAMAGED)
     verdict.hear(arrived)

@@ -9,7 +9,7 @@ same bits. Importing needs neither a compiler nor the extension.
 # ruff: noqa: F401
 
 from gradwire.kernels import formats
-from gradwire.kernels.casts import add_cast, are_finite, cast, cast_many, is_finite
+from gradwire.kernels.casts import add_cast, cast, cast_many, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import (
     accumulate_codes,

@@ -276,12 +276,24 @@ class Codec:
         sums = [Sum(parts, mean, self.world, key, key.parameter) for mean, parts, key in work]
         sum_all(self.strategy.compressor, sums, status, known)
 
+    def look_at_means(self) -> None:
+        """Averages are there. Whether each is finite, for a feedback that has a last word, is told
+        on the device, to be read with the verdict."""
+        feedback = self.strategy.feedback
+        if feedback is not None and type(feedback).received is not Feedback.received:
+            means = self.means
+            words = torch.zeros(len(means), dtype=torch.int64, device=self.device)
+            for mean, word in zip(means, torch.split(words, 1)):
+                kernels.flag_non_finite(mean, word)
+            self.verdict.ask(words)
+
     def _remember_results(self, feedback: Feedback) -> None:
         means = self.means
-        if type(feedback).received is not Feedback.received:
-            for mean, state, fine in zip(means, self.states, kernels.are_finite(means)):
-                if fine:
-                    state.update(feedback.received(mean, state))
+        if self.verdict.answers is None:  # nobody looked before the step's end
+            self.look_at_means()
+        for mean, state, word in zip(means, self.states, self.verdict.answers or ()):
+            if not word:
+                state.update(feedback.received(mean, state))
         for mean, result in zip(means, self.results):
             if mean is not result:
                 result.copy_(mean)

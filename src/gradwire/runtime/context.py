@@ -123,6 +123,7 @@ class BucketContext(Context):
                     mean.zero_()  # what arrives is no step
                 return
         yield from collective.rounds(self)
+        self.codec.look_at_means()
 
     # -- the collective's side -------------------------------------------------------------
 

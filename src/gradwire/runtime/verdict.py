@@ -28,12 +28,15 @@ class Verdict:
         self._digest, self._step = digest, -1
         self._told: list[tuple[Told, str]] = []  # and where, as errors say it
         self._read: int | None = 0  # the word, once all is told and it was read
+        self._asked: Tensor | None = None
+        self._answers: list[int] | None = None
 
     def begin(self, step: int) -> None:
         """A new step, of which nothing is known."""
         if self._read != 0:
             self.word.zero_()
         self._step, self._read = step, None
+        self._asked = self._answers = None
         self._told.clear()
 
     def hear(self, headers: Tensor, where: str = "") -> None:
@@ -57,6 +60,18 @@ class Verdict:
         self._read = None
         self.word.bitwise_or_(kernels.DAMAGED)
         self._told.append((error, ""))
+
+    def ask(self, words: Tensor) -> None:
+        """Want to know, when the step ends, what else these, (n,) int64, say by then."""
+        self._asked, self._answers = words, None
+
+    @property
+    def answers(self) -> list[int] | None:
+        """What was asked for, which the host waits for unless it was read with the word; None if
+        nothing was."""
+        if self._answers is None and self._asked is not None:
+            self._answers = self._asked.tolist()
+        return self._answers
 
     @property
     def held_back(self) -> bool:
@@ -112,9 +127,16 @@ Told: TypeAlias = "Tensor | PayloadError | Verdict"
 
 
 def settle(verdicts: Sequence[Verdict]) -> None:
-    """Read the words of all buckets of a step, with one wait for the device, once all is told."""
+    """Read the words of all buckets of a step, and what else they ask, with one wait for the
+    device, once all is told."""
     known = [one for verdict in verdicts for one in verdict._all()]
     for device in {verdict.word.device for verdict in known}:
         own = [verdict for verdict in known if verdict.word.device == device]
-        for verdict, word in zip(own, torch.cat([v.word for v in own]).tolist()):
-            verdict._read = word
+        asking = [verdict for verdict in own if verdict._asked is not None]
+        words = [verdict.word for verdict in own]
+        asked = [verdict._asked for verdict in asking if verdict._asked is not None]
+        found = iter(torch.cat([*words, *asked]).tolist())
+        for verdict in own:
+            verdict._read = next(found)
+        for verdict, of in zip(asking, asked):
+            verdict._answers = [next(found) for _ in range(len(of))]

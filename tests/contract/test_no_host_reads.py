@@ -281,6 +281,7 @@ def test_nothing_is_read_until_the_step_ends(
         "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
         'none | steps("compress@gpu, all_gather, decompress@gpu")',
         'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, all_gather")',
+        "int8+dgc | allgather", "sign(scaled=True)+dgc | allgather",
         "int8+ef | hierarchical", "powersgd(2)", 'none | hierarchical("powersgd(2)")',
     ],
 )  # fmt: skip

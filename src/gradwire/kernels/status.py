@@ -51,7 +51,7 @@ def told_to(status: Tensor) -> Room:
 def goes_on(status: Tensor) -> bool:
     """Whether sums that are given this word heed it without the host: `add_up` need not be
     waited for."""
-    return getattr(told_to(status), "GOES_ON", False)
+    return getattr(room_of(status), "GOES_ON", False)
 
 
 def flag_non_finite(x: Tensor, status: Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, MutableMapping, Sequence
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -254,10 +254,11 @@ class Context(ABC):
         """The parameters themselves, clipped, for methods that compress and sum in one."""
 
     @abstractmethod
-    def commit(self, finite: bool) -> None:
-        """The end of such a method: results and states are in place, unless the step is spoiled.
+    def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
+        """The end of such a method: results are in place, and count unless the status, (1,) int64
+        and alike on all ranks, is raised. states: by parameter, what is in theirs from then on.
 
-        A state's "residual" lacks what the result holds; if the step is skipped, that goes back.
+        A "residual" there lacks what the result holds; if the step is skipped, that goes back.
         """
 
     @abstractmethod

@@ -20,6 +20,10 @@ pytest.importorskip("triton")
 quicken()
 SHAPES = {"a": (700,), "b": (3, 5), "c": (4100,)}
 WORLD = 2
+TO_ALL = 'steps("compress@gpu, all_gather, decompress@gpu")'
+TO_OWNERS = (
+    'steps("compress@gpu, all_to_all, decompress@gpu, compress@gpu, all_gather, decompress@gpu")'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +57,7 @@ def equal(one: Named, other: Named) -> bool:
     "text",
     [
         "topk(0.01) | allgather", "int8 | alltoall", "qsgd(4) | allgather", "bf16 | allreduce",
-        "none | allgather",
+        "none | allgather", "powersgd(1)",
     ],
 )  # fmt: skip
 def test_results_and_states_are_the_twins(text: str) -> None:
@@ -72,6 +76,7 @@ def test_results_and_states_are_the_twins(text: str) -> None:
         "topk(0.01)+ef | allgather", "dgc(0.01) | allgather", "int8+ef | allgather",
         "lloyd(2)+adam(beta2=0.99) | allgather", "int8+ef | alltoall",
         'topk(0.01, values="bf16")+ef | allgather', "int8+ef | hierarchical",
+        f"dgc(0.01) | {TO_ALL}", f"int8+ef | {TO_OWNERS}",
     ],
 )  # fmt: skip
 def test_an_undone_step_is_as_the_twins_to_rounding(text: str) -> None:
@@ -106,6 +111,9 @@ def test_averages_that_feedbacks_want_exact_are_the_twins() -> None:
         ("int8+ef | allgather", 0),
         ("int8+ef | alltoall", 0),
         ("int8+ef | alltoall", 1),
+        (f"dgc(0.01) | {TO_ALL}", 0),
+        (f"int8+ef | {TO_OWNERS}", 0),
+        (f"int8+ef | {TO_OWNERS}", 1),
     ],
 )
 def test_damage_is_told_when_the_step_ends(text: str, move: int) -> None:
@@ -124,6 +132,25 @@ def test_damage_is_told_when_the_step_ends(text: str, move: int) -> None:
             run.step(drawn(SHAPES, WORLD, 1), damage=(move, 0, damaged))
         (contexts,) = run.contexts
         assert all(x.isnan().all() for x in contexts[0].results)
+
+
+def test_a_machine_that_is_not_well_crosses_and_says_so_when_the_step_ends() -> None:
+    """By NaN: what was encoded of it is taken back."""
+
+    def damaged(messages: Tensor) -> Tensor:
+        messages = messages.clone()
+        messages.view(WORLD, -1)[1, :8] = 255
+        return messages
+
+    with use("triton"):
+        run = Several("int8+ef | hierarchical", SHAPES, WORLD)
+        run.step(drawn(SHAPES, WORLD, 0))
+        before = run.kept()
+        told = "rank 1's begins with .*; .*rank 0 received a damaged payload in step 1"
+        with pytest.raises(PayloadError, match=told):
+            run.step(drawn(SHAPES, WORLD, 1), damage=(0, 0, damaged))
+        for name, state in run.kept()[0].items():
+            assert torch.allclose(state["residual"], before[0][name]["residual"], atol=1e-5)
 
 
 @pytest.mark.parametrize("text", ["dgc(0.01) | allgather", "topk(0.01)+ef | allgather"])

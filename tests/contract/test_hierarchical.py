@@ -298,13 +298,29 @@ def test_a_bad_number_anywhere_spoils_all_and_leaves_states(
             bad, before = given(left, world, 50), run.kept()
             bad[step][name].view(-1)[-1] = BAD[at % 3]
             assert all_nan(run.step(bad))
-            assert {s.group for s in run.trace.spans if s.bytes > 32 * world} <= {"node"}
             for memory, was in zip(run.memories, before):
                 assert all(equal(dict(memory[n]), was[n]) for n in SHAPES)
             run.taken -= 1
         gradients = given(left, world, step)
         for one, other in zip(run.step(gradients), undisturbed.step(gradients)):
             assert equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("left", "outer"),
+    [("topk(0.1)+ef", "allgather"), ("none", "allreduce"), ("qsgd(4)+ef", "alltoall"),
+     ("none", "powersgd(2)")],
+)  # fmt: skip
+def test_a_spoiled_step_makes_the_moves_of_any_other(left: str, outer: str) -> None:
+    """Else somebody must know on the host, before the step ends, whether machines may cross."""
+    run, moves = Several(text_of(left, outer, 2), SHAPES, 4), []
+    for bad in (False, True):
+        gradients = drawn(SHAPES, 4)
+        if bad:
+            gradients[3]["a"][0, 0] = float("nan")
+        assert all_nan(run.step(gradients)) == bad
+        moves.append([(s.rank, s.label, s.group, s.bytes) for s in run.trace.spans])
+    assert moves[0] == moves[1]
 
 
 @pytest.mark.parametrize("left", ["topk(0.1)+ef", "qsgd(4)+ef", "fp16+ef", "dgc(0.1)"])
@@ -474,6 +490,17 @@ def test_damage_across_ends_the_machine(what: str) -> None:
     assert said[:2] == ["", ""]
     assert "across machines, where ranks 0, 2 are counted from 0" in said[2]
     assert "damaged" in said[3]
+
+
+@pytest.mark.parametrize("outer", ["allgather", "allreduce", "alltoall", "powersgd(2)"])
+def test_what_a_rank_misunderstands_of_other_machines_ends_its_own(outer: str) -> None:
+    """It crosses with the others, who see a step that comes to nothing."""
+    run = Several(text_of("none", outer, 2), SHAPES, 4)
+    said = failures(run, 1, 2, lambda x: header(x, *WRONG["magic"], 0, 2))
+    assert said[:2] == ["", ""]
+    assert "across machines, where ranks 0, 2 are counted from 0: a message begins" in said[2]
+    assert "rank 0 received a damaged payload in step 0" in said[3]
+    assert all(x.isnan().all() for c in run.contexts[0] for x in c.results)
 
 
 def test_an_owner_s_damage_across_ends_every_rank() -> None:

@@ -38,6 +38,7 @@ from gradwire.local import NOISE
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.runtime.lockstep import drive
+from gradwire.runtime.verdict import settle
 from gradwire.strategy import Key, Sections, StepInfo
 from gradwire.trace import Trace
 from interpreter import quicken
@@ -55,15 +56,13 @@ HINT = "where to begin the next selection: a number that a room gives back"
 LISTS = "whether a payload can be read: the rooms of today say at once which one cannot"
 ASCEND = "whether places ascend: the CPU's room says at once whose do not"
 NUMBER = "a number of the state, which lives on the host"
-NO_MESSAGE = "it has none whose flags it could raise"
-BETWEEN = "what is decided between two moves, which may be none"
 MAY_READ = {
     "compressors/topk.py encode: topk": HINT,
-    "runtime/codec.py encode: update_topk": HINT,
+    "runtime/codec.py _encode: update_topk": HINT,
     "runtime/encoder.py _advance: update_topk": HINT,
     "compressors/_entries.py write: write_entries": ASCEND,
     "compressors/topk.py encode: write_entries": ASCEND,
-    "runtime/codec.py encode: write_entries": ASCEND,
+    "runtime/codec.py _encode: write_entries": ASCEND,
     "compressors/_entries.py places: decode_indices": LISTS,
     "compressors/topk.py undo: first_violation": LISTS,
     "compressors/topk.py add: first_violation": LISTS,
@@ -78,24 +77,18 @@ MAY_READ = {
     "feedback/_measured.py noise_factor: _local_scalar_dense": NUMBER,
     "runtime/encoder.py _retreat: first_violation": LISTS,
     "runtime/sums.py sum_all: accumulate_codes": LISTS,
-    "runtime/hierarchy.py _all_well: __bool__": BETWEEN,
-    "runtime/hierarchy.py _all_well: _local_scalar_dense": BETWEEN,
-    "runtime/message.py check_headers: tolist": BETWEEN,
-    "runtime/verdict.py fine: __int__": BETWEEN,
-    "runtime/verdict.py fine: _local_scalar_dense": BETWEEN,
-    "runtime/stages.py _finish: is_finite": BETWEEN,
+    "feedback/_measured.py _are_the_average_s: __bool__": NUMBER,
+    "feedback/_measured.py _are_the_average_s: _local_scalar_dense": NUMBER,
+    "feedback/_measured.py opening: cpu": "in every tenth step: the noise of the ranks' batches",
+    "feedback/_measured.py opening: is_finite": NUMBER,
     "runtime/encoder.py _look: largest": "in every 64th step: what is large, for journals",
-    "collectives/powersgd.py <genexpr>: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py orthonormalize: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py finish: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py multiply: is_finite": NO_MESSAGE,
 }
 """What is asked for, by whom, above the kernels: file, function, and what; and why."""
 SHOWN_BY = (
     "topk(0.1) | allgather", "topk(0.1)+ef | alltoall", "topk(0.1)+dgc | alltoall",
     'topk(0.1, values="bf16")+ef | allgather',
     "randk(0.1)+ef | allreduce", "randk(0.1)+dgc | allgather", "int8+dgc | allgather",
-    "sign(scaled=True)+dgc | allgather", "none+adam | allreduce", "powersgd(2)",
+    "sign(scaled=True)+dgc | allgather", "none+adam | allreduce",
     "int8+ef | hierarchical", 'none | steps("compress@gpu, all_gather, decompress@gpu")',
 )  # fmt: skip
 """Strategies that need all of these."""
@@ -211,12 +204,36 @@ def reads(strategy: Strategy, monkeypatch: pytest.MonkeyPatch, room: Any = None)
             if step == 2 and context.rank == 1:
                 given[1][3] = torch.nan
             context.begin(given, [x.clone() for x in given], StepInfo(step, 0.5 if step else 1.0))
-        rounds = [strategy.collective.rounds(context) for context in contexts]
+        rounds = [context.rounds() for context in contexts]
         with Asks(watch), Operations(watch):
             drive(rounds, Trace(world))
         with watch.rest():
             _end(contexts, finite=step < 2)
     return watch.found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["none+server_momentum | allreduce", "none+server_adam | allgather", "int8+ef21 | allgather",
+     "none | allgather", "topk(0.1)+ef | allgather", "powersgd(2)", "int8+ef | hierarchical"],
+)  # fmt: skip
+def test_when_a_step_ends_it_is_read_once(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What averages became, too, of whatever the feedback has a last word on."""
+    watch = Watch()
+    monkeypatch.setitem(rooms.ROOMS, "cpu", Outside(rooms.ROOMS["cpu"], watch))
+    bucket = Bucket((Parameter("a", (12, 50)), Parameter("b", (70,))))
+    contexts = [make_context(Strategy.parse(text), bucket, rank, 2, {}) for rank in range(2)]
+    for step in range(2):
+        for context in contexts:
+            given = [normal(n, 7 * step + n + context.rank) for n in bucket.sizes]
+            context.begin(given, [x.clone() for x in given], StepInfo(step))
+        drive([context.rounds() for context in contexts], Trace(2))
+        settle([context.codec.verdict for context in contexts])
+        watch.found.clear()
+        with Asks(watch), Operations(watch):
+            for context in contexts:
+                context.end(skipped=not context.finite)
+        assert {line for line in watch.found if "step_of" not in line} == set(), NUMBER
 
 
 def _end(contexts: Sequence[BucketContext], finite: bool) -> None:
@@ -262,6 +279,10 @@ def test_nothing_is_read_until_the_step_ends(
         'topk(0.1, index="int32")+ef | allgather', 'dgc(0.1, values="bf16") | allgather',
         "lloyd(2)+ef | allgather",
         "sign(scaled=True)+ef | allgather", "qsgd(4) | alltoall", "int8+ef | alltoall",
+        'none | steps("compress@gpu, all_gather, decompress@gpu")',
+        'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, all_gather")',
+        "int8+dgc | allgather", "sign(scaled=True)+dgc | allgather",
+        "int8+ef | hierarchical", "powersgd(2)", 'none | hierarchical("powersgd(2)")',
     ],
 )  # fmt: skip
 def test_on_cuda_nothing_is_read_at_all(text: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ PLAIN = {
     "owners_of", "drawn", "slots_for", "escape_of",
     "whole_bytes", "low_width", "parts_of", "bytes_of", "new_status", "is_raised", "without_codes",
     "together", "add_up", "told_to", "judge", "run_unless", "stamp",
-    "are_finite", "held_by", "goes_on",
+    "held_by", "goes_on",
     "hint_of", "number_of",
 }  # fmt: skip
 """Functions of torch or arithmetic alone; together and add_up: of those that are called for

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from gradwire import Plan, Strategy, lockstep
 from gradwire.buckets import Parameter
 from gradwire.errors import StrategyError, UsageError
 from gradwire.feedback._orthogonal import orthogonal
-from gradwire.kernels import is_raised, new_status
+from gradwire.kernels import is_raised, new_status, use
 from gradwire.optim.muon import Muon
 from gradwire.soundness import answering
 from gradwire.testing import Workers
 from gradwire.training.session import describe
 from gradwire.training.trainable import hidden_matrices, others
+from interpreter import quicken
 
 SHAPE = 24, 40
 MUON = "muon(momentum=0.9)"
@@ -154,7 +156,17 @@ def test_noise_is_measured_in_its_turn() -> None:
     assert float(states[0]["noise"][2]) == pytest.approx(2.0, rel=0.25)
 
 
-def test_a_bad_number_in_others_turn_is_not_remembered() -> None:
+@pytest.mark.parametrize("room", ["", "triton"])
+def test_a_bad_number_in_others_turn_is_not_remembered(room: str) -> None:
+    """Nor is it on a device, which nobody asks; a good one is."""
+    if room:
+        pytest.importorskip("triton")
+        quicken()
+    with use(room) if room else nullcontext():
+        _spoil_others_turn()
+
+
+def _spoil_others_turn() -> None:
     states: list[dict[str, Tensor]] = [{}, {}]
     text = "lloyd(2)+muon(turns=2) | alltoall"
     for step in range(2):
@@ -163,6 +175,7 @@ def test_a_bad_number_in_others_turn_is_not_remembered() -> None:
     results, _ = lockstep(text, spoiled, step=3, state=states)
     assert all(not x.any() for x in results)
     assert torch.equal(before[1]["exp_avg"], states[1]["exp_avg"])
+    assert not torch.equal(before[0]["exp_avg"], states[0]["exp_avg"])
     assert not torch.equal(before[0]["exp_avg"], states[0]["exp_avg"])
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from gradwire.errors import PayloadError
 from gradwire.kernels import DAMAGED, NON_FINITE
 from gradwire.runtime.message import Header, header_of
-from gradwire.runtime.verdict import Verdict
+from gradwire.runtime.verdict import Verdict, settle
 
 DIGEST, STEP = 5, 7
 
@@ -60,6 +62,37 @@ def test_an_owner_s_own_reason_comes_before_what_it_told_all() -> None:
     verdict.hear(headers(DAMAGED, 0))
     with pytest.raises(PayloadError, match="a list that is none"):
         _ = verdict.fine
+
+
+@pytest.mark.parametrize("reads_first", [False, True])
+def test_what_speaks_against_another_s_step_does_against_this(reads_first: bool) -> None:
+    """With its reasons, and where they come from; and both are read at once."""
+    for flag, told in ((NON_FINITE, None), (DAMAGED, "over there: .* rank 1 received a damaged")):
+        verdict, other = begun(), begun()
+        other.hear(headers(0, flag))
+        verdict.join(other, "over there")
+        if reads_first:
+            settle([verdict])
+            assert other._read == flag
+        with pytest.raises(PayloadError, match=told) if told else nullcontext():
+            assert not verdict.fine
+        assert verdict.held_back
+        verdict.begin(STEP)
+        assert verdict.fine, "the next step is its own"
+
+
+def test_what_else_is_wanted_is_read_with_the_words() -> None:
+    asking, silent, last = begun(), begun(), begun()
+    asking.ask(torch.tensor([0, 3, 0]))
+    last.ask(words := torch.tensor([5]))
+    last.spoil()
+    assert asking.answers == [0, 3, 0], "whoever does not wait for others may read by himself"
+    settle([asking, silent, last])
+    words.fill_(9)
+    assert (asking.answers, silent.answers, last.answers) == ([0, 3, 0], None, [5])
+    assert (asking.fine, silent.fine, last.fine) == (True, True, False)
+    asking.begin(STEP)
+    assert asking.answers is None
 
 
 def test_headers_are_remembered_when_the_network_s_buffer_is_another_s() -> None:

@@ -131,6 +131,9 @@ def _of_dtype(n: int, dtype: torch.dtype) -> Iterator[Case]:
     yield Case(f"spoil_if {dtype}", "spoil_if", lambda: [
         new_status().fill_(1), drawn(n, 5, dtype=dtype),
     ])  # fmt: skip
+    yield Case(f"subtract {dtype}", "subtract", lambda: [
+        drawn(n, 1), drawn(n, 2, dtype=dtype), torch.zeros(n), new_status(),
+    ])  # fmt: skip
 
 
 def _of_additions(n: int, dtype: torch.dtype) -> Iterator[Case]:

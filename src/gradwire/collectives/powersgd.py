@@ -14,7 +14,7 @@ from gradwire import kernels
 from gradwire.errors import StrategyError
 from gradwire.local import RIGHT_FACTOR, Local
 from gradwire.moves import AllReduce
-from gradwire.strategy import Collective, Context, Evidence, Member, Rounds
+from gradwire.strategy import Collective, Context, Evidence, Member, Rounds, State
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,12 @@ class PowerSGD(Collective):
         right = work.right()
         if right.numel():
             right = yield AllReduce(right)
-        ctx.commit(work.finish(right))
+        ctx.commit(work.status, work.finish(right))
 
 
 class _Factors:
-    """The arithmetic on one bucket."""
+    """The arithmetic on one bucket. status: raised, on all ranks alike from the first sum on,
+    where something is not finite; then what is summed is NaN, and nothing is remembered."""
 
     def __init__(self, ctx: Context, rank: int) -> None:
         self.world, self._room = ctx.world, ctx.room
@@ -78,28 +79,27 @@ class _Factors:
         sizes = [p.gradient.numel() for p in matrices]
         room = torch.split(self._room("powersgd matrices", sum(sizes)), sizes)
         self.matrices = [_Matrix(p, rank, m) for p, m in zip(matrices, room)]
-        self.finite = all(kernels.is_finite(p.gradient) for p in parameters)
+        self.status = kernels.new_status(parameters[0].gradient.device)
+        for p in parameters:
+            kernels.flag_non_finite(p.gradient, self.status)
 
     def left(self) -> Tensor:
-        """All of M·Q, then all that travels dense; NaN if this rank's gradients are not finite."""
+        """All of M·Q, then all that travels dense."""
         sizes = [m.rows * m.rank for m in self.matrices]
         sizes += [p.gradient.numel() for p in self.dense]
         flat = self._room("powersgd left", sum(sizes))
         self._parts = torch.split(flat, sizes)
-        if not self.finite:
-            return flat.fill_(torch.nan)
         for matrix, part in zip(self.matrices, self._parts):
             torch.mm(matrix.given(), matrix.right, out=part.view(matrix.rows, -1))
         for p, part in zip(self.dense, self._parts[len(self.matrices) :]):
             part.copy_(p.gradient)
+        kernels.spoil_if(self.status, flat)
         return flat
 
     def orthonormalize(self, total: Tensor) -> None:
         """The sums are here: every P becomes a basis, everything dense a mean."""
-        self.finite = kernels.is_finite(total)
+        kernels.flag_non_finite(total, self.status)
         parts = torch.split(total, [len(part) for part in self._parts])
-        if not self.finite:
-            return
         for matrix, part in zip(self.matrices, parts):
             matrix.left = torch.linalg.qr(part.view(matrix.rows, -1)).Q
         for p, part in zip(self.dense, parts[len(self.matrices) :]):
@@ -109,25 +109,22 @@ class _Factors:
         """All of Mᵀ·P."""
         sizes = [m.columns * m.rank for m in self.matrices]
         flat = self._room("powersgd right", sum(sizes))
-        if not self.finite:
-            return flat.fill_(torch.nan)
         for matrix, part in zip(self.matrices, torch.split(flat, sizes)):
             torch.mm(matrix.m.t(), matrix.left, out=part.view(matrix.columns, -1))
+        kernels.spoil_if(self.status, flat)
         return flat
 
-    def finish(self, total: Tensor) -> bool:
-        """Results and states in place; False, and nothing changed, if some sum is not finite."""
-        if not self.finite or not kernels.is_finite(total):
-            return False
+    def finish(self, total: Tensor) -> dict[str, State]:
+        """The results; what states of matrices become, by parameter."""
+        kernels.flag_non_finite(total, self.status)
         sizes = [m.columns * m.rank for m in self.matrices]
         rights = [part.div_(self.world) for part in torch.split(total, sizes)]
         room = self._room("powersgd product", max((m.m.numel() for m in self.matrices), default=0))
-        good = [matrix.multiply(right, room) for matrix, right in zip(self.matrices, rights)]
-        if not all(good):  # beyond the range of 16 bits; the same on every rank
-            return False
         for matrix, right in zip(self.matrices, rights):
-            matrix.remember(right)
-        return True
+            matrix.multiply(right, room)  # maybe beyond the range of 16 bits, on every rank
+            kernels.flag_non_finite(matrix.parameter.result, self.status)
+        work = zip(self.matrices, rights)
+        return {m.parameter.name: m.remembered(right, self.status) for m, right in work}
 
 
 class _Matrix:
@@ -137,7 +134,7 @@ class _Matrix:
         self.parameter, self.rank = parameter, rank
         self.rows = parameter.shape[0]
         self.columns = parameter.gradient.numel() // self.rows
-        self.m = room.view(self.rows, self.columns)
+        self.flat, self.m = room, room.view(self.rows, self.columns)
         self.left = room.new_empty(0)
         known = parameter.state.get(RIGHT_FACTOR)
         fits = known is not None and known.shape == (self.columns, rank)
@@ -150,30 +147,30 @@ class _Matrix:
 
     def given(self) -> Tensor:
         """M: the gradient and what waits."""
-        self.m.copy_(self.parameter.gradient.view_as(self.m))
-        residual = self.parameter.state.get("residual")
-        if residual is not None:
-            self.m += residual.view_as(self.m)
+        gradient, residual = self.parameter.gradient, self.parameter.state.get("residual")
+        if residual is None:
+            self.flat.copy_(gradient)
+        else:
+            torch.add(gradient, residual.view(-1), out=self.flat)
         return self.m
 
-    def multiply(self, right: Tensor, room: Tensor) -> bool:
-        """The result, rounded to its dtype; whether that is finite."""
+    def multiply(self, right: Tensor, room: Tensor) -> None:
+        """The result, rounded to its dtype."""
         result, right = self.parameter.result.view_as(self.m), right.view(self.columns, -1)
         if result.dtype == self.m.dtype:
             torch.mm(self.left, right.t(), out=result)
         else:
             product = room[: self.m.numel()].view_as(self.m)
             result.copy_(torch.mm(self.left, right.t(), out=product))
-        return kernels.is_finite(self.parameter.result)
 
-    def remember(self, right: Tensor) -> None:
-        """What the result lacks, its own rounding included, and the next step's start."""
-        state = self.parameter.state
-        if "residual" not in state:
-            state["residual"] = kernels.zeros(self.m.numel(), self.m.device)
-        result = self.parameter.result.view_as(self.m)
-        torch.sub(self.m, result, out=state["residual"].view_as(self.m))
-        state[RIGHT_FACTOR] = right.view(self.columns, -1).clone()
+    def remembered(self, right: Tensor, status: Tensor) -> State:
+        """What the result lacks, its own rounding included, in the residual's own memory; and the
+        next step's start."""
+        residual = self.parameter.state.get("residual")
+        if residual is None:
+            residual = kernels.zeros(self.flat.numel(), self.flat.device)
+        kernels.subtract(self.flat, self.parameter.result, residual.view(-1), status)
+        return {"residual": residual, RIGHT_FACTOR: right.view(self.columns, -1).clone()}
 
 
 def _is_thin(shape: tuple[int, ...], rank: int) -> bool:

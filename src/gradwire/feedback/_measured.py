@@ -77,8 +77,9 @@ class Measured(Feedback):
         a step that is others' turn nothing is sent."""
         if self.rests(step):
             for one in own():
-                if kernels.is_finite(one.gradient):  # else a bucket whose turn it is says so
-                    self.follow(one.x, one.state)
+                status = kernels.new_status(one.gradient.device)
+                kernels.flag_non_finite(one.gradient, status)  # a bucket whose turn it is says so
+                self.follow(one.x, one.state, status)
             return False
         given = own()
         if self.measures(step, given[0].state):
@@ -90,8 +91,9 @@ class Measured(Feedback):
                     self.learn(mean, one.state, world)
         return True
 
-    def follow(self, x: Tensor, state: State) -> None:
-        """The moments alone take up x, 1-D, scaled already; in place."""
+    def follow(self, x: Tensor, state: State, status: Tensor) -> None:
+        """The moments alone take up x, 1-D, scaled already, unless the status is raised; in
+        place."""
         raise NotImplementedError(f"{self.name} has no turns")
 
     def measure(self, x: Tensor, state: State, info: StepInfo, key: Key) -> Tensor:

@@ -105,11 +105,18 @@ class Muon(Measured):
         step = self.step(x, m, info) * (noise_factor(state) * self.turns)
         return step + state.get("residual", torch.zeros_like(x)), moments
 
-    def follow(self, x: Tensor, state: State) -> None:
-        for name in MuonEncoder.states:
-            if name not in state:
-                state[name] = kernels.zeros(x.numel(), x.device)
-        state["exp_avg"].lerp_(x, 1 - self.momentum)
+    def follow(self, x: Tensor, state: State, status: Tensor) -> None:
+        def take_up() -> None:
+            for name in MuonEncoder.states:
+                if name not in state:
+                    state[name] = kernels.zeros(x.numel(), x.device)
+            state["exp_avg"].lerp_(x, 1 - self.momentum)
+
+        if "exp_avg" in state and kernels.goes_on(status):
+            m = state["exp_avg"]
+            kernels.copy_unless(status, m.lerp(x, 1 - self.momentum), m)
+        else:  # the first time a device is waited for: whether there are moments is no number
+            kernels.run_unless(status, take_up)
 
     def divided(self, x: Tensor, state: State, info: StepInfo) -> Tensor:
         return self.step(x, self.averaged(x, state), info)

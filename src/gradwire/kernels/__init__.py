@@ -9,7 +9,7 @@ same bits. Importing needs neither a compiler nor the extension.
 # ruff: noqa: F401
 
 from gradwire.kernels import formats
-from gradwire.kernels.casts import add_cast, are_finite, cast, cast_many, is_finite
+from gradwire.kernels.casts import add_cast, cast, cast_many, is_finite
 from gradwire.kernels.coded import accumulate_coded, decoded_places
 from gradwire.kernels.codes import (
     accumulate_codes,
@@ -49,6 +49,7 @@ from gradwire.kernels.shapes import Shape, shaped_bytes
 from gradwire.kernels.signs import largest
 from gradwire.kernels.sparse import accumulate, accumulate_dense, add
 from gradwire.kernels.status import (
+    copy_unless,
     finite_part,
     flag_non_finite,
     goes_on,
@@ -58,6 +59,7 @@ from gradwire.kernels.status import (
     run_unless,
     spoil_if,
     stamp,
+    subtract,
 )
 from gradwire.kernels.streams import (
     contained,

@@ -8,7 +8,7 @@ from gradwire.errors import KernelError
 from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.segments import CastInto
-from gradwire.kernels.status import check_status, check_word, flag_non_finite
+from gradwire.kernels.status import check_status, check_word
 from gradwire.kernels.tensors import (
     are_doubles,
     check_buffer,
@@ -85,11 +85,3 @@ def is_finite(x: torch.Tensor) -> bool:
     """Whether x, (n,) fp32, bf16, fp16 or fp64, has neither inf nor NaN. Raises KernelError."""
     check_float("x", x, double=True)
     return exact_room_of(x).is_finite(x)
-
-
-def are_finite(tensors: Sequence[torch.Tensor]) -> list[bool]:
-    """`is_finite` of each, with one wait for the device. Raises KernelError."""
-    words = torch.zeros(len(tensors), dtype=torch.int64, device=tensors[0].device)
-    for x, word in zip(tensors, torch.split(words, 1)):
-        flag_non_finite(x, word)
-    return [not word for word in words.tolist()]

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradwire.errors import KernelError
 from gradwire.kernels.rooms import exact_room_of, room_of
 from gradwire.kernels.table import Room
-from gradwire.kernels.tensors import check_float, check_memory
+from gradwire.kernels.tensors import check_buffer, check_float, check_memory, check_same_device
 
 
 def new_status(device: torch.device | str = "cpu") -> Tensor:
@@ -51,7 +51,7 @@ def told_to(status: Tensor) -> Room:
 def goes_on(status: Tensor) -> bool:
     """Whether sums that are given this word heed it without the host: `add_up` need not be
     waited for."""
-    return getattr(told_to(status), "GOES_ON", False)
+    return getattr(room_of(status), "GOES_ON", False)
 
 
 def flag_non_finite(x: Tensor, status: Tensor) -> None:
@@ -66,6 +66,28 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
     check_float("x", x, double=True)
     check_status(x, status)
     room_of(x).spoil_if(status, x)
+
+
+def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
+    """out = x, rounded to its dtype, unless the word is raised. x, out: (n,) of a float dtype.
+    Raises KernelError."""
+    for name, tensor in (("x", x), ("out", out)):
+        check_float(name, tensor, double=True)
+    check_buffer("out", out, out.dtype, x.numel())
+    check_same_device(x, out=out)
+    check_status(x, status)
+    room_of(x).copy_unless(status, x, out)
+
+
+def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
+    """out = x - y, unless the word is raised. x, out: (n,) fp32, contiguous, which may be the
+    same; y: (n,) fp32, bf16 or fp16. Raises KernelError."""
+    check_float("y", y)
+    check_same_device(y, x=x, out=out)
+    for name, tensor in (("x", x), ("out", out)):
+        check_buffer(name, tensor, torch.float32, y.numel())
+    check_status(y, status)
+    room_of(y).subtract(x, y, out, status)
 
 
 def is_raised(status: Tensor) -> bool:

@@ -38,8 +38,7 @@ class MachineSums(ABC):
         """The moves, inside the machine and across."""
         arrived = yield replace(self._scatter(), group=self._node)
         told = yield AllGather(self._average(arrived), group=self._cross)
-        if self._all_well(told):
-            yield from over(self._cross, self._cross_over())
+        yield from over(self._cross, self._cross_over(told))
         self._collect((yield AllGather(self._gather(), group=self._node)))
 
     @abstractmethod
@@ -52,13 +51,9 @@ class MachineSums(ABC):
         """The owner's mean, in fp32; a message that says across machines if all was well here."""
 
     @abstractmethod
-    def _all_well(self, told: Tensor) -> bool:
-        """Whether it was everywhere. If not, nothing crosses: the step is spoiled, or ends in
-        PayloadError where `_collect` is."""
-
-    @abstractmethod
-    def _cross_over(self) -> Rounds[None]:
-        """Across machines: the mean of this part, compressed, by the other member's rounds."""
+    def _cross_over(self, told: Tensor) -> Rounds[None]:
+        """Across machines: the mean of this part, compressed, by the other member's rounds. told:
+        what each said; where all was not well, what crosses is not finite."""
 
     @abstractmethod
     def _gather(self) -> Tensor:

@@ -6,7 +6,7 @@ travels is read in `layout`, as the runtime reads it; every piece of local work 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -26,7 +26,7 @@ from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.planner.expected import Crowd, ExpectedStreams, SizedBucket
 from gradwire.planner.priced import Step, Work, WorkKind
-from gradwire.strategy import Collective, Compressor, Context, Rounds, Strategy
+from gradwire.strategy import Collective, Compressor, Context, Rounds, State, Strategy
 
 _META = torch.device("meta")
 _RAGGED_HEAD = 16
@@ -125,7 +125,7 @@ class SizedContext(SizedBucket, Context):
     def locals(self) -> Sequence[Local]:
         measured_only(self.strategy)
 
-    def commit(self, finite: bool) -> None:
+    def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
         """Nothing is remembered."""
 
 
@@ -152,10 +152,7 @@ class SizedMachineSums(MachineSums):
         self._works("accumulate", self._crossing, len(self._node.ranks))
         return _bytes(HEADER_BYTES)
 
-    def _all_well(self, told: Tensor) -> bool:
-        return True
-
-    def _cross_over(self) -> Rounds[None]:
+    def _cross_over(self, told: Tensor) -> Rounds[None]:
         return self._crossing.strategy.collective.rounds(self._crossing)
 
     def _gather(self) -> Tensor:

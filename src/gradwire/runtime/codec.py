@@ -63,13 +63,14 @@ class Codec:
 
     The message's buffer is made once, when first needed. memory: shared by all buckets of a model.
     exact_undo keeps a copy of the state during a step, so that undoing a non-finite step is exact
-    to the bit instead of to rounding. scratch: shared by the buckets of one lane.
+    to the bit instead of to rounding. scratch: shared by the buckets of one lane. lost: a word
+    that is raised where it is known beforehand that a step comes to nothing.
     """
 
     def __init__(
         self, strategy: Strategy, bucket: Bucket, rank: int, world: int, memory: Memory, *,
         device: torch.device | str = "cpu", seed: int = 0, exact_undo: bool = False,
-        scratch: kernels.Scratch | None = None,
+        scratch: kernels.Scratch | None = None, lost: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.strategy, self.bucket, self.rank, self.world = strategy, bucket, rank, world
         self.seed, self._exact_undo = seed, exact_undo
@@ -84,7 +85,7 @@ class Codec:
         self.length = torch.tensor([self.layout.bytes], device=self.device)  # of ragged: at most
         self.parts: list[Part] = []
         self.compressors: Sequence[Compressor] = [strategy.compressor] * len(bucket.names)
-        self.verdict = Verdict(self.digest, self.device)
+        self.verdict, self._lost = Verdict(self.digest, self.device), lost
         self._compressed = False
         self._is_open = False  # whether what averages became is not known until the step ends
         self._own: Sequence[Sections] = ()  # what this step's encoders wrote
@@ -149,7 +150,8 @@ class Codec:
         self._compressed = True
         self.header.write(self.digest, self.info.step)
         if self.ragged:
-            self._compress_ragged()
+            self.length = torch.tensor([HEADER_BYTES], device=self.device)  # of what is lost
+            self._unless_lost(self._compress_ragged, self.header.status)
         else:
             self.encode(self._sections, self.header.status)
 
@@ -171,6 +173,21 @@ class Codec:
 
     def encode(self, sections: Sequence[Sections], status: Tensor) -> None:
         """Encode every parameter into its sections, which raises the status if all is not well."""
+        self._unless_lost(lambda: self._encode(sections, status), status)
+
+    def _unless_lost(self, work: Callable[[], None], status: Tensor) -> None:
+        """Work on gradients; if the step is lost, they are NaN, and a room that is not waited for
+        need not begin."""
+
+        def give_up() -> None:
+            status.bitwise_or_(kernels.NON_FINITE)
+
+        if self._lost is None or kernels.goes_on(self._lost):
+            work()
+        else:
+            kernels.run_unless(self._lost, work, otherwise=give_up)
+
+    def _encode(self, sections: Sequence[Sections], status: Tensor) -> None:
         self.snapshot()
         self._own = sections
         work = zip(self._encoders, self.brings(), sections)
@@ -257,6 +274,12 @@ class Codec:
         except PayloadError as error:
             self.verdict.refuse(error)
 
+    def leave(self, status: Tensor) -> None:
+        """`conclude` of averages that are in place already, whatever they are: they count unless
+        the status is raised, too."""
+        self.verdict.word.bitwise_or_(status)
+        self._is_open = True
+
     def _take_back(self) -> None:
         """Undone first: results may lie where gradients do."""
         self._undo()
@@ -279,12 +302,24 @@ class Codec:
         self._is_open = self._is_open or heeded
         kernels.add_up(segments, self.verdict.word if heeded else None)
 
+    def look_at_means(self) -> None:
+        """Averages are there. Whether each is finite, for a feedback that has a last word, is told
+        on the device, to be read with the verdict."""
+        feedback = self.strategy.feedback
+        if feedback is not None and type(feedback).received is not Feedback.received:
+            means = self.means
+            words = torch.zeros(len(means), dtype=torch.int64, device=self.device)
+            for mean, word in zip(means, torch.split(words, 1)):
+                kernels.flag_non_finite(mean, word)
+            self.verdict.ask(words)
+
     def _remember_results(self, feedback: Feedback) -> None:
         means = self.means
-        if type(feedback).received is not Feedback.received:
-            for mean, state, fine in zip(means, self.states, kernels.are_finite(means)):
-                if fine:
-                    state.update(feedback.received(mean, state))
+        if self.verdict.answers is None:  # nobody looked before the step's end
+            self.look_at_means()
+        for mean, state, word in zip(means, self.states, self.verdict.answers or ()):
+            if not word:
+                state.update(feedback.received(mean, state))
         for mean, result in zip(means, self.results):
             if mean is not result:
                 result.copy_(mean)

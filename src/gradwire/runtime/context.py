@@ -9,7 +9,7 @@ detour   sums in machines, or a path of tasks           hierarchical, steps
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,8 +18,9 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.buckets import Bucket
+from gradwire.errors import PayloadError
 from gradwire.layout.pieces import Pieces
-from gradwire.local import OWNERS_RESIDUAL, RIGHT_FACTOR, Local
+from gradwire.local import OWNERS_RESIDUAL, Local
 from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Memory, Part
 from gradwire.runtime.message import Inbox
@@ -36,6 +37,9 @@ class Detour(Part, Protocol):
 
     def rounds(self) -> Rounds[None]:
         """The moves, and the local work between them."""
+
+    def abandon(self) -> None:
+        """The step has failed."""
 
     def leftover(self, i: int, n: int, state: State) -> Tensor | None:
         """What waits of parameter i, of n elements; None: nothing."""
@@ -60,7 +64,7 @@ class BucketContext(Context):
         self._as_it_is = self._casts and one_as_it_is
         self._shards: Shards | None = None
         self._detour: Detour | None = None
-        self._committed = False
+        self._committed: Mapping[str, State] = {}
         self.memory: dict[str, Any] = {}
 
     def take(self, detour: Detour) -> None:
@@ -82,7 +86,11 @@ class BucketContext(Context):
 
     @property
     def finite(self) -> bool:
-        return self.codec.finite
+        try:
+            return self.codec.finite
+        except PayloadError:
+            self.abandon()
+            raise
 
     @property
     def results(self) -> Sequence[Tensor]:
@@ -103,7 +111,7 @@ class BucketContext(Context):
         self, gradients: Sequence[Tensor], results: Sequence[Tensor], info: StepInfo
     ) -> None:
         """Start a step. Both: one contiguous 1-D tensor per parameter; they may be the same."""
-        self.step, self._committed = info.step, False
+        self.step, self._committed = info.step, {}
         self.codec.begin(gradients, results, info)
 
     def rounds(self) -> Rounds[None]:
@@ -117,6 +125,7 @@ class BucketContext(Context):
                     mean.zero_()  # what arrives is no step
                 return
         yield from collective.rounds(self)
+        self.codec.look_at_means()
 
     # -- the collective's side -------------------------------------------------------------
 
@@ -184,10 +193,9 @@ class BucketContext(Context):
     def locals(self) -> Sequence[Local]:
         return self.codec.locals()
 
-    def commit(self, finite: bool) -> None:
-        if not finite:
-            self.codec.spoil()
-        self._committed = finite
+    def commit(self, status: Tensor, states: Mapping[str, State]) -> None:
+        self.codec.leave(status)
+        self._committed = states
 
     def through_machines(self, outer: Collective) -> Rounds[None]:
         if self._detour is None:
@@ -203,14 +211,19 @@ class BucketContext(Context):
     def abandon(self) -> None:
         """The step has failed: no gradient of this rank alone stays for an average."""
         self.codec.abandon()
+        if self._detour is not None:
+            self._detour.abandon()
 
     def end(self, skipped: bool) -> None:
         """After all buckets of the step. skipped: another bucket was not finite."""
-        if skipped and self.finite and self._committed:
-            for state, result in zip(self.codec.states, self.codec.results):
-                if RIGHT_FACTOR in state:
-                    state["residual"].add_(result.view_as(state["residual"]))
-                    kernels.fill_nan(result)
+        finite = self.finite
+        named = zip(self.bucket.names, self.codec.states, self.codec.results)
+        for name, state, result in named if finite and self._committed else ():
+            state.update(self._committed.get(name, {}))
+            if skipped and name in self._committed:
+                state["residual"].add_(result.view_as(state["residual"]))
+                kernels.fill_nan(result)
+        self._committed = {}
         self.codec.end(skipped)
 
     def leftovers(self) -> dict[str, Tensor]:

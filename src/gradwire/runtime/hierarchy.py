@@ -4,6 +4,7 @@ my gradients ─ part by part ─► (the machine) ─► mean of my part, fp32
                                  feedback, compression, any collective: (across machines)
 my results   ◄─ every part ─── (the machine) ◄─ mean of my part over all machines
 
+Where all was not well on some machine, NaN crosses: nobody must know on the host whether it does.
 Both moves inside are those of `Shards`, uncompressed; what crosses is a `BucketContext` over the
 parts, of as many ranks as there are machines. What is remembered belongs to the parts.
 """
@@ -24,7 +25,7 @@ from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, check_headers, check_size, header_of
+from gradwire.runtime.message import Header, check_size, header_of
 from gradwire.runtime.shards import Shards
 from gradwire.strategy import Collective, Compressor, Rounds, State, Strategy
 
@@ -44,7 +45,7 @@ class BucketMachineSums(MachineSums):
         self._crossing = BucketContext(
             Strategy(strategy.compressor, across, strategy.feedback), self.kept,
             ranks.index(codec.rank), len(ranks), dict(zip(self.kept.names, codec.states)),
-            **options,
+            lost=codec.verdict.word, **options,
         )  # fmt: skip
         plain: Compressor = Compressor.parse("none")
         self._verdict = codec.verdict
@@ -53,6 +54,8 @@ class BucketMachineSums(MachineSums):
         self._status = torch.zeros(HEADER_BYTES, dtype=torch.uint8, device=codec.device)
         self._header = Header(self._status)
         self._crossed = False
+        others = ", ".join(map(str, ranks))
+        self._where = f"across machines, where ranks {others} are counted from 0"
 
     def begin(self) -> None:
         """A new step."""
@@ -78,34 +81,25 @@ class BucketMachineSums(MachineSums):
         self._header.status.copy_(verdict.word)
         return self._status
 
-    def _all_well(self, told: Tensor) -> bool:
-        """Whether all machines may cross; the host waits for the device."""
-        codec, verdict = self._codec, self._verdict
+    def _cross_over(self, told: Tensor) -> Rounds[None]:
+        codec, verdict, crossing = self._codec, self._verdict, self._crossing
         try:
             check_size(told, len(self._cross.ranks), HEADER_BYTES)
-            if not check_headers(header_of(told), codec.digest, codec.info.step):
-                verdict.spoil()
+            verdict.hear(header_of(told), self._where)
         except PayloadError as error:
             self._damaged_across(error)
-        return not kernels.is_raised(verdict.word)
-
-    def _cross_over(self) -> Rounds[None]:
-        crossing, self._crossed = self._crossing, True
-        means = self._shards.means
-        info = self._codec.info
-        crossing.begin(means, means, info._replace(clip_scale=1.0))  # clipped already
+        means, self._crossed = self._shards.means, True
+        self._shards.spoil_means()
+        crossing.begin(means, means, codec.info._replace(clip_scale=1.0))  # clipped already
         try:
             yield from crossing.rounds()
-            if not crossing.finite:
-                self._verdict.spoil()
         except PayloadError as error:
             self._damaged_across(error)
+        verdict.join(crossing.codec.verdict, self._where)
 
     def _damaged_across(self, error: PayloadError) -> None:
         """Remember damage, to be told inside the machine before this rank stops."""
-        ranks = ", ".join(map(str, self._cross.ranks))
-        where = f"across machines, where ranks {ranks} are counted from 0"
-        self._verdict.refuse(PayloadError(f"{where}: {error}"))
+        self._verdict.refuse(PayloadError(f"{self._where}: {error}"))
 
     def _gather(self) -> Tensor:
         return self._shards.answer()
@@ -126,6 +120,11 @@ class BucketMachineSums(MachineSums):
         total = kernels.zeros(n, self._codec.device)
         total[slice(*self.pieces[i].of_owner(self._local))].add_(own, alpha=self._per_node)
         return total
+
+    def abandon(self) -> None:
+        """The step has failed: so has what crosses."""
+        if self._crossed:
+            self._crossing.abandon()
 
     def end(self, outcome: Outcome) -> None:
         """After all buckets of the step. A part that crossed beside a spoiled one gives back."""

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from gradwire.errors import PayloadError
-from gradwire.kernels import Known, run_unless, together
+from gradwire.kernels import Known, run_unless, spoil_if, together
 from gradwire.layout.pieces import Pieces
 from gradwire.layout.shards import ShardLayout
 from gradwire.local import OWNERS_RESIDUAL, Own
+from gradwire.member import padded
 from gradwire.moves import AllToAll
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
@@ -68,10 +69,10 @@ class Shards:
         self._my_header = Header(self._mine)
         own = self._answers[rank]
         self._my_sections = own.views(self._mine[: own.bytes])
-        self.means = [
-            torch.zeros(end - begin, device=device)
-            for begin, end in (pieces.of_owner(rank) for pieces in self.pieces)
-        ]
+        owned = [end - begin for begin, end in (own.of_owner(rank) for own in self.pieces)]
+        room = [padded(size * 4) // 4 for size in owned]
+        self._all_means = torch.zeros(sum(room), device=device)
+        self.means = [x[:n] for x, n in zip(torch.split(self._all_means, room), owned)]
         rule = None if states is None else Recurrence(state=OWNERS_RESIDUAL)
         self._encoders = [make_encoder(self.means_by, None, rule) for _ in self.pieces]
         self._encoded = False  # whether this step's encoders have seen the means
@@ -124,6 +125,10 @@ class Shards:
             sum_all(self._compressor, sums, word)
         except PayloadError as error:
             self._verdict.refuse(error)
+
+    def spoil_means(self) -> None:
+        """The owner's means are NaN, if all is not well."""
+        spoil_if(self._verdict.word, self._all_means)
 
     def answer(self) -> Tensor:
         """The owner's means, compressed, if all is well: the message for all. Where nobody looks

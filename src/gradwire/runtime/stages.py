@@ -7,12 +7,11 @@
 `StageLayout` knows who has what, `Walk` moves it; here it is compressed and added up. Every
 compression has encoders and a memory of its own; where a step is spoiled, all take back what they
 did. Numbers that are not finite travel as NaN, messages of such say so, and at the end every rank
-finds NaN in its result.
+finds NaN in its result. The bucket's word knows of all that; the host asks it when the step ends.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -23,13 +22,13 @@ from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError
 from gradwire.layout.stages import Leaf, Region, StageLayout, in_order
 from gradwire.layout.walk import Tensors, Walk, cuts
-from gradwire.local import LATER_RESIDUALS
+from gradwire.local import LATER_RESIDUALS, Own
 from gradwire.runtime.codec import Codec, Outcome
 from gradwire.runtime.encoder import make_encoder
-from gradwire.runtime.message import Header, check_headers, header_of
+from gradwire.runtime.message import Header, header_of
 from gradwire.runtime.pieces import PieceByPiece
 from gradwire.runtime.shards import remembers
-from gradwire.runtime.sums import Sum, sum_all
+from gradwire.runtime.sums import Sum, heeds, sum_all
 from gradwire.strategy import Encoder, Key, Recurrence, Rounds, Sections, State, StepInfo
 
 
@@ -67,7 +66,6 @@ class BucketStages(Walk):
     def begin(self) -> None:
         """A new step."""
         self._encoded, self._messages, self._numbers = {}, [], []
-        self._damage: PayloadError | None = None
 
     def rounds(self) -> Rounds[None]:
         codec, scale = self._codec, self._codec.info.clip_scale
@@ -80,19 +78,22 @@ class BucketStages(Walk):
         yield from super().rounds()
 
     def _finish(self) -> None:
-        if self._damage is not None:
-            raise self._damage
-        # Results may lie where gradients do, which undoing reads: nothing is written before.
-        if not self._numbers or not all(map(kernels.is_finite, self._numbers)):
-            self._codec.spoil()
-            return
-        for mean, x in zip(self._codec.means, self._numbers):
+        word = self._codec.verdict.word
+        numbers = [x.to(self._device) for x in self._numbers]
+        for x in numbers:
+            kernels.flag_non_finite(x, word)
+        # Results may lie where gradients do, which undoing reads.
+        for mean, x in zip(self._codec.means, numbers):
             if mean is not x:
-                mean.copy_(x)
+                kernels.copy_unless(word, x, mean)
+        self._codec.leave(word)
 
     def undo(self) -> None:
         """What this step's compressions remember, as it was before."""
         self._undo_from(0)
+
+    def abandon(self) -> None:
+        """The step has failed: numbers of this rank alone are nowhere."""
 
     def end(self, outcome: Outcome) -> None:
         """After all buckets of the step."""
@@ -139,14 +140,14 @@ class BucketStages(Walk):
         mine = self._encoded[self._plan.site(number)] = []
         header, step = Header(*messages), (self._codec.digest, info.step)
         header.write(*step)
+        works = []
         for p, encoder in enumerate(self._encoders_of(number, leaves)):
             sections = tuple(s for i in in_order(leaves, p) for s in views[i][p])
-            one = _Encoded(encoder, self._numbers[p].to(device), states[p], sections, info)
-            mine.append(one)
-            key = self._key(names[p], voice)
-            encoder.encode(one.x, one.state, sections, info, key, header.status)
-        if self._damage is not None:
-            header.write(*step, kernels.DAMAGED)
+            mine.append(_Encoded(encoder, self._numbers[p].to(device), states[p], sections, info))
+            own = Own(mine[-1].x, states[p], info, self._key(names[p], voice))
+            works.append(encoder.work(own, sections, header.status))
+        kernels.together(works, header.status)
+        header.status.bitwise_or_(self._codec.verdict.word.to(device))
         header.spread()
         self._messages = [[message.to(self._codec.device)] for message in messages]
 
@@ -175,35 +176,22 @@ class BucketStages(Walk):
     # -- decompress ------------------------------------------------------------------------
 
     def _decompress(self, number: int) -> None:
-        had = self._before(number)
+        had, verdict = self._before(number), self._codec.verdict
         region = self._before(number + 1).region
-        good = [self._is_good(messages) for messages in self._messages]
-        is_last = number == len(self._tasks) - 1
-        self._numbers = []
-        if is_last and not all(good):
-            return
+        for messages in self._messages:
+            verdict.hear(torch.stack([header_of(message) for message in messages]))
         device = self._device_of(number)
+        is_last = number == len(self._tasks) - 1
         in_place = is_last and device == self._codec.device
         self._numbers = list(self._codec.means) if in_place else self._sums(number, region)
-        for leaf, here, fine in zip(had.leaves, self._messages, good):
+        sums = []
+        for leaf, here in zip(had.leaves, self._messages):
             messages = [message.to(device) for message in here]
-            parts = cuts(self._numbers, region, leaf.region)
-            if not (fine and self._add_up(leaf, messages, parts)):
-                for part in parts:
-                    part.fill_(math.nan)
-
-    def _is_good(self, messages: list[Tensor]) -> bool:
-        """Whether these are whole, and their ranks were finite."""
-        headers = torch.stack([header_of(message) for message in messages])
-        try:
-            return check_headers(headers, self._codec.digest, self._codec.info.step)
-        except PayloadError as error:
-            return self._remember(error)
-
-    def _remember(self, error: PayloadError) -> bool:
-        """The first is raised at the end of the path: until then others wait for this rank."""
-        self._damage = self._damage or error
-        return False
+            sums += self._sums_of(leaf, messages, cuts(self._numbers, region, leaf.region))
+        self._add_up(sums, verdict.word.to(device))
+        word = verdict.word.to(device)  # sums may have raised it
+        for x in () if in_place else self._numbers:
+            kernels.spoil_if(word, x)
 
     def _sums(self, number: int, region: Region) -> Tensors:
         device = self._device_of(number)
@@ -212,17 +200,27 @@ class BucketStages(Walk):
             for p, (begin, end) in enumerate(region)
         ]
 
-    def _add_up(self, leaf: Leaf, messages: list[Tensor], parts: Tensors) -> bool:
-        """The mean of one leaf's contributions; False if one is damaged."""
+    def _sums_of(self, leaf: Leaf, messages: list[Tensor], parts: Tensors) -> list[Sum]:
+        """The means of one leaf's contributions."""
         payloads = zip(*(self._plan.layout(leaf).views(message) for message in messages))
         work = zip(payloads, parts, leaf.names, self._codec.bucket.names)
         divisor = float(len(messages))
-        sums = [Sum(own, x, divisor, self._key(dice), name) for own, x, dice, name in work]
-        try:
-            sum_all(self._codec.strategy.compressor, sums)
-        except PayloadError as error:
-            return self._remember(error)
-        return True
+        return [Sum(own, x, divisor, self._key(dice), name) for own, x, dice, name in work]
+
+    def _add_up(self, sums: list[Sum], word: Tensor) -> None:
+        """Nothing, if the word is raised. What is damaged raises the bucket's."""
+        compressor = self._codec.strategy.compressor
+
+        def add(status: Tensor | None = None) -> None:
+            try:
+                sum_all(compressor, sums, status)
+            except PayloadError as error:
+                self._codec.verdict.refuse(error)
+
+        if heeds(compressor, word):
+            add(word)
+        else:
+            kernels.run_unless(word, add)
 
     def _key(self, name: str, voice: int = 0) -> Key:
         return Key(self._codec.seed, self._codec.info.step, name, voice)

@@ -51,6 +51,19 @@ def sum_all(
             raise PayloadError(f"'{name}' ({whence}): {error}") from error
 
 
+def decode_own(
+    compressor: Compressor, sections: Sections, x: Tensor, key: Key, status: Tensor
+) -> None:
+    """`Compressor.decode` of what this rank has encoded just now. That cannot be damaged, so where
+    kernels would tell it by a word nobody asks. status: that of the encoding."""
+    if kernels.goes_on(status) and stands_for(type(compressor), "added", "decode"):
+        segments = compressor.added([sections], x, 1.0, key)
+        if segments:
+            kernels.add_up(segments, kernels.new_status(x.device))
+            return
+    compressor.decode(sections, x, key)
+
+
 def heeds(compressor: Compressor, word: Tensor) -> bool:
     """Whether sums of its payloads are written by kernels alone, which heed the word: nobody need
     look at it first."""

@@ -1,13 +1,15 @@
 """What becomes of one bucket's step: told on the device, read on the host when the step ends.
 
 headers of all ranks ──► hear ──┐
-payloads that are none ► refuse ┼─► word ──► kernels.run_unless: averages, or all is undone
-sums that overflow ────► spoil ─┘    └─────► fine, when the step ends: it counts; or PayloadError
+payloads that are none ► refuse ┤
+sums that overflow ────► spoil ─┼─► word ──► kernels.run_unless: averages, or all is undone
+what others are told ──► join ──┘    └─────► fine, when the step ends: it counts; or PayloadError
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,21 +26,29 @@ class Verdict:
     def __init__(self, digest: int, device: torch.device) -> None:
         self.word = kernels.new_status(device)
         self._digest, self._step = digest, -1
-        self._told: list[Tensor | PayloadError] = []  # headers of all ranks, and errors
+        self._told: list[tuple[Told, str]] = []  # and where, as errors say it
         self._read: int | None = 0  # the word, once all is told and it was read
+        self._asked: Tensor | None = None
+        self._answers: list[int] | None = None
 
     def begin(self, step: int) -> None:
         """A new step, of which nothing is known."""
         if self._read != 0:
             self.word.zero_()
         self._step, self._read = step, None
+        self._asked = self._answers = None
         self._told.clear()
 
-    def hear(self, headers: Tensor) -> None:
+    def hear(self, headers: Tensor, where: str = "") -> None:
         """What the headers of n messages, (n, 4), say."""
         headers = headers.clone()  # the network's buffer is another's next
-        self._told.append(headers)
+        self._told.append((headers, where))
         kernels.judge(headers, facts_of(self._digest, self._step), self.word)
+
+    def join(self, other: Verdict, where: str) -> None:
+        """What speaks against another's step, which is over but for its end, does against this."""
+        self._told.append((other, where))
+        self.word.bitwise_or_(other.word)
 
     def spoil(self) -> None:
         """Something is not finite."""
@@ -49,15 +59,27 @@ class Verdict:
         """Something that arrived cannot be used. The first reason stays."""
         self._read = None
         self.word.bitwise_or_(kernels.DAMAGED)
-        self._told.append(error)
+        self._told.append((error, ""))
+
+    def ask(self, words: Tensor) -> None:
+        """Want to know, when the step ends, what else these, (n,) int64, say by then."""
+        self._asked, self._answers = words, None
+
+    @property
+    def answers(self) -> list[int] | None:
+        """What was asked for, which the host waits for unless it was read with the word; None if
+        nothing was."""
+        if self._answers is None and self._asked is not None:
+            self._answers = self._asked.tolist()
+        return self._answers
 
     @property
     def held_back(self) -> bool:
         """Once the step is over: whether the word was raised before averages were written."""
         word = int(self.word) if self._read is None else self._read
         try:
-            heard = [told for told in self._told if not isinstance(told, PayloadError)]
-            fine = all(check_headers(told, self._digest, self._step) for told in heard)
+            heard = [told for told in self._told if not isinstance(told[0], PayloadError)]
+            fine = all(self._hears(*told) for told in heard)
         except PayloadError:
             return True
         return bool(word & kernels.NON_FINITE) or not fine
@@ -70,9 +92,7 @@ class Verdict:
         """
         word = int(self.word) if self._read is None else self._read
         for told in self._told if word & kernels.DAMAGED else ():
-            if isinstance(told, PayloadError):
-                raise told
-            check_headers(told, self._digest, self._step)
+            self._hears(*told)
         if word & kernels.DAMAGED:
             raise PayloadError(
                 f"what is received must be whole; a payload of step {self._step} cannot be read "
@@ -81,10 +101,42 @@ class Verdict:
             )
         return not word
 
+    def _hears(self, told: Told, where: str) -> bool:
+        """Whether that says that all is finite. Raises PayloadError."""
+        try:
+            if isinstance(told, PayloadError):
+                raise told
+            if isinstance(told, Verdict):
+                return told.fine
+            return check_headers(told, self._digest, self._step)
+        except PayloadError as error:
+            if not where:
+                raise
+            raise PayloadError(f"{where}: {error}") from error
+
+    def _all(self) -> Iterator[Verdict]:
+        """It, and what it has joined."""
+        yield self
+        for told, _ in self._told:
+            if isinstance(told, Verdict):
+                yield from told._all()
+
+
+Told: TypeAlias = "Tensor | PayloadError | Verdict"
+"""Headers of all ranks, an error, and what another bucket was told."""
+
 
 def settle(verdicts: Sequence[Verdict]) -> None:
-    """Read the words of all buckets of a step, with one wait for the device, once all is told."""
-    for device in {verdict.word.device for verdict in verdicts}:
-        own = [verdict for verdict in verdicts if verdict.word.device == device]
-        for verdict, word in zip(own, torch.cat([v.word for v in own]).tolist()):
-            verdict._read = word
+    """Read the words of all buckets of a step, and what else they ask, with one wait for the
+    device, once all is told."""
+    known = [one for verdict in verdicts for one in verdict._all()]
+    for device in {verdict.word.device for verdict in known}:
+        own = [verdict for verdict in known if verdict.word.device == device]
+        asking = [verdict for verdict in own if verdict._asked is not None]
+        words = [verdict.word for verdict in own]
+        asked = [verdict._asked for verdict in asking if verdict._asked is not None]
+        found = iter(torch.cat([*words, *asked]).tolist())
+        for verdict in own:
+            verdict._read = next(found)
+        for verdict, of in zip(asking, asked):
+            verdict._answers = [next(found) for _ in range(len(of))]

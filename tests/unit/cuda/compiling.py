@@ -172,6 +172,7 @@ def kernels(every: bool) -> Iterator[tuple[Any, dict[str, Any]]]:
         yield dense.cast_all, {**of, "checks": to == tl.float32}
     yield dense.zero_if, {"to": tl.bfloat16, "BLOCK": dense.BLOCK}
     yield dense.add_scaled, {"BLOCK": dense.BLOCK}
+    yield dense.difference, {"BLOCK": dense.BLOCK}
     yield dense.look, {"BLOCK": dense.BLOCK}
     yield dense.spoil, {**of_v, "BLOCK": dense.BLOCK}
     yield dense.add_dense, {**of_v, "of_values": tl.float32, "aligned": True, "BLOCK": dense.BLOCK}

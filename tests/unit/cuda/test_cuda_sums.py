@@ -154,6 +154,12 @@ def test_the_status_word_is_the_twins(dtype: torch.dtype) -> None:
 
         same_by_both([cuda.spoil_if, twins.spoil_if], spoiled)
 
+        def taken(status: Tensor, raised: int = raised) -> tuple[list[object], list[Tensor]]:
+            x, y, out = drawn(5000, 1), drawn(5000, 2, dtype=dtype), drawn(5000, 3)
+            return [x, y, out, status.fill_(raised)], [out]
+
+        same_by_both([cuda.subtract, twins.subtract], taken)
+
 
 FACTS = (0x32455249_57445247, 2**62 + 5, -7)
 

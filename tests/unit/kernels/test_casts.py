@@ -13,10 +13,12 @@ from gradwire.kernels import (
     accumulate_dense,
     add_cast,
     cast,
+    copy_unless,
     finite_part,
     flag_non_finite,
     is_finite,
     spoil_if,
+    subtract,
 )
 from gradwire.kernels.torch import add_cast as add_cast_twin
 from gradwire.kernels.torch import cast as cast_twin
@@ -178,3 +180,36 @@ def test_what_is_raised_spoils_all(dtype: torch.dtype) -> None:
         spoil_if(torch.tensor([word]), x)
         assert bool(x.isnan().all()) == spoils
         assert bool((x == 1).all()) != spoils
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_difference_is_written_unless_the_word_is_raised(dtype: torch.dtype) -> None:
+    x, y = draw("normal", 70, 1), draw("normal", 70, 2, dtype)
+    wanted, seven = x - y.float(), torch.full((70,), 7.0)
+    for word, writes in ((0, True), (1, False), (2, False)):
+        out = seven.clone()
+        subtract(x, y, out, torch.tensor([word]))
+        assert torch.equal(out, wanted if writes else seven)
+    subtract(x, y, x, torch.tensor([0]))
+    assert torch.equal(x, wanted), "in place"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_copy_is_written_unless_the_word_is_raised(dtype: torch.dtype) -> None:
+    x, seven = draw("normal", 70, 1), torch.full((70,), 7.0, dtype=dtype)
+    for word, writes in ((0, True), (1, False), (2, False)):
+        out = seven.clone()
+        copy_unless(torch.tensor([word]), x, out)
+        assert torch.equal(out, x.to(dtype) if writes else seven)
+    with pytest.raises(KernelError, match="out must have shape"):
+        copy_unless(torch.tensor([0]), x, torch.ones(4))
+
+
+def test_what_cannot_be_subtracted_is_refused() -> None:
+    x, word = torch.ones(3), torch.tensor([0])
+    with pytest.raises(KernelError, match="out must have shape"):
+        subtract(x, x, torch.ones(4), word)
+    with pytest.raises(KernelError, match="x must be"):
+        subtract(x.double(), x, x, word)
+    with pytest.raises(KernelError, match="status must be"):
+        subtract(x, x, x, word.int())

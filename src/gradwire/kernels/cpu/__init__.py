@@ -39,7 +39,7 @@ from gradwire.kernels.cpu.sparse import (
     add,
     first_violation,
 )
-from gradwire.kernels.cpu.status import judge, spoil_if, stamp
+from gradwire.kernels.cpu.status import copy_unless, judge, spoil_if, stamp, subtract
 from gradwire.kernels.cpu.streams import (
     contained,
     flat_places,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from gradwire.kernels.values import DAMAGED, NON_FINITE
@@ -17,6 +18,16 @@ def raise_unless(finite: bool, status: Tensor) -> None:
 def spoil_if(status: Tensor, x: Tensor) -> None:
     if status:
         x.fill_(math.nan)
+
+
+def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
+    if not status:
+        out.copy_(x)
+
+
+def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
+    if not status:
+        torch.sub(x, y, out=out)
 
 
 def stamp(words: Tensor, facts: Sequence[int]) -> None:

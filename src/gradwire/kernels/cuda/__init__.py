@@ -30,6 +30,7 @@ from gradwire.kernels.cuda.dense import (
     judge,
     spoil_if,
     stamp,
+    subtract,
 )
 from gradwire.kernels.cuda.entries import encode_indices, write_entries
 from gradwire.kernels.cuda.lists import decode_indices
@@ -39,6 +40,7 @@ from gradwire.kernels.cuda.sums import accumulate_codes, add_codes
 from gradwire.kernels.cuda.update import invert, topk, update_topk
 from gradwire.kernels.torch import (
     contained,
+    copy_unless,
     count_crowds,
     decode_shaped,
     encode_shaped,
@@ -85,6 +87,7 @@ __all__ = [
     "cast",
     "cast_many",
     "contained",
+    "copy_unless",
     "count_crowds",
     "decode_indices",
     "decode_shaped",
@@ -120,6 +123,7 @@ __all__ = [
     "spoil_if",
     "stamp",
     "strata",
+    "subtract",
     "sum_rows",
     "top_of_two",
     "topk",

@@ -95,6 +95,14 @@ def spoil(status, x, n, dtype: tl.constexpr, BLOCK: tl.constexpr):
         write(x, i, rounded(tl.full([BLOCK], float("nan"), tl.float32), dtype), n, whole)
 
 
+@triton.jit
+def difference(x, source, out, n, status, BLOCK: tl.constexpr):
+    """out = x - source, unless the status is raised: then it ends at once."""
+    if tl.load(status) == 0:
+        i, whole = part_of(n, BLOCK)
+        write(out, i, read(x, i, n, whole) - read(source, i, n, whole), n, whole)
+
+
 OUT, N, FIRST, COUNT, BY = (tl.constexpr(i) for i in range(5))
 WIDTH = tl.constexpr(5)
 """Columns of a sum: its payloads are COUNT addresses, from FIRST on."""
@@ -187,6 +195,14 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
     elif x.numel():
         grid = programs(x.numel(), BLOCK)
         launch(spoil, grid, status, x, x.numel(), dtype=TYPES[x.dtype], BLOCK=BLOCK)
+
+
+@on_its_device
+def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
+    n = out.numel()
+    if n:
+        grid = programs(n, BLOCK)
+        launch(difference, grid, x, y.detach().contiguous(), out, n, status, BLOCK=BLOCK)
 
 
 @on_its_device

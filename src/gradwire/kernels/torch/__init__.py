@@ -50,7 +50,7 @@ from gradwire.kernels.torch.sparse import (
     add,
     first_violation,
 )
-from gradwire.kernels.torch.status import judge, spoil_if, stamp
+from gradwire.kernels.torch.status import copy_unless, judge, spoil_if, stamp, subtract
 from gradwire.kernels.torch.streams import (
     contained,
     flat_places,

@@ -18,6 +18,14 @@ def spoil_if(status: Tensor, x: Tensor) -> None:
     x.masked_fill_(status != 0, math.nan)
 
 
+def copy_unless(status: Tensor, x: Tensor, out: Tensor) -> None:
+    out.copy_(torch.where(status != 0, out, x.to(out.dtype)))
+
+
+def subtract(x: Tensor, y: Tensor, out: Tensor, status: Tensor) -> None:
+    out.copy_(torch.where(status != 0, out, x - y))
+
+
 def stamp(words: Tensor, facts: Sequence[int]) -> None:
     for word, fact in zip(words, facts):
         word.fill_(fact)

@@ -65,6 +65,19 @@ def _spoil_if(draw: Draw) -> dict[str, object]:
     return {"status": status() + draw.one((0, 1, 3)), "x": draw.floats(draw.size())}
 
 
+@target(words.copy_unless)
+def _copy_unless(draw: Draw) -> dict[str, object]:
+    n, word = draw.size(), status() + draw.one((0, 1, 3))
+    return {"status": word, "x": draw.floats(n), "out": draw.floats(n)}
+
+
+@target(words.subtract)
+def _subtract(draw: Draw) -> dict[str, object]:
+    n, word = draw.size(), status() + draw.one((0, 1, 3))
+    x, out = (draw.floats(n, torch.float32) for _ in "xy")
+    return {"x": x, "y": draw.floats(n), "out": out, "status": word}
+
+
 @target(casts.is_finite)
 def _is_finite(draw: Draw) -> dict[str, object]:
     return {"x": draw.floats(draw.size())}

@@ -20,7 +20,7 @@ from small import attached, entry, fingerprint
 from torch import Tensor, nn
 
 import gradwire
-from gradwire import Handle, Plan, Strategy
+from gradwire import Handle, Plan, Strategy, kernels
 from gradwire.feedback import _orthogonal
 from gradwire.runtime import own_view
 from gradwire.runtime.device_order import LaneOrder, Made
@@ -65,8 +65,6 @@ KNOWN = {
     "runtime/verdict.py settle: tolist": VERDICT,
     "runtime/device_order.py since: an event": SPANS,
     "runtime/host_copies.py down_all: a stream's end": BY_HOST,
-    "runtime/host_copies.py <dictcomp>: a copy up from memory that is not pinned":
-        "over Gloo: what has arrived goes up from where the network wrote it",
     "runtime/encoder.py _look: largest": LOOKS,
     "runtime/encoder.py _retreat: first_violation": UNDONE,
     "compressors/topk.py undo: first_violation": UNDONE,
@@ -355,6 +353,10 @@ def nothing(*_: Any) -> None:
     pass
 
 
+def pageable(scratch: kernels.Scratch, *, pinned: bool = False) -> None:
+    scratch._pinned, scratch._kept = False, {}
+
+
 WRONG = {
     "a lane waits for no gradient": (LaneOrder, "after", no_wait, "lane does not wait for main"),
     "nobody waits for a lane": (LaneOrder, "join", nothing, "main does not wait for lane"),
@@ -362,6 +364,7 @@ WRONG = {
     "a lane of the current device": (LaneOrder, "__init__", any_stream, "cuda:0"),
     "a read": (Verdict, "hear", asks, "runtime/context.py accumulate: __bool__"),
     "numbers of the host's": (Verdict, "hear", brings, "memory that is not pinned"),
+    "a pageable room": (kernels.Scratch, "__init__", pageable, "memory that is not pinned"),
 }  # fmt: skip
 """Whose method is another one, and what is said of it."""
 

@@ -85,6 +85,11 @@ class Posed(Tensor):
     def __invert__(self) -> Tensor:
         return torch.bitwise_not(self)
 
+    def nonzero(self) -> Posed:  # type: ignore[override]
+        self.scene.reads("nonzero")
+        self.scene.uses(self)
+        return self.scene.posed(self.behind.nonzero(), self.device)
+
     def contiguous(self, *_: Any, **__: Any) -> Tensor:
         return self if self.is_contiguous() else torch.clone(self, memory_format=DENSE)
 

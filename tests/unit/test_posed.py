@@ -37,6 +37,9 @@ def test_numbers_are_computed_and_stay_on_their_device(scene: Scene) -> None:
     assert behind(total).tolist() == [[27.0, 39.0, 51.0]]
     x[0] = 7.0
     assert x.cpu().tolist() == [[7.0] * 3, [3.0, 4.0, 5.0]]
+    assert (x > 4.0).nonzero().tolist() == [[0, 0], [0, 1], [0, 2], [1, 2]]
+    assert (~(x[1] > 3.0)).tolist() == [True, False, False]
+    assert x.t().contiguous().stride() == (2, 1)
     assert torch.zeros(1, device="cuda").device == FIRST, "the current one"
     with torch.cuda.device(1):
         assert torch.zeros(1, device="cuda").device == SECOND

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,68 +12,9 @@ from torch import Tensor
 from gradwire.errors import UsageError
 from gradwire.runtime import device_order
 from gradwire.runtime.device_order import LaneOrder, Made
+from noted_cuda import Cuda, Stream
 
 DEVICE = torch.device("cuda", 1)
-
-
-class Stream:
-    """Notes what it waits for, and what was recorded on it."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.waited = name, list[str]()
-        self.milliseconds = 0.0  # that it has worked
-
-    def record_event(self, event: Event | None = None) -> Any:
-        if event is None:
-            return f"end of {self.name}"
-        event.milliseconds = self.milliseconds
-        return event
-
-    def wait_event(self, event: str) -> None:
-        self.waited.append(event)
-
-    def wait_stream(self, other: Stream) -> None:
-        self.waited.append(f"all of {other.name}")
-
-
-class Event:
-    """Remembers how long its stream had worked, and who waited for it."""
-
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
-        self.milliseconds, self.is_over = math.nan, False
-
-    def synchronize(self) -> None:
-        self.is_over = True
-
-    def elapsed_time(self, later: Event) -> float:
-        assert later.is_over
-        return later.milliseconds - self.milliseconds
-
-
-class Cuda:
-    """What is current, by device; and which stream work goes to."""
-
-    def __init__(self) -> None:
-        self.current = {DEVICE: Stream("main"), torch.device("cuda", 0): Stream("another device")}
-        self.at_work: list[Stream] = []
-        self.captures, self.Event = False, Event
-
-    def is_current_stream_capturing(self) -> bool:
-        return self.captures
-
-    def current_stream(self, device: torch.device) -> Stream:
-        return self.current[device]
-
-    def Stream(self, device: torch.device) -> Stream:
-        assert device == DEVICE
-        return Stream("lane")
-
-    @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
-        self.at_work.append(stream)
-        yield
-        self.at_work.pop()
 
 
 @pytest.fixture
@@ -103,14 +41,13 @@ def noting(x: Tensor, found: list[str]) -> Any:
 
 def test_a_lane_waits_for_every_stream_on_which_gradients_were_made(cuda: Cuda) -> None:
     made, lane = Made(DEVICE), LaneOrder(DEVICE)
-    main = cuda.current[DEVICE]
     made.add()
-    cuda.current[DEVICE] = Stream("autograd's second")
-    made.add()
-    cuda.current[DEVICE] = main
+    with cuda.stream(Stream("autograd's second", DEVICE)):
+        made.add()
     before = made.take()
     with lane.after(before):
-        assert [stream.name for stream in cuda.at_work] == ["lane"]
+        assert cuda.current_stream(DEVICE) is lane.stream
+        assert cuda.current_device() == DEVICE.index
     assert isinstance(lane.stream, Stream)
     assert sorted(lane.stream.waited) == ["end of autograd's second", "end of main"]
     assert [stream.name for stream, _ in made.take()] == ["main"], "it begins anew"
@@ -130,7 +67,7 @@ def test_memory_is_nobody_s_while_another_stream_reads_it(cuda: Cuda) -> None:
 
 def test_who_waits_for_the_step_waits_for_the_lane(cuda: Cuda) -> None:
     LaneOrder(DEVICE).join()
-    assert cuda.current[DEVICE].waited == ["all of lane"]
+    assert cuda.main[DEVICE].waited == ["all of lane"]
 
 
 def test_moments_are_told_by_the_device(cuda: Cuda) -> None:

@@ -28,16 +28,21 @@ def zeros(n: int, device: torch.device | str = "cpu") -> torch.Tensor:
 
 
 class Scratch:
-    """Buffers of any content, by name, kept as large as the largest that was asked for."""
+    """Buffers of any content, by name, kept as large as the largest that was asked for.
 
-    def __init__(self) -> None:
+    pinned: those in the host's memory are, so that copies to a device hold nobody up.
+    """
+
+    def __init__(self, *, pinned: bool = False) -> None:
+        self._pinned = pinned
         self._kept: dict[tuple[str, torch.dtype, torch.device], torch.Tensor] = {}
 
     def room(self, name: str, n: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """(n,); the next call with that name may give the same memory."""
         key = name, dtype, device
         if key not in self._kept or self._kept[key].numel() < n:
-            self._kept[key] = torch.empty(n, dtype=dtype, device=device)
+            pins = self._pinned and device.type == "cpu"
+            self._kept[key] = torch.empty(n, dtype=dtype, device=device, pin_memory=pins)
         return self._kept[key][:n]
 
     def size(self, name: str, dtype: torch.dtype, device: torch.device) -> int:

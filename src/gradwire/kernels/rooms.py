@@ -38,16 +38,16 @@ def room_of(*tensors: torch.Tensor | None) -> Room:
 
     KernelError for tensors of the meta device, which hold nothing.
     """
-    name, device = chosen.name or chosen.resolve(), "cpu"
+    name, device, number = chosen.name or chosen.resolve(), "cpu", None
     for tensor in tensors:
         if tensor is not None and not tensor.is_cpu:
             _refuse_meta(tensor)
-            device = tensor.device.type
+            device, number = tensor.device.type, tensor.device.index
             break
     if name == TWIN and (chosen.asked or device == "cpu"):
         return twins
     if name == TRITON or (device == "cuda" and device not in ROOMS):
-        return _in_triton(interpreted=name == TRITON)
+        return _in_triton(name == TRITON, number)
     return ROOMS.get(device, twins)
 
 
@@ -67,10 +67,10 @@ def _refuse_meta(tensor: torch.Tensor) -> None:
 
 
 @functools.cache
-def _in_triton(interpreted: bool) -> Room:
-    """The room of CUDA tensors; the twins, after one warning, where it cannot be. interpreted: on
-    processors."""
-    why = why_no_triton(interpreted)
+def _in_triton(interpreted: bool, number: int | None) -> Room:
+    """The room of tensors of the CUDA device of this number; the twins, after one warning, where
+    it cannot be. interpreted: on processors."""
+    why = why_no_triton(interpreted, number)
     if not why:
         room: Room = importlib.import_module("gradwire.kernels.cuda")
         return room
@@ -83,10 +83,10 @@ def _in_triton(interpreted: bool) -> Room:
     return twins
 
 
-def why_no_triton(interpreted: bool = False) -> str:
-    """Why kernels in Triton cannot run on the current device; "" where they can. interpreted: on
-    processors."""
-    why = "" if interpreted else _why_not()
+def why_no_triton(interpreted: bool = False, number: int | None = None) -> str:
+    """Why kernels in Triton cannot run on the device of this number, by default the current one;
+    "" where they can. interpreted: on processors."""
+    why = "" if interpreted else _why_not(number)
     if not why:
         try:
             importlib.import_module("gradwire.kernels.cuda")
@@ -95,11 +95,11 @@ def why_no_triton(interpreted: bool = False) -> str:
     return why
 
 
-def _why_not() -> str:
-    """Why Triton's kernels would not run on this device, if so."""
+def _why_not(number: int | None = None) -> str:
+    """Why Triton's kernels would not run on the device of this number, if so."""
     if torch.version.hip is not None:
         return "they were never tried on ROCm"
-    found = torch.cuda.get_device_capability()
+    found = torch.cuda.get_device_capability(number)
     if found < _LEAST_CAPABILITY:
         return (
             f"they need compute capability 8.0 or more, and the device has {found[0]}.{found[1]}"

@@ -1,7 +1,7 @@
 """Copies between a device and the host's memory, for backends that carry what is there.
 
-device ──► pinned memory ──► the network ──► host ──► device
-       one wait of the lane's thread              nobody waits
+device ──► pinned memory ──► the network ──► pinned memory ──► device
+       one wait of the lane's thread                 nobody waits
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class HostCopies:
         return found
 
     def up(self, x: Tensor) -> Tensor:
-        """x, from the host's memory, on the device, until the next call, in the same place for
-        the same size."""
+        """x, from pinned memory, on the device, until the next call, in the same place for the
+        same size. x stays as it is until the next call of `down`."""
         return self.up_all({0: x})[0]
 
     def up_all(self, tensors: Mapping[int, Tensor]) -> dict[int, Tensor]:

@@ -87,7 +87,7 @@ class Performer:
         self._gloo = backend_of(group, device) == "gloo"
         by_host = self._gloo and device.type == "cuda"
         self._host = HostCopies(device) if by_host else None
-        self._scratch = kernels.Scratch()
+        self._scratch = kernels.Scratch(pinned=by_host)  # what arrives goes up from there
         self._on_host: Performer | None = None
 
     def at(self, device: torch.device) -> Performer:

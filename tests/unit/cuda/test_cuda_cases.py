@@ -15,6 +15,7 @@ from torch import Tensor
 import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import Case, cases, difference, room_of_cuda
 from gradwire.kernels import cuda
+from posing import posing
 
 SOME = [case for case in cases(600) if "float16" not in case.name]
 
@@ -22,6 +23,18 @@ SOME = [case for case in cases(600) if "float16" not in case.name]
 @pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
 def test_none_differs(case: Case) -> None:
     assert difference(case, room_of_cuda(), "cpu") == ""
+
+
+ONE_OF_EACH = {case.operation: case for case in reversed(SOME)}
+
+
+@pytest.mark.parametrize("case", ONE_OF_EACH.values(), ids=lambda case: case.name)
+def test_each_launches_where_its_tensors_are(case: Case) -> None:
+    """Though another device is current: it is refused what lies elsewhere."""
+    with posing(interpreted=True) as scene:
+        assert difference(case, room_of_cuda(), "cuda:1") == ""
+        assert scene.cuda.current_device() == 0
+        assert scene.cuda.used() == {torch.device("cuda", 1)}
 
 
 def test_every_kernel_of_the_room_is_tried() -> None:

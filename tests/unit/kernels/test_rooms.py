@@ -44,9 +44,9 @@ FACES = {
 SETS = pytest.mark.parametrize("name", native.available_sets())
 
 
-def elsewhere(device: str, is_meta: bool = False) -> Any:
+def elsewhere(device: str, is_meta: bool = False, number: int = 0) -> Any:
     """What `room_of` looks at in a tensor that is not on the CPU."""
-    of = SimpleNamespace(type=device)
+    of = SimpleNamespace(type=device, index=number)
     return SimpleNamespace(is_cpu=False, is_meta=is_meta, device=of, shape=(4,))
 
 
@@ -112,7 +112,7 @@ def _asked_anew() -> Iterator[None]:
 @pytest.mark.usefixtures("_asked_anew")
 def test_cuda_has_its_room_where_triton_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr(rooms, "_why_not", lambda: "")
+    monkeypatch.setattr(rooms, "_why_not", lambda number: "")
     with use(name):
         found: Any = room_of(elsewhere("cuda"))
         own = importlib.import_module(f"{HOME}.cuda")
@@ -123,7 +123,7 @@ def test_cuda_has_its_room_where_triton_runs(name: str, monkeypatch: pytest.Monk
 def test_a_gpu_needs_no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where none was built, tensors of the CPU go to the twins, and those of CUDA do not."""
     pytest.importorskip("triton")
-    monkeypatch.setattr(rooms, "_why_not", lambda: "")
+    monkeypatch.setattr(rooms, "_why_not", lambda number: "")
     with use(native.TWIN):
         assert room_of(elsewhere("cuda")) is twins, "as was asked"
         monkeypatch.setattr(native.chosen, "asked", False)
@@ -135,7 +135,7 @@ def test_a_gpu_needs_no_extension(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_asked_anew")
 def test_where_it_does_not_torch_works_after_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "_why_not", lambda: "the device is too old")
+    monkeypatch.setattr(rooms, "_why_not", lambda number: "the device is too old")
     with use("plain"):
         with pytest.warns(RuntimeWarning, match="CUDA kernels do not run here.*too old"):
             assert room_of(elsewhere("cuda")) is twins
@@ -147,7 +147,7 @@ def test_without_triton_torch_works(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise ImportError("No module named 'triton'")
 
-    monkeypatch.setattr(rooms, "_why_not", lambda: "")
+    monkeypatch.setattr(rooms, "_why_not", lambda number: "")
     monkeypatch.setattr(rooms, "importlib", SimpleNamespace(import_module=missing))
     with use("plain"), pytest.warns(RuntimeWarning, match="Triton cannot be imported.*install"):
         assert room_of(elsewhere("cuda")) is twins
@@ -162,9 +162,22 @@ def test_old_devices_and_others_are_refused(
     hip: str | None, capability: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", hip)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: capability)
     assert said in rooms._why_not()
     assert bool(said) == bool(rooms._why_not())
+
+
+@pytest.mark.usefixtures("_asked_anew")
+def test_each_device_of_a_machine_is_asked_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever is current."""
+    pytest.importorskip("triton")
+    capabilities = {0: (7, 5), 1: (9, 0)}
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
+    own: Any = importlib.import_module(f"{HOME}.cuda")
+    with use("plain"):
+        assert room_of(elsewhere("cuda", number=1)) is own
+        with pytest.warns(RuntimeWarning, match="the device has 7.5"):
+            assert room_of(elsewhere("cuda", number=0)) is twins
 
 
 def test_the_interpreter_is_asked_for_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

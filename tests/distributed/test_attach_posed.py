@@ -1,0 +1,398 @@
+"""Whole jobs whose models are on a CUDA device that the host's memory poses as (`posed`): they end
+with the bits of processors, on the right device, in order, and nobody waits before a step's end.
+
+Under NCCL's name what is on a device is moved as it is, by one lane; over Gloo it goes through
+pinned memory, by two, and there the device is not the current one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from small import attached, entry, fingerprint
+from torch import Tensor, nn
+
+import gradwire
+from gradwire import Handle, Plan, Strategy, kernels
+from gradwire.feedback import _orthogonal
+from gradwire.runtime import own_view
+from gradwire.runtime.device_order import LaneOrder, Made
+from gradwire.runtime.verdict import Verdict
+from noted_cuda import Stream
+from posed import Scene, behind
+from posing import on_device, posing
+from suites import first
+
+TEXTS = (
+    "none | allreduce", "bf16 | allreduce", "fp16+ef | allgather", "int8+ef | alltoall",
+    "fp8+ef | allgather", "qsgd(4)+ef | alltoall", "natural | allgather", "terngrad | allgather",
+    "onebit+ef | allgather", "lloyd(2)+ef | alltoall", "topk(0.1) | allgather",
+    "topk(0.1)+ef | allgather", "topk(0.1)+ef | alltoall",
+    'topk(0.1, values="bf16")+ef | allgather', "dgc(0.1) | allgather", "dgc(0.1) | alltoall",
+    "topk(0.1)+ef21 | allgather", "int8+dgc | allgather", "randk(0.1)+ef | allreduce",
+    "signsgd | vote", "signum(0.9) | vote", "none+server_momentum(0.9) | allreduce",
+    "int8+shared_momentum(0.9) | allgather", "none+adam | allreduce", "lloyd(2)+adam | alltoall",
+    "none+server_adam | allreduce", "lloyd(2)+muon | alltoall", "powersgd(4)",
+    "int8+ef | hierarchical(per_node=1)", "int8+ef | hierarchical(per_node=2)",
+    "topk(0.1)+ef | offload", "int8+ef | offload(outer='alltoall')",
+    "lloyd(2)+adam | offload(outer='alltoall')",
+    'none | steps("compress@gpu, all_gather, decompress@gpu")',
+    'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, compress@cpu, all_gather, '
+    'decompress@cpu")',
+)  # fmt: skip
+"""Every collective of the README's table but those of sparse payloads, and every feedback. A line
+more is enough to try another."""
+STRATEGIES = [Strategy.parse(text) for text in TEXTS]
+
+VERDICT = "the step's end: here the host waits"
+SPANS = "after it, how long spans took there"
+BY_HOST = "a lane alone, for what comes down: over Gloo, and of what is offloaded"
+LOOKS = "in every 64th step: what is large, for journals"
+LISTS = "whether a payload can be read, where nothing else tells"
+UNDONE = "of a step that comes to nothing, once the verdict is known"
+MEANS = "after the verdict: feedbacks take up averages that are finite"
+NOISE = "in every tenth step: the noise factor"
+BETWEEN = "what is decided between two moves"
+NO_MESSAGE = "it has none whose flags it could raise"
+KNOWN = {
+    "runtime/verdict.py settle: tolist": VERDICT,
+    "runtime/device_order.py since: an event": SPANS,
+    "runtime/host_copies.py down_all: a stream's end": BY_HOST,
+    "runtime/encoder.py _look: largest": LOOKS,
+    "runtime/encoder.py _retreat: first_violation": UNDONE,
+    "compressors/topk.py undo: first_violation": UNDONE,
+    "runtime/codec.py _remember_results: tolist": MEANS,
+    "compressors/_entries.py places: decode_indices": LISTS,
+    "compressors/topk.py add: first_violation": LISTS,
+    "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
+    "compressors/_added_up.py accumulate: accumulate_codes": LISTS,
+    "runtime/sums.py sum_all: accumulate_codes": LISTS,
+    "compressors/randk.py accumulate: first_violation": LISTS,
+    "compressors/randk.py add: first_violation": LISTS,
+    "runtime/codec.py conclude: __bool__": LISTS,
+    "feedback/_measured.py opening: a copy down to memory that is not pinned": NOISE,
+    "runtime/hierarchy.py _all_well: __bool__": BETWEEN,
+    "runtime/message.py check_headers: tolist": BETWEEN,
+    "runtime/verdict.py fine: __int__": BETWEEN,
+    "runtime/stages.py _finish: is_finite": BETWEEN,
+    "runtime/stages.py <listcomp>: a copy down to memory that is not pinned": BETWEEN,
+    "runtime/stages.py <listcomp>: a copy up from memory that is not pinned": BETWEEN,
+    "runtime/stages.py _compress: a copy down to memory that is not pinned": BETWEEN,
+    "runtime/stages.py _finish: a copy up from memory that is not pinned": BETWEEN,
+    "collectives/powersgd.py <genexpr>: is_finite": NO_MESSAGE,
+    "collectives/powersgd.py finish: is_finite": NO_MESSAGE,
+    "collectives/powersgd.py multiply: is_finite": NO_MESSAGE,
+    "collectives/powersgd.py orthonormalize: is_finite": NO_MESSAGE,
+    "collectives/powersgd.py _first_guess: a copy up from memory that is not pinned":
+        "in the first step: the same random numbers everywhere",
+}  # fmt: skip
+"""For what the host waits, by whom: file, function, and what; and why."""
+SHOWN_BY = (
+    "topk(0.1)+ef | allgather", "dgc(0.1) | alltoall", "randk(0.1)+ef | allreduce",
+    "int8+dgc | allgather", "lloyd(2)+adam | alltoall", "powersgd(4)",
+    "int8+ef | hierarchical(per_node=2)", TEXTS[-2], TEXTS[-1],
+)  # fmt: skip
+"""Strategies that need all of these."""
+
+
+class Place(NamedTuple):
+    """A device, whether the network takes what is there, and by whose kernels."""
+
+    device: str
+    carries: bool
+    interpreted: bool = False
+
+
+PLACES = [Place("cuda:0", True), Place("cuda:1", False)]
+where = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.device)
+
+
+class Words(nn.Module):
+    """An embedding with dense gradients; fp32 and bf16; small and large; one that is transposed,
+    whose gradient is copied for its exchange."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(40, 16)
+        self.one = nn.Linear(16, 80)
+        self.one.weight = nn.Parameter(torch.randn(16, 80).mul_(0.1).t())
+        self.norm = nn.LayerNorm(80)
+        self.two = nn.Linear(80, 30, dtype=torch.bfloat16)
+        self.head = nn.Linear(30, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(torch.tanh(self.one(self.words(x))))
+        return self.head(torch.tanh(self.two(y.bfloat16())).float())
+
+
+class Job(NamedTuple):
+    """weights: at the end. states: what is remembered then. spoiled: the same after another step,
+    which is not finite. found: what the host waited for, and what is not in order. used: devices
+    whose streams were asked for anything."""
+
+    weights: str
+    states: str
+    spoiled: list[Tensor]
+    found: frozenset[str] = frozenset()
+    used: frozenset[str] = frozenset()
+
+
+Work = Callable[[nn.Module, int, "Scene | None"], Job]
+
+
+def run(work: Work, place: Place | None) -> Job:
+    """The job there; on processors, if nowhere."""
+    torch.manual_seed(0)
+    if place is None:
+        return work(Words(), 1, None)
+    if place.interpreted:
+        from interpreter import quicken
+
+        quicken()
+    with posing(place.carries, place.interpreted) as scene:
+        model = on_device(Words(), torch.device(place.device), scene)
+        job = work(model, 1 if place.carries else 2, scene)
+        used = frozenset(map(str, scene.cuda.used()))
+        return job._replace(found=frozenset(scene.found), used=used)
+
+
+def trained(text: str, place: Place | None) -> Job:
+    """Two steps, and one that is spoiled on one rank."""
+
+    def work(model: nn.Module, lanes: int, scene: Scene | None) -> Job:
+        optimizer = optimizer_of(model, text)
+        options = {"bucket_bytes": 6000, "lanes": lanes, "optimizer": optimizer}
+        with _as_there(text, scene), attached(model, text, **options) as handle:
+            for number in range(2):
+                # Of CUDA's own kernels tables go up in the first step, and stay.
+                watches = number > 0 or place is None or not place.interpreted
+                step(model, optimizer, number, scene if watches else None)
+            weights, states = fingerprint(behind([*model.parameters()])), remembered(handle)
+            step(model, None, 2, scene if place is None or not place.interpreted else None,
+                 spoiled=dist.get_rank() == 1)  # fmt: skip
+            for p in model.parameters():
+                assert p.grad is not None
+                assert bool(p.grad.isnan().all()), "on every rank"
+            assert handle.stats()["steps"] == 3.0
+            return Job(weights, fingerprint(states), remembered(handle))
+
+    return run(work, place)
+
+
+@contextmanager
+def _as_there(text: str, scene: Scene | None) -> Iterator[None]:
+    """What differs between processors and a device on purpose: own views that take no memory, and
+    products of matrices in bf16."""
+    swaps = own_view.swaps
+    apart = scene is None and "offload" in text
+    with (
+        patch.object(own_view, "swaps", lambda weights, v: not apart and swaps(weights, v)),
+        patch.object(_orthogonal, "_HAS_BFLOAT16", True),
+    ):
+        yield
+
+
+def step(
+    model: nn.Module, optimizer: Any, number: int, scene: Scene | None, spoiled: bool = False
+) -> None:
+    model.zero_grad()
+    loss = model(batch(number)).square().mean()
+    with scene.watching() if scene is not None else nullcontext():
+        (loss * torch.inf if spoiled else loss).backward()
+    if optimizer is not None:
+        optimizer.step()
+
+
+def batch(number: int) -> Tensor:
+    generator = torch.Generator().manual_seed(10 * number + dist.get_rank())
+    return torch.randint(0, 40, (8,), generator=generator)
+
+
+def optimizer_of(model: nn.Module, text: str = "") -> Any:
+    """One that leaves to the strategy what it keeps."""
+    if "muon" in text:
+        return gradwire.optim.Muon.of(model, lr=1e-2)
+    if "adam" in text:
+        return gradwire.optim.AdamW(model.parameters(), 1e-3)
+    return gradwire.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+
+def remembered(handle: Handle) -> list[Tensor]:
+    """Copies of a rank's states, on processors."""
+    states = entry(handle)["state"]
+    kept = [x for _, own in sorted(states.items()) for _, x in sorted(own.items())]
+    return [x.clone() for x in behind(kept)]
+
+
+def same(here: Sequence[Job], there: Sequence[Job], place: Place) -> None:
+    """As on processors, and on that device alone. A step that is not finite leaves states as they
+    were to rounding, where owners may learn of it when they have coded already."""
+    for wanted, found in zip(here, there, strict=True):
+        assert found.weights == wanted.weights
+        assert found.states == wanted.states
+        assert found.used == {place.device}
+        for x, y in zip(found.spoiled, wanted.spoiled, strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+@where
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+@pytest.mark.once
+def test_a_job_ends_as_on_processors(two: Ranks, strategy: Strategy, place: Place) -> None:
+    here, there = two.run(trained, str(strategy), None), two.run(trained, str(strategy), place)
+    same(here, there, place)
+    assert not {line for job in there for line in job.found} - set(KNOWN)
+
+
+def test_what_is_known_still_is(two: Ranks) -> None:
+    """What is mended must leave the list."""
+    found = set[str]()
+    for turn, text in enumerate(SHOWN_BY):
+        for job in two.run(trained, text, PLACES[turn % 2]):
+            found |= job.found
+    assert found == set(KNOWN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    first(
+        ("topk(0.1)+ef | allgather", "int8+ef | alltoall", "none | allreduce",
+         "dgc(0.1) | alltoall", "lloyd(2)+adam | alltoall")
+    ),
+)  # fmt: skip
+def test_cuda_s_own_kernels_end_as_on_processors(two: Ranks, text: str) -> None:
+    """In Triton's interpreter: tables, launches and rooms are on the tensors' device, too."""
+    pytest.importorskip("triton")
+    place = Place("cuda:1", False, interpreted=True)
+    there = two.run(trained, text, place)
+    same(two.run(trained, text, None), there, place)
+    asking = {line.split(": ")[0] for job in there for line in job.found}
+    # By other operations, so it asks for other values.
+    assert not asking - {line.split(": ")[0] for line in KNOWN}
+
+
+# -- what else a job does ----------------------------------------------------------------------
+
+
+def lived(place: Place | None) -> Job:
+    """Plans that are adopted, among them one in the host's memory; accumulation; an exchange
+    without a backward; a flush; and clipping, as it was saved and loaded."""
+
+    def work(model: nn.Module, lanes: int, scene: Scene | None) -> Job:
+        optimizer = optimizer_of(model)
+        options = {"bucket_bytes": 6000, "lanes": lanes}
+        with attached(model, "dgc(0.1) | alltoall", **options) as handle:
+            for number in range(2):
+                step(model, optimizer, number, scene)
+            saved = handle.state_dict()
+        with attached(model, "dgc(0.1) | alltoall", clip_norm=0.1, **options) as handle:
+            handle.load_state_dict(saved)
+            step(model, optimizer, 2, scene)
+            model.zero_grad()
+            handle.flush()
+            optimizer.step()
+        with attached(model, "topk(0.1)+ef | allgather", **options) as handle:
+            for number, text in enumerate(ADOPTED):
+                with handle.no_sync():
+                    step(model, None, number, scene)
+                handle.synchronize()
+                optimizer.step()
+                plan, strategies = handle.plan, (Strategy.parse(text),) * len(handle.plan.buckets)
+                handle.adopt(Plan(plan.buckets, strategies, plan.lanes))
+                step(model, optimizer, 10 + number, scene)
+            states = remembered(handle)
+        return Job(fingerprint(behind([*model.parameters()])), fingerprint(states), states)
+
+    return run(work, place)
+
+
+ADOPTED = ("int8+ef | alltoall", "topk(0.1)+ef | offload", "bf16+ef | allgather")
+
+
+@pytest.mark.parametrize("place", first((place,) for place in PLACES[::-1]))
+def test_the_rest_of_a_job_s_life(two: Ranks, place: Place) -> None:
+    here, there = two.run(lived, None), two.run(lived, place)
+    same(here, there, place)
+    clips = "training/clipping.py learn: __float__"  # all gradients' norm, before they are sent
+    assert not {line for job in there for line in job.found} - {*KNOWN, clips}
+
+
+# -- what is wrong on purpose ------------------------------------------------------------------
+
+
+def no_wait(order: LaneOrder, before: Any) -> Any:
+    return torch.cuda.stream(order.stream)  # type: ignore[arg-type]
+
+
+def own_current(made: Made) -> None:
+    made._streams.add(torch.cuda.current_stream())
+
+
+def any_stream(order: LaneOrder, device: torch.device) -> None:
+    order._device, order.stream = device, torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+def asks(verdict: Verdict, headers: Tensor) -> None:
+    verdict._told.append(headers.clone())
+    assert not bool(verdict.word)
+
+
+def brings(verdict: Verdict, headers: Tensor) -> None:
+    verdict._told.append(headers.clone())
+    verdict.word.bitwise_or_(torch.tensor([0], device=headers.device))
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def pageable(scratch: kernels.Scratch, *, pinned: bool = False) -> None:
+    scratch._pinned, scratch._kept = False, {}
+
+
+WRONG = {
+    "a lane waits for no gradient": (LaneOrder, "after", no_wait, "lane does not wait for main"),
+    "nobody waits for a lane": (LaneOrder, "join", nothing, "main does not wait for lane"),
+    "the current device's stream": (Made, "add", own_current, "cuda:0"),
+    "a lane of the current device": (LaneOrder, "__init__", any_stream, "cuda:0"),
+    "a read": (Verdict, "hear", asks, "runtime/context.py accumulate: __bool__"),
+    "numbers of the host's": (Verdict, "hear", brings, "memory that is not pinned"),
+    "a pageable room": (kernels.Scratch, "__init__", pageable, "memory that is not pinned"),
+}  # fmt: skip
+"""Whose method is another one, and what is said of it."""
+
+
+def trained_wrongly(name: str) -> set[str]:
+    of, method, wrong, _ = WRONG[name]
+    with patch.object(of, method, wrong):
+        job = trained("topk(0.1)+ef | allgather", PLACES[1])
+    return {*job.found, *job.used}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.every
+def test_what_is_wrong_is_noted(two: Ranks, name: str) -> None:
+    for found in two.run(trained_wrongly, name):
+        told = {line for line in found if WRONG[name][-1] in line}
+        assert told - set(KNOWN), sorted(found)
+
+
+def not_waiting() -> bool:
+    """Whether it ends otherwise."""
+    right = trained("none | allreduce", None)
+    try:
+        with patch.object(Stream, "synchronize", nothing):
+            return trained("none | allreduce", PLACES[1]).weights != right.weights
+    except AssertionError:  # what should be no number was one
+        return True
+
+
+def test_what_comes_down_is_garbage_until_somebody_waits(two: Ranks) -> None:
+    assert two.run(not_waiting) == [True, True]

@@ -19,7 +19,13 @@ from gradwire.kernels.tensors import (
     check_same_device,
     finite_number,
 )
-from gradwire.kernels.update import check_gradient, check_kept, recurrence_of
+from gradwire.kernels.update import (
+    check_gradient,
+    check_kept,
+    gradients_of,
+    is_rounded,
+    recurrence_of,
+)
 from gradwire.kernels.values import SILENCE, Noise
 
 
@@ -80,18 +86,19 @@ def update_codes(
     room = told_to(status)
 
     def check() -> None:
-        for form, _, u, v, codes, scales, _, m, *_ in segments:
+        for form, x, u, v, codes, scales, _, m, *_ in segments:
+            check_gradient(x, v)
             check_kept(u, v, None, 0, m)
             check_codes(form, v.numel(), codes, scales)
             check_same_device(status, residual=v, codes=codes, scales=scales)
 
     for one in segments:
-        check_noise(one.noise)
-        check_gradient(one.gradient, one.residual)
-    facts = [(one.form, one.momentum) for one in segments]
+        if one.noise is not SILENCE:
+            check_noise(one.noise)
+    facts = [(one.form, one.momentum) for one in segments], gradients_of(segments)
     kept = [x for one in segments for x in one[2:6]]
     (known or Known()).check("update_codes", facts, [status, *kept], check)
-    room.update_codes([_rounded(one) for one in segments], status)
+    room.update_codes([one if is_rounded(one) else _rounded(one) for one in segments], status)
 
 
 def _rounded(one: UpdateCodes) -> UpdateCodes:

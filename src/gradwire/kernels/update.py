@@ -19,17 +19,18 @@ from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.segments import UpdateTopk
+from gradwire.kernels.segments import UpdateCodes, UpdateTopk
 from gradwire.kernels.selection import check_selection, hint_of
 from gradwire.kernels.status import told_to
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
     check_float,
+    check_memory,
     check_same_device,
     finite_number,
 )
-from gradwire.kernels.values import Hint
+from gradwire.kernels.values import Hint, Words
 
 
 def check_update(
@@ -163,23 +164,48 @@ def update_many_topk(
     room = told_to(status)
 
     def check() -> None:
-        for _, u, v, k, indices, values, velocities, m, *_ in segments:
+        for x, u, v, k, indices, values, velocities, m, *_ in segments:
+            check_gradient(x, v)
             check_kept(u, v, velocities, k, m)
             check_selection(v, k, indices, values)
             check_apart("indices", indices, u, velocities)
             check_same_device(status, residual=v, indices=indices, values=values)
 
-    for one in segments:
-        check_gradient(one.gradient, one.residual)
-    facts = [(one.k, one.momentum) for one in segments]
+    facts = [(one.k, one.momentum) for one in segments], gradients_of(segments)
     kept = [x for one in segments for x in (one.velocity, one.residual, *one[4:7])]
     (known or Known()).check("update_topk", facts, [status, *kept], check)
-    return room.update_topk([_rounded(one) for one in segments], status)
+    for one in segments:
+        _check_apart_from_gradient(one)
+    return room.update_topk(
+        [one if is_rounded(one) else _rounded(one) for one in segments], status
+    )
+
+
+def gradients_of(segments: Sequence[UpdateTopk | UpdateCodes]) -> list[tuple[object, ...]]:
+    """All that `check_gradient` asks of each gradient, but for where its memory is: this comes and
+    goes, and is checked here. Raises KernelError."""
+    gradients = [one.gradient for one in segments]
+    for x in gradients:
+        check_memory("gradient", x)
+    return [(x.dtype, x.shape, x.device) for x in gradients]
+
+
+def _check_apart_from_gradient(one: UpdateTopk) -> None:
+    """Where a gradient is contiguous it takes its bytes alone."""
+    x, indices = one.gradient, one.indices
+    begin, at = x.data_ptr(), indices.data_ptr()
+    if (begin < at + 4 * one.k and at < begin + x.nbytes) or not x.is_contiguous():
+        check_apart("indices", indices, x)
+
+
+def is_rounded(one: UpdateTopk | UpdateCodes) -> bool:
+    """Whether its numbers are such as rooms want them."""
+    m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
+    return (one.momentum, one.decay, one.scale) == (m, d, s) and type(one.hint) in (float, Words)
 
 
 def _rounded(one: UpdateTopk) -> UpdateTopk:
     """With numbers as fp32."""
-    check_apart("indices", one.indices, one.gradient)
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     # All by place: a third of the time of `_replace`.
     return UpdateTopk(

@@ -38,13 +38,27 @@ SILENCE = Noise(0, 0)
 """For what throws no dice."""
 
 
-Hint: TypeAlias = "float | Tensor"
+class Words(NamedTuple):
+    """So many elements of a tensor, from the first on: a view that need not be made, for many."""
+
+    every: Tensor
+    first: int
+    length: int
+
+    def view(self) -> Tensor:
+        """They alone."""
+        return self.every[self.first : self.first + self.length]
+
+
+Hint: TypeAlias = "float | Tensor | Words"
 """The magnitude that candidates of the next selection reach, as a room gives it back: a number, or
 words on its device; 0: unknown."""
 
 
 def number_of(hint: Hint) -> float:
     """It as a number, whichever room gave it."""
+    if isinstance(hint, Words):
+        hint = hint.view()
     return float(hint.max()) if isinstance(hint, Tensor) else float(hint)
 
 

@@ -142,11 +142,12 @@ class InPlaceEncoder(Encoder):
         u, v = self._velocity(state), state[self.recurrence.state]
         self._places = [block.place for block in blocks]
         self._journals += [kernels.Journal() for _ in blocks[len(self._journals) :]]
+        rule, scale = self.recurrence, info.clip_scale * self.recurrence.gain
         return [
-            kernels.UpdateCodes(
+            kernels.UpdateCodes(  # all by place: half the time
                 form, _part(x, at), u if u is None else _part(u, at), _part(v, at), codes, scales,
-                noise, **self._how(info), hint=self._hint,
-                journal=None if self._fresh else journal,
+                noise, rule.momentum, rule.nesterov, scale, rule.decay, self._hint,
+                None if self._fresh else journal,
             )
             for (form, codes, scales, noise, at), journal in zip(blocks, self._journals)
         ]  # fmt: skip

@@ -16,14 +16,17 @@ from gradwire.kernels.status import check_status, check_word, told_to
 from gradwire.kernels.tensors import (
     check_buffer,
     check_float,
+    check_memory_of_all,
     check_same_device,
+    divided,
+    facts_of_all,
     finite_number,
 )
 from gradwire.kernels.update import (
+    are_rounded,
     check_gradient,
     check_kept,
     gradients_of,
-    is_rounded,
     recurrence_of,
 )
 from gradwire.kernels.values import SILENCE, Noise
@@ -98,7 +101,8 @@ def update_codes(
     facts = [(one.form, one.momentum) for one in segments], gradients_of(segments)
     kept = [x for one in segments for x in one[2:6]]
     (known or Known()).check("update_codes", facts, [status, *kept], check)
-    room.update_codes([one if is_rounded(one) else _rounded(one) for one in segments], status)
+    given = segments if are_rounded(segments) else [_rounded(one) for one in segments]
+    room.update_codes(given, status)
 
 
 def _rounded(one: UpdateCodes) -> UpdateCodes:
@@ -116,16 +120,15 @@ def accumulate_codes(
     are not. KernelError for out and divisor. status, known: as of `add_up`."""
 
     def check() -> None:
-        for form, out, payloads, _ in segments:
+        for form, out, payloads, by in segments:
+            check_target(out, by)
             for codes, scales in payloads:
                 check_codes(form, out.numel(), codes, scales)
                 check_same_device(out, codes=codes, scales=scales)
 
-    checked = [
-        SumCodes(form, out, payloads, check_target(out, by))
-        for form, out, payloads, by in segments
-    ]
-    facts = [(one.form, one.out.numel(), one.out.device, len(one.payloads)) for one in segments]
+    checked, outs = divided(segments), [one.out for one in segments]
+    check_memory_of_all("out", outs)
+    facts = facts_of_all(outs), [(one.form, len(one.payloads)) for one in segments]
     parts = [part for one in segments for payload in one.payloads for part in payload]
     (known or Known()).check("sum_codes", facts, parts, check)
     check_word(status, *(one.out for one in checked[:1]))

@@ -26,8 +26,9 @@ from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
     check_float,
-    check_memory,
+    check_memory_of_all,
     check_same_device,
+    facts_of_all,
     finite_number,
 )
 from gradwire.kernels.values import Hint, Words
@@ -174,34 +175,36 @@ def update_many_topk(
     facts = [(one.k, one.momentum) for one in segments], gradients_of(segments)
     kept = [x for one in segments for x in (one.velocity, one.residual, *one[4:7])]
     (known or Known()).check("update_topk", facts, [status, *kept], check)
-    for one in segments:
-        _check_apart_from_gradient(one)
-    return room.update_topk(
-        [one if is_rounded(one) else _rounded(one) for one in segments], status
-    )
+    _check_apart_from_gradients(segments)
+    given = segments if are_rounded(segments) else [_rounded(one) for one in segments]
+    return room.update_topk(given, status)
 
 
-def gradients_of(segments: Sequence[UpdateTopk | UpdateCodes]) -> list[tuple[object, ...]]:
+def gradients_of(segments: Sequence[UpdateTopk | UpdateCodes]) -> list[list[object]]:
     """All that `check_gradient` asks of each gradient, but for where its memory is: this comes and
     goes, and is checked here. Raises KernelError."""
     gradients = [one.gradient for one in segments]
-    for x in gradients:
-        check_memory("gradient", x)
-    return [(x.dtype, x.shape, x.device) for x in gradients]
+    check_memory_of_all("gradient", gradients)
+    return facts_of_all(gradients)
 
 
-def _check_apart_from_gradient(one: UpdateTopk) -> None:
-    """Where a gradient is contiguous it takes its bytes alone."""
-    x, indices = one.gradient, one.indices
-    begin, at = x.data_ptr(), indices.data_ptr()
-    if (begin < at + 4 * one.k and at < begin + x.nbytes) or not x.is_contiguous():
-        check_apart("indices", indices, x)
+def _check_apart_from_gradients(segments: Sequence[UpdateTopk]) -> None:
+    """Places. Where a gradient is contiguous it takes its bytes alone."""
+    for one in segments:
+        x = one.gradient
+        begin, at = x.data_ptr(), one.indices.data_ptr()
+        if (begin < at + 4 * one.k and at < begin + x.nbytes) or not x.is_contiguous():
+            check_apart("indices", one.indices, x)
 
 
-def is_rounded(one: UpdateTopk | UpdateCodes) -> bool:
-    """Whether its numbers are such as rooms want them."""
-    m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
-    return (one.momentum, one.decay, one.scale) == (m, d, s) and type(one.hint) in (float, Words)
+def are_rounded(segments: Sequence[UpdateTopk | UpdateCodes]) -> bool:
+    """Whether their numbers, the same for all, are such as rooms want them."""
+    rules = [(one.momentum, one.scale, one.decay) for one in segments]
+    if not rules or rules.count(rules[0]) < len(rules):
+        return False
+    m, d, s = recurrence_of(*rules[0])
+    kinds = {type(one.hint) for one in segments}
+    return rules[0] == (m, s, d) and kinds <= {float, Words}
 
 
 def _rounded(one: UpdateTopk) -> UpdateTopk:

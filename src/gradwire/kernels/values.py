@@ -50,7 +50,7 @@ class Words(NamedTuple):
         return self.every[self.first : self.first + self.length]
 
 
-Hint: TypeAlias = "float | Tensor | Words"
+Hint: TypeAlias = float | Tensor | Words
 """The magnitude that candidates of the next selection reach, as a room gives it back: a number, or
 words on its device; 0: unknown."""
 

@@ -250,7 +250,8 @@ class Codec:
         """The averages of payloads, by parameter, then by rank. PayloadError if one is bad.
         status: instead of an error, and of what is written where it is raised."""
         work = zip(self.means, payloads, self._keys())
-        sums = [Sum(parts, mean, self.world, key, key.parameter) for mean, parts, key in work]
+        by = float(self.world)
+        sums = [Sum(parts, mean, by, key, key.parameter) for mean, parts, key in work]
         sum_all(self.strategy.compressor, sums, status, known)
 
     def _remember_results(self, feedback: Feedback) -> None:

@@ -62,9 +62,12 @@ def grouped(
     segments: Iterable[Segment], key: Callable[[Segment], Any]
 ) -> Iterable[tuple[Any, list[Segment]]]:
     """Those of each key: a kernel that is compiled for it works on all of them."""
-    groups: dict[Any, list[Segment]] = {}
-    for one in segments:
-        groups.setdefault(key(one), []).append(one)
+    every = list(segments)
+    keys, groups = list(map(key, every)), dict[Any, list[Segment]]()
+    if keys and are_alike(keys):  # as most are: a format takes longer to hash than to compare
+        return [(keys[0], every)]
+    for of, one in zip(keys, every):
+        groups.setdefault(of, []).append(one)
     return groups.items()
 
 
@@ -158,7 +161,7 @@ def address_of(x: Tensor | None) -> int:
     return 0 if x is None else x.data_ptr()
 
 
-def addresses(tensors: Sequence[Tensor | None]) -> Column:
+def addresses(tensors: Sequence[Tensor | None]) -> list[int]:
     """`address_of` each."""
     return [0 if x is None else x.data_ptr() for x in tensors]
 

@@ -98,9 +98,11 @@ def update_codes(
     for one in segments:
         if one.noise is not SILENCE:
             check_noise(one.noise)
-    facts = [(one.form, one.momentum) for one in segments], gradients_of(segments)
-    kept = [x for one in segments for x in one[2:6]]
-    (known or Known()).check("update_codes", facts, [status, *kept], check)
+    columns = list(zip(*segments)) or [()] * 8
+    forms, gradients, us, vs, codes, scales, _, momenta, *_ = columns
+    facts = forms, momenta, gradients_of(gradients)
+    kept = (status, *us, *vs, *codes, *scales)
+    (known or Known()).check("update_codes", facts, kept, check)
     given = segments if are_rounded(segments) else [_rounded(one) for one in segments]
     room.update_codes(given, status)
 

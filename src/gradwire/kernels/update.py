@@ -172,18 +172,19 @@ def update_many_topk(
             check_apart("indices", indices, u, velocities)
             check_same_device(status, residual=v, indices=indices, values=values)
 
-    facts = [(one.k, one.momentum) for one in segments], gradients_of(segments)
-    kept = [x for one in segments for x in (one.velocity, one.residual, *one[4:7])]
-    (known or Known()).check("update_topk", facts, [status, *kept], check)
+    columns = list(zip(*segments)) or [()] * 8
+    gradients, us, vs, ks, indices, values, velocities, momenta, *_ = columns
+    facts = ks, momenta, gradients_of(gradients)
+    kept = (status, *us, *vs, *indices, *values, *velocities)
+    (known or Known()).check("update_topk", facts, kept, check)
     _check_apart_from_gradients(segments)
     given = segments if are_rounded(segments) else [_rounded(one) for one in segments]
     return room.update_topk(given, status)
 
 
-def gradients_of(segments: Sequence[UpdateTopk | UpdateCodes]) -> list[list[object]]:
+def gradients_of(gradients: Sequence[torch.Tensor]) -> list[list[object]]:
     """All that `check_gradient` asks of each gradient, but for where its memory is: this comes and
     goes, and is checked here. Raises KernelError."""
-    gradients = [one.gradient for one in segments]
     check_memory_of_all("gradient", gradients)
     return facts_of_all(gradients)
 

@@ -1,6 +1,7 @@
 """What faces and rooms tell each other: plain values, without the work that makes them."""
 
 import hashlib
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -38,7 +39,8 @@ SILENCE = Noise(0, 0)
 """For what throws no dice."""
 
 
-class Words(NamedTuple):
+@dataclass(slots=True)
+class Words:
     """So many elements of a tensor, from the first on: a view that need not be made, for many."""
 
     every: Tensor

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -182,15 +183,14 @@ class Codec:
     def brings(self) -> list[Own]:
         """What this rank has of each parameter in this step."""
         step, clip_scale, _ = self.info
-        work = zip(self.bucket.parameters, self.gradients, self.states, self._keys())
-        return [
-            Own(x, state, StepInfo(step, clip_scale, p.shape), key) for p, x, state, key in work
-        ]
+        shapes = (p.shape for p in self.bucket.parameters)
+        infos = map(StepInfo, repeat(step), repeat(clip_scale), shapes)
+        return list(map(Own, self.gradients, self.states, infos, self._keys()))
 
     def _keys(self) -> list[Key]:
         """The keys of the parameters' dice in this step."""
         seed, step, rank = self.seed, self.info.step, self.rank
-        return [Key(seed, step, name, rank) for name in self.bucket.names]
+        return list(map(Key, repeat(seed), repeat(step), self.bucket.names, repeat(rank)))
 
     # -- averages ------------------------------------------------------------------------------
 

@@ -104,6 +104,10 @@ class InPlaceEncoder(Encoder):
     _made: list[str] = field(default_factory=list)  # what state this step made
     _key: Key | None = None
 
+    def __post_init__(self) -> None:
+        rule = self.recurrence
+        self._wanted = [rule.state] if rule.momentum is None else [rule.state, "velocity"]
+
     def encode(
         self, x: Tensor, state: State, sections: Sections, info: StepInfo, key: Key, status: Tensor
     ) -> None:
@@ -113,8 +117,7 @@ class InPlaceEncoder(Encoder):
         x, state, info, key = own
         rule = self.recurrence
         self._fresh, self._key = rule.state not in state, key
-        wanted = [rule.state] if rule.momentum is None else [rule.state, "velocity"]
-        self._made = [name for name in wanted if name not in state]
+        self._made = [name for name in self._wanted if name not in state]
         for name in self._made:
             state[name] = kernels.zeros(x.numel(), x.device)
         x, info = self._clipped(x, info)
@@ -141,7 +144,8 @@ class InPlaceEncoder(Encoder):
     ) -> list[kernels.UpdateCodes]:
         u, v = self._velocity(state), state[self.recurrence.state]
         self._places = [block.place for block in blocks]
-        self._journals += [kernels.Journal() for _ in blocks[len(self._journals) :]]
+        if len(blocks) > len(self._journals):
+            self._journals += [kernels.Journal() for _ in blocks[len(self._journals) :]]
         rule, scale = self.recurrence, info.clip_scale * self.recurrence.gain
         return [
             kernels.UpdateCodes(  # all by place: half the time

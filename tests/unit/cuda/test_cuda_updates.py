@@ -176,6 +176,30 @@ def test_a_threshold_of_any_kind_is_only_slower(hint: Hint) -> None:
     same_by_both([cuda.topk, twins.topk], given)
 
 
+def test_memory_that_is_given_to_other_tensors_is_theirs() -> None:
+    """As a caching allocator does it: other lengths at the same address, and the same elsewhere.
+    What is kept of sizes must not remember where they were."""
+    rooms = [cuda.update_topk, twins.update_topk]
+    memory = [torch.zeros(20_000) for _ in rooms]
+    for step, (begin, n, k) in enumerate(
+        [(0, 5000, 50), (0, 40, 50), (0, 40, 40), (8, 5000, 50), (0, 5000, 50), (6000, 5000, 50)]
+    ):
+        k, turns = min(k, n), iter(memory)
+
+        def given(
+            status: Tensor, step: int = step, begin: int = begin, n: int = n, k: int = k,
+            turns: Iterator[Tensor] = turns,
+        ) -> tuple[list[object], list[Tensor]]:  # fmt: skip
+            own = next(turns)
+            g, v = own[begin : begin + n], own[begin + n : begin + 2 * n]
+            g.copy_(drawn(n, step))
+            places = torch.zeros(k, dtype=torch.int32)
+            one = UpdateTopk(g, None, v, k, places, torch.zeros(k), None, None)
+            return [[one], status], tensors([one])
+
+        same_by_both(rooms, given)
+
+
 def test_too_many_elements_are_refused() -> None:
     from gradwire.kernels.cuda.tables import MOST, programs
 

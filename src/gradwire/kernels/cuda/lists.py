@@ -215,8 +215,8 @@ def reading_of(lists: Listed) -> Reading:
     """The host's part of it."""
     sizes = tuple(map(attrgetter("nbytes"), lists.sections))
     plan = _plan_of(lists.codes, lists.ns, lists.ks, sizes, lists.owners)
-    sections, outs, number_of = addresses(lists.sections), lists.outs, len(lists.ks)
-    sections, outs = [sections[i] for i in plan.order], [outs[i] for i in plan.order]
+    given, number_of = addresses(lists.sections), len(lists.ks)
+    sections, outs = [given[i] for i in plan.order], [lists.outs[i] for i in plan.order]
     words = [address + start for address, start in zip(sections, plan.starts)]
     lows = [address if width >= 0 else 0 for address, width in zip(sections, plan.widths)]
     count, n, k, width, first, blocks, found, owner, every = plan.columns

@@ -34,6 +34,7 @@ from gradwire.kernels.cuda.tables import (
     Columns,
     addresses,
     all_aligned,
+    are_alike,
     bits_of,
     bits_of_many,
     blocks_on,
@@ -198,9 +199,13 @@ def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, 
 
 def rules_of(every: Any) -> Iterator[Column]:
     """Columns M, S and D of `UpdateTopk` or `UpdateCodes`, column by column."""
-    yield bits_of_many([m or 0.0 for m in every.momentum])
-    yield bits_of_many(every.scale)
-    yield bits_of_many([d if m is None else 1.0 for m, d in zip(every.momentum, every.decay)])
+    rules = every.momentum, every.scale, every.decay
+    if are_alike(*rules):
+        rules = tuple(column[:1] for column in rules)
+    ms, scales, decays = rules
+    yield bits_of_many([m or 0.0 for m in ms])
+    yield bits_of_many(scales)
+    yield bits_of_many([d if m is None else 1.0 for m, d in zip(ms, decays)])
 
 
 def _hints(hints: Sequence[Hint], device: torch.device) -> tuple[Column, Column]:
@@ -209,6 +214,8 @@ def _hints(hints: Sequence[Hint], device: torch.device) -> tuple[Column, Column]
         x, begin = hints[0].every, hints[0].every.data_ptr()
         if all(type(one) is Words and one.every is x and one.length == 2 for one in hints):
             return [begin + 4 * one.first for one in hints], 0  # type: ignore[union-attr]
+    if set(map(type, hints)) == {float}:
+        return 0, bits_of_many(hints)  # type: ignore[arg-type]
     pairs = [_hint(one, device) for one in hints]
     return [address for address, _ in pairs], [bits for _, bits in pairs]
 

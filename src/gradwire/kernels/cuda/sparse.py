@@ -305,7 +305,7 @@ def _sums(every: Any, dtype: torch.dtype, of_values: torch.dtype) -> Sums:
     plan = _plan_of(sizes, counts, tuple(map(Tensor.numel, values)))
     begins = torch.empty(plan.begins[-1] // 4, dtype=torch.int32, device=device)
     outs, begin, held = addresses(every.out), begins.data_ptr(), [begins, *values]
-    totals = outs
+    totals: Column = outs
     if dtype != torch.float32:
         held.append(torch.empty(plan.totals[-1] // 4, dtype=torch.float32, device=device))
         totals = [held[-1].data_ptr() + at for at in plan.totals[:-1]]

@@ -239,7 +239,7 @@ def _run(segments: Sequence[SumCodes], *, divides: bool, status: Tensor | None =
     every, device, form = columns_of(segments), segments[0].out.device, segments[0].form
     sizes, counts = tuple(map(Tensor.numel, every.out)), tuple(map(len, every.payloads))
     payloads, outs = list(chain.from_iterable(every.payloads)), addresses(every.out)
-    codes, scales = [addresses(own) for own in zip(*payloads)] if payloads else ([0], [0])
+    codes, scales = [addresses(own) for own in zip(*payloads)] or [array("q", [0])] * 2
     scales_of, firsts = scales_and_firsts(form, sizes, counts)
     table, given, words = tables_on(
         device,

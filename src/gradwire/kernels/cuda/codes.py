@@ -319,9 +319,15 @@ def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
     for (form, _), own in grouped(segments, lambda one: (one.form, one.x.dtype)):
         known = written(form)
         if known is None:
-            _PACKS[form]([one._replace(x=one.x.detach().contiguous()) for one in own], status)
+            _PACKS[form](_contiguous(own), status)
         else:
             encode_all(_as_they_are(columns_of(own)), known, NONE.value, form.most_scale, status)
+
+
+def _contiguous(segments: Sequence[EncodeCodes]) -> Sequence[EncodeCodes]:
+    if all(one.x.is_contiguous() for one in segments):
+        return segments
+    return [one._replace(x=one.x.detach().contiguous()) for one in segments]
 
 
 _PACKS = {

@@ -69,7 +69,7 @@ class TopK(AddedUp):
 
     def entries(self, n: int) -> Entries:
         """How the places and values of n elements are written."""
-        return _entries_of(n, self.density, self.values, self.index)
+        return _entries_of(n, self.k(n), self.values, self.index)
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         k = self.k(n)
@@ -109,8 +109,8 @@ class TopK(AddedUp):
 
 
 @lru_cache(1 << 14)  # asked for each payload, of numbers that stay as they are
-def _entries_of(n: int, density: float, values: str, index: str) -> Entries:
-    return Entries(n, count_of(density, n), values, index)
+def _entries_of(n: int, k: int, values: str, index: str) -> Entries:
+    return Entries(n, k, values, index)
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cache
 
 from torch import Tensor
 
@@ -13,6 +14,13 @@ from gradwire.kernels.formats import Format
 from gradwire.kernels.values import SILENCE
 from gradwire.local import BlockCodes, stands_for
 from gradwire.strategy import Claims, Key, Sections
+
+
+@cache
+def _are_blocks(kind: type[Codec]) -> bool:
+    """Whether what its `blocks` says is what it does."""
+    return all(stands_for(kind, "blocks", one) for one in ("encode", "add"))
+
 
 LEAST_KEPT = 1 - 1e-6
 """Means keep |x|₁²/n of |x|², which is at least |x|²/n, less the rounding of the mean."""
@@ -46,10 +54,10 @@ class Codec(AddedUp):
         kernels.encode_codes(form, x, codes, scales, status, self.noise(key))
 
     def blocks(self, sections: Sections, key: Key) -> Sequence[BlockCodes]:
-        if not all(stands_for(type(self), "blocks", one) for one in ("encode", "add")):
+        if not _are_blocks(type(self)):
             return ()
-        (scales, codes), form = sections, self.format()
-        return [BlockCodes(form, codes, scales, self.noise(key))]
+        scales, codes = sections
+        return [BlockCodes(self.format(), codes, scales, self.noise(key))]
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         scales, codes = sections

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -68,7 +69,7 @@ class TopK(AddedUp):
 
     def entries(self, n: int) -> Entries:
         """How the places and values of n elements are written."""
-        return Entries(n, self.k(n), self.values, self.index)
+        return _entries_of(n, self.k(n), self.values, self.index)
 
     def claims(self, n: int, dtype: str = "float32") -> Claims:
         k = self.k(n)
@@ -105,6 +106,11 @@ class TopK(AddedUp):
             return _Select(self)
         fits = recurrence.sent == "leaves" and recurrence.state == "residual"
         return _UpdateAndSelect(self, recurrence) if fits else None
+
+
+@lru_cache(1 << 14)  # asked for each payload, of numbers that stay as they are
+def _entries_of(n: int, k: int, values: str, index: str) -> Entries:
+    return Entries(n, k, values, index)
 
 
 @dataclass
@@ -161,11 +167,11 @@ class _UpdateAndSelect(Encoder):
             self.hint, self.hint_of = 0.0, state["residual"]
         self.earlier_hint = self.hint
         rule, k = self.recurrence, taken.places.numel()
-        segment = kernels.UpdateTopk(
+        segment = kernels.UpdateTopk(  # all by place: half the time
             x, state.get("velocity"), state["residual"], k, taken.places, taken.values,
-            self.sent_velocity, momentum=rule.momentum, nesterov=rule.nesterov, mask=rule.mask,
-            scale=info.clip_scale * rule.gain, decay=rule.decay, hint=self.hint,
-            journal=None if self.fresh else self.journal,
+            self.sent_velocity, rule.momentum, rule.nesterov, rule.mask,
+            info.clip_scale * rule.gain, rule.decay, self.hint,
+            None if self.fresh else self.journal,
         )  # fmt: skip
         (self.hint,) = yield [segment]
         yield [taken.segment(sections, state["residual"])]
@@ -216,10 +222,18 @@ class _Taken:
         self.values = torch.zeros(entries.k, device=device)
         rounds = entries.values != "fp32"
         self.sent = torch.zeros(entries.k, device=device) if rounds else self.values
+        self._said: kernels.WriteEntries | None = None
 
     def segment(self, sections: Sections, residual: Tensor | None = None) -> kernels.WriteEntries:
         """What is to be written into the sections. What rounding takes goes back to the residual,
-        without loss."""
-        if self.sent is self.values:
-            return self.entries.segment(sections, self.places, self.values)
-        return self.entries.segment(sections, self.places, self.values, self.sent, residual)
+        without loss. The same object, of the same tensors: kernels know what they have seen."""
+        sent = None if self.sent is self.values else self.sent
+        if sent is None:
+            residual = None
+        said = self._said
+        if said is None or said[4] is not sections[0] or said[5] is not sections[1] or (
+            said[7] is not residual
+        ):  # fmt: skip
+            said = self.entries.segment(sections, self.places, self.values, sent, residual)
+            self._said = said
+        return said

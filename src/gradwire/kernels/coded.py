@@ -16,7 +16,12 @@ from gradwire.kernels.segments import SumCoded
 from gradwire.kernels.sparse import check_ascending, check_layout, check_target, check_values
 from gradwire.kernels.status import check_word
 from gradwire.kernels.table import Room
-from gradwire.kernels.tensors import check_same_device
+from gradwire.kernels.tensors import (
+    check_memory_of_all,
+    check_same_device,
+    divided,
+    facts_of_all,
+)
 
 
 def accumulate_coded(
@@ -25,13 +30,9 @@ def accumulate_coded(
     """Write all averages, until the first with a bad payload, if there is one: PayloadError, with
     its out untouched, naming the payload. KernelError for out and divisor. Memory: 4 bytes per
     entry and thread, kept. status, known: as of `add_up`."""
-    checked = [
-        SumCoded(out, codes, sections, values, check_target(out, by))
-        for out, codes, sections, values, by in segments
-    ]
-    facts = [
-        (one.out.numel(), one.out.device, tuple(one.codes), len(one.sections)) for one in segments
-    ]
+    checked, outs = divided(segments), [one.out for one in segments]
+    check_memory_of_all("out", outs)
+    facts = facts_of_all(outs), [(tuple(one.codes), len(one.sections)) for one in segments]
     parts = [part for one in segments for part in (*one.sections, *one.values)]
     (known or Known()).check("sum_coded", facts, parts, partial(_check, segments))
     check_word(status, *(one.out for one in checked[:1]))
@@ -52,6 +53,8 @@ def _tell_bad(one: SumCoded, room: Room) -> None:
 
 
 def _check(segments: Sequence[SumCoded]) -> None:
+    for one in segments:
+        check_target(one.out, one.divisor)
     for out, codes, sections, values, _ in segments:
         if not len(codes) == len(sections) == len(values):
             raise KernelError(

@@ -16,10 +16,19 @@ from gradwire.kernels.status import check_status, check_word, told_to
 from gradwire.kernels.tensors import (
     check_buffer,
     check_float,
+    check_memory_of_all,
     check_same_device,
+    divided,
+    facts_of_all,
     finite_number,
 )
-from gradwire.kernels.update import check_gradient, check_kept, recurrence_of
+from gradwire.kernels.update import (
+    are_rounded,
+    check_gradient,
+    check_kept,
+    gradients_of,
+    recurrence_of,
+)
 from gradwire.kernels.values import SILENCE, Noise
 
 
@@ -80,18 +89,22 @@ def update_codes(
     room = told_to(status)
 
     def check() -> None:
-        for form, _, u, v, codes, scales, _, m, *_ in segments:
+        for form, x, u, v, codes, scales, _, m, *_ in segments:
+            check_gradient(x, v)
             check_kept(u, v, None, 0, m)
             check_codes(form, v.numel(), codes, scales)
             check_same_device(status, residual=v, codes=codes, scales=scales)
 
     for one in segments:
-        check_noise(one.noise)
-        check_gradient(one.gradient, one.residual)
-    facts = [(one.form, one.momentum) for one in segments]
-    kept = [x for one in segments for x in one[2:6]]
-    (known or Known()).check("update_codes", facts, [status, *kept], check)
-    room.update_codes([_rounded(one) for one in segments], status)
+        if one.noise is not SILENCE:
+            check_noise(one.noise)
+    columns = list(zip(*segments)) or [()] * 8
+    forms, gradients, us, vs, codes, scales, _, momenta, *_ = columns
+    facts = forms, momenta, gradients_of(gradients)
+    kept = (status, *us, *vs, *codes, *scales)
+    (known or Known()).check("update_codes", facts, kept, check)
+    given = segments if are_rounded(segments) else [_rounded(one) for one in segments]
+    room.update_codes(given, status)
 
 
 def _rounded(one: UpdateCodes) -> UpdateCodes:
@@ -109,16 +122,15 @@ def accumulate_codes(
     are not. KernelError for out and divisor. status, known: as of `add_up`."""
 
     def check() -> None:
-        for form, out, payloads, _ in segments:
+        for form, out, payloads, by in segments:
+            check_target(out, by)
             for codes, scales in payloads:
                 check_codes(form, out.numel(), codes, scales)
                 check_same_device(out, codes=codes, scales=scales)
 
-    checked = [
-        SumCodes(form, out, payloads, check_target(out, by))
-        for form, out, payloads, by in segments
-    ]
-    facts = [(one.form, one.out.numel(), one.out.device, len(one.payloads)) for one in segments]
+    checked, outs = divided(segments), [one.out for one in segments]
+    check_memory_of_all("out", outs)
+    facts = facts_of_all(outs), [(one.form, len(one.payloads)) for one in segments]
     parts = [part for one in segments for payload in one.payloads for part in payload]
     (known or Known()).check("sum_codes", facts, parts, check)
     check_word(status, *(one.out for one in checked[:1]))

@@ -26,9 +26,12 @@ def write_entries(
     """Write all. Raises KernelError; where places do not ascend strictly within 0 ... n-1 it is
     told on the CPU, and elsewhere the payload is none. status: nothing is said to it. known: of
     the steps before."""
-    facts = [(one.n, one.code) for one in segments]
-    tensors = [x for one in segments for x in (one.places, one.values, *one[4:])]
-    (known or Known()).check("write_entries", facts, tensors, partial(_check, segments))
+
+    def told() -> tuple[object, list[Tensor | None]]:
+        facts = [(one.n, one.code) for one in segments]
+        return facts, [x for one in segments for x in (one.places, one.values, *one[4:])]
+
+    (known or Known()).check_segments("write_entries", segments, told, partial(_check, segments))
     bad = room_of(*(one.places for one in segments[:1])).write_entries(segments)
     if bad < len(segments):
         raise KernelError(

@@ -66,15 +66,18 @@ class UpdateCodes(NamedTuple):
     journal: Journal | None = None
 
 
-def without_codes(one: UpdateCodes) -> UpdateTopk:
-    """Its recurrence alone."""
-    v = one.residual
-    nothing = v.new_empty(0)
-    return UpdateTopk(
-        one.gradient, one.velocity, v, 0, v.new_empty(0, dtype=torch.int32), nothing,
-        None if one.velocity is None else nothing, one.momentum, one.nesterov, False, one.scale,
-        one.decay, one.hint, one.journal,
-    )  # fmt: skip
+def without_codes(segments: Sequence[UpdateCodes]) -> list[UpdateTopk]:
+    """Their recurrences alone."""
+    v = segments[0].residual
+    nothing, places = v.new_empty(0), v.new_empty(0, dtype=torch.int32)
+    return [
+        UpdateTopk(
+            one.gradient, one.velocity, one.residual, 0, places, nothing,
+            None if one.velocity is None else nothing, one.momentum, one.nesterov, False,
+            one.scale, one.decay, one.hint, one.journal,
+        )
+        for one in segments
+    ]  # fmt: skip
 
 
 class AdamCodes(NamedTuple):

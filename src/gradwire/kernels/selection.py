@@ -20,7 +20,7 @@ from gradwire.kernels.tensors import (
     finite_number,
     real,
 )
-from gradwire.kernels.values import Hint, Reaching
+from gradwire.kernels.values import Hint, Reaching, Words
 
 
 def fallbacks() -> int:
@@ -42,8 +42,8 @@ def check_selection(x: torch.Tensor, k: int, indices: torch.Tensor, values: torc
 
 
 def hint_of(hint: Hint) -> Hint:
-    """A number as fp64; a word of a room as it is."""
-    return hint if isinstance(hint, torch.Tensor) else real(hint)
+    """A number as fp64; words of a room as they are."""
+    return hint if isinstance(hint, (Words, torch.Tensor)) else real(hint)
 
 
 def topk(

@@ -2,8 +2,9 @@
 
 import math
 import struct
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, reduce
+from operator import attrgetter, or_
 from typing import Any, TypeVar
 
 import torch
@@ -54,6 +55,17 @@ def check_memory(name: str, tensor: torch.Tensor) -> None:
     )
 
 
+def check_memory_of_all(name: str, tensors: Sequence[torch.Tensor]) -> None:
+    """`check_memory` of each."""
+    try:
+        places = list(map(torch.Tensor.data_ptr, tensors))
+    except RuntimeError:  # of a sparse one
+        places = [0]
+    if 0 in places or reduce(or_, places, 0) % 4:  # no element that kernels read is larger
+        for tensor in tensors:
+            check_memory(name, tensor)
+
+
 def check_float(name: str, tensor: torch.Tensor, *, double: bool = False) -> None:
     """KernelError unless the tensor is 1-D and of a dtype that the kernels read. double: or
     float64."""
@@ -73,6 +85,16 @@ def check_float(name: str, tensor: torch.Tensor, *, double: bool = False) -> Non
 def facts_of(x: torch.Tensor) -> tuple[object, ...]:
     """All that checks ask of a tensor, but for where its memory is."""
     return x.shape, x.dtype, x.device, x.is_contiguous()
+
+
+def facts_of_all(tensors: Sequence[torch.Tensor]) -> list[list[object]]:
+    """`facts_of` each, fact by fact, each of which is a list that is made at once."""
+    return [list(map(fact, tensors)) for fact in _FACTS]
+
+
+_FACTS: tuple[Callable[[torch.Tensor], object], ...] = (
+    attrgetter("shape"), attrgetter("dtype"), attrgetter("device"), torch.Tensor.is_contiguous,
+)  # fmt: skip
 
 
 def are_doubles(*tensors: torch.Tensor) -> bool:
@@ -202,6 +224,16 @@ def check_divisor(divisor: float) -> float:
     if by == 0.0:
         raise KernelError("divisor must not be 0 in float32; pass the number of contributions")
     return by
+
+
+def divided(segments: Sequence[Segment]) -> Sequence[Segment]:
+    """With their last part, a divisor, as fp32; KernelError if one is 0 or not finite."""
+    divisors = [one[-1] for one in segments]
+    alike = not divisors or divisors.count(divisors[0]) == len(divisors)
+    if alike and all(type(by) is float and check_divisor(by) == by for by in divisors[:1]):
+        return segments
+    kind: Callable[..., Segment] = type(segments[0])
+    return [kind(*one[:-1], check_divisor(one[-1])) for one in segments]
 
 
 def quotient(total: torch.Tensor, divisor: float) -> torch.Tensor:

@@ -8,7 +8,7 @@ parameter 2 ── segments ──┘                          └── is done
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -57,7 +57,7 @@ def together(works: Iterable[Work], status: Tensor, known: Known | None = None) 
         going = []
         for work, asked in waiting:
             try:
-                going.append((work, work.send([next(given) for _ in asked])))
+                going.append((work, work.send(list(islice(given, len(asked))))))
             except StopIteration:
                 continue
         waiting = going

@@ -19,17 +19,19 @@ from gradwire.errors import KernelError
 from gradwire.kernels.journal import Journal
 from gradwire.kernels.known import Known
 from gradwire.kernels.rooms import room_of
-from gradwire.kernels.segments import UpdateTopk
+from gradwire.kernels.segments import UpdateCodes, UpdateTopk
 from gradwire.kernels.selection import check_selection, hint_of
 from gradwire.kernels.status import told_to
 from gradwire.kernels.tensors import (
     check_apart,
     check_buffer,
     check_float,
+    check_memory_of_all,
     check_same_device,
+    facts_of_all,
     finite_number,
 )
-from gradwire.kernels.values import Hint
+from gradwire.kernels.values import Hint, Words
 
 
 def check_update(
@@ -163,23 +165,51 @@ def update_many_topk(
     room = told_to(status)
 
     def check() -> None:
-        for _, u, v, k, indices, values, velocities, m, *_ in segments:
+        for x, u, v, k, indices, values, velocities, m, *_ in segments:
+            check_gradient(x, v)
             check_kept(u, v, velocities, k, m)
             check_selection(v, k, indices, values)
             check_apart("indices", indices, u, velocities)
             check_same_device(status, residual=v, indices=indices, values=values)
 
+    columns = list(zip(*segments)) or [()] * 8
+    gradients, us, vs, ks, indices, values, velocities, momenta, *_ = columns
+    facts = ks, momenta, gradients_of(gradients)
+    kept = (status, *us, *vs, *indices, *values, *velocities)
+    (known or Known()).check("update_topk", facts, kept, check)
+    _check_apart_from_gradients(segments)
+    given = segments if are_rounded(segments) else [_rounded(one) for one in segments]
+    return room.update_topk(given, status)
+
+
+def gradients_of(gradients: Sequence[torch.Tensor]) -> list[list[object]]:
+    """All that `check_gradient` asks of each gradient, but for where its memory is: this comes and
+    goes, and is checked here. Raises KernelError."""
+    check_memory_of_all("gradient", gradients)
+    return facts_of_all(gradients)
+
+
+def _check_apart_from_gradients(segments: Sequence[UpdateTopk]) -> None:
+    """Places. Where a gradient is contiguous it takes its bytes alone."""
     for one in segments:
-        check_gradient(one.gradient, one.residual)
-    facts = [(one.k, one.momentum) for one in segments]
-    kept = [x for one in segments for x in (one.velocity, one.residual, *one[4:7])]
-    (known or Known()).check("update_topk", facts, [status, *kept], check)
-    return room.update_topk([_rounded(one) for one in segments], status)
+        x = one.gradient
+        begin, at = x.data_ptr(), one.indices.data_ptr()
+        if (begin < at + 4 * one.k and at < begin + x.nbytes) or not x.is_contiguous():
+            check_apart("indices", one.indices, x)
+
+
+def are_rounded(segments: Sequence[UpdateTopk | UpdateCodes]) -> bool:
+    """Whether their numbers, the same for all, are such as rooms want them."""
+    rules = [(one.momentum, one.scale, one.decay) for one in segments]
+    if not rules or rules.count(rules[0]) < len(rules):
+        return False
+    m, d, s = recurrence_of(*rules[0])
+    kinds = {type(one.hint) for one in segments}
+    return rules[0] == (m, s, d) and kinds <= {float, Words}
 
 
 def _rounded(one: UpdateTopk) -> UpdateTopk:
     """With numbers as fp32."""
-    check_apart("indices", one.indices, one.gradient)
     m, d, s = recurrence_of(one.momentum, one.scale, one.decay)
     # All by place: a third of the time of `_replace`.
     return UpdateTopk(

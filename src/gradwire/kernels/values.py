@@ -1,6 +1,7 @@
 """What faces and rooms tell each other: plain values, without the work that makes them."""
 
 import hashlib
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -38,13 +39,28 @@ SILENCE = Noise(0, 0)
 """For what throws no dice."""
 
 
-Hint: TypeAlias = "float | Tensor"
+@dataclass(slots=True)
+class Words:
+    """So many elements of a tensor, from the first on: a view that need not be made, for many."""
+
+    every: Tensor
+    first: int
+    length: int
+
+    def view(self) -> Tensor:
+        """They alone."""
+        return self.every[self.first : self.first + self.length]
+
+
+Hint: TypeAlias = float | Tensor | Words
 """The magnitude that candidates of the next selection reach, as a room gives it back: a number, or
 words on its device; 0: unknown."""
 
 
 def number_of(hint: Hint) -> float:
     """It as a number, whichever room gave it."""
+    if isinstance(hint, Words):
+        hint = hint.view()
     return float(hint.max()) if isinstance(hint, Tensor) else float(hint)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import repeat
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -208,10 +209,9 @@ class Codec:
     def brings(self) -> list[Own]:
         """What this rank has of each parameter in this step."""
         step, clip_scale, _ = self.info
-        work = zip(self.bucket.parameters, self.gradients, self.states, self._keys())
-        return [
-            Own(x, state, StepInfo(step, clip_scale, p.shape), key) for p, x, state, key in work
-        ]
+        shapes = (p.shape for p in self.bucket.parameters)
+        infos = map(StepInfo, repeat(step), repeat(clip_scale), shapes)
+        return list(map(Own, self.gradients, self.states, infos, self._keys()))
 
     def locals(self) -> list[Local]:
         """The parameters themselves, clipped."""
@@ -226,7 +226,7 @@ class Codec:
     def _keys(self) -> list[Key]:
         """The keys of the parameters' dice in this step."""
         seed, step, rank = self.seed, self.info.step, self.rank
-        return [Key(seed, step, name, rank) for name in self.bucket.names]
+        return list(map(Key, repeat(seed), repeat(step), self.bucket.names, repeat(rank)))
 
     # -- averages ------------------------------------------------------------------------------
 
@@ -292,7 +292,8 @@ class Codec:
         """The averages of payloads, by parameter, then by rank. PayloadError if one is bad.
         status: instead of an error, and of what is written where it is raised."""
         work = zip(self.means, payloads, self._keys())
-        sums = [Sum(parts, mean, self.world, key, key.parameter) for mean, parts, key in work]
+        by = float(self.world)
+        sums = [Sum(parts, mean, by, key, key.parameter) for mean, parts, key in work]
         sum_all(self.strategy.compressor, sums, status, known)
 
     def add_up(self, segments: Sequence[kernels.SumCoded]) -> None:

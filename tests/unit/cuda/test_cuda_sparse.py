@@ -104,9 +104,9 @@ def test_begins_of_tiles_are_found_in_lists_of_any_length() -> None:
                 "damaged": torch.randint(-(2**31), 2**31, (k,)).int(),
             }[kind]  # fmt: skip
             (group,) = sparse.groups_of([sparse.Sum(torch.empty(n), [own.data_ptr()],
-                                                    [torch.empty(k)], 1.0)])  # fmt: skip
+                                                    [torch.empty(k)], 1.0, 0)])  # fmt: skip
             tile, edges = 1024, 6
-            steps = group.lists[0][sparse.STEPS.value]
+            steps = group.lists.words[sparse.STEPS.value]
             begins = torch.full((edges + 2,), -7, dtype=torch.int32)
             row = [own.data_ptr(), 0, k, steps, begins[1:].data_ptr(), 1, edges]
             blocks = torch.zeros(1, 2, dtype=torch.int32)

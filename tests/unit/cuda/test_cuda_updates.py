@@ -13,7 +13,7 @@ import gradwire.kernels.torch as twins
 from gradwire.bench.rooms import drawn
 from gradwire.errors import KernelError
 from gradwire.kernels import Journal, UpdateTopk, cuda, new_status
-from gradwire.kernels.values import Hint
+from gradwire.kernels.values import Hint, Words
 
 SIZES, KS = (5000, 0, 1, 4096, 40), (50, 0, 1, 2048, 40)
 RULES = [(None, False), (0.9, False), (0.9, True)]
@@ -79,7 +79,7 @@ def test_updates_of_many_are_the_twins(
             return [own, status], tensors(own)
 
         hints = same_by_both([cuda.update_topk, twins.update_topk], given)
-        assert all(isinstance(hint, Tensor) for hint in hints[0])
+        assert all(isinstance(hint, Words) for hint in hints[0])
 
 
 @every_float
@@ -174,6 +174,30 @@ def test_a_threshold_of_any_kind_is_only_slower(hint: Hint) -> None:
         return [drawn(5000, 1), 50, indices, values, status, hint], [indices, values]
 
     same_by_both([cuda.topk, twins.topk], given)
+
+
+def test_memory_that_is_given_to_other_tensors_is_theirs() -> None:
+    """As a caching allocator does it: other lengths at the same address, and the same elsewhere.
+    What is kept of sizes must not remember where they were."""
+    rooms = [cuda.update_topk, twins.update_topk]
+    memory = [torch.zeros(20_000) for _ in rooms]
+    for step, (begin, n, k) in enumerate(
+        [(0, 5000, 50), (0, 40, 50), (0, 40, 40), (8, 5000, 50), (0, 5000, 50), (6000, 5000, 50)]
+    ):
+        k, turns = min(k, n), iter(memory)
+
+        def given(
+            status: Tensor, step: int = step, begin: int = begin, n: int = n, k: int = k,
+            turns: Iterator[Tensor] = turns,
+        ) -> tuple[list[object], list[Tensor]]:  # fmt: skip
+            own = next(turns)
+            g, v = own[begin : begin + n], own[begin + n : begin + 2 * n]
+            g.copy_(drawn(n, step))
+            places = torch.zeros(k, dtype=torch.int32)
+            one = UpdateTopk(g, None, v, k, places, torch.zeros(k), None, None)
+            return [[one], status], tensors([one])
+
+        same_by_both(rooms, given)
 
 
 def test_too_many_elements_are_refused() -> None:

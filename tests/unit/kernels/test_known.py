@@ -159,6 +159,28 @@ def test_the_same_tensor_with_other_memory_is_looked_at(change: Any, which: str)
         update_many_topk([one], status, known)
 
 
+@pytest.mark.parametrize("change", [halved, of_another_dtype, freed])
+@pytest.mark.parametrize("which", ["places", "values", "section"])
+def test_the_same_segment_with_other_memory_is_looked_at(change: Any, which: str) -> None:
+    one, known = entries(4), kernels.Known()
+    for _ in range(2):
+        kernels.write_entries([one], None, known)
+    change(getattr(one, which))
+    for _ in range(2):
+        with pytest.raises(KernelError):
+            kernels.write_entries([one], None, known)
+
+
+def test_other_segments_of_the_same_tensors_are_looked_at() -> None:
+    known, one = kernels.Known(), entries(4)
+    kernels.write_entries([one], None, known)
+    kernels.write_entries([one._replace()], None, known)
+    for other in (one._replace(n=2), one._replace(code="bitmap")):
+        with pytest.raises(KernelError):
+            kernels.write_entries([other], None, known)
+    kernels.write_entries([one], None, known)
+
+
 def test_a_list_that_is_filled_anew_is_another() -> None:
     payloads, known = [torch.ones(8), torch.ones(8)], kernels.Known()
     segment = kernels.SumDense(torch.empty(8), payloads, 2.0)

@@ -57,7 +57,7 @@ def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
     raise_unless(chosen.core.update_codes(chosen.number, [_row(*both) for both in fused]), status)
     late = [one for one in segments if one.form.knows_late]
     if late:
-        update_topk([without_codes(one) for one in late], status)
+        update_topk(without_codes(late), status)
     for one in late:
         encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise, None)
         add_codes(one.form, one.residual, one.codes, one.scales, -1.0)

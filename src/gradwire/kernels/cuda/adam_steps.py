@@ -24,11 +24,15 @@ from gradwire.kernels.cuda.device import (
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
-    aligned,
-    bits_of,
+    Columns,
+    addresses,
+    all_aligned,
+    bits_of_many,
     blocks_on,
+    columns_of,
     grouped,
     on_its_device,
+    plain,
     rows_on,
 )
 from gradwire.kernels.values import AdamStep, Moments
@@ -111,21 +115,19 @@ def step_all(
 
 def steps(segments: Sequence[Step], status: Tensor | None) -> None:
     """Of each. status: None: the inverse."""
-    plain = [one._replace(g=one.g.detach().contiguous()) for one in segments]
-    for dtype, own in grouped(plain, lambda one: one.g.dtype):
-        device = own[0].v.device
-        table = rows_on(device, [_row(one) for one in own])
-        blocks = blocks_on(device, tuple(one.g.numel() for one in own), BLOCK)
+    for dtype, own in grouped(segments, lambda one: one.g.dtype):
+        every, device = columns_of(own), own[0].v.device
+        gradients, sizes = plain(every.g), tuple(map(Tensor.numel, every.g))
+        at = list(map(addresses, (gradients, *zip(*every.moments), every.v)))
+        table = rows_on(
+            device, Columns(len(own), *at, sizes, *map(bits_of_many, zip(*every.how)))
+        )  # fmt: skip
+        blocks = blocks_on(device, sizes, BLOCK)
         launch(step_all, (blocks.shape[0],),
             table, blocks, table if status is None else status, dtype=TYPES[dtype],
             undoes=status is None, BLOCK=BLOCK, num_warps=8, enable_fp_fusion=False,
-            aligned=all(aligned(one.g, *one.moments, one.v) for one in own),
+            aligned=all_aligned(*at),
         )  # fmt: skip
-
-
-def _row(one: Step) -> list[int]:
-    tensors = one.g, *one.moments, one.v
-    return [*(x.data_ptr() for x in tensors), one.g.numel(), *map(bits_of, one.how)]
 
 
 @on_its_device

@@ -6,7 +6,7 @@ Bytes for each element with an fp32 gradient, beside the code's: ef 12, momentum
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -37,24 +37,30 @@ from gradwire.kernels.cuda.formats import (
 )
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.powers import pack_powers
-from gradwire.kernels.cuda.selection import TYPES
+from gradwire.kernels.cuda.selection import TYPES, mode_of, rules_of
 from gradwire.kernels.cuda.signs import pack_signs
 from gradwire.kernels.cuda.sums import add_many_codes
 from gradwire.kernels.cuda.tables import (
-    address_of,
-    aligned,
+    Column,
+    Columns,
+    addresses,
+    all_aligned,
+    are_alike,
     bits_of,
+    bits_of_many,
     blocks_on,
+    columns_of,
     grouped,
     on_its_device,
+    plain,
     rows_on,
 )
 from gradwire.kernels.cuda.ternary import pack_ternary
-from gradwire.kernels.cuda.update import mode_of, update_topk
+from gradwire.kernels.cuda.update import update_topk
 from gradwire.kernels.formats import POWERS, SIGNS1, SIGNS2, TERNARY, Format
 from gradwire.kernels.formats import SIGNS as SIGNS_ALONE
 from gradwire.kernels.segments import AdamCodes, EncodeCodes, UpdateCodes, without_codes
-from gradwire.kernels.values import Noise
+from gradwire.kernels.values import SILENCE, Noise
 
 ADAM = tl.constexpr(4)
 TILE = 2048
@@ -71,16 +77,19 @@ WIDTH = tl.constexpr(21)
 
 
 class Coded(NamedTuple):
-    """What one segment's codes are made of. numbers: of its recurrence, or of Adam's step."""
+    """What many segments' codes are made of, field by field.
 
-    g: Tensor
-    u: Tensor | None
-    q: Tensor | None
-    v: Tensor
-    codes: Tensor
-    scales: Tensor
-    noise: Noise
-    numbers: tuple[float, ...]
+    numbers: columns M, S and D, and all after MOST, but for Q. Of none: no tensor, or no columns.
+    """
+
+    g: Sequence[Tensor]
+    u: Sequence[Tensor | None]
+    q: Sequence[Tensor | None]
+    v: Sequence[Tensor]
+    codes: Sequence[Tensor]
+    scales: Sequence[Tensor]
+    noise: Sequence[Noise]
+    numbers: Sequence[Column]
 
 
 @triton.jit
@@ -273,35 +282,25 @@ def shape_of(form: Written) -> tuple[int, int]:
     return together, form.columns
 
 
-def encode_all(
-    segments: Sequence[Coded], form: Written, mode: int, most: float, status: Tensor
-) -> None:
+def encode_all(many: Coded, form: Written, mode: int, most: float, status: Tensor) -> None:
     """One launch; gradients are of one dtype."""
-    device = status.device
-    sizes = tuple(one.g.numel() for one in segments)
+    device, gradients = status.device, plain(many.g)
+    sizes = tuple(map(Tensor.numel, gradients))
     together, columns = shape_of(form)
     blocks = blocks_on(device, sizes, together * form.block)
-    table = rows_on(device, [_row(one, n, mode, most) for one, n in zip(segments, sizes)])
-    ends = torch.empty((len(segments), form.block), dtype=torch.uint8, device=device)
+    g, u, q, v, codes, scales = map(addresses, (gradients, *many[1:6]))
+    dice = (0, 0, 0) if are_alike(many.noise, (SILENCE, many.noise[0])) else zip(*many.noise)
+    table = rows_on(device, Columns(
+        len(sizes), g, u, v, sizes, codes, scales, *many.numbers[:3], *dice, bits_of(most), q,
+        *(many.numbers[3:] or (0,) * 7),
+    ))  # fmt: skip
+    ends = torch.empty((len(sizes), form.block), dtype=torch.uint8, device=device)
     launch(encode, (blocks.shape[0],),
-        table, blocks, ends, status, dtype=TYPES[segments[0].g.dtype], mode=mode, way=form.way,
+        table, blocks, ends, status, dtype=TYPES[gradients[0].dtype], mode=mode, way=form.way,
         bits=form.bits, steps=form.steps, B=form.block, R=together, C=columns,
-        num_warps=8 if form.bits == 8 else 4,
-        aligned=all(aligned(one.g, one.u, one.q, one.v, one.codes) for one in segments),
+        num_warps=8 if form.bits == 8 else 4, aligned=all_aligned(g, u, q, v, codes),
         enable_fp_fusion=False,
     )  # fmt: skip
-
-
-def _row(one: Coded, n: int, mode: int, most: float) -> list[int]:
-    m = [bits_of(x) for x in one.numbers[:3]] if mode != ADAM.value else [0, 0, 0]
-    more = [0] * 8
-    if mode == ADAM.value:
-        scale, *others = map(bits_of, one.numbers)
-        m, more = [0, scale, 0], [address_of(one.q), *others]
-    return [
-        *map(address_of, (one.g, one.u, one.v)), n, *map(address_of, (one.codes, one.scales)), *m,
-        *one.noise, bits_of(most), *more,
-    ]  # fmt: skip
 
 
 @on_its_device
@@ -317,14 +316,18 @@ def encode_codes(
 
 @on_its_device
 def encode_many_codes(segments: Sequence[EncodeCodes], status: Tensor) -> None:
-    plain = [one._replace(x=one.x.detach().contiguous()) for one in segments]
-    for (form, _), own in grouped(plain, lambda one: (one.form, one.x.dtype)):
+    for (form, _), own in grouped(segments, lambda one: (one.form, one.x.dtype)):
         known = written(form)
         if known is None:
-            _PACKS[form](own, status)
+            _PACKS[form](_contiguous(own), status)
         else:
-            made = [_as_it_is(one) for one in own]
-            encode_all(made, known, NONE.value, form.most_scale, status)
+            encode_all(_as_they_are(columns_of(own)), known, NONE.value, form.most_scale, status)
+
+
+def _contiguous(segments: Sequence[EncodeCodes]) -> Sequence[EncodeCodes]:
+    if all(one.x.is_contiguous() for one in segments):
+        return segments
+    return [one._replace(x=one.x.detach().contiguous()) for one in segments]
 
 
 _PACKS = {
@@ -334,20 +337,27 @@ _PACKS = {
 """Of what is coded without a recurrence."""
 
 
-def _as_it_is(one: EncodeCodes) -> Coded:
-    nothing = 0.0, 1.0, 1.0
-    return Coded(one.x, None, None, one.x, one.codes, one.scales, one.noise, nothing)
+def _as_they_are(every: Any) -> Coded:
+    nothing, one = (None,) * len(every.x), bits_of(1.0)
+    return Coded(
+        every.x, nothing, nothing, every.x, every.codes, every.scales, every.noise, (0, one, one)
+    )  # fmt: skip
 
 
 @on_its_device
 def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
-    for (form, _, mode), own in grouped(segments, _kind):
+    every = columns_of(segments)
+    alike = are_alike(
+        every.form, [g.dtype for g in every.gradient], every.momentum, every.nesterov
+    )
+    groups = [(_kind(segments[0]), segments)] if alike else grouped(segments, _kind)
+    for (form, _, mode), own in groups:
         known = written(form)
         if known is None:
-            update_topk([without_codes(one) for one in own], status)
+            update_topk(without_codes(own), status)
             send([_of_what_waits(one) for one in own], status)
         else:
-            encode_all([_of_update(one) for one in own], known, mode, form.most_scale, status)
+            encode_all(_of_updates(columns_of(own)), known, mode, form.most_scale, status)
 
 
 def _kind(one: UpdateCodes) -> tuple[Format, torch.dtype, int]:
@@ -365,13 +375,14 @@ def send(segments: Sequence[EncodeCodes], status: Tensor) -> None:
     add_many_codes([one[:4] for one in segments], -1.0)
 
 
-def _of_update(one: UpdateCodes) -> Coded:
-    _, m, d = mode_of(one.momentum, one.nesterov, one.decay)
-    if one.journal is not None:
-        one.journal.clear()  # nothing is kept here: undone to rounding
+def _of_updates(every: Any) -> Coded:
+    for journal in every.journal:
+        if journal is not None:
+            journal.clear()  # nothing is kept here: undone to rounding
+    nothing = (None,) * len(every.residual)
     return Coded(
-        one.gradient.detach().contiguous(), one.velocity, None, one.residual, one.codes,
-        one.scales, one.noise, (m, one.scale, d),
+        every.gradient, every.velocity, nothing, every.residual, every.codes, every.scales,
+        every.noise, tuple(rules_of(every)),
     )  # fmt: skip
 
 
@@ -384,12 +395,12 @@ def adam_codes(segments: Sequence[AdamCodes], status: Tensor) -> None:
             late = [EncodeCodes(form, one.v, one.codes, one.scales, one.noise) for one in own]
             send(late, status)
         else:
-            encode_all([_of_adam(one) for one in own], known, ADAM.value, form.most_scale, status)
+            encode_all(_of_adam(columns_of(own)), known, ADAM.value, form.most_scale, status)
 
 
-def _of_adam(one: AdamCodes) -> Coded:
-    m, q = one.moments
+def _of_adam(every: Any) -> Coded:
+    m, q = zip(*every.moments)
+    scale, *others = map(bits_of_many, zip(*every.how))
     return Coded(
-        one.g.detach().contiguous(), m, q, one.v, one.codes, one.scales, one.noise,
-        tuple(one.how),
+        every.g, m, q, every.v, every.codes, every.scales, every.noise, (0, scale, 0, *others)
     )  # fmt: skip

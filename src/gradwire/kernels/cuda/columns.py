@@ -17,9 +17,12 @@ ITEMS = 2048
 G, U, V, N, K, INDICES, VALUES, VELOCITIES, HINT, HINT_BITS, M, S, D = (
     tl.constexpr(i) for i in range(13)
 )
-FIRST, BLOCKS, SLOT, ROOM, KEPT, WHICH, KEEPS, ITEM = (tl.constexpr(i) for i in range(13, 21))
-WIDTH = tl.constexpr(21)
+FIRST, BLOCKS, SLOT, ROOM, ITEM = (tl.constexpr(i) for i in range(13, 18))
 """FIRST, BLOCKS: of all elements. SLOT, ROOM: of candidates; ITEM: the first block of them."""
+KEPT, WHICH, KEEPS, MET = (tl.constexpr(i) for i in range(18, 22))
+WIDTH = tl.constexpr(22)
+"""Where old blocks are put aside, and where each begins; how many there is room for. MET: how many
+there were to put aside, counted by the kernel: the one word that it writes."""
 
 TOTAL, EXACT, PREFIX, NEED, NEXT, NEXT_NEED, FEW, MANY, LOWER, DONE = (
     tl.constexpr(i) for i in range(10)

@@ -6,7 +6,10 @@ Bytes for each element: what is read and what is written, once.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate as running
+from itertools import chain
 from typing import Any
 
 import torch
@@ -31,10 +34,15 @@ from gradwire.kernels.cuda.held import hold_back
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
-    aligned,
-    bits_of,
+    Columns,
+    addresses,
+    all_aligned,
+    bits_of_many,
     blocks_on,
+    columns_of,
+    grouped,
     on_its_device,
+    plain,
     programs,
     rows_on,
     tables_on,
@@ -154,18 +162,17 @@ def cast_many(segments: Sequence[CastInto], status: Tensor | None) -> None:
 
 
 def _cast(segments: Sequence[CastInto], status: Tensor | None) -> None:
-    groups: dict[Any, list[CastInto]] = {}
-    for source, target in segments:
-        one = CastInto(source.detach().contiguous(), target)
-        groups.setdefault((source.dtype, target.dtype), []).append(one)
-    for (of, to), own in groups.items():
-        sizes, device = tuple(target.numel() for _, target in own), own[0].target.device
-        rows = [[x.data_ptr(), y.data_ptr(), n] for (x, y), n in zip(own, sizes)]
-        table, words = tables_on(device, rows, [[0] * -(-len(own) // 2)])
+    for (of, to), own in grouped(segments, lambda one: (one.source.dtype, one.target.dtype)):
+        sources, targets = plain([x for x, _ in own]), [y for _, y in own]
+        sizes, device = tuple(map(Tensor.numel, targets)), targets[0].device
+        x, y, n = addresses(sources), addresses(targets), array("q", sizes)
+        table, words = tables_on(
+            device, Columns(len(own), x, y, n), Columns(-(-len(own) // 2), 0)
+        )  # fmt: skip
         blocks, bad = blocks_on(device, sizes, BLOCK), words.view(torch.int32).view(-1)
         launch(cast_all, (blocks.shape[0],),
             table, blocks, bad, of=TYPES[of], to=TYPES[to], checks=status is not None,
-            aligned=all(aligned(*one) for one in own), BLOCK=BLOCK,
+            aligned=all_aligned(x, y), BLOCK=BLOCK,
         )  # fmt: skip
         if status is not None:
             launch(zero_if, (blocks.shape[0],),
@@ -212,36 +219,36 @@ def accumulate_dense(out: Tensor, payloads: list[Tensor], divisor: float) -> Non
 
 @on_its_device
 def accumulate_many_dense(segments: Sequence[SumDense], status: Tensor | None = None) -> None:
-    groups: dict[Any, list[SumDense]] = {}
-    for one in segments:
-        kinds = {payload.dtype for payload in one.payloads} or {torch.float32}
-        if len(kinds) == 1 and one.out.dtype != torch.float64:
-            held = [payload.detach().contiguous() for payload in one.payloads]
-            key = one.out.dtype, *kinds
-            groups.setdefault(key, []).append(one._replace(payloads=held))
+    for kinds, own in grouped(segments, _kinds_of):
+        if len(kinds) == 2 and torch.float64 not in kinds:
+            _add_up(columns_of(own), kinds[0], kinds[1], status)
         else:
-            twins.accumulate_many_dense([one], status)
-    for (dtype, of), own in groups.items():
-        _add_up(own, dtype, of, status)
+            twins.accumulate_many_dense(own, status)
 
 
-def _add_up(
-    segments: Sequence[SumDense], dtype: torch.dtype, of: torch.dtype, status: Tensor | None
-) -> None:
-    device, given = segments[0].out.device, list[int]()
-    sizes = tuple(one.out.numel() for one in segments)
-    rows = []
-    for (out, payloads, divisor), n in zip(segments, sizes):
-        rows.append([out.data_ptr(), n, len(given), len(payloads), bits_of(divisor)])
-        given += [payload.data_ptr() for payload in payloads]
-    none = [0] * -(-len(segments) // 2)
-    table, addresses, words = tables_on(device, rows, [given or [0]], [none])
+def _kinds_of(one: SumDense) -> tuple[torch.dtype, ...]:
+    """The dtypes of its result and of its payloads."""
+    return one.out.dtype, *({x.dtype for x in one.payloads} or {torch.float32})
+
+
+def _add_up(every: Any, dtype: torch.dtype, of: torch.dtype, status: Tensor | None) -> None:
+    """every: a `SumDense` with the columns of many."""
+    device, number_of = every.out[0].device, len(every.out)
+    sizes, counts = tuple(map(Tensor.numel, every.out)), tuple(map(len, every.payloads))
+    payloads = plain(list(chain.from_iterable(every.payloads)))
+    outs, given = addresses(every.out), addresses(payloads)
+    table, places, words = tables_on(
+        device,
+        Columns(number_of, outs, array("q", sizes), tuple(running(counts, initial=0))[:-1],
+                counts, bits_of_many(every.divisor)),
+        Columns(len(given), given), Columns(-(-number_of // 2), 0),
+    )  # fmt: skip
     bad = words.view(-1).view(torch.int32)
-    hold_back(bad, len(segments), status)
+    hold_back(bad, number_of, status)
     blocks = blocks_on(device, sizes, BLOCK)
     launch(add_dense, (blocks.shape[0],),
-        table, blocks, addresses, bad, dtype=TYPES[dtype], of_values=TYPES[of], BLOCK=BLOCK,
-        aligned=all(aligned(one.out, *one.payloads) for one in segments), enable_fp_fusion=False,
+        table, blocks, places, bad, dtype=TYPES[dtype], of_values=TYPES[of], BLOCK=BLOCK,
+        aligned=all_aligned(outs, given), enable_fp_fusion=False,
     )  # fmt: skip
 
 

@@ -10,7 +10,11 @@ kept; a bitmap's bytes twice.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 
 import torch
 import triton
@@ -20,7 +24,18 @@ from torch import Tensor
 from gradwire.kernels.cuda.device import address, block_of, rounded, widened
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import address_of, bits_of, blocks_on, on_its_device, rows_on
+from gradwire.kernels.cuda.tables import (
+    Column,
+    Columns,
+    addresses,
+    bits_of,
+    blocks_on,
+    columns_of,
+    grouped,
+    on_its_device,
+    plain,
+    rows_on,
+)
 from gradwire.kernels.index_codes import GAP_BYTES, low_width, whole_bytes
 from gradwire.kernels.segments import WriteEntries
 
@@ -159,52 +174,74 @@ def set_gaps(rows, of: tl.constexpr, CHUNK: tl.constexpr):
 def write_entries(segments: Sequence[WriteEntries]) -> int:
     """The host does not wait to know whether places ascend; where they do not, a payload is none,
     and nothing is written beyond it."""
-    groups: dict[torch.dtype, list[WriteEntries]] = {}
+    inside = list[WriteEntries]()
     for one in segments:
-        one = one._replace(places=one.places.contiguous())
         if one.section.data_ptr() % 4 == 0:
-            groups.setdefault(one.out.dtype, []).append(one)
+            inside.append(one)
         else:  # words of several bytes cannot be written there
             section = torch.empty_like(one.section)
             write_entries([one._replace(section=section)])
             one.section.copy_(section)
-    for dtype, own in groups.items():
-        device = own[0].places.device
-        own.sort(key=lambda one: one.code)
-        rows = rows_on(device, [_row(one) for one in own])
-        blocks = blocks_on(device, tuple(map(_size, own)), BLOCK)
-        launch(spread, (blocks.shape[0],), rows, blocks, dtype=TYPES[dtype], BLOCK=BLOCK)
-        blocks = blocks_on(device, tuple(one.places.numel() for one in own), BLOCK)
-        launch(set_ones, (blocks.shape[0],), rows, blocks, BLOCK=BLOCK)
-        codes = [one.code for one in own]
-        for code, of in _GAPS.items():
-            if count := codes.count(code):
-                launch(set_gaps, (count,), rows[codes.index(code) :], of=of, CHUNK=CHUNK)
+    for _, own in grouped(inside, lambda one: one.out.dtype):
+        _write(sorted(own, key=attrgetter("code")))
     return len(segments)
+
+
+def _write(segments: Sequence[WriteEntries]) -> None:
+    """Of one dtype, in the order of their codes."""
+    every, number_of = columns_of(segments), len(segments)
+    places, dtype, device = plain(every.places), every.out[0].dtype, every.places[0].device
+    ks, sizes = tuple(map(Tensor.numel, places)), tuple(map(attrgetter("nbytes"), every.section))
+    lists = lists_of(ks, every.n, every.code, sizes)
+    rows = rows_on(device, Columns(
+        number_of, addresses(places), lists.ks, addresses(every.section), lists.sizes, lists.lows,
+        lists.widths, addresses(every.values), addresses(every.out),
+        bits_of(torch.finfo(dtype).max), addresses(every.sent), addresses(every.residual),
+        lists.ns,
+    ))  # fmt: skip
+    blocks = blocks_on(device, lists.spans, BLOCK)
+    launch(spread, (blocks.shape[0],), rows, blocks, dtype=TYPES[dtype], BLOCK=BLOCK)
+    if any(width > -2 for width in lists.widths):
+        blocks = blocks_on(device, ks, BLOCK)
+        launch(set_ones, (blocks.shape[0],), rows, blocks, BLOCK=BLOCK)
+    for code, of in _GAPS.items():
+        if count := every.code.count(code):
+            launch(set_gaps, (count,), rows[every.code.index(code) :], of=of, CHUNK=CHUNK)
 
 
 _GAPS = {"gap8": tl.uint8, "gap16": tl.uint16}
 
 
-def _size(one: WriteEntries) -> int:
-    """How many programs' work it is: entries, or bytes."""
-    coded = 0 if one.code == "int32" else one.section.nbytes
-    return max(one.places.numel(), coded)
+class Lists(NamedTuple):
+    """What follows from how many entries lists have, and how they are coded: columns; and how many
+    entries or bytes, whichever are more, each has to be written."""
+
+    ks: Column
+    sizes: Column
+    lows: Column
+    widths: Sequence[int]
+    ns: Column
+    spans: tuple[int, ...]
 
 
-def _row(one: WriteEntries) -> list[int]:
-    places, values, n, code, section, out, sent, residual = one
-    k, low, width = places.numel(), 0, -3 if code in GAP_BYTES and places.numel() else -1
-    if code == "int32":
-        width = -2
-    elif code == "elias_fano" and k:
+@lru_cache(maxsize=256)
+def lists_of(
+    ks: tuple[int, ...], ns: tuple[int, ...], codes: tuple[str, ...], sizes: tuple[int, ...]
+) -> Lists:
+    """The same in every step."""
+    pairs = [_low(k, n, code) for k, n, code in zip(ks, ns, codes)]
+    lows, widths = zip(*pairs)
+    k, size, low, width, n = (array("q", one) for one in (ks, sizes, lows, widths, ns))
+    coded = (0 if code == "int32" else size for code, size in zip(codes, sizes))
+    return Lists(k, size, low, width, n, tuple(map(max, ks, coded)))
+
+
+def _low(k: int, n: int, code: str) -> tuple[int, int]:
+    """LOW_BYTES and WIDTH_OF."""
+    if code == "elias_fano" and k:
         width = low_width(n, k)
-        low = whole_bytes(k * width)
-    limit = bits_of(torch.finfo(out.dtype).max)
-    return [
-        places.data_ptr(), k, section.data_ptr(), section.nbytes, low, width, values.data_ptr(),
-        out.data_ptr(), limit, address_of(sent), address_of(residual), n,
-    ]  # fmt: skip
+        return whole_bytes(k * width), width
+    return 0, -2 if code == "int32" else -3 if code in GAP_BYTES and k else -1
 
 
 @on_its_device

@@ -2,57 +2,100 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.cuda.columns import BLOCK, KEEPS, KEPT, WHICH, hint_of
+from gradwire.kernels.cuda.columns import BLOCK, KEEPS, KEPT, MET, WHICH, hint_of
 from gradwire.kernels.cuda.device import FEEDBACK, address
 from gradwire.kernels.cuda.launch import launch
-from gradwire.kernels.cuda.tables import on_its_device
+from gradwire.kernels.cuda.tables import Column, on_its_device
 from gradwire.kernels.journal import FACTOR as JOURNAL_FACTOR
 
 FACTOR = tl.constexpr(JOURNAL_FACTOR)
 
 
+class Shelf:
+    """Room for old u and v of blocks of many segments, as one update puts them aside: of at most
+    one block in eight of each, whose order nobody knows. One allocation.
+
+    sizes: of the segments; 0: of one that keeps nothing. table: the rows of the update, once they
+    are on the device.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], with_velocity: bool, device: torch.device) -> None:
+        self.sizes, self.with_velocity = sizes, with_velocity
+        self.slots, self.begins = slots_of(sizes)
+        room = torch.empty(self.begins[-1] * (2 * BLOCK + 1), device=device)
+        self.kept, which = room.split([2 * BLOCK * self.begins[-1], self.begins[-1]])
+        self.which = which.view(torch.int32)
+        self.table: Tensor | None = None
+
+    def columns(self) -> tuple[Column, ...]:
+        """KEPT, WHICH, KEEPS and MET."""
+        kept, which = self.kept.data_ptr(), self.which.data_ptr()
+        begins = self.begins[:-1]
+        return (
+            [kept + 8 * BLOCK * at if n else 0 for at, n in zip(begins, self.slots)],
+            [which + 4 * at for at in begins], self.slots, 0,
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def slots_of(sizes: tuple[int, ...]) -> tuple[Sequence[int], Sequence[int]]:
+    """How many blocks of segments of these sizes are kept, at most; and where theirs begin, and
+    end."""
+    slots = array("q", (-(-n // (8 * BLOCK)) for n in sizes))
+    return slots, array("q", accumulate(slots, initial=0))
+
+
 class Blocks:
-    """Old u and v of blocks of a segment of n elements, as one update puts them aside: what
-    `journal.Kept` asks for. Of at most one block in eight, whose order nobody knows."""
+    """What one segment has on a shelf: what `journal.Kept` asks for."""
 
-    def __init__(self, n: int, with_velocity: bool, device: torch.device) -> None:
-        self._n, self._with_velocity = n, with_velocity
-        self._slots = -(-n // (8 * BLOCK)) if n else 0
-        self._kept = torch.empty((max(self._slots, 1), 2, BLOCK), device=device)
-        self._which = torch.zeros(self._slots + 1, dtype=torch.int32, device=device)
+    __slots__ = "number", "shelf"
 
-    def row(self) -> tuple[int, int, int]:
-        """The columns KEPT, WHICH and KEEPS."""
-        return self._kept.data_ptr(), self._which.data_ptr(), self._slots
+    def __init__(self, shelf: Shelf, number: int) -> None:
+        self.shelf, self.number = shelf, number
 
     def elements(self) -> int:
         """How many are kept: the host waits for the device."""
-        count, *firsts = self._which.tolist()
-        return sum(min(BLOCK, self._n - first) for first in firsts[: min(count, self._slots)])
+        if self.shelf.table is None:
+            return 0
+        met, n = int(self.shelf.table[self.number, MET.value]), self.shelf.sizes[self.number]
+        firsts = self.shelf.which[self._room()][:met].tolist()
+        return sum(min(BLOCK, n - first) for first in firsts)
 
     def fits(self, n: int, with_velocity: bool) -> bool:
-        return (n, with_velocity) == (self._n, self._with_velocity)
+        own = self.shelf.sizes[self.number], self.shelf.with_velocity
+        return (n, with_velocity) == own
+
+    def _room(self) -> slice:
+        return slice(*self.shelf.begins[self.number : self.number + 2])
 
     @on_its_device
     def put_back(self, velocity: Tensor | None, residual: Tensor) -> None:
-        if self._slots:
-            launch(put_back, (self._slots,),
-                self._kept, self._which, residual if velocity is None else velocity, residual,
-                self._n, with_velocity=velocity is not None, BLOCK=BLOCK, num_warps=8,
+        shelf, room = self.shelf, self._room()
+        if shelf.table is not None and room.stop > room.start:
+            launch(put_back, (room.stop - room.start,),
+                shelf.kept[2 * BLOCK * room.start :], shelf.which[room],
+                shelf.table[self.number], residual if velocity is None else velocity, residual,
+                shelf.sizes[self.number], with_velocity=velocity is not None, BLOCK=BLOCK,
+                num_warps=8,
             )  # fmt: skip
 
 
 @triton.jit
-def put_back(kept, which, u, v, n, with_velocity: tl.constexpr, BLOCK: tl.constexpr):
+def put_back(kept, which, rows, u, v, n, with_velocity: tl.constexpr, BLOCK: tl.constexpr):
     """What a slot keeps, to where it was."""
     slot = tl.program_id(0)
-    if slot < tl.load(which):
-        i = tl.load(which + 1 + slot) + tl.arange(0, BLOCK)
+    if slot < tl.load(rows + MET):
+        i = tl.load(which + slot) + tl.arange(0, BLOCK)
         here = kept + slot.to(tl.int64) * (2 * BLOCK) + tl.arange(0, BLOCK)
         tl.store(v + i, tl.load(here), mask=i < n)
         if with_velocity:
@@ -69,11 +112,10 @@ def keep_large(row, first, sg, u, v, n, mode: tl.constexpr, BLOCK: tl.constexpr)
         i = first + tl.arange(0, BLOCK)
         large = (i < n) & ~(tl.abs(sg) < hint * FACTOR)  # NaN is not below it
         if tl.max(large.to(tl.int32), 0) != 0:
-            which = address(tl.load(row + WHICH), tl.int32, False)
-            slot = tl.atomic_add(which, 1)
-            if slot < tl.load(row + KEEPS).to(tl.int32):
-                tl.store(which + 1 + slot, first)
-                kept = address(word, tl.float32, True) + slot.to(tl.int64) * (2 * BLOCK)
+            slot = tl.atomic_add(row + MET, tl.full([], 1, tl.int64))
+            if slot < tl.load(row + KEEPS):
+                tl.store(address(tl.load(row + WHICH), tl.int32, False) + slot, first)
+                kept = address(word, tl.float32, True) + slot * (2 * BLOCK)
                 tl.store(kept + tl.arange(0, BLOCK), v)
                 if mode != FEEDBACK:
                     tl.store(kept + BLOCK + tl.arange(0, BLOCK), u)

@@ -10,7 +10,10 @@ Bytes: each section twice, 4 for each place, and 4 more to check it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +23,14 @@ from torch import Tensor
 
 from gradwire.kernels.cuda.device import address, block_of
 from gradwire.kernels.cuda.launch import launch
-from gradwire.kernels.cuda.tables import blocks_on, on_its_device, tables_on
+from gradwire.kernels.cuda.tables import (
+    Column,
+    Columns,
+    addresses,
+    blocks_on,
+    on_its_device,
+    tables_on,
+)
 from gradwire.kernels.index_codes import GAP_BYTES, low_width, whole_bytes
 
 BITS, GAPS = tl.constexpr(0), tl.constexpr(1)
@@ -38,15 +48,16 @@ _OF = {"gap8": tl.uint8, "gap16": tl.uint16}
 
 
 class Listed(NamedTuple):
-    """One list: the bytes of its code, the address where its k places of n elements go, int32, and
-    which word is raised if it is damaged. Places that are not coded are there already."""
+    """Lists, field by field: the bytes of their codes, where words can be read; the addresses
+    where the k places of n elements of each go, int32; and which word is raised if it is damaged.
+    Places that are not coded are there already."""
 
-    section: Tensor
-    code: str
-    n: int
-    k: int
-    out: int
-    owner: int = 0
+    sections: Sequence[Tensor]
+    codes: tuple[str, ...]
+    ns: tuple[int, ...]
+    ks: tuple[int, ...]
+    outs: Sequence[int]
+    owners: tuple[int, ...]
 
 
 class _Kind(NamedTuple):
@@ -65,9 +76,21 @@ class Reading(NamedTuple):
     whether there is something after the k-th. sizes: entries, in the order of the rows.
     """
 
-    rows: list[list[int]]
-    found: list[list[int]]
-    kinds: list[_Kind]
+    rows: Columns
+    found: Columns
+    kinds: Sequence[_Kind]
+    sizes: tuple[int, ...]
+
+
+class _Plan(NamedTuple):
+    """What a reading has in every step. order: of the rows, by the numbers of lists. starts: of
+    the words in a section. columns: COUNT, N, K, WIDTH_OF to OWNER, and that of `found`."""
+
+    order: Sequence[int]
+    starts: Sequence[int]
+    widths: Sequence[int]
+    columns: tuple[Column, ...]
+    kinds: Sequence[_Kind]
     sizes: tuple[int, ...]
 
 
@@ -188,22 +211,43 @@ def check(rows, blocks, found, bad, BLOCK: tl.constexpr):
                 tl.atomic_or(owner, 1)
 
 
-def reading_of(lists: Sequence[Listed]) -> Reading:
+def reading_of(lists: Listed) -> Reading:
     """The host's part of it."""
-    kinds: dict[tuple[int, Any], list[int]] = {}
-    for i, one in enumerate(lists):
-        kind, of = _kind_of(one.code)
-        kinds.setdefault((kind, of), []).append(i)
-    rows, found = list[list[int]](), list[_Kind]()
+    sizes = tuple(map(attrgetter("nbytes"), lists.sections))
+    plan = _plan_of(lists.codes, lists.ns, lists.ks, sizes, lists.owners)
+    given, number_of = addresses(lists.sections), len(lists.ks)
+    sections, outs = [given[i] for i in plan.order], [lists.outs[i] for i in plan.order]
+    words = [address + start for address, start in zip(sections, plan.starts)]
+    lows = [address if width >= 0 else 0 for address, width in zip(sections, plan.widths)]
+    count, n, k, width, first, blocks, found, owner, every = plan.columns
+    rows = Columns(
+        number_of, words, count, n, k, outs, lows, width, first, blocks, found, owner, 0
+    )  # fmt: skip
+    return Reading(rows, Columns(number_of, every), plan.kinds, plan.sizes)
+
+
+@lru_cache(maxsize=256)
+def _plan_of(
+    codes: tuple[str, ...], ns: tuple[int, ...], ks: tuple[int, ...], sizes: tuple[int, ...],
+    owners: tuple[int, ...],
+) -> _Plan:  # fmt: skip
+    kinds, rows, found = dict[Any, list[int]](), list[tuple[int, ...]](), list[_Kind]()
+    for i, code in enumerate(codes):
+        kinds.setdefault(_kind_of(code), []).append(i)
     for (kind, of), members in kinds.items():
-        sizes, first = list[int](), 0
+        words, first = list[int](), 0
         for i in members:
-            row = _row(lists[i], i, first)
-            rows.append(row)
-            sizes.append(row[COUNT.value])
-            first += row[BLOCKS.value]
-        found.append(_Kind(kind, of, tuple(sizes)))
-    return Reading(rows, [[one.k] for one in lists], found, tuple(row[K.value] for row in rows))
+            start, width, size = _parts(codes[i], ns[i], ks[i], sizes[i])
+            blocks = max(1, -(-size // BLOCK))
+            rows.append((i, start, size, ns[i], ks[i], width, first, blocks, i, owners[i]))
+            words.append(size)
+            first += blocks
+        found.append(_Kind(kind, of, tuple(words)))
+    order, starts, *columns = (
+        (array("q", one) for one in zip(*rows)) if rows else [array("q")] * 10
+    )
+    every = (*columns, array("q", ks))
+    return _Plan(order, starts, columns[3], every, found, tuple(columns[2]))
 
 
 def _kind_of(code: str) -> tuple[int, Any]:
@@ -213,18 +257,13 @@ def _kind_of(code: str) -> tuple[int, Any]:
     return (GAPS.value, _OF[code]) if code in GAP_BYTES else (BITS.value, tl.uint8)
 
 
-def _row(one: Listed, place: int, first: int) -> list[int]:
-    """first: blocks of its kind before it."""
-    address_of, low, width, size = one.section.data_ptr(), 0, -1, one.section.nbytes
-    if one.code == "elias_fano" and one.k:
-        width = low_width(one.n, one.k)
-        low, start = address_of, whole_bytes(one.k * width)
-        address_of, size = address_of + start, size - start
-    size //= GAP_BYTES.get(one.code, 1)
-    number_of = max(1, -(-size // BLOCK))
-    return [
-        address_of, size, one.n, one.k, one.out, low, width, first, number_of, place, one.owner, 0
-    ]  # fmt: skip
+def _parts(code: str, n: int, k: int, size: int) -> tuple[int, int, int]:
+    """Where its words begin, the width of low parts before them, and how many words there are."""
+    if code == "elias_fano" and k:
+        width = low_width(n, k)
+        start = whole_bytes(k * width)
+        return start, width, size - start
+    return 0, -1, size // GAP_BYTES.get(code, 1)
 
 
 def read(reading: Reading, rows: Tensor, found: Tensor, bad: Tensor) -> None:
@@ -256,7 +295,8 @@ def decode_indices(section: Tensor, n: int, code: str, indices_out: Tensor) -> i
     section, k = whole_words(section), indices_out.numel()
     if code == "int32":
         indices_out.copy_(section.view(torch.int32))
-    reading = reading_of([Listed(section, code, n, k, indices_out.data_ptr())])
+    lists = Listed([section], (code,), (n,), (k,), [indices_out.data_ptr()], (0,))
+    reading = reading_of(lists)
     rows, found, bad = tables_on(section.device, reading.rows, reading.found, [[0]])
     found = found.view(torch.int32)
     read(reading, rows, found, bad.view(torch.int32))

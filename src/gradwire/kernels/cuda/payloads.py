@@ -5,12 +5,13 @@ its row. Of formats whose blocks are coded by themselves, when waited for: `code
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gradwire.kernels.cuda.tables import blocks_on, rows_on
+from gradwire.kernels.cuda.tables import Columns, addresses, blocks_on, columns_of, rows_on
 from gradwire.kernels.segments import EncodeCodes
 
 X, N, CODES, VALUES, PROGRAM, DICE1, DICE2, DICE3 = (tl.constexpr(i) for i in range(8))
@@ -24,11 +25,13 @@ each, at MOST so large."""
 
 def encoded(segments: Sequence[EncodeCodes], span: int) -> tuple[Tensor, Tensor]:
     """Their rows, and the blocks of programs that work on so many elements."""
-    device, rows, program = segments[0].codes.device, list[list[int]](), 0
-    sizes = tuple(one.x.numel() for one in segments)
-    for (_, x, codes, scales, noise), n in zip(segments, sizes):
-        rows.append([x.data_ptr(), n, codes.data_ptr(), scales.data_ptr(), program, *noise])
-        program += max(1, -(-n // span))
+    every, device = columns_of(segments), segments[0].codes.device
+    sizes = tuple(map(Tensor.numel, every.x))
+    programs = accumulate((max(1, -(-n // span)) for n in sizes), initial=0)
+    rows = Columns(
+        len(sizes), addresses(every.x), sizes, addresses(every.codes), addresses(every.scales),
+        tuple(programs)[:-1], *zip(*every.noise),
+    )  # fmt: skip
     return rows_on(device, rows), blocks_on(device, sizes, span)
 
 

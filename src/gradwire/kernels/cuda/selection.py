@@ -11,8 +11,11 @@ Source: radix selection, digit by digit of the magnitudes' bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 import triton.language as tl
@@ -21,11 +24,25 @@ from torch import Tensor
 from gradwire.errors import KernelError
 from gradwire.kernels.cuda.candidates import compact, mark, scan
 from gradwire.kernels.cuda.columns import BINS, BLOCK, ITEMS, NONE, TABLES, WORDS
-from gradwire.kernels.cuda.device import MOMENTUM, NESTEROV
-from gradwire.kernels.cuda.kept import Blocks
+from gradwire.kernels.cuda.device import FEEDBACK, MOMENTUM, NESTEROV
+from gradwire.kernels.cuda.kept import Blocks, Shelf
 from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.radix import count, digit, emit
-from gradwire.kernels.cuda.tables import MOST, address_of, aligned, bits_of, blocks_on, rows_on
+from gradwire.kernels.cuda.tables import (
+    MOST,
+    Column,
+    Columns,
+    addresses,
+    all_aligned,
+    are_alike,
+    bits_of,
+    bits_of_many,
+    blocks_on,
+    plain,
+    rows_on,
+)
+from gradwire.kernels.journal import Journal
+from gradwire.kernels.values import Hint, Words
 
 CHUNK = 8192
 CAPACITY = 16
@@ -36,57 +53,87 @@ WORKERS = 264
 """Programs that look for the k-th largest, at most: two for each multiprocessor of an H100."""
 
 
-class Selection(NamedTuple):
-    """What is selected from one segment. v: (n,), fp32 where there is a recurrence.
+class Places(NamedTuple):
+    """Where segments of these sizes have their parts of what is shared; the same in every step.
 
-    hint: two words on the device, the upper threshold and the lower, or a number, which is both.
-    kept: where old blocks go.
+    sizes, ks: columns, as are those from FIRST to ITEM. programs, items: blocks of all elements,
+    and of all candidates.
     """
 
-    g: Tensor
-    u: Tensor | None
-    v: Tensor
-    k: int
-    indices: Tensor
-    values: Tensor
-    velocities: Tensor | None
-    hint: Tensor | float
-    rule: tuple[float, float, float] = (0.0, 1.0, 1.0)
-    kept: Blocks | None = None
+    rooms: tuple[int, ...]
+    sizes: Column
+    ks: Column
+    columns: tuple[Column, ...]
+    programs: int
+    items: int
+    slots: int
 
 
-# -- all of them, for a bucket ---------------------------------------------------------------
-
-
-def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -> list[Tensor]:
-    """Launches all; gradients are of one dtype. Returns the next hints, two words on the
-    device each."""
-    device, dtype = status.device, TYPES[segments[0].g.dtype]
-    sizes = tuple(one.g.numel() for one in segments)
-    rooms = tuple(min(n, CAPACITY * one.k) for one, n in zip(segments, sizes))
+@lru_cache(maxsize=256)
+def places_of(sizes: tuple[int, ...], ks: tuple[int, ...]) -> Places:
+    """KernelError, where there would be too many candidates."""
+    rooms = tuple(min(n, CAPACITY * k) for n, k in zip(sizes, ks))
     if sum(rooms) > MOST:
         raise KernelError(
             f"candidates of a bucket on CUDA are at most {MOST:,}; there is room for {CAPACITY} "
             f"for each that is selected, {sum(rooms):,} in all. Lower the density, or make "
             "buckets smaller"
         )
-    wholes, blocks = blocks_on(device, sizes, BLOCK), blocks_on(device, rooms, ITEMS)
-    programs, items, number_of = wholes.shape[0], blocks.shape[0], len(segments)
-    room = _Room(device, number_of, programs, items, sum(rooms))
-    table = rows_on(device, _rows(segments, sizes, rooms))
-    marks = any(one.k for one in segments)
-    spans = blocks_on(device, sizes, SPAN)
+    blocks, items = ([max(1, -(-n // of)) for n in many]
+                     for many, of in ((sizes, BLOCK), (rooms, ITEMS)))  # fmt: skip
+    (*firsts, programs), (*slots, slot), (*begins, item) = (
+        accumulate(many, initial=0) for many in (blocks, rooms, items)
+    )
+    n, k, *columns = (array("q", one) for one in (sizes, ks, firsts, blocks, slots, rooms, begins))
+    return Places(rooms, n, k, tuple(columns), programs, item, slot)
+
+
+# -- all of them, for a bucket ---------------------------------------------------------------
+
+
+def run(every: Any, mode: int, masks: bool, status: Tensor) -> list[Words]:
+    """Launches all. Returns the next hints, two words each.
+
+    every: an `UpdateTopk` with the columns of many, whose gradients are of one dtype. Without a
+    recurrence what is selected from is gradient and residual.
+    """
+    number_of, device = len(every.k), status.device
+    sizes = tuple(map(Tensor.numel, every.residual))
+    places, dtype = places_of(sizes, every.k), TYPES[every.gradient[0].dtype]
+    wholes, blocks = blocks_on(device, sizes, BLOCK), blocks_on(device, places.rooms, ITEMS)
+    room, shelf = _Room(device, number_of, places), shelf_of(every, sizes, device)
+    gradients = plain(every.gradient)
+    g, u, v, *taken = map(addresses, (gradients, *every[1:3], *every[4:7]))
+    kept = (0, 0, 0, 0) if shelf is None else shelf.columns()
+    table = rows_on(device, Columns(
+        number_of, g, u, v, places.sizes, places.ks, *taken, *_hints(every.hint, device),
+        *rules_of(every), *places.columns, *kept,
+    ))  # fmt: skip
+    if shelf is not None:
+        shelf.table = table
+    spans, marks = blocks_on(device, sizes, SPAN), any(every.k)
     launch(mark, (spans.shape[0],),
-        table, spans, room.bits, room.counts, status, room.exacts, programs, dtype=dtype,
-        mode=mode, marks=marks, aligned=all(aligned(one.g, one.u, one.v) for one in segments),
-        BLOCK=BLOCK, SPAN=SPAN, num_warps=warps_of(mode), maxnreg=registers_of(mode),
-        enable_fp_fusion=False,
+        table, spans, room.bits, room.counts, status, room.exacts, places.programs, dtype=dtype,
+        mode=mode, marks=marks, aligned=all_aligned(g, u, v), BLOCK=BLOCK, SPAN=SPAN,
+        num_warps=warps_of(mode), maxnreg=registers_of(mode), enable_fp_fusion=False,
     )  # fmt: skip
-    if not marks:
-        return list(room.hints.zero_().view(torch.float32).split(2))
+    if marks:
+        _select(room, table, spans, blocks, wholes, dtype=dtype, mode=mode, masks=masks)
+    else:
+        room.hints.zero_()
+    hints = room.hints.view(torch.float32)
+    return [Words(hints, at, 2) for at in range(0, 2 * number_of, 2)]
+
+
+def _select(
+    room: _Room, table: Tensor, spans: Tensor, blocks: Tensor, wholes: Tensor, *, dtype: Any,
+    mode: int, masks: bool,
+) -> None:  # fmt: skip
+    """What follows, once all are marked."""
+    programs, items = wholes.shape[0], blocks.shape[0]
     options = {"num_warps": 16, "enable_fp_fusion": False}
     of_v = {"dtype": dtype if mode == NONE.value else tl.float32, "BLOCK": BLOCK}
-    launch(scan, (number_of,),
+    launch(scan, (table.shape[0],),
         table, room.counts, room.state, room.bins, room.hints, room.exacts, programs,
         CHUNK=CHUNK, **options,
     )  # fmt: skip
@@ -109,7 +156,6 @@ def run(segments: Sequence[Selection], mode: int, masks: bool, status: Tensor) -
         *given, room.places, room.magnitudes, room.above, room.equal, *known, **of_v, mode=mode,
         masks=masks, ITEMS=ITEMS, **options,
     )  # fmt: skip
-    return list(room.hints.view(torch.float32).split(2))
 
 
 def warps_of(mode: int) -> int:
@@ -126,13 +172,12 @@ class _Room:
     """What the launches tell each other; one allocation, whose parts begin at multiples of 64
     bytes. hints outlives it."""
 
-    def __init__(
-        self, device: torch.device, segments: int, programs: int, items: int, slots: int
-    ) -> None:
+    def __init__(self, device: torch.device, segments: int, of: Places) -> None:
         self.hints = torch.empty(2 * segments, dtype=torch.int32, device=device)
+        counts = of.items + of.programs
         sizes = (
-            1, segments * WORDS.value, segments * TABLES.value * BINS.value, 2 * programs,
-            items + programs, items + programs, slots, slots, 2 * programs * BLOCK // 32,
+            1, segments * WORDS.value, segments * TABLES.value * BINS.value, 2 * of.programs,
+            counts, counts, of.slots, of.slots, 2 * of.programs * BLOCK // 32,
         )  # fmt: skip
         wide = [-(-size // 16) * 16 for size in sizes]
         parts = torch.empty(sum(wide), dtype=torch.int32, device=device).split(wide)
@@ -145,26 +190,57 @@ TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: 
 """torch's, as Triton says them."""
 
 
-def _rows(
-    segments: Sequence[Selection], sizes: Sequence[int], rooms: Sequence[int]
-) -> list[list[int]]:
-    """What the kernels know of each."""
-    rows, first, slot, item = [], 0, 0, 0
-    for one, n, room in zip(segments, sizes, rooms):
-        number_of = max(1, -(-n // BLOCK))
-        rows.append([
-            *map(address_of, (one.g, one.u, one.v)), n, one.k,
-            *map(address_of, (one.indices, one.values, one.velocities)),
-            *_hint(one.hint, one.v.device), *map(bits_of, one.rule), first, number_of, slot, room,
-            *((0, 0, 0) if one.kept is None else one.kept.row()), item,
-        ])  # fmt: skip
-        first, slot = first + number_of, slot + room
-        item += max(1, -(-room // ITEMS))
-    return rows
+def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, float, float]:
+    """The recurrence's number, and what it multiplies its velocity and its residual with."""
+    if momentum is None:
+        return FEEDBACK.value, 0.0, decay
+    return (NESTEROV if nesterov else MOMENTUM).value, momentum, 1.0
 
 
-def _hint(hint: Tensor | float, device: torch.device) -> tuple[int, int]:
+def rules_of(every: Any) -> Iterator[Column]:
+    """Columns M, S and D of `UpdateTopk` or `UpdateCodes`, column by column."""
+    rules = every.momentum, every.scale, every.decay
+    if are_alike(*rules):
+        rules = tuple(column[:1] for column in rules)
+    ms, scales, decays = rules
+    yield bits_of_many([m or 0.0 for m in ms])
+    yield bits_of_many(scales)
+    yield bits_of_many([d if m is None else 1.0 for m, d in zip(ms, decays)])
+
+
+def _hints(hints: Sequence[Hint], device: torch.device) -> tuple[Column, Column]:
+    """HINT and HINT_BITS: where two words are, or, where they are not, a number's bits."""
+    if type(hints[0]) is Words and _are_ours(hints[0].every, hints[0].length, device):
+        x, begin = hints[0].every, hints[0].every.data_ptr()
+        if all(type(one) is Words and one.every is x and one.length == 2 for one in hints):
+            return [begin + 4 * one.first for one in hints], 0  # type: ignore[union-attr]
+    if set(map(type, hints)) == {float}:
+        return 0, bits_of_many(hints)  # type: ignore[arg-type]
+    pairs = [_hint(one, device) for one in hints]
+    return [address for address, _ in pairs], [bits for _, bits in pairs]
+
+
+def _hint(hint: Hint, device: torch.device) -> tuple[int, int]:
+    if isinstance(hint, Words):
+        hint = hint.view()
     if not isinstance(hint, Tensor):
         return 0, bits_of(hint)
-    ours = hint.dtype == torch.float32 and hint.device == device and hint.numel() == 2
-    return (hint.data_ptr() if ours else 0), 0
+    return (hint.data_ptr() if _are_ours(hint, hint.numel(), device) else 0), 0
+
+
+def _are_ours(words: Tensor, count: int, device: torch.device) -> bool:
+    return words.dtype == torch.float32 and words.device == device and count == 2
+
+
+def shelf_of(every: Any, sizes: tuple[int, ...], device: torch.device) -> Shelf | None:
+    """Where old blocks go, of those that have a journal; None, where there is none."""
+    journals: Sequence[Journal | None] = every.journal
+    if None in journals:
+        if not any(journals):
+            return None
+        sizes = tuple(0 if one is None else n for one, n in zip(journals, sizes))
+    shelf = Shelf(sizes, every.velocity[0] is not None, device)
+    for number, journal in enumerate(journals):
+        if journal is not None:
+            journal.keep(Blocks(shelf, number))
+    return shelf

@@ -9,7 +9,11 @@ tile and list. Where a list has many entries in a tile: for each element 8 more 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate as running
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +36,18 @@ from gradwire.kernels.cuda.launch import launch
 from gradwire.kernels.cuda.lists import Listed, reading_of, whole_words
 from gradwire.kernels.cuda.lists import read as read_lists
 from gradwire.kernels.cuda.selection import TYPES
-from gradwire.kernels.cuda.tables import aligned, bits_of, blocks_on, on_its_device, tables_on
+from gradwire.kernels.cuda.tables import (
+    Column,
+    Columns,
+    addresses,
+    all_aligned,
+    bits_of_many,
+    blocks_on,
+    columns_of,
+    on_its_device,
+    plain,
+    tables_on,
+)
 from gradwire.kernels.segments import SumCoded
 
 TILES = ((8192, 64), (8192, 128), (4096, 128))
@@ -206,12 +221,14 @@ def first_violation(indices: Tensor, n: int) -> int:
 
 
 class Sum(NamedTuple):
-    """One segment: addresses of places, int32, and contiguous values of each payload, in order."""
+    """One segment: addresses of places, int32, and contiguous values of each payload, in order.
+    word: which of `bad` leaves it out."""
 
     out: Tensor
     places: Sequence[int]
     values: Sequence[Tensor]
     divisor: float
+    word: int
 
 
 class Sums(NamedTuple):
@@ -223,63 +240,92 @@ class Sums(NamedTuple):
     """
 
     constants: dict[str, Any]
-    rows: list[list[int]]
-    lists: list[list[int]]
+    rows: Columns
+    lists: Columns
     sizes: tuple[int, ...]
     edges: tuple[int, ...]
     held: list[Tensor]
 
 
+class _Plan(NamedTuple):
+    """What a sum has in every step: begins and totals are told from where all of them begin.
+
+    of_segments: N, FIRST, COUNT. of_lists: K, STEPS, APART, EDGES.
+    """
+
+    tile: int
+    few: int
+    most: int
+    edges: tuple[int, ...]
+    begins: tuple[int, ...]
+    totals: tuple[int, ...]
+    begins_of_lists: tuple[int, ...]
+    of_segments: tuple[Column, ...]
+    of_lists: tuple[Column, ...]
+
+
+@lru_cache(maxsize=256)
+def _plan_of(sizes: tuple[int, ...], counts: tuple[int, ...], ks: tuple[int, ...]) -> _Plan:
+    """sizes, counts: of segments, and of the lists that each has; ks: of these, in order."""
+    firsts = tuple(running(counts, initial=0))
+    most = [max(ks[at : at + count], default=0) for at, count in zip(firsts, counts)]
+    tile, few = _tile(most, sizes)
+    edges = [max(1, -(-n // tile)) + 1 for n in sizes]
+    begins = tuple(running((4 * e * count for e, count in zip(edges, counts)), initial=0))
+    totals = tuple(running((-(-n // 4) * 16 for n in sizes), initial=0))
+    steps = [(k.bit_length() + 1) // 2 for k in ks]  # each leaves a quarter
+    lists = [
+        (at + 4 * r, count, e)
+        for at, count, e in zip(begins, counts, edges) for r in range(count)
+    ]  # fmt: skip
+    begin, apart, edge = zip(*lists) if lists else ((), (), ())
+    n, first, count, k, step, far, of = (
+        array("q", one) for one in (sizes, firsts[:-1], counts, ks, steps, apart, edge)
+    )
+    return _Plan(
+        tile, few, max(counts), edge, begins, totals, begin, (n, first, count), (k, step, far, of)
+    )
+
+
 def groups_of(sums: Sequence[Sum]) -> list[Sums]:
     """One for each pair of dtypes."""
-    groups: dict[Any, list[tuple[int, Sum]]] = {}
-    for i, one in enumerate(sums):
+    groups: dict[Any, list[Sum]] = {}
+    for one in sums:
         kinds = sorted({value.dtype for value in one.values} or {torch.float32}, key=str)
-        held = one
         if len(kinds) > 1:  # which no strategy sends
-            held, kinds = one._replace(values=[x.float() for x in one.values]), [torch.float32]
-        groups.setdefault((one.out.dtype, *kinds), []).append((i, held))
-    return [_sums(members, *dtypes) for dtypes, members in groups.items()]
+            one, kinds = one._replace(values=[x.float() for x in one.values]), [torch.float32]
+        groups.setdefault((one.out.dtype, *kinds), []).append(one)
+    return [_sums(columns_of(members), *dtypes) for dtypes, members in groups.items()]
 
 
-def _sums(members: list[tuple[int, Sum]], dtype: torch.dtype, of_values: torch.dtype) -> Sums:
-    """members: each with its word of `bad`."""
-    device = members[0][1].out.device
-    sizes = tuple(one.out.numel() for _, one in members)
-    tile, few = _tile(
-        [max((x.numel() for x in one.values), default=0) for _, one in members], sizes
-    )
-    edges = [max(1, -(-n // tile)) + 1 for n in sizes]
-    counts = [len(one.values) for _, one in members]
-    begins = torch.empty(
-        sum(e * count for e, count in zip(edges, counts)), dtype=torch.int32, device=device
-    )
-    held = [begins, *(x for _, one in members for x in one.values)]
-    wholes = dtype == torch.float32
-    if not wholes:
-        room = sum(-(-n // 4) * 4 for n in sizes)
-        held.append(torch.empty(room, dtype=torch.float32, device=device))
-    to, total = begins.data_ptr(), held[-1].data_ptr()
-    rows, lists = list[list[int]](), list[list[int]]()
-    for (word, one), n, e, count in zip(members, sizes, edges, counts):
-        out = one.out.data_ptr()
-        rows.append([
-            out, out if wholes else total, n, len(lists), count, bits_of(one.divisor), to, word
-        ])  # fmt: skip
-        for r, (places, values) in enumerate(zip(one.places, one.values)):
-            k = values.numel()
-            steps = (k.bit_length() + 1) // 2  # each leaves a quarter
-            lists.append([places, values.data_ptr(), k, steps, to + 4 * r, count, e])
-        to, total = to + 4 * e * count, total + -(-n // 4) * 16
-    most = min(max(counts), TOGETHER)
-    R = next(R for R in (4, 8, TOGETHER) if most <= R)
+def _sums(every: Any, dtype: torch.dtype, of_values: torch.dtype) -> Sums:
+    """every: a `Sum` with the columns of many."""
+    device, values = every.out[0].device, list(chain.from_iterable(every.values))
+    sizes, counts = tuple(map(Tensor.numel, every.out)), tuple(map(len, every.values))
+    plan = _plan_of(sizes, counts, tuple(map(Tensor.numel, values)))
+    begins = torch.empty(plan.begins[-1] // 4, dtype=torch.int32, device=device)
+    outs, begin, held = addresses(every.out), begins.data_ptr(), [begins, *values]
+    totals: Column = outs
+    if dtype != torch.float32:
+        held.append(torch.empty(plan.totals[-1] // 4, dtype=torch.float32, device=device))
+        totals = [held[-1].data_ptr() + at for at in plan.totals[:-1]]
+    n, first, count = plan.of_segments
+    rows = Columns(
+        len(outs), outs, totals, n, first, count, bits_of_many(every.divisor),
+        [begin + at for at in plan.begins[:-1]], every.word,
+    )  # fmt: skip
+    k, steps, apart, edges = plan.of_lists
+    lists = Columns(
+        len(values), list(chain.from_iterable(every.places)), addresses(values), k, steps,
+        [begin + at for at in plan.begins_of_lists], apart, edges,
+    )  # fmt: skip
+    R = next(R for R in (4, 8, TOGETHER) if min(plan.most, TOGETHER) <= R)
     constants = {
-        "dtype": TYPES[dtype], "of_values": TYPES[of_values], "TILE": tile, "PART": PART,
-        "CHUNK": CHUNK, "aligned": aligned(*(one.out for _, one in members)), "C": few, "R": R,
-        "num_warps": warps_of(R, few),
+        "dtype": TYPES[dtype], "of_values": TYPES[of_values], "TILE": plan.tile, "PART": PART,
+        "CHUNK": CHUNK, "aligned": all_aligned(outs), "C": plan.few, "R": R,
+        "num_warps": warps_of(R, plan.few),
     }  # fmt: skip
-    of_lists = tuple(e for e, count in zip(edges, counts) for _ in range(count))
-    return Sums(constants, rows, lists, sizes, of_lists, held)
+    return Sums(constants, rows, lists, sizes, plan.edges, held)
 
 
 def warps_of(R: int, C: int) -> int:
@@ -311,7 +357,7 @@ def add_up(group: Sums, rows: Tensor, lists: Tensor, bad: Tensor) -> None:
 def accumulate(out: Tensor, indices: list[Tensor], values: list[Tensor], divisor: float) -> None:
     places = [i.contiguous() for i in indices]
     held = [x.contiguous() for x in values]
-    (group,) = groups_of([Sum(out, [i.data_ptr() for i in places], held, divisor)])
+    (group,) = groups_of([Sum(out, addresses(places), held, divisor, 0)])
     bad, rows, lists = tables_on(out.device, [[0]], group.rows, group.lists)
     add_up(group, rows, lists, bad.view(torch.int32))
 
@@ -323,16 +369,16 @@ def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None)
     if not segments:
         return 0
     device = segments[0].out.device
-    lists, sums, room = _listed(segments, device)
-    reading, groups = reading_of(lists), groups_of(sums)
-    words = [[0]] * -(-len(segments) // 2)  # two of 32 bits in one of 64
+    lists, groups, room = _listed(columns_of(segments), device)
+    reading = reading_of(lists)
     bad, rows, found, *tables = tables_on(
-        device, words, reading.rows, reading.found,
+        device, Columns(-(-len(segments) // 2), 0),  # two words of 32 bits in one of 64
+        reading.rows, reading.found,
         *(table for group in groups for table in (group.rows, group.lists)),
     )  # fmt: skip
     bad = bad.view(torch.int32)
     hold_back(bad, len(segments), status)
-    if lists:
+    if lists.ks:
         read_lists(reading, rows, found.view(torch.int32), bad)
     tell(bad, len(segments), status)
     for i, group in enumerate(groups):
@@ -342,28 +388,59 @@ def accumulate_coded(segments: Sequence[SumCoded], status: Tensor | None = None)
     return next((i for i, word in enumerate(told) if word), len(segments))
 
 
-def _listed(
-    segments: Sequence[SumCoded], device: torch.device
-) -> tuple[list[Listed], list[Sum], Tensor]:
-    """All lists, whose places go into one room, each at a multiple of 16 bytes; and the sums."""
-    coded = [
-        value.numel() for one in segments for code, value in zip(one.codes, one.values)
-        if code != "int32"
-    ]  # fmt: skip
-    room = torch.empty(sum(-(-k // 4) * 4 for k in coded), dtype=torch.int32, device=device)
-    to, lists, sums = room.data_ptr(), list[Listed](), list[Sum]()
-    for owner, (out, codes, sections, values, divisor) in enumerate(segments):
-        first, n = len(lists), out.numel()
-        for code, section, value in zip(codes, sections, values):
-            k, section = value.numel(), whole_words(section)
-            if code == "int32":
-                lists.append(Listed(section, code, n, k, section.data_ptr(), owner))
-            else:
-                lists.append(Listed(section, code, n, k, to, owner))
-                to += -(-k // 4) * 16
-        held = [x.contiguous() for x in values]
-        sums.append(Sum(out, [one.out for one in lists[first:]], held, divisor))
-    return lists, sums, room
+def _listed(every: Any, device: torch.device) -> tuple[Listed, list[Sums], Tensor]:
+    """All lists, whose places go into one room, each at a multiple of 16 bytes; and the sums.
+
+    every: a `SumCoded` with the columns of many.
+    """
+    counts = tuple(map(len, every.values))
+    codes = tuple(chain.from_iterable(every.codes))
+    sections = [
+        x if x.data_ptr() % 4 == 0 and x.is_contiguous() else whole_words(x)
+        for x in chain.from_iterable(every.sections)
+    ]
+    values = plain(list(chain.from_iterable(every.values)))
+    plan = _rooms_of(tuple(map(Tensor.numel, every.out)), counts, codes,
+                     tuple(map(Tensor.numel, values)))  # fmt: skip
+    room = torch.empty(plan.slots, dtype=torch.int32, device=device)
+    begin = room.data_ptr()
+    outs = [begin + at if at >= 0 else x.data_ptr() for at, x in zip(plan.places, sections)]
+    lists = Listed(sections, codes, plan.ns, plan.ks, outs, plan.owners)
+    sums: tuple[Any, ...] = (
+        every.out, [outs[part] for part in plan.parts], [values[part] for part in plan.parts],
+        every.divisor, range(len(counts)),
+    )  # fmt: skip
+    dtypes = {x.dtype for x in every.out}, {x.dtype for x in values} or {torch.float32}
+    if all(len(own) == 1 for own in dtypes):
+        return lists, [_sums(Sum(*sums), *(own.pop() for own in dtypes))], room
+    return lists, groups_of([Sum(*one) for one in zip(*sums)]), room
+
+
+class _Rooms(NamedTuple):
+    """Lists of all segments, in order: how many elements and entries, whose they are, and where in
+    a room of so many slots, in bytes, places go that are coded; -1: of others. parts: of each
+    segment."""
+
+    ns: tuple[int, ...]
+    ks: tuple[int, ...]
+    owners: tuple[int, ...]
+    places: tuple[int, ...]
+    slots: int
+    parts: tuple[slice, ...]
+
+
+@lru_cache(maxsize=256)
+def _rooms_of(
+    sizes: tuple[int, ...], counts: tuple[int, ...], codes: tuple[str, ...], ks: tuple[int, ...]
+) -> _Rooms:
+    owners = tuple(owner for owner, count in enumerate(counts) for _ in range(count))
+    places, at = list[int](), 0
+    for code, k in zip(codes, ks):
+        places.append(-1 if code == "int32" else 4 * at)
+        at += 0 if code == "int32" else -(-k // 4) * 4
+    firsts = tuple(running(counts, initial=0))
+    parts = tuple(slice(*both) for both in pairwise(firsts))
+    return _Rooms(tuple(sizes[i] for i in owners), ks, owners, tuple(places), at, parts)
 
 
 @on_its_device

@@ -7,7 +7,10 @@ Bytes for each element of the result: 4 for fp32, and those of every payload: of
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -44,9 +47,13 @@ from gradwire.kernels.cuda.payloads import (
 )
 from gradwire.kernels.cuda.selection import TYPES
 from gradwire.kernels.cuda.tables import (
-    aligned,
+    Columns,
+    addresses,
+    all_aligned,
     bits_of,
+    bits_of_many,
     blocks_on,
+    columns_of,
     grouped,
     on_its_device,
     tables_on,
@@ -229,34 +236,42 @@ def add_codes_up(
 
 def _run(segments: Sequence[SumCodes], *, divides: bool, status: Tensor | None = None) -> Tensor:
     """Of one format and dtype. Returns a word for each, which is not 0 where one is bad."""
-    device, form = segments[0].out.device, segments[0].form
-    sizes = tuple(one.out.numel() for one in segments)
-    rows, given = [], list[list[int]]()
-    for (_, out, payloads, by), n in zip(segments, sizes):
-        rows.append([
-            out.data_ptr(), n, bits_of(by), len(given), len(payloads), bits_of(form.most_scale),
-            form.scales(n),
-        ])  # fmt: skip
-        given += [[codes.data_ptr(), scales.data_ptr()] for codes, scales in payloads]
-    none = [0] * -(-len(segments) // 2)
-    table, addresses, words = tables_on(device, rows, given or [[0, 0]], [none])
+    every, device, form = columns_of(segments), segments[0].out.device, segments[0].form
+    sizes, counts = tuple(map(Tensor.numel, every.out)), tuple(map(len, every.payloads))
+    payloads, outs = list(chain.from_iterable(every.payloads)), addresses(every.out)
+    codes, scales = [addresses(own) for own in zip(*payloads)] or [array("q", [0])] * 2
+    scales_of, firsts = scales_and_firsts(form, sizes, counts)
+    table, given, words = tables_on(
+        device,
+        Columns(len(outs), outs, array("q", sizes), bits_of_many(every.divisor), firsts, counts,
+                bits_of(form.most_scale), scales_of),
+        Columns(len(codes), codes, scales), Columns(-(-len(segments) // 2), 0),
+    )  # fmt: skip
     bad = words.view(-1).view(torch.int32)[: len(segments)]
     hold_back(bad, len(segments), status)
-    at_once, full = _steps([len(one.payloads) for one in segments])
+    at_once, full = _steps(counts)
     if divides and form.in_all != 0:
-        parts = blocks_on(device, tuple(map(form.scales, sizes)), CHUNK)
+        parts = blocks_on(device, scales_of, CHUNK)
         launch(scales_are_good, (parts.shape[0],),
-            table, parts, addresses, bad, CHUNK=CHUNK, AT_ONCE=at_once, full=full,
+            table, parts, given, bad, CHUNK=CHUNK, AT_ONCE=at_once, full=full,
         )  # fmt: skip
     tell(bad, len(segments), status)
-    whole = all(aligned(one.out, *(codes for codes, _ in one.payloads)) for one in segments)
+    whole = all_aligned(outs, codes)
     kernel, tile, how = _kernel_of(form, at_once, full)
     blocks = blocks_on(device, sizes, tile)
     launch(kernel, (blocks.shape[0],),
-        table, blocks, addresses, bad, dtype=TYPES[segments[0].out.dtype], divides=divides,
+        table, blocks, given, bad, dtype=TYPES[segments[0].out.dtype], divides=divides,
         aligned=whole, enable_fp_fusion=False, **how,
     )  # fmt: skip
     return bad
+
+
+@lru_cache(maxsize=256)
+def scales_and_firsts(
+    form: Format, sizes: tuple[int, ...], counts: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """How many scales each segment's payloads have, and which payload is its first."""
+    return tuple(map(form.scales, sizes)), tuple(accumulate(counts, initial=0))[:-1]
 
 
 def _kernel_of(form: Format, at_once: int, full: bool) -> tuple[Any, int, dict[str, Any]]:
@@ -279,7 +294,7 @@ def _kernel_of(form: Format, at_once: int, full: bool) -> tuple[Any, int, dict[s
     return add_codes_up, TURNS * TILE, constants
 
 
-def _steps(counts: list[int]) -> tuple[int, bool]:
+def _steps(counts: Sequence[int]) -> tuple[int, bool]:
     """How many payloads a kernel adds in one step, and whether all steps are of as many."""
     most = max(1, *counts)
     at_once = -(-most // -(-most // AT_ONCE))

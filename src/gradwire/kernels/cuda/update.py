@@ -8,8 +8,8 @@ candidate. The inverse: 20 and 12.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -19,58 +19,41 @@ from gradwire.kernels.cuda.columns import BLOCK, NONE
 from gradwire.kernels.cuda.device import (
     FEEDBACK,
     MOMENTUM,
-    NESTEROV,
     is_finite,
     part_of,
     read,
     write,
 )
-from gradwire.kernels.cuda.kept import Blocks
 from gradwire.kernels.cuda.launch import launch
-from gradwire.kernels.cuda.selection import TYPES, Selection
-from gradwire.kernels.cuda.tables import on_its_device
+from gradwire.kernels.cuda.selection import TYPES, mode_of
+from gradwire.kernels.cuda.tables import are_alike, columns_of, grouped, on_its_device
 from gradwire.kernels.segments import UpdateTopk
 from gradwire.kernels.values import Hint
 
 
-def mode_of(momentum: float | None, nesterov: bool, decay: float) -> tuple[int, float, float]:
-    """The recurrence's number, and what it multiplies its velocity and its residual with."""
-    if momentum is None:
-        return FEEDBACK.value, 0.0, decay
-    return (NESTEROV if nesterov else MOMENTUM).value, momentum, 1.0
-
-
 @on_its_device
 def update_topk(segments: Sequence[UpdateTopk], status: Tensor) -> Sequence[Hint]:
-    groups: dict[Any, list[int]] = {}
-    for i, one in enumerate(segments):
-        mode, *_ = mode_of(one.momentum, one.nesterov, one.decay)
-        groups.setdefault((one.gradient.dtype, mode, one.mask), []).append(i)
-    hints: dict[int, Tensor] = {}
-    for (_, mode, mask), members in groups.items():
-        found = selection.run([_selection(segments[i]) for i in members], mode, mask, status)
-        hints.update(zip(members, found))
+    every = columns_of(segments)
+    if are_alike([g.dtype for g in every.gradient], every.momentum, every.nesterov, every.mask):
+        return selection.run(every, *_kind(segments[0])[1:], status)
+    hints: dict[int, Hint] = {}
+    for (_, mode, mask), members in grouped(enumerate(segments), lambda x: _kind(x[1])):
+        found = selection.run(columns_of([one for _, one in members]), mode, mask, status)
+        hints.update(zip((i for i, _ in members), found))
     return [hints[i] for i in range(len(segments))]
 
 
-def _selection(one: UpdateTopk) -> Selection:
-    _, m, d = mode_of(one.momentum, one.nesterov, one.decay)
-    kept = None
-    if one.journal is not None:
-        kept = Blocks(one.residual.numel(), one.velocity is not None, one.residual.device)
-        one.journal.keep(kept)
-    return Selection(
-        one.gradient.detach().contiguous(), one.velocity, one.residual, one.k, one.indices,
-        one.values, one.velocities, one.hint, (m, one.scale, d), kept,
-    )  # fmt: skip
+def _kind(one: UpdateTopk) -> tuple[torch.dtype, int, bool]:
+    mode, _, _ = mode_of(one.momentum, one.nesterov, one.decay)
+    return one.gradient.dtype, mode, one.mask
 
 
 @on_its_device
 def topk(x: Tensor, k: int, indices: Tensor, values: Tensor, status: Tensor, hint: Hint) -> Hint:
     x = x.detach().contiguous()
-    one = Selection(x, None, x, k, indices, values, None, hint)
-    (found,) = selection.run([one], NONE.value, False, status)
-    return found
+    one = UpdateTopk(x, None, x, k, indices, values, None, None, hint=hint)
+    (found,) = selection.run(columns_of([one]), NONE.value, False, status)
+    return found.view()
 
 
 @triton.jit

@@ -68,7 +68,7 @@ def _one_scale(x: Tensor, clip: float | None) -> Tensor:
 def update_codes(segments: Sequence[UpdateCodes], status: Tensor) -> None:
     """One after the other."""
     for one in segments:
-        update_topk([without_codes(one)], status)
+        update_topk(without_codes([one]), status)
         encode_codes(one.form, one.residual, one.codes, one.scales, status, one.noise)
         add_codes(one.form, one.residual, one.codes, one.scales, -1.0)
 

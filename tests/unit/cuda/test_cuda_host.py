@@ -1,0 +1,59 @@
+"""What the host asks of a device for one bucket does not grow with its parameters: launches, and
+torch's own operations, each of which is a launch or an allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from scripts import script
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def host_time() -> Iterator[ModuleType]:
+    with script("gpu", "host_time") as program:
+        yield program
+
+
+def asked(program: ModuleType, text: str, parameters: int) -> dict[str, tuple[int, int]]:
+    """Launches, and torch's operations, of a step that is not the first."""
+    found = {}
+    with program.nothing_launched() as launches:
+        for name, work in program.steps_of(text, parameters, 200).items():
+            work()
+            work()
+            before = launches.count
+            with program.Operations() as operations:
+                work()
+            found[name] = launches.count - before, operations.count
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "encode", "decode"),
+    [
+        ("topk(0.01)+ef", 12, 8), ("dgc(0.01)", 12, 8), ("int8+ef", 2, 4), ("qsgd(4)+ef", 2, 4),
+        ("sign(scaled=True)+ef", 6, 4), ("bf16", 1, 2),
+    ],
+)  # fmt: skip
+def test_three_hundred_parameters_take_as_many_launches_as_three(
+    host_time: ModuleType, text: str, encode: int, decode: int
+) -> None:
+    many = asked(host_time, text, 300)
+    assert many == asked(host_time, text, 3)
+    assert many["encode"][0] <= encode
+    assert many["decode"][0] <= decode
+
+
+def test_calls_of_kernels_take_fewer_than_ten(host_time: ModuleType) -> None:
+    with host_time.nothing_launched() as launches:
+        for work in host_time.calls_of(300, 2000).values():
+            before = launches.count
+            with host_time.Operations() as operations:
+                work()
+            assert 0 < launches.count - before < 10
+            assert operations.count < 5

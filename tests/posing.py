@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from gradwire.kernels import rooms
 from gradwire.runtime import conductor, torch_dist
-from gradwire.training import attach, attachable
+from gradwire.training import attachable, lanes
 from posed import Posed, Scene, behind, refuse_several
 
 ANSWERS = {"update_topk", "topk", "write_entries", "fallbacks"}
@@ -100,7 +100,7 @@ def posing(carries: bool = True, interpreted: bool = False) -> Iterator[Scene]:
         stack.enter_context(patch.object(torch.cuda, "_lazy_init", lambda: None))
         stack.enter_context(patch.object(torch.cuda, "get_device_capability", lambda *_: (8, 0)))
         stack.enter_context(patch.object(conductor._Lane, "run", run_there))
-        for module in (torch_dist, attach, attachable):
+        for module in (torch_dist, lanes, attachable):
             stack.enter_context(patch.object(module, "backend_of", named))
         room = _interpreted(stack, scene) if interpreted else PosedRoom(rooms.ROOMS["cpu"], scene)
         stack.enter_context(patch.dict(rooms.ROOMS, cuda=room))

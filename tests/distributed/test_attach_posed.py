@@ -41,14 +41,19 @@ TEXTS = (
     "int8+shared_momentum(0.9) | allgather", "none+adam | allreduce", "lloyd(2)+adam | alltoall",
     "none+server_adam | allreduce", "lloyd(2)+muon | alltoall", "powersgd(4)",
     "int8+ef | hierarchical(per_node=1)", "int8+ef | hierarchical(per_node=2)",
+    "topk(0.1)+ef | zen", "dgc(0.1) | gtopk", 'topk(0.1)+ef | gtopk(variant="tree")',
+    "topk(0.1)+ef | oktopk", "topk(0.1)+ef | sparcml", "topk(0.1)+ef21 | sparcml_split",
+    "topk(0.1)+ef | dsar", "topk(0.1)+ef | sparse_ps", "topk(0.1)+ef | union",
+    'topk(0.1)+ef | zen(variant="paper")', "threshold(0.01)+ef | zen", "nonzero | omnireduce",
+    "none | columns", "nonzero | sparse_auto(every=1)", "topk(0.1)+ef | hierarchical(outer='zen')",
     "topk(0.1)+ef | offload", "int8+ef | offload(outer='alltoall')",
     "lloyd(2)+adam | offload(outer='alltoall')",
     'none | steps("compress@gpu, all_gather, decompress@gpu")',
     'int8+ef | steps("compress@gpu, all_to_all, decompress@gpu, compress@cpu, all_gather, '
     'decompress@cpu")',
 )  # fmt: skip
-"""Every collective of the README's table but those of sparse payloads, and every feedback. A line
-more is enough to try another."""
+"""Every collective of the README's table, and every feedback. A line more is enough to try
+another."""
 STRATEGIES = [Strategy.parse(text) for text in TEXTS]
 
 VERDICT = "the step's end: here the host waits"
@@ -57,10 +62,10 @@ BY_HOST = "a lane alone, for what comes down: over Gloo, and of what is offloade
 LOOKS = "in every 64th step: what is large, for journals"
 LISTS = "whether a payload can be read, where nothing else tells"
 UNDONE = "of a step that comes to nothing, once the verdict is known"
-MEANS = "after the verdict: feedbacks take up averages that are finite"
 NOISE = "in every tenth step: the noise factor"
+RAGGED = "how long messages are, payload after payload"
+ROWS = "a lane alone: which rows of a table hold anything, and they"
 BETWEEN = "what is decided between two moves"
-NO_MESSAGE = "it has none whose flags it could raise"
 KNOWN = {
     "runtime/verdict.py settle: tolist": VERDICT,
     "runtime/device_order.py since: an event": SPANS,
@@ -68,28 +73,36 @@ KNOWN = {
     "runtime/encoder.py _look: largest": LOOKS,
     "runtime/encoder.py _retreat: first_violation": UNDONE,
     "compressors/topk.py undo: first_violation": UNDONE,
-    "runtime/codec.py _remember_results: tolist": MEANS,
     "compressors/_entries.py places: decode_indices": LISTS,
     "compressors/topk.py add: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
-    "compressors/_added_up.py accumulate: accumulate_codes": LISTS,
-    "runtime/sums.py sum_all: accumulate_codes": LISTS,
     "compressors/randk.py accumulate: first_violation": LISTS,
     "compressors/randk.py add: first_violation": LISTS,
     "runtime/codec.py conclude: __bool__": LISTS,
     "feedback/_measured.py opening: a copy down to memory that is not pinned": NOISE,
-    "runtime/hierarchy.py _all_well: __bool__": BETWEEN,
-    "runtime/message.py check_headers: tolist": BETWEEN,
-    "runtime/verdict.py fine: __int__": BETWEEN,
-    "runtime/stages.py _finish: is_finite": BETWEEN,
     "runtime/stages.py <listcomp>: a copy down to memory that is not pinned": BETWEEN,
     "runtime/stages.py <listcomp>: a copy up from memory that is not pinned": BETWEEN,
     "runtime/stages.py _compress: a copy down to memory that is not pinned": BETWEEN,
-    "runtime/stages.py _finish: a copy up from memory that is not pinned": BETWEEN,
-    "collectives/powersgd.py <genexpr>: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py finish: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py multiply: is_finite": NO_MESSAGE,
-    "collectives/powersgd.py orthonormalize: is_finite": NO_MESSAGE,
+    "runtime/stages.py _decompress: a copy down to memory that is not pinned": BETWEEN,
+    **dict.fromkeys((
+        "compressors/_ragged.py _read: tolist", "compressors/_ragged.py add: first_violation",
+        "compressors/_ragged.py encode: a copy up from memory that is not pinned",
+        "compressors/_ragged.py encode: reaching", "runtime/codec.py _compress_ragged: __bool__",
+        "runtime/codec.py _compress_ragged: a copy up from memory that is not pinned",
+        "runtime/codec.py compress: a copy up from memory that is not pinned",
+        "runtime/codec.py encoded: __int__", "runtime/message.py used: __int__",
+        "collectives/allgather.py rounds: __int__", "runtime/sums.py sum_all: accumulate_coded",
+        "runtime/verdict.py fine: __int__",
+    ), RAGGED),
+    **dict.fromkeys((
+        "streams/rows.py nonzero: a copy down to memory that is not pinned",
+        "streams/rows.py nonzero: nonzero_rows",
+        "streams/rows.py put: a copy up from memory that is not pinned",
+        "streams/rows.py put: first_violation",
+        "streams/rows.py take: a copy down to memory that is not pinned",
+        "streams/rows.py take: a copy up from memory that is not pinned",
+        "streams/rows.py take: first_violation",
+    ), ROWS),
     "collectives/powersgd.py _first_guess: a copy up from memory that is not pinned":
         "in the first step: the same random numbers everywhere",
 }  # fmt: skip
@@ -97,7 +110,8 @@ KNOWN = {
 SHOWN_BY = (
     "topk(0.1)+ef | allgather", "dgc(0.1) | alltoall", "randk(0.1)+ef | allreduce",
     "int8+dgc | allgather", "lloyd(2)+adam | alltoall", "powersgd(4)",
-    "int8+ef | hierarchical(per_node=2)", TEXTS[-2], TEXTS[-1],
+    "int8+ef | hierarchical(per_node=2)", "nonzero | sparse_auto(every=1)",
+    "threshold(0.01)+ef | zen", "none | columns", TEXTS[-2], TEXTS[-1],
 )  # fmt: skip
 """Strategies that need all of these."""
 

@@ -6,7 +6,7 @@ device ──► pinned memory ──► the network ──► pinned memory ─
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -45,6 +45,18 @@ class HostCopies:
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return found
+
+    def lift(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Tensors of any memory of the host's, on the device, in memory of their own: one copy,
+        and nobody waits. What is pinned for it is kept by its allocator until they are there."""
+        sizes = _sizes(dict(enumerate(tensors)))
+        pins = self.device.type == "cuda"
+        pinned = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pins)
+        _copied(dict(enumerate(tensors)), pinned, sizes)
+        there = torch.empty(sum(sizes), dtype=torch.uint8, device=self.device)
+        there.copy_(pinned, non_blocking=True)
+        parts = zip(tensors, torch.split(there, sizes))
+        return [part[: x.nbytes].view(x.dtype).view(x.shape) for x, part in parts]
 
     def up(self, x: Tensor) -> Tensor:
         """x, from pinned memory, on the device, until the next call, in the same place for the

@@ -132,14 +132,13 @@ class BucketStreams(Streams):
 
     def _add(self, v: Tensor, places: Tensor, values: Tensor, factor: float) -> None:
         """v[places] += factor · values, of entries of this rank."""
-        if self._copies is not None:
-            places, values = self._copies.up_all({0: places, 1: values}).values()
+        places, values = self._lifted([places, values])
         kernels.add(v, places, values, factor, are_own=True)
 
     def write(self, means: Sequence[Stream] | Tensor) -> None:
         codec = self._codec
         if isinstance(means, Tensor):
-            flat = whole(means, self.size).to(codec.device, non_blocking=True)
+            (flat,) = self._lifted([whole(means, self.size)])
             for mean, part in zip(codec.means, torch.split(flat, list(codec.bucket.sizes))):
                 kernels.accumulate_dense(mean, [part], 1.0)
             return
@@ -155,12 +154,15 @@ class BucketStreams(Streams):
     def _beside(
         self, places: list[Tensor], values: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """All lists where averages are: two copies, however many they are."""
+        """All lists where averages are: one copy, however many they are."""
         if self._copies is None or not places:
             return places, values
         counts = [part.numel() for part in places]
-        up = self._copies.up_all({0: torch.cat(places), 1: torch.cat(values)})
+        up = self._lifted([torch.cat(places), torch.cat(values)])
         return list(torch.split(up[0], counts)), list(torch.split(up[1], counts))
+
+    def _lifted(self, tensors: list[Tensor]) -> list[Tensor]:
+        return tensors if self._copies is None else self._copies.lift(tensors)
 
 
 class _Remembered(dict[str, Sequence[float]]):

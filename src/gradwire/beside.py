@@ -20,7 +20,8 @@ def second(strategy: Strategy) -> Strategy | None:
 
 def rows(strategy: Strategy) -> Strategy:
     """Gradients that come as rows and their ids: exactly, by what is made for entries or rows."""
-    made_for_it = strategy.collective.partner != "none"
+    way = strategy.collective
+    made_for_it = "entries" in way.needs or way.own_feedback
     return strategy if takes_rows(strategy) and made_for_it else Strategy.parse("none | columns")
 
 

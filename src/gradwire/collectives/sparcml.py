@@ -30,7 +30,6 @@ class SparCML(Collective):
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
     takes_rows: ClassVar[bool] = True
-    partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         work = ctx.streams

@@ -28,7 +28,6 @@ class SparCMLSplit(Collective):
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
     takes_rows: ClassVar[bool] = True
-    partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         work, me, world = ctx.streams, ctx.rank, ctx.world

@@ -50,7 +50,6 @@ class SparseAuto(Collective):
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
     takes_rows: ClassVar[bool] = True
-    partner: ClassVar[str] = "nonzero"
 
     def __post_init__(self) -> None:
         if not isinstance(self.every, int) or self.every < 1:

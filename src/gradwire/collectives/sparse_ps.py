@@ -23,7 +23,6 @@ class SparsePS(Collective):
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
     takes_rows: ClassVar[bool] = True
-    partner: ClassVar[str] = "nonzero"
 
     def rounds(self, ctx: Context) -> Rounds[None]:
         mine = ctx.streams.entries()

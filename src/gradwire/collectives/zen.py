@@ -36,7 +36,6 @@ class Zen(Collective):
     sizes: ClassVar = "expected"
     needs: ClassVar[tuple[str, ...]] = ("entries",)
     takes_rows: ClassVar[bool] = True
-    partner: ClassVar[str] = "nonzero"
 
     def __post_init__(self) -> None:
         if self.variant not in _VARIANTS:

@@ -22,6 +22,7 @@ from gradwire import Plan, Strategy
 from gradwire.errors import PlanError, StrategyError, UsageError
 from gradwire.planner.candidates import timeline_of
 from gradwire.training import guard
+from gradwire.tuning.profiling import OF_TABLES
 from suites import first
 
 STRATEGIES = ["topk(0.1)+ef | allgather", "int8+ef | alltoall"]
@@ -297,3 +298,48 @@ def test_auto_goes_back_where_the_guard_sees_harm(two: Ranks) -> None:
     assert before
     assert after == "none | allreduce"
     assert len(apart) == 1, "plans that only raced were not watched"
+
+
+class Words(torch.nn.Module):
+    """Two tables whose gradients are rows, and something dense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one = torch.nn.Embedding(500, 8, sparse=True)
+        self.two = torch.nn.EmbeddingBag(300, 8, sparse=True, mode="sum")
+        self.top = torch.nn.Linear(8, 40)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.top(self.one(words).sum(1) + self.two(words))).square().sum()
+
+
+@brief()
+def with_tables() -> tuple[Any, ...]:
+    """What was measured of tables, and how they travel then."""
+    model = Words()
+    handle: Any = gradwire.attach(model, "auto", strategies=STRATEGIES)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(PATIENCE):
+        dice = torch.Generator().manual_seed(7 * step + dist.get_rank())
+        optimizer.zero_grad()
+        model(torch.randint(300, (6, 5), generator=dice)).backward()
+        optimizer.step()
+        if handle.tuner.is_settled:
+            break
+    tables, plan = handle.tuner.profile.tables, handle.plan
+    rows = {b.names: f"{s}" for b, s in zip(plan.buckets, plan.strategies) if b.has_rows}
+    handle.detach()
+    return (
+        handle.tuner.is_settled, [(c.parameters, c.strategy) for c in tables],
+        min(tables, key=lambda c: c.seconds).strategy, rows, fingerprint(model.parameters()),
+    )  # fmt: skip
+
+
+def test_tables_are_measured_and_travel_by_the_fastest_way(two: Ranks) -> None:
+    one, other = two.run(with_tables)
+    assert one == other
+    is_settled, measured, fastest, rows, _ = one
+    assert is_settled
+    assert measured == [(("one.weight", "two.weight"), text) for text in OF_TABLES]
+    assert rows == {("one.weight", "two.weight"): fastest}

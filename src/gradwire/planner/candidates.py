@@ -16,7 +16,7 @@ from gradwire.plan import Plan, takes_vectors
 from gradwire.planner.baselines import bytecomp, mergecomp
 from gradwire.planner.budget import solve_within
 from gradwire.planner.grouping import Grouping, Problem, solve
-from gradwire.planner.profile import Profile, Ready
+from gradwire.planner.profile import Profile, Ready, TableCost
 from gradwire.planner.stages import Bucketed, Stages
 from gradwire.planner.timeline import Job, Timeline, simulate
 from gradwire.strategy import Strategy
@@ -109,6 +109,8 @@ class Maker:
         profile, stages = self.profile, Stages(self.profile)
         members, vectors = _divided(profile, apart)
         fixed = [stages.job(_together(own), FP32, "vectors") for own in vectors]
+        tables = (stages.table_job(b, str(s)) for b, s in tables_of(profile))
+        fixed += [job for job in tables if job is not None]
         borders = frozenset(
             i
             for i in range(1, len(members))
@@ -156,18 +158,18 @@ def known_error(profile: Profile, option: str) -> float:
 
 
 def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
-    """The jobs of a plan's buckets; None of those whose cost is not looked at. PlanError for a
-    strategy that was not measured."""
+    """The jobs of a plan's buckets; None of tables whose cost nobody measured. PlanError for
+    another strategy that was not measured."""
     stages = Stages(profile)
     return [
-        None if bucket.has_rows
+        stages.table_job(bucket, str(strategy)) if bucket.has_rows
         else stages.job(stages.bucketed(bucket), str(strategy))
         for bucket, strategy in zip(plan.buckets, plan.strategies)
     ]  # fmt: skip
 
 
 def timeline_of(profile: Profile, plan: Plan) -> Timeline:
-    """The step that a plan makes; what `jobs_of` does not look at takes no time. PlanError as of
+    """The step that a plan makes; what `jobs_of` does not know takes no time. PlanError as of
     `jobs_of`."""
     jobs = [job for job in jobs_of(profile, plan) if job is not None]
     return simulate(jobs, Stages(profile).executor(plan.lanes))
@@ -192,13 +194,30 @@ def _plan(
     ]
     made += [(own, of_vectors or FP32) for own in vectors]
     made.sort(key=lambda bucket: _together(bucket[0]).ready_seconds)
-    tables = [r.parameter for r in profile.ready if r.parameter.sparse]
-    rows = [(Bucket((p,)), Strategy.parse("none | columns")) for p in tables]
+    rows = tables_of(profile)
     return Plan(
         (*(Bucket(tuple(r.parameter for r in own)) for own, _ in made), *(b for b, _ in rows)),
         (*(Strategy.parse(text) for _, text in made), *(s for _, s in rows)),
         problem.lanes,
     )
+
+
+def tables_of(profile: Profile) -> list[tuple[Bucket, Strategy]]:
+    """How tables of rows travel: together as they were measured, by what took least; each alone,
+    by what is usual, where nobody measured it."""
+    parameters = {r.parameter.name: r.parameter for r in profile.ready if r.parameter.sparse}
+    best = dict[frozenset[str], TableCost]()
+    for cost in profile.tables:
+        key = frozenset(cost.parameters)
+        if key <= parameters.keys() and (key not in best or cost.seconds < best[key].seconds):
+            best[key] = cost
+    found = list[tuple[Bucket, Strategy]]()
+    for cost in best.values():
+        own = [parameters.pop(name) for name in cost.parameters if name in parameters]
+        if len(own) == len(cost.parameters):
+            found.append((Bucket(tuple(own)), Strategy.parse(cost.strategy)))
+    usual = Strategy.parse("none | columns")
+    return [*found, *((Bucket((p,)), usual) for p in parameters.values())]
 
 
 def is_vector(parameter: Parameter) -> bool:

@@ -81,8 +81,7 @@ def choose(
     of the conductor's lanes to try. error_budget: the largest relative error of a step's average,
     as the profile says it of strategies, the mean over elements. algorithm: "joint", ours, or the
     published "mergecomp" and "bytecomp", whose plan is then taken as it is. Tables with sparse
-    gradients travel as rows, whatever is chosen for the rest; their cost is not looked at.
-    Deterministic.
+    gradients travel as rows, by the fastest way that was measured of them. Deterministic.
 
     Raises:
         PlanError: nothing to plan, a strategy that was not measured, a budget that no plan keeps,

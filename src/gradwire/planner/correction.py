@@ -35,7 +35,8 @@ def with_moves(profile: Profile, factor: float) -> Profile:
     moves = {
         text: replace(fit, curve=fit.curve.scaled(factor)) for text, fit in profile.moves.items()
     }
-    return replace(profile, strategies=costs, moves=moves)
+    tables = tuple(cost._replace(wire=cost.wire * factor) for cost in profile.tables)
+    return replace(profile, strategies=costs, moves=moves, tables=tables)
 
 
 def with_around(profile: Profile, measured: Sequence[tuple[Plan, float]]) -> Profile:

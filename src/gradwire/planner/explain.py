@@ -35,7 +35,7 @@ def explain(choice: Choice, profile: Profile) -> Explanation:
     teller = _Teller(choice, profile, [job for job in jobs if job is not None])
     times = iter(range(len(teller.jobs)))
     groups = [
-        teller.rows(bucket, strategy) if job is None
+        teller.rows(bucket, strategy, None if job is None else next(times)) if bucket.has_rows
         else teller.group(next(times), bucket, strategy)
         for bucket, strategy, job in zip(best.plan.buckets, best.plan.strategies, jobs)
     ]  # fmt: skip
@@ -73,12 +73,21 @@ class _Teller:
         self.executor = self.stages.executor(choice.best.plan.lanes)
         self.seconds = step_seconds(self.jobs, self.executor)
 
-    def rows(self, bucket: Bucket, strategy: Strategy) -> Group:
-        """Gradients that are sparse: exactly, as rows."""
-        last = self.stages.bucketed(bucket).ready_seconds
-        why = "sparse gradients travel as rows, exactly; their cost is not looked at"
+    def rows(self, bucket: Bucket, strategy: Strategy, number: int | None) -> Group:
+        """Gradients that are sparse: exactly, as rows. number: of its job; None: what it takes is
+        not known."""
+        last = done = self.stages.bucketed(bucket).ready_seconds
+        why = "sparse gradients travel as rows, exactly; "
+        if number is None:
+            why += "what they take was not measured"
+        else:
+            done = self.timeline.jobs[number][1]
+            known = {c.strategy: c.seconds for c in self.profile.tables
+                     if set(c.parameters) == set(bucket.names)}  # fmt: skip
+            ordered = sorted(known, key=known.__getitem__)
+            why += ", ".join(f"'{text}' takes {ms(known[text])}" for text in ordered)
         return Group(
-            _label(bucket), len(bucket.names), bucket.elements, str(strategy), last, last, None,
+            _label(bucket), len(bucket.names), bucket.elements, str(strategy), last, done, None,
             "rows", why,
         )  # fmt: skip
 

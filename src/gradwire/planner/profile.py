@@ -72,6 +72,22 @@ class StrategyCost:
         return min(whole, max(whole - self.latency_seconds, rate * elements))
 
 
+class TableCost(NamedTuple):
+    """What tables of rows take by a strategy, all in one bucket: seconds, with the rows that they
+    had in a step of the job. parameters: their names."""
+
+    parameters: tuple[str, ...]
+    strategy: str
+    encode: float
+    wire: float
+    decode: float
+
+    @property
+    def seconds(self) -> float:
+        """All of them."""
+        return self.encode + self.wire + self.decode
+
+
 @dataclass(frozen=True)
 class LocalCost:
     """What a compressor takes on one device: seconds against elements of one parameter.
@@ -116,7 +132,8 @@ class Profile:
     ready: in the order in which gradients come. around_seconds: of a step, all but backward and
     what communication adds: forward, optimizer, data. hosts: of each rank, its machine's name.
     strategies: by their text, as measured. compressors: by "text @ device". moves: by
-    "all_reduce float32 world", seconds against bytes of one rank's data.
+    "all_reduce float32 world", seconds against bytes of one rank's data. tables: of several
+    strategies, bucket by bucket.
     """
 
     ready: tuple[Ready, ...]
@@ -130,6 +147,7 @@ class Profile:
     compressors: Mapping[str, LocalCost] = field(default_factory=dict)
     moves: Mapping[str, Fit] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[TableCost, ...] = ()
 
     @property
     def world(self) -> int:
@@ -215,6 +233,7 @@ class Profile:
             "strategies": {name: _values(cost) for name, cost in self.strategies.items()},
             "compressors": {name: _values(cost) for name, cost in self.compressors.items()},
             "moves": {name: fit.to_json() for name, fit in self.moves.items()},
+            "tables": [cost._asdict() for cost in self.tables],
         }
         return json.dumps(document, indent=1)
 
@@ -257,13 +276,19 @@ def _contention(cores: float | None, **others: float) -> Contention:
     return Contention(math.inf if cores is None else cores, **others)
 
 
-def _profile(parameters: list[Ready], hosts: list[str], **others: Any) -> Profile:
+def _table_cost(parameters: list[str], **others: Any) -> TableCost:
+    return TableCost(tuple(parameters), **others)
+
+
+def _profile(
+    parameters: list[Ready], hosts: list[str], tables: Sequence[TableCost] = (), **others: Any
+) -> Profile:  # fmt: skip
     names = Counter(ready.parameter.name for ready in parameters)
     for i, ready in enumerate(parameters):
         if names[ready.parameter.name] > 1:
             rule = "is there once, as every parameter is"
             raise broken(rule, ready.parameter.name, f".parameters[{i}].name")
-    return Profile(tuple(parameters), hosts=tuple(hosts), **others)
+    return Profile(tuple(parameters), hosts=tuple(hosts), tables=tuple(tables), **others)
 
 
 _NUMBER = Number(least=0)
@@ -275,6 +300,10 @@ _COST = Table(
     dict.fromkeys(("latency_seconds", "per_parameter_seconds", "error"), _NUMBER),
     make=StrategyCost,
 )
+_TABLE = Table(
+    {"parameters": List(Text(), least=1), "strategy": Text(),
+     **dict.fromkeys(("encode", "wire", "decode"), _NUMBER)}, make=_table_cost,
+)  # fmt: skip
 _LOCAL = Table(dict.fromkeys(("encode", "decode", "add"), FIT), make=LocalCost)
 CONTENTION = Table(
     {"cores": Maybe(_NUMBER), "wire_demand": _NUMBER},
@@ -291,6 +320,7 @@ _DOCUMENT = Document(
             "contention": CONTENTION, "strategies": Map(_COST), "compressors": Map(_LOCAL),
             "moves": Map(FIT), "versions": Map(Text()),
         },
+        {"tables": List(_TABLE)},  # which older versions did not measure
         make=_profile,
     ),
     PlanError, "Make one with `gradwire profile`", FORMAT,

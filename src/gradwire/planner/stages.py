@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gradwire.buckets import Bucket
-from gradwire.planner.profile import Profile, Ready
+from gradwire.planner.profile import Profile, Ready, TableCost
 from gradwire.planner.timeline import Executor, Job, Resource, Stage
 
 
@@ -73,10 +73,39 @@ class Stages:
         return tuple(stage for stage in stages if stage.seconds > 0)
 
     def job(self, bucket: Bucketed, strategy: str, label: str = "") -> Job:
-        """The bucket by that strategy. Before backward ends, its lane must be woken first."""
-        ready, backward = bucket.ready_seconds, self.profile.backward_seconds
+        """The bucket by that strategy."""
+        return self._woken(bucket.ready_seconds, self.of(bucket, strategy), label)
+
+    def _woken(self, ready: float, stages: tuple[Stage, ...], label: str) -> Job:
+        """Before backward ends, the lane of what is ready must be woken first."""
+        backward = self.profile.backward_seconds
         wakes = min(ready + self.profile.contention.wake_seconds, max(ready, backward))
-        return Job(wakes, self.of(bucket, strategy), label)
+        return Job(wakes, stages, label)
+
+    def of_table(self, cost: TableCost) -> tuple[Stage, ...]:
+        """What tables in one bucket do, as it was measured. Of the moves, as much as the shortest
+        all-reduce takes is waiting."""
+        waits = min((own.latency_seconds for own in self.profile.strategies.values()), default=0.0)
+        waits = min(waits, cost.wire)
+        stages = (
+            Stage(Resource.WORKERS, cost.encode, "encode"),
+            Stage(Resource.LATENCY, waits, "wire"),
+            Stage(self.link, cost.wire - waits, "wire"),
+            Stage(Resource.WORKERS, cost.decode, "decode"),
+        )
+        return tuple(stage for stage in stages if stage.seconds > 0)
+
+    def table_job(self, bucket: Bucket, strategy: str) -> Job | None:
+        """Tables in one bucket by that strategy; None, if it was not measured of these."""
+        known = (
+            cost
+            for cost in self.profile.tables
+            if set(cost.parameters) == set(bucket.names) and cost.strategy == strategy
+        )
+        cost = next(known, None)
+        if cost is None:
+            return None
+        return self._woken(self.bucketed(bucket).ready_seconds, self.of_table(cost), "")
 
     def executor(self, lanes: int) -> Executor:
         """The profiled job's, with so many lanes."""

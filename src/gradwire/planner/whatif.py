@@ -125,7 +125,7 @@ class Again:
             if text not in self.left_out
         }
         return replace(
-            self.profile, hosts=cluster.host_names, strategies=costs, moves={},
+            self.profile, hosts=cluster.host_names, strategies=costs, moves={}, tables=(),
             contention=self._contention(cluster),
         )  # fmt: skip
 

@@ -23,7 +23,7 @@ from gradwire.dynamics import Dynamics
 from gradwire.groups import Machines
 from gradwire.planner.candidates import FP32
 from gradwire.planner.fit import Fit, fit
-from gradwire.planner.profile import StrategyCost
+from gradwire.planner.profile import StrategyCost, TableCost
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.runtime.torch_dist import Performer
@@ -94,6 +94,22 @@ class Probe:
             per_parameter_seconds=self._per_parameter(strategy),
         )  # fmt: skip
 
+    def table(
+        self, strategy: str, parameters: Sequence[Parameter], given: Sequence[Tensor]
+    ) -> TableCost:
+        """What tables in one bucket take. given: this rank's gradients of them, rows (COO)."""
+        context, steps = self._context(strategy, Bucket(tuple(parameters))), count()
+
+        def once() -> Run:
+            return self._run(context, [x.clone() for x in given], next(steps))
+
+        runs = self._repeated(once, SECONDS)
+        encode, wire, decode = (
+            max(_LEAST, median(getattr(run, part) for run in runs))
+            for part in ("encode", "wire", "decode")
+        )
+        return TableCost(tuple(p.name for p in parameters), strategy, encode, wire, decode)
+
     def error(self, strategy: str, samples: Mapping[str, Sequence[Tensor]]) -> float | None:
         """The error of one step's average, with feedback: its distance from the exact one over
         that one's norm, the mean over steps. None if there is nothing to compare.
@@ -138,7 +154,9 @@ class Probe:
 
     def _runs(self, strategy: str, sizes: Sequence[int], seconds: float) -> list[Run]:
         """Blocks of runs of a bucket, the same on all ranks."""
-        once = self._prepared(strategy, sizes)
+        return self._repeated(self._prepared(strategy, sizes), seconds)
+
+    def _repeated(self, once: Callable[[], Run], seconds: float) -> list[Run]:
         of_ranks(self.performer, [0.0])  # all begin together
         first = self._exchanged([once() for _ in range(WARM_UP)])
         each = max(_total(rank[-1]) for rank in first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from statistics import median
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gradwire.dynamics import Dynamics, all_dynamics
 from gradwire.planner.candidates import BF16, FP32
-from gradwire.planner.profile import Profile, Ready, main_dtype
+from gradwire.planner.profile import Profile, Ready, TableCost, main_dtype
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.runtime.torch_dist import backend_of
 from gradwire.soundness import update_rule
@@ -32,6 +32,8 @@ STRATEGIES = (
 """What is measured and planned with, unless others are asked for."""
 _ADAPTING = "int8 | alltoall", "qsgd(4) | alltoall"
 """Formats that need no feedback."""
+OF_TABLES = "none | columns", "nonzero | zen", "nonzero | sparcml", "none | allgather"
+"""What is measured of tables whose gradients are rows."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
 """And these, where several machines have several ranks each."""
 OF_DEVICES = ('int8+ef | offload(outer="alltoall")', "topk(0.01)+ef | offload")
@@ -89,17 +91,35 @@ def measure(
     with torch.random.fork_rng(devices=[]):  # the job's own dice are not touched
         contention = measure_contention(session.performers, device, _is_busy(session, recorder))
         costs = probe.costs(texts, largest, progress)
+        tables = tuple(_tables(probe, session, recorder, progress))
     own = Profile(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
         device=device.type, backend=backend_of(performer.group, device),
-        contention=contention, strategies=costs,
+        contention=contention, strategies=costs, tables=tables,
         versions={
             "gradwire": version("gradwire"), "torch": torch.__version__,
             "python": platform.python_version(),
         },
     )  # fmt: skip
     return Profile.from_json(from_first(session, own.to_json))
+
+
+def _tables(
+    probe: Probe, session: Session, recorder: Recorder, progress: Callable[[str], None]
+) -> Iterator[TableCost]:
+    """What tables take, together as the plan in force has them, where every rank had rows of
+    each."""
+    for bucket in session.plan.buckets:
+        if not bucket.has_rows:
+            continue
+        given = [recorder.tables.get(name) for name in bucket.names]
+        here = [float(x is not None) for x in given]
+        if not bool(of_ranks(session.performers[0], here).all()):
+            continue
+        for text in OF_TABLES:
+            progress(f"'{text}' of {', '.join(bucket.names[:3])}")
+            yield probe.table(text, bucket.parameters, [x for x in given if x is not None])
 
 
 def asked(strategies: Sequence[str]) -> list[str]:

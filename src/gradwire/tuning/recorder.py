@@ -36,7 +36,7 @@ class Recorder:
     CPU clocks: on CUDA, the streams are waited for at each gradient, which slows these steps.
     keeps: of this rank's gradients, about so many elements of a step are kept in `samples`: of
     every matrix the first rows. `steps`: as many on every rank. `density`: of the first gradients,
-    the fraction that is not zero.
+    the fraction that is not zero. `tables`: of those whose gradients are rows, the first.
     """
 
     def __init__(self, module: nn.Module, session: Session, keeps: int = 0) -> None:
@@ -48,6 +48,7 @@ class Recorder:
         self._ready: dict[str, float] = {}
         self.steps = list[Watched]()
         self.density: dict[str, float] = {}
+        self.tables: dict[str, Tensor] = {}
         self._deferred, session.launches_at_end = session.launches_at_end, True
         self._before, session.on_end = session.on_end, self._on_end
         self._hooks: list[Any] = [module.register_forward_hook(Hook(self._on_forward))]
@@ -74,6 +75,8 @@ class Recorder:
         self._ready[name], self._used = at - self._began, process_time() - self._used_before
         if name not in self.density and gradient is not None:
             self.density[name] = _density(gradient)
+            if gradient.layout != torch.strided:
+                self.tables[name] = gradient.detach().clone()
         if self._ended and name in self._rows and gradient is not None:
             own = gradient[: self._rows[name]].detach().to(torch.float32, copy=True)
             self.samples[name].append(own.contiguous())

@@ -199,7 +199,6 @@ def refused_options(options: dict[str, Any]) -> str:
     [
         ({"warmup": 2}, "at least one for each of its 4 densities"),
         ({"warmup": 400, "plan": "signsgd | vote"}, "sends directions"),
-        ({"warmup": 400, "plan": "auto"}, "Leave it out"),
         ({"exclude": ["nobody.*"]}, "'nobody.*' means none"),
         ({"exclude": [nn.Embedding]}, "'Embedding' means none"),
         ({"exclude": [nn.Linear], "plan": "auto"}, "Leave them out"),

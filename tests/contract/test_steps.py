@@ -11,10 +11,15 @@ from several import Several, all_nan, drawn, equal
 from torch import Tensor
 
 from gradwire import Strategy, lockstep
+from gradwire.buckets import Bucket, Parameter
 from gradwire.errors import PayloadError, StrategyError
 from gradwire.kernels import Scratch
 from gradwire.runtime import lockstep as runtime_lockstep
+from gradwire.runtime.contexts import make_context
+from gradwire.runtime.lockstep import drive
+from gradwire.strategy import State, StepInfo
 from gradwire.tasks import Path, paths
+from gradwire.trace import Trace
 from suites import first
 
 SHAPES = {"a": (30, 40), "b": (700,), "c": (3,), "d": (0,)}
@@ -208,6 +213,38 @@ def test_a_bad_number_anywhere_spoils_all_and_leaves_states(
             gradients = drawn(SHAPES, world, step)
             for one, other in zip(run.step(gradients), undisturbed.step(gradients)):
                 assert equal(one, other), path
+
+
+@pytest.mark.parametrize("left", ["topk(0.25)+ef", "topk(0.25)+dgc", "int8+ef"])
+def test_a_mean_out_of_range_leaves_states_as_they_were(left: str) -> None:
+    """In float16, with results where gradients lie: what is sent is finite, its mean is not."""
+    strategy = Strategy.parse(f'{left} | steps("compress@gpu, all_gather, decompress@gpu")')
+    bucket, memories = (
+        Bucket((Parameter("x", (64,), "float16"),)),
+        [dict[str, State]() for _ in "ab"],
+    )
+    made = [make_context(strategy, bucket, r, 2, m) for r, m in enumerate(memories)]
+
+    def step(number: int, value: float) -> bool:
+        given = [torch.full((64,), value * (1 + r / 8)).half() for r in range(2)]
+        for context, x in zip(made, given):
+            context.begin([x], [x], StepInfo(number))
+        drive([context.rounds() for context in made], Trace(2))
+        fine = all(context.finite for context in made)
+        for context in made:
+            context.end(skipped=not fine)
+        return fine
+
+    assert step(0, 30_000.0)
+    before = [{k: x.clone() for k, x in memory["x"].items()} for memory in memories]
+    if "int8" in left:  # which leaves little to wait
+        for memory in memories:
+            memory["x"]["residual"].fill_(40_000.0)
+        before = [{k: x.clone() for k, x in memory["x"].items()} for memory in memories]
+    assert not step(1, 50_000.0)
+    for memory, was in zip(memories, before):
+        for key, x in memory["x"].items():
+            torch.testing.assert_close(x, was[key], rtol=1e-5, atol=0.05)
 
 
 def test_uncompressed_paths_spoil_too() -> None:

@@ -12,6 +12,7 @@ finds NaN in its result. The bucket's word knows of all that; the host asks it w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -182,8 +183,11 @@ class BucketStages(Walk):
             verdict.hear(torch.stack([header_of(message) for message in messages]))
         device = self._device_of(number)
         is_last = number == len(self._tasks) - 1
-        in_place = is_last and device == self._codec.device
-        self._numbers = list(self._codec.means) if in_place else self._sums(number, region)
+        in_place = is_last and device == self._codec.device and not self._undoes_by_means
+        means = self._codec.means
+        self._numbers = (
+            list(means) if in_place else self._sums(number, region, means if is_last else ())
+        )
         sums = []
         for leaf, here in zip(had.leaves, self._messages):
             messages = [message.to(device) for message in here]
@@ -193,11 +197,23 @@ class BucketStages(Walk):
         for x in () if in_place else self._numbers:
             kernels.spoil_if(word, x)
 
-    def _sums(self, number: int, region: Region) -> Tensors:
+    @property
+    def _undoes_by_means(self) -> bool:
+        """Whether averages lie where the gradients do that undoing reads: a sum may leave the
+        range of its dtype, which is seen when it is there."""
+        codec = self._codec
+        pairs = zip(codec.means, codec.gradients)
+        return codec.strategy.feedback is not None and any(
+            mean.data_ptr() == x.data_ptr() for mean, x in pairs
+        )
+
+    def _sums(self, number: int, region: Region, like: Sequence[Tensor]) -> Tensors:
+        """Rooms for them, in fp32, or as averages are: what leaves their range is seen here."""
         device = self._device_of(number)
+        dtypes = [x.dtype for x in like] or [torch.float32] * len(region)
         return [
-            self._room(f"{number} sum {p}", end - begin, torch.float32, device)
-            for p, (begin, end) in enumerate(region)
+            self._room(f"{number} sum {p}", end - begin, dtype, device)
+            for p, ((begin, end), dtype) in enumerate(zip(region, dtypes))
         ]
 
     def _sums_of(self, leaf: Leaf, messages: list[Tensor], parts: Tensors) -> list[Sum]:

@@ -2,7 +2,7 @@
 
 headers of all ranks ──► hear ──┐
 payloads that are none ► refuse ┤
-sums that overflow ────► spoil ─┼─► word ──► kernels.run_unless: averages, or all is undone
+sums of numbers, bad ──► spoil ─┼─► word ──► kernels.run_unless: averages, or all is undone
 what others are told ──► join ──┘    └─────► fine, when the step ends: it counts; or PayloadError
 """
 

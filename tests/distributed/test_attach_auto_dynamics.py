@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import Ranks
-from small import brief, fingerprint, loss_of, small
+from small import attached, brief, fingerprint, loss_of, small
+from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire import Plan
 from gradwire.dynamics import Dynamics
-from gradwire.errors import PlanError
+from gradwire.errors import PlanError, StrategyError
 from gradwire.tuning.attach import dynamics_of
 from suites import first
 
@@ -97,12 +101,88 @@ def test_moments_are_resumed(two: Ranks, kind: str) -> None:
     assert two.run(resumed, kind) == [(True, 3, True)] * 2
 
 
-def refused(strategies: list[str]) -> str:
+def other_row() -> str:
+    """A state of a job that left the momentum to its optimizer, for one whose plan keeps it."""
+    model = small()
+    handle: Any = gradwire.attach(model, "auto", strategies=[EF21])
+    step(model, optimizer_of("ef21", model), 0)
+    saved = handle.state_dict()
+    handle.detach()
+    other: Any = gradwire.attach(model, "auto", strategies=[DGC])
     try:
-        gradwire.attach(small(), "auto", strategies=strategies)
+        other.load_state_dict(saved)
     except PlanError as error:
         return str(error)
+    finally:
+        other.detach()
+    return "loaded"
+
+
+def test_a_state_of_another_kind_is_refused(two: Ranks) -> None:
+    for said in two.run(other_row):
+        assert "one that leaves the momentum to the optimizer" in said
+
+
+class Slope(torch.nn.Module):
+    """Its gradient is what it is given, whatever its weights are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(40, 50))
+
+    def forward(self, c: torch.Tensor) -> torch.Tensor:
+        return (self.w * c).sum()
+
+
+def moved(text: str, changes: dict[int, str]) -> float:
+    """How far weights went, over how far SGD with momentum takes them: gradients for 60 steps,
+    then none until nothing moves."""
+    model, total = Slope(), torch.zeros(40, 50)
+    nesterov = "nesterov=True" in text
+    optimizer = gradwire.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=nesterov)
+    with attached(model, text, optimizer=optimizer) as handle:
+        dice = torch.Generator().manual_seed(1)
+        for number in range(250):
+            if number in changes:
+                parameters = [p for bucket in handle.plan.buckets for p in bucket.parameters]
+                handle.adopt(Plan.make(parameters, changes[number]))
+            c = 1 + torch.randn(40, 50, generator=dice)
+            c = c if number < 60 else torch.zeros(40, 50)
+            total += c
+            optimizer.zero_grad()
+            model(c).backward()
+            optimizer.step()
+    return float(model.w.detach().sum() / (-10 * total).sum())
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_what_waits_behind_a_momentum_moves_weights_once(two: Ranks, nesterov: bool) -> None:
+    """However often a plan changes, no residual is multiplied by the momentum that follows."""
+    of_both = f"momentum=0.9, nesterov={nesterov}"
+    dense = f"none+server_momentum({of_both}) | allreduce"
+    thin = f"topk(0.02)+dgc({of_both}, mask=False) | allgather"
+    changes = {10: thin, 20: dense, 21: thin, 31: dense, 45: thin, 60: dense}
+    assert two.run(moved, dense, changes) == pytest.approx([1.0] * 2, rel=1e-3)
+
+
+def refused(strategies: Any) -> str:
+    try:
+        gradwire.attach(small(), "auto", strategies=strategies)
+    except (PlanError, StrategyError) as error:
+        return str(error)
     return "attached"
+
+
+def one_is_wrong() -> str:
+    return refused([DGC] if dist.get_rank() else ["topk(0.1) | nowhere"])
+
+
+def test_what_one_rank_gets_wrong_all_hear_of(two: Ranks) -> None:
+    began = perf_counter()
+    one, other = two.run(one_is_wrong)
+    assert one != "attached"
+    assert other != "attached"
+    assert perf_counter() - began < 100, "nobody waited for a timeout"
 
 
 @pytest.mark.parametrize(
@@ -111,13 +191,40 @@ def refused(strategies: list[str]) -> str:
         ([DGC, "topk(0.1)+ef | allgather"], "some leave the momentum to it and some keep"),
         (["sign+momentum | vote"], "sends directions, which no learning rate fits"),
         (["lloyd(2)+muon | alltoall"], "treated alike"),
+        ("topk(0.1)+dgc | allgather", "Put it into brackets"),
     ],
 )
-def test_what_cannot_follow_each_other_is_refused(
-    two: Ranks, strategies: list[str], said: str
-) -> None:
+def test_what_cannot_follow_each_other_is_refused(two: Ranks, strategies: Any, said: str) -> None:
     for text in two.run(refused, strategies):
         assert said in text
+
+
+@brief()
+def with_less(kind: str) -> tuple[str, bool]:
+    """A frozen vector, under DDP, and nothing that may be used but formats."""
+    module = small()
+    module.norm.bias.requires_grad_(False)
+    model = DistributedDataParallel(module) if kind == "ddp" else module
+    optimizer = optimizer_of("momentum" if kind == "unknown" else "adam", module)
+    options: dict[str, Any] = {
+        "unknown": {"strategies": ["topk(0.1)+momentum | allgather"]}, "none": {"strategies": []},
+    }.get(kind, {})  # fmt: skip
+    handle: Any = gradwire.attach(model, "auto", optimizer=optimizer, **options)
+    number = 0
+    while not handle.tuner.is_settled and number < PATIENCE:
+        step(model, optimizer, number)
+        number += 1
+    own = dynamics_of(handle.plan)
+    handle.detach()
+    return own.feedback, number < PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("kind", "feedback"),
+    first([("ddp", "adam"), ("unknown", "momentum"), ("frozen", "adam"), ("none", "")], 2),
+)
+def test_whatever_is_left_keeps_its_dynamics(two: Ranks, kind: str, feedback: str) -> None:
+    assert two.run(with_less, kind) == [(feedback, True)] * 2
 
 
 @brief()

@@ -353,13 +353,13 @@ def any_stream(order: LaneOrder, device: torch.device) -> None:
     order._device, order.stream = device, torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
-def asks(verdict: Verdict, headers: Tensor) -> None:
-    verdict._told.append(headers.clone())
+def asks(verdict: Verdict, headers: Tensor, where: str = "") -> None:
+    verdict._told.append((headers.clone(), where))
     assert not bool(verdict.word)
 
 
-def brings(verdict: Verdict, headers: Tensor) -> None:
-    verdict._told.append(headers.clone())
+def brings(verdict: Verdict, headers: Tensor, where: str = "") -> None:
+    verdict._told.append((headers.clone(), where))
     verdict.word.bitwise_or_(torch.tensor([0], device=headers.device))
 
 

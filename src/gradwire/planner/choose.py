@@ -73,6 +73,7 @@ class Choice:
 def choose(
     profile: Profile, strategies: Sequence[str] | None = None, *, lanes: Sequence[int] = (1, 2),
     error_budget: float | None = None, algorithm: Algorithm = "joint",
+    dynamics: Dynamics | None = None,
 ) -> Choice:  # fmt: skip
     """Plan for a profiled job.
 
@@ -81,7 +82,8 @@ def choose(
     of the conductor's lanes to try. error_budget: the largest relative error of a step's average,
     as the profile says it of strategies, the mean over elements. algorithm: "joint", ours, or the
     published "mergecomp" and "bytecomp", whose plan is then taken as it is. Tables with sparse
-    gradients travel as rows, by the fastest way that was measured of them. Deterministic.
+    gradients travel as rows, by the fastest way that was measured of them. dynamics: of the plan;
+    None: those of any of the strategies. Deterministic.
 
     Raises:
         PlanError: nothing to plan, a strategy that was not measured, a budget that no plan keeps,
@@ -93,7 +95,7 @@ def choose(
     bound = Maker(profile, lanes).lower_bound(list(dict.fromkeys((*options, *vectors))))
     made = (
         _within(Maker(profile, lanes, algorithm, error_budget, dynamics), options)
-        for dynamics in all_dynamics(map(Strategy.parse, options))
+        for dynamics in ([dynamics] if dynamics else all_dynamics(map(Strategy.parse, options)))
     )
     choices = [choice for choice in made if choice is not None]
     if not choices:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradwire.buckets import Bucket
+from gradwire.dynamics import Dynamics
 from gradwire.errors import PlanError
 from gradwire.plan import Plan, takes_vectors
 from gradwire.planner.candidates import FP32, error_of, is_vector, jobs_of
@@ -164,7 +165,9 @@ class _Teller:
     def _others(self, number: int, bucket: Bucket, strategy: Strategy) -> dict[str, float]:
         """The step by each other strategy that compresses, and may be used for such a group."""
         found = {}
-        for text in self.choice.strategies:
+        own = Dynamics.of(self.choice.best.plan.main_strategy)
+        taken = (own.take(text) for text in self.choice.strategies)
+        for text in (text for text in taken if text and self.profile.measured(text)):
             made = Strategy.parse(text)
             fits = takes_vectors(made) or not any(map(is_vector, bucket.parameters))
             if compresses(made) and fits and made != strategy:

@@ -74,8 +74,10 @@ class Ledger:
         What waits in residuals is not lost: it goes into those of the new plan, or else is added
         to the gradients of the next step that is not skipped. A parameter whose feedback stays
         keeps its whole state, if ranks look after it whole before and after; one that travelled
-        dense beside the new feedback keeps its momentum.
+        dense beside the new feedback keeps its momentum, and one that travels dense from now on
+        gives it on.
         """
+        pending, self.leftovers = self.leftovers, {}
         self.leftovers = self.waiting()
         before = {name: (self.plan.strategy_of(name), dict(state))
                   for name, state in self.memory.items()}  # fmt: skip
@@ -83,8 +85,11 @@ class Ledger:
         self.memory.clear()
         self._take(plan, lanes)
         for name, (strategy, state) in before.items():
-            if name in whole and name in self._whole:
+            is_whole = name in whole and name in self._whole
+            if is_whole:
                 self._pass_on(name, strategy, state)
+            self._behind_another_momentum(name, strategy, state if is_whole else {})
+        self.leftovers = _sums(self.leftovers, pending)
 
     def _pass_on(self, name: str, before: Strategy, state: State) -> None:
         """Pass what is remembered on to a parameter that a rank looked after whole, and still
@@ -107,6 +112,26 @@ class Ledger:
             for key in ("residual", "velocity"):
                 if mine and key not in mine:
                     mine[key] = kernels.zeros(self.sizes[name], self._devices[name])
+
+    def _behind_another_momentum(self, name: str, before: Strategy, state: State) -> None:
+        """What waited behind a momentum of this rank's, as a gradient of which the momentum of the
+        average makes as much in the end.
+
+            v + u·m/(1 - m)      would still have moved the weights: u the velocity
+            x / (1 - m')         is what a gradient x moves them by, with a momentum m'
+        """
+        now = self.plan.strategy_of(name)
+        rule = before.feedback.recurrence() if before.feedback else None
+        if rule is None or rule.momentum is None or now.feedback is None:
+            return
+        if not now.feedback.sends_all or now.feedback.rule != "linear":
+            return
+        kept = float(now.feedback.moments().get("momentum", 0.0))
+        still = self.leftovers.get(name, 0.0)
+        if "velocity" in state:
+            still = state["velocity"].reshape(-1) * (rule.momentum / (1 - rule.momentum)) + still
+        if isinstance(still, Tensor):
+            self.leftovers[name] = (still * (1 - kept)).to(self.device)
 
     def check_next(self, plan: Plan) -> None:
         """PlanError unless what is remembered can be passed on, and momentum stays where it is."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
+from gradwire.errors import PayloadError
 from gradwire.local import Rounds
 from gradwire.runtime.codec import Codec
 from gradwire.runtime.streams import BucketStreams
@@ -74,8 +75,14 @@ class RowStreams(BucketStreams):
             places, values = places[order], values[order]
         parts = Stream(places, values, self.size).split(self.parameters)
         for table, part, width in zip(self._tables, parts, self._widths):
-            many = width // self._width or 1  # every rank that has a row has all of it
+            many = width // self._width or 1  # whoever has a row has all of it
             ids = part.places[::many] // many
+            if many > 1 and not torch.equal(part.places, _parts(ids, many)):
+                raise PayloadError(
+                    f"of a row that is sent in {many} parts all arrive; some parts of "
+                    f"{self._codec.bucket.names} did not. The message is damaged: run "
+                    "`gradwire doctor`."
+                )
             table.expect(ids)
             table.put(ids, part.values.reshape(ids.numel(), width), (0, width))
             table.finish()

@@ -169,11 +169,13 @@ class Handle:
         goes on with, as in `load_state_dict`, which says what is raised. Not collective, but for
         all ranks to do.
         """
+        self._check_between_steps()
+        load(self._session, self._read(checkpoint, key), strict=strict)
+
+    def _read(self, checkpoint: str | Path | StorageReader, key: str) -> dict[str, Any]:
         from gradwire.training.checkpoint import read  # it takes a second to import
 
-        self._check_between_steps()
-        saved = read(checkpoint, key, partial(wanted, self._session))
-        load(self._session, saved, strict=strict)
+        return read(checkpoint, key, partial(wanted, self._session))
 
     def reset(self) -> None:
         """Drop all that is remembered, residuals and momenta, as if attached anew; steps are

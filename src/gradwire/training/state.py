@@ -15,12 +15,13 @@ checkpoint, and several may be loaded where the number of ranks has changed (`el
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gradwire.buckets import Bucket
+from gradwire.dynamics import PLAIN, Dynamics
 from gradwire.errors import PlanError
 from gradwire.local import OF_OTHER_SHAPE, RIGHT_FACTOR, THRESHOLD, is_waiting
 from gradwire.plan import Plan
@@ -30,6 +31,8 @@ from gradwire.training.documents import FORMAT, STATE
 from gradwire.training.elastic import by_rate, rates_of, regroup, sources
 from gradwire.training.session import Session
 
+Strict = Literal[True, False, "alike"]
+"""By the strategies that it was saved with; by any; by those of the same dynamics."""
 Names = Mapping[str, Sequence[str]]
 """Of parameters, by the text of their strategy."""
 COMMON = ("world", "step", "taken", "seed", "loss_scale", "plan", "aim", "warmup")
@@ -92,22 +95,25 @@ def _own(
     return {"ranks": {session.rank_name(session.rank): own}}
 
 
-def load(session: Session, saved: object, *, strict: bool) -> None:
+def load(session: Session, saved: object, *, strict: Strict) -> None:
     """Take over what `state_of` returned; PlanError, and nothing is changed, if it does not fit.
 
-    saved: a state, or states of several ranks. strict: by the strategies it was saved with.
+    saved: a state, or states of several ranks.
     """
     checked(session, saved, strict=strict)()
 
 
-def checked(session: Session, saved: object, *, strict: bool) -> Callable[[], None]:
+def checked(session: Session, saved: object, *, strict: Strict) -> Callable[[], None]:
     """The same in two halves, for several sessions that load all or nothing: it fits, or
     PlanError; what is returned takes it over."""
     head, ranks = _read(saved)
     now = session.plan_at(head["taken"])
     _check_names(head, ranks, now)
     changed = _changes(head["plan"], now)
-    if strict:
+    if strict == "alike":
+        _check_dynamics(head, now)
+        _check_run(head, session)
+    elif strict:
         # Warm-up goes on at the next step, and is dense above a density that ranks decide.
         then = (head["taken"], max(head["taken"] - 1, 0))
         plans = [session.plan_at(taken, head["world"]) for taken in then]
@@ -144,6 +150,29 @@ def _check_same(head: Mapping[str, Any], changed: str, session: Session) -> None
             "was saved with and change it by handle.adopt(plan), or load with strict=False, which "
             "does so."
         )
+    _check_run(head, session)
+
+
+def _check_dynamics(head: Mapping[str, Any], now: Plan) -> None:
+    """PlanError unless all that it was saved with means the same to the optimizer as the plan."""
+    own = Dynamics.of(now.main_strategy)
+    texts = [text for text, names in head["plan"].items() if names]
+    found = [Dynamics.of(Strategy.parse(text)) for text in texts]
+    others = [t for t, d in zip(texts, found) if d not in (own, own.of_vectors, PLAIN)]
+    # What remembers nothing is PLAIN, and so are rows beside any; poured states have no plan.
+    is_plain = own != PLAIN and head["step"] > 0 and not any(d == own for d in found)
+    if others or is_plain:
+        was = f"'{others[0]}'" if others else "one that leaves the momentum to the optimizer"
+        raise PlanError(
+            "a state goes on where the same keep the momentum; it was saved by "
+            f"{was}, and the plan here begins with '{now.main_strategy}'. Attach with strategies "
+            "and an optimizer of the same kind, or load with strict=False, which keeps what can "
+            "be kept."
+        )
+
+
+def _check_run(head: Mapping[str, Any], session: Session) -> None:
+    """PlanError unless the seed and the warm-up are those it was saved with."""
     saved, own = head["warmup"], _warmup(session)
     if saved != own and head["taken"] < max([*saved[:1], *own[:1]]):
         raise PlanError(

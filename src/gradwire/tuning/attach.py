@@ -12,7 +12,7 @@ from torch import nn
 from torch.amp import GradScaler
 
 from gradwire.dynamics import PLAIN, Dynamics, all_dynamics, has_vectors_apart
-from gradwire.errors import PlanError, UsageError
+from gradwire.errors import GradwireError, PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.candidates import FP32
@@ -20,9 +20,10 @@ from gradwire.planner.choose import check_candidate
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach_plan, same_everywhere
 from gradwire.training.attachable import check_carried
+from gradwire.training.ddp import inner
 from gradwire.training.session import Session
-from gradwire.training.state import poured_state_of, state_of
-from gradwire.training.trainable import is_sharded
+from gradwire.training.state import load, poured_state_of, state_of
+from gradwire.training.trainable import is_sharded, trainable
 from gradwire.tuning import profile_only
 from gradwire.tuning.auto import Tuner
 from gradwire.tuning.profiling import beside_moments, usual_strategies
@@ -49,16 +50,16 @@ class TunedHandle(Handle):
     def load_state_dict(
         self, state: Mapping[str, object] | Sequence[Mapping[str, object]], *, strict: bool = True
     ) -> None:
-        """Resume, as `Handle.load_state_dict` does; strict: with the same dynamics, whatever plan
-        was in force when it was saved."""
-        super().load_state_dict(state, strict=strict and dynamics_of(self.plan) == PLAIN)
+        """Resume, as `Handle.load_state_dict` does; strict: by strategies of the same dynamics,
+        whichever were in force when it was saved."""
+        self._check_between_steps()
+        load(self._session, state, strict="alike" if strict else False)
 
     def load_checkpoint(
         self, checkpoint: str | Path | StorageReader, key: str = "gradwire", *, strict: bool = True
     ) -> None:
         """The same from a checkpoint of torch.distributed.checkpoint."""
-        strict = strict and dynamics_of(self.plan) == PLAIN
-        super().load_checkpoint(checkpoint, key, strict=strict)
+        self.load_state_dict(self._read(checkpoint, key), strict=strict)
 
     def adopt(self, plan: Plan) -> None:
         super().adopt(plan)
@@ -137,7 +138,8 @@ def attach(
     if is_auto:
         groups_given = buckets is not None or bucket_bytes != BUCKET_BYTES or bool(exclude)
         _check_auto(module, groups_given)
-        first, exclude = _first(module, strategies or beside_moments(optimizer))
+        usual = beside_moments(optimizer)
+        first, exclude = _first(inner(module), usual if strategies is None else strategies)
     elif strategies is not None:
         raise UsageError(
             'strategies are what plan="auto" chooses among; this plan is given. Leave them out.'
@@ -179,7 +181,21 @@ def attach(
 
 def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]]:
     """By what "auto" begins: all is sent whole, with the dynamics of what may be used; and which
-    parameters travel as vectors do."""
+    parameters travel as vectors do. What is wrong with strategies all ranks are told later."""
+    try:
+        whole = _whole(strategies)
+    except GradwireError:
+        return FP32, []
+    own = trainable(module) if has_vectors_apart(Strategy.parse(whole)) else {}
+    return whole, [name for name, p in own.items() if p.dim() <= 1]
+
+
+def _whole(strategies: Sequence[str]) -> str:
+    """How all is sent whole, with the dynamics of strategies; PlanError where that cannot be."""
+    if isinstance(strategies, str) or not all(isinstance(s, str) for s in strategies):
+        raise PlanError(
+            f"strategies is a list of texts; got {strategies!r}. Put it into brackets."
+        )
     found = all_dynamics(map(Strategy.parse, strategies))
     if len(found) > 1:
         texts = ", ".join(f"'{text}'" for text in strategies)
@@ -195,9 +211,7 @@ def _first(module: nn.Module, strategies: Sequence[str]) -> tuple[str, list[str]
             f"compression does harm; '{strategies[0]}' sends directions, which no learning rate "
             "fits beside gradients. Attach it by name, or a plan of `gradwire plan`."
         )
-    apart = has_vectors_apart(Strategy.parse(whole))
-    vectors = [name for name, p in module.named_parameters() if apart and p.dim() <= 1]
-    return whole, vectors
+    return whole
 
 
 def dynamics_of(plan: Plan) -> Dynamics:
@@ -225,10 +239,7 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
     session = handle._session
 
     def checked() -> tuple[str, ...]:
-        if isinstance(strategies, str) or not all(isinstance(s, str) for s in strategies):
-            raise PlanError(
-                f"strategies is a list of texts; got {strategies!r}. Put it into brackets."
-            )
+        _whole(strategies)
         for text in strategies:
             check_candidate(text)
             _check_machines(text, session)

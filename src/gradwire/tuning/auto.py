@@ -17,7 +17,7 @@ from statistics import median
 
 from torch import nn
 
-from gradwire.dynamics import has_vectors_apart
+from gradwire.dynamics import Dynamics, has_vectors_apart
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Candidate, is_vector
 from gradwire.planner.choose import Choice, choose
@@ -103,7 +103,8 @@ class Tuner:
         yield from for_steps(steps)
         self._recorder.close()
         self._strategies = tuple(json.loads(from_first(self._session, self._sound)))
-        profile = measure(self._session, self._recorder, self._strategies, self._say)
+        texts = (*self._strategies, str(self._first.main_strategy))  # whatever is left of others
+        profile = measure(self._session, self._recorder, texts, self._say)
         self._recorder, self.profile = None, profile
         return profile
 
@@ -165,7 +166,8 @@ class Tuner:
 
     def _found(self, profile: Profile, lanes: Sequence[int]) -> str:
         """The finalists, as JSON."""
-        self.choice = choice = choose(profile, lanes=lanes)
+        own = Dynamics.of(self._first.main_strategy)
+        self.choice = choice = choose(profile, lanes=lanes, dynamics=own)
         plans = [candidate.plan for candidate in contenders(choice)]
         hedge = at_once(profile, choice.best.plan.main_strategy)
         plans += [hedge] if hedge not in plans else []

@@ -128,8 +128,9 @@ def asked(strategies: Sequence[str]) -> list[str]:
     own = all_dynamics(map(Strategy.parse, strategies))
     whole = [text for d in own for base in (FP32, BF16) if (text := d.take(base))]
     feedback = {text: Strategy.parse(text).feedback for text in whole}
-    more = [text for text, own in feedback.items() if own is not None and not own.sends_all]
-    return list(dict.fromkeys((FP32, BF16, *more, *strategies)))
+    known = [text for text, own in feedback.items() if own is None or own.sends_all]
+    more = [text for text in whole if text not in known]
+    return list(dict.fromkeys((FP32, BF16, *more, *(s for s in strategies if s not in known))))
 
 
 def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:

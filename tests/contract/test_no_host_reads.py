@@ -68,8 +68,6 @@ MAY_READ = {
     "compressors/topk.py add: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
     "runtime/sums.py sum_all: accumulate_coded": LISTS,
-    "compressors/randk.py add: first_violation": LISTS,
-    "compressors/randk.py accumulate: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_codes": LISTS,
     "feedback/_adam_encoder.py step_of: __int__": NUMBER,
     "feedback/_adam_encoder.py step_of: _local_scalar_dense": NUMBER,

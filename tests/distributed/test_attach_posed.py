@@ -76,8 +76,6 @@ KNOWN = {
     "compressors/_entries.py places: decode_indices": LISTS,
     "compressors/topk.py add: first_violation": LISTS,
     "compressors/_added_up.py accumulate: accumulate_coded": LISTS,
-    "compressors/randk.py accumulate: first_violation": LISTS,
-    "compressors/randk.py add: first_violation": LISTS,
     "runtime/codec.py conclude: __bool__": LISTS,
     "feedback/_measured.py opening: a copy down to memory that is not pinned": NOISE,
     "runtime/stages.py <listcomp>: a copy down to memory that is not pinned": BETWEEN,

@@ -74,14 +74,14 @@ class RandK(Compressor):
 
     def add(self, sections: Sections, v: Tensor, factor: float, key: Key | None = None) -> None:
         (values,) = sections
-        kernels.add(v, self._places(v.numel(), values, key), values, factor)
+        kernels.add(v, self._places(v.numel(), values, key), values, factor, are_own=True)
 
     def accumulate(
         self, payloads: Sequence[Sections], x: Tensor, divisor: float, key: Key | None = None
     ) -> None:
         values = [payload[0] for payload in payloads]
         places = self._places(x.numel(), values[0], key)
-        kernels.accumulate(x, [places] * len(values), values, divisor)
+        kernels.accumulate(x, [places] * len(values), values, divisor, are_own=True)
 
     def places(self, sections: Sections, n: int, key: Key) -> Tensor:
         return self._places(n, sections[0], key)

@@ -90,6 +90,21 @@ def check_payloads(
         check_payload(number, n, like, index, value, room)
 
 
+def _check_lists(
+    of: torch.Tensor,
+    indices: list[torch.Tensor],
+    values: list[torch.Tensor],
+    room: Room | None,
+) -> None:
+    """`check_payloads` of lists for a vector; room: None, where nobody looks at the entries."""
+    if room is not None:
+        check_payloads(of.numel(), of, indices, values, room)
+        return
+    for number, (index, value) in enumerate(zip(indices, values, strict=True)):
+        check_layout(number, index, value)
+        check_same_device(of, indices=index, values=value)
+
+
 def check_payload(
     number: int,
     n: int,
@@ -105,19 +120,20 @@ def check_payload(
 
 
 def accumulate(
-    out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float
-) -> None:
+    out: torch.Tensor, indices: list[torch.Tensor], values: list[torch.Tensor], divisor: float, *,
+    are_own: bool = False,
+) -> None:  # fmt: skip
     """out = (sum of the sparse payloads) / divisor; out is overwritten, whatever it held.
 
     out: (n,) fp32, bf16 or fp16, contiguous. indices: one (k_r,) int32 per payload, strictly
     ascending, within 0 ... n-1. values: one (k_r,) fp32, bf16 or fp16 per payload. The sum is
-    taken in list order in fp32, from zero.
+    taken in list order in fp32, from zero. are_own: as of `add`.
     Raises PayloadError, with out untouched, naming the payload and the entry; KernelError for out
     and divisor.
     """
     by = check_target(out, divisor)
     room = room_of(out)
-    check_payloads(out.numel(), out, indices, values, room)
+    _check_lists(out, indices, values, None if are_own else room)
     check_apart("out", out, *indices)
     room.accumulate(out, indices, values, by)
 
@@ -136,11 +152,7 @@ def add(
     check_buffer("values", values, torch.float32, indices.numel())
     by = finite_number("factor", factor)
     room = room_of(v)
-    if are_own:
-        check_layout(0, indices, values)
-        check_same_device(v, indices=indices, values=values)
-    else:
-        check_payload(0, v.numel(), v, indices, values, room)
+    _check_lists(v, [indices], [values], None if are_own else room)
     check_apart("v", v, indices)
     room.add(v, indices, values, by)
 

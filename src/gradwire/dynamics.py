@@ -6,8 +6,9 @@
     the plan, of every rank      none+adam                lloyd(2)+adam
     the plan; directions         -                        sign+momentum | vote
 
-Within a line a bucket goes by one or the other, and may change while a model trains; between two
-lines the optimizer would have to change with it.
+Formats that are as good as exact take the momentum of any line; what loses more was judged with
+what remembers it, and stays where it is. Within a line a bucket goes by one or the other, and may
+change while a model trains; between two lines the optimizer would have to change with it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradwire import beside
+from gradwire.soundness import is_exact_enough
 from gradwire.strategy import Strategy
 
 _MANY = 1 << 20  # elements
@@ -43,7 +45,7 @@ class Dynamics:
         return Dynamics(own, dense, directions)
 
     def take(self, text: str) -> str | None:
-        """The strategy with these dynamics: as it is, or, if it remembers nothing, with the
+        """The strategy with these dynamics: as it is, or, of a format as good as exact, with the
         feedback of what is sent whole; None, if it has others."""
         strategy = Strategy.parse(text)
         if Dynamics.of(strategy) == self:
@@ -69,9 +71,9 @@ def has_vectors_apart(strategy: Strategy) -> bool:
 
 
 def adapts(strategy: Strategy) -> bool:
-    """Whether it remembers nothing, and so takes whatever dynamics others have."""
-    sends = strategy.compressor.claims(_MANY).direction
-    return strategy.feedback is None and not strategy.collective.own_feedback and not sends
+    """Whether nothing need be remembered, so that it takes whatever dynamics others have."""
+    alone = strategy.feedback is None and not strategy.collective.own_feedback
+    return alone and is_exact_enough(strategy.compressor)
 
 
 def all_dynamics(strategies: Iterable[Strategy]) -> list[Dynamics]:

@@ -30,8 +30,8 @@ STRATEGIES = (
     "sign(scaled=True)+ef | allgather", "topk(0.01)+ef | allgather",
 )  # fmt: skip
 """What is measured and planned with, unless others are asked for."""
-_ADAPTING = "int8 | alltoall", "qsgd(4) | alltoall"
-"""Formats that need no feedback."""
+_EXACT_ENOUGH = ("int8 | alltoall",)
+"""Formats beside fp32 and bf16 that need no feedback, whatever the momentum is."""
 OF_TABLES = "none | columns", "nonzero | zen", "nonzero | sparcml", "none | allgather"
 """What is measured of tables whose gradients are rows."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
@@ -56,7 +56,7 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
         if works_beside(strategy, optimizer) and Dynamics.of(strategy).feedback
         and strategy.feedback is not None and strategy.feedback.rule == rule == "adaptive"
     ]  # fmt: skip
-    return (*known, *_ADAPTING) if known else ()
+    return (*known, *_EXACT_ENOUGH) if known else ()
 
 
 def usual_strategies(session: Session) -> tuple[str, ...]:

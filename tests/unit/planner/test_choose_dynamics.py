@@ -54,11 +54,13 @@ def test_dynamics_of_a_strategy(text: str, matrices: str, vectors: str) -> None:
 
 
 def test_what_remembers_nothing_takes_any() -> None:
-    assert adapts(Strategy.parse("qsgd(4) | alltoall"))
+    assert adapts(Strategy.parse("int8 | alltoall"))
+    assert not adapts(Strategy.parse("qsgd(4) | alltoall")), "it was judged beside other momenta"
     assert not adapts(Strategy.parse("none | powersgd(4)"))
     assert not adapts(Strategy.parse("sign | vote"))
     kept = Dynamics.of(Strategy.parse(DGC))
-    assert kept.take("qsgd(4) | alltoall") == "qsgd+server_momentum | alltoall"
+    assert kept.take("int8 | alltoall") == "int8+server_momentum | alltoall"
+    assert kept.take("qsgd(4) | alltoall") is None
     assert kept.take(TOPK) is None
     assert PLAIN.take(BF16) == BF16
     directions = Dynamics.of(Strategy.parse(SIGNUM))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+import torch
+
+import gradwire
 from gradwire.buckets import Bucket, Parameter
+from gradwire.dynamics import all_dynamics
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Candidate
 from gradwire.planner.choose import Choice
 from gradwire.planner.profile import Profile, Ready
 from gradwire.planner.timeline import Executor, Job, simulate
+from gradwire.soundness import sound
 from gradwire.strategy import Strategy
 from gradwire.tuning.auto import at_once, contenders, watched_steps
+from gradwire.tuning.profiling import STRATEGIES, asked, beside_moments
 
 
 @pytest.mark.parametrize(
@@ -50,3 +57,21 @@ def test_the_hedge_is_one_bucket_beside_rows_and_vectors() -> None:
     plan = at_once(profile, Strategy.parse("topk(0.1)+ef | allgather"))
     assert sorted(sorted(bucket.names) for bucket in plan.buckets) == [["b"], ["table", "w"]]
     assert plan.lanes == 1
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rule"), [(gradwire.optim.AdamW, "adamw"), (gradwire.optim.SGD, "sgd")]
+)
+def test_all_that_is_planned_beside_an_optimizer_is_sound_with_it(
+    optimizer: Any, rule: str
+) -> None:
+    """As it would be planned: with the momentum that all of a plan have."""
+    own = optimizer([torch.nn.Parameter(torch.ones(4, 4))], lr=0.1)
+    usual = beside_moments(own)
+    assert bool(usual) == (rule == "adamw")
+    texts = usual or [t for t in STRATEGIES if sound(t, rule).kind == "sound"]
+    assert len(texts) > 1
+    for dynamics in all_dynamics(map(Strategy.parse, texts)):
+        planned = {taken for text in asked(texts) if (taken := dynamics.take(text))}
+        assert planned
+        assert {sound(text, rule).kind for text in planned} == {"sound"}

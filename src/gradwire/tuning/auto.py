@@ -119,8 +119,14 @@ class Tuner:
             if wrong:
                 verdict, optimizer = wrong[0]
                 self._say(f"'{text}' is left out, with {name_of(optimizer)} {verdict}")
-            else:
-                kept.append(text)
+                continue
+            kept.append(text)
+            needed = max((v.evidence.warmup for v, _ in verdicts if v.evidence), default=0.0)
+            if needed and not self._warmup:
+                self._say(
+                    f"'{text}' is known to be sound where the first {100 * needed:.3g} % of the "
+                    "steps are sent whole: pass so many as warmup="
+                )
         return json.dumps(kept)
 
     def _decide(self, profile: Profile) -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from gradwire.planner.profile import Profile, Ready
 from gradwire.planner.timeline import Executor, Job, simulate
 from gradwire.soundness import sound
 from gradwire.strategy import Strategy
-from gradwire.tuning.auto import at_once, contenders, watched_steps
+from gradwire.tuning.auto import Tuner, at_once, contenders, watched_steps
 from gradwire.tuning.profiling import STRATEGIES, asked, beside_moments
 
 
@@ -75,3 +77,15 @@ def test_all_that_is_planned_beside_an_optimizer_is_sound_with_it(
         planned = {taken for text in asked(texts) if (taken := dynamics.take(text))}
         assert planned
         assert {sound(text, rule).kind for text in planned} == {"sound"}
+
+
+@pytest.mark.parametrize("warmup", [0, 100])
+def test_what_needs_a_warm_up_is_said(warmup: int) -> None:
+    tuner, said = Tuner.__new__(Tuner), list[str]()
+    tuner._strategies = ("dgc(0.001) | allgather", "topk(0.01)+ef | gtopk", "bf16 | allreduce")
+    tuner._warmup, tuner.handle = warmup, SimpleNamespace(optimizers=["sgd"])  # type: ignore
+    tuner._say = said.append  # type: ignore[method-assign]
+    assert json.loads(tuner._sound()) == ["dgc(0.001) | allgather", "bf16 | allreduce"]
+    assert "gtopk" in said.pop()
+    assert [text for text in said if "first 1.5 %" in text] == said
+    assert len(said) == (0 if warmup else 1)

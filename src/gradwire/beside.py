@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from gradwire.errors import StrategyError
 from gradwire.strategy import Strategy
 
@@ -16,6 +19,15 @@ def second(strategy: Strategy) -> Strategy | None:
     """What its optimizer treats by another rule, if there is one."""
     text = strategy.feedback and strategy.feedback.others(strategy)
     return Strategy.parse(text) if text else None
+
+
+def turns(strategy: Strategy) -> list[Strategy]:
+    """Of a feedback whose parameters take turns, one strategy for each turn, the first's first."""
+    feedback: Any = strategy.feedback
+    if feedback is None or feedback.turns == 1:
+        return [strategy]
+    own = [replace(feedback, turn=turn) for turn in range(feedback.turns)]
+    return [Strategy(strategy.compressor, strategy.collective, each) for each in own]
 
 
 def rows(strategy: Strategy) -> Strategy:

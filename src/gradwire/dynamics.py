@@ -35,7 +35,7 @@ class Dynamics:
     @staticmethod
     def of(strategy: Strategy) -> Dynamics:
         """Those of a strategy; of what remembers nothing, the optimizer's own."""
-        feedback = strategy.feedback
+        feedback = beside.turns(strategy)[0].feedback
         directions = strategy.compressor.claims(_MANY).direction
         if feedback is None:
             return Dynamics(directions=directions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ class Plan:
         large = [p for p in rest if p not in small]
         others_own = [p for p in large if p.name in apart] if second else []
         large = [p for p in large if p not in others_own]
-        ways = _turns(strategy)
+        ways = beside.turns(strategy)
         compressed = [
             (b, beside.rows(strategy) if b.parameters[0].sparse else ways[i % len(ways)])
             for i, b in enumerate(chosen)
@@ -200,13 +200,16 @@ class Plan:
         return plan
 
 
-def _turns(strategy: Strategy) -> list[Strategy]:
-    """The strategies of a feedback whose parameters take turns, one for each turn."""
-    feedback: Any = strategy.feedback
-    if feedback is None or feedback.turns == 1:
-        return [strategy]
-    own = [replace(feedback, turn=turn) for turn in range(feedback.turns)]
-    return [Strategy(strategy.compressor, strategy.collective, each) for each in own]
+def in_turns(pairs: Iterable[tuple[Bucket, Strategy]]) -> list[tuple[Bucket, Strategy]]:
+    """Where parameters take turns, whole buckets do: about as many elements in each turn."""
+    found, elements = list[tuple[Bucket, Strategy]](), dict[str, list[int]]()
+    for bucket, strategy in pairs:
+        ways = beside.turns(strategy)
+        taken = elements.setdefault(str(ways[0].feedback), [0] * len(ways))
+        turn = taken.index(min(taken))
+        taken[turn] += bucket.elements
+        found.append((bucket, ways[turn]))
+    return found
 
 
 def _evenly(parameters: Sequence[Parameter], parts: int) -> list[list[Parameter]]:

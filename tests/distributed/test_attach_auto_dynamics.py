@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import Plan
+from gradwire.beside import second
 from gradwire.dynamics import Dynamics
 from gradwire.errors import PlanError, StrategyError
 from gradwire.tuning.attach import dynamics_of
@@ -22,15 +23,20 @@ from suites import first
 PATIENCE = 4000  # steps: three races of twenty rounds
 DGC, EF21 = "topk(0.1)+dgc | allgather", "topk(0.1)+ef21 | allgather"
 ADAM = "lloyd(2)+adam | allgather"
+TURNS = 'lloyd(2)+muon(turns=2, rest="qsgd(4) | alltoall") | alltoall'
 GIVEN = {"dgc": [DGC, "bf16 | allreduce"], "ef21": [EF21], "adam": None, "momentum": [
-    "int8+momentum | allgather", "topk(0.1)+ef21(0.9) | allgather"]}  # fmt: skip
+    "int8+momentum | allgather", "topk(0.1)+ef21(0.9) | allgather"],
+    "muon": None}  # fmt: skip
 WHOLE = {"dgc": "none+server_momentum | allreduce", "ef21": "none | allreduce",
-         "adam": "none+adam | allreduce", "momentum": "none+momentum | allreduce"}  # fmt: skip
+         "adam": "none+adam | allreduce", "momentum": "none+momentum | allreduce",
+         "muon": "none+muon | allreduce"}  # fmt: skip
 
 
 def optimizer_of(kind: str, model: torch.nn.Module) -> torch.optim.Optimizer:
     if kind == "adam":
         return gradwire.optim.AdamW(model.parameters(), lr=0.003)
+    if kind == "muon":
+        return gradwire.optim.Muon.of(model, lr=0.003)
     return gradwire.optim.SGD(model.parameters(), lr=0.01, momentum=0.9 * (kind != "ef21"))
 
 
@@ -52,7 +58,9 @@ def settled(kind: str) -> tuple[Any, ...]:
         step(model, optimizer, number)
         raced.add(dynamics_of(handle.plan))
         number += 1
-    others = {Dynamics.of(s) for s in handle.plan.strategies} - {own, own.of_vectors}
+    main = handle.plan.main_strategy
+    theirs = [Dynamics.of(s) for s in [second(main)] if s is not None]
+    others = {Dynamics.of(s) for s in handle.plan.strategies} - {own, own.of_vectors, *theirs}
     kept = {f"{key}" for state in handle.state_dict()["ranks"].values()
             for of_one in state["state"].values() for key in of_one}  # fmt: skip
     handle.detach()
@@ -62,7 +70,7 @@ def settled(kind: str) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", first(["dgc", "adam", "ef21", "momentum"], 2))
+@pytest.mark.parametrize("kind", first(["dgc", "muon", "adam", "ef21", "momentum"], 2))
 def test_all_that_race_mean_the_same_to_the_optimizer(two: Ranks, kind: str) -> None:
     one, other = two.run(settled, kind)
     assert one == other, "weights are the same to the bit"
@@ -71,8 +79,34 @@ def test_all_that_race_mean_the_same_to_the_optimizer(two: Ranks, kind: str) -> 
     assert began == WHOLE[kind]
     assert alike
     assert stays
-    moments = {"dgc": {"velocity"}, "adam": {"exp_avg", "exp_avg_sq"}, "momentum": {"velocity"}}
+    moments = {
+        "dgc": {"velocity"}, "adam": {"exp_avg", "exp_avg_sq"}, "momentum": {"velocity"},
+        "muon": {"exp_avg", "exp_avg_sq"},
+    }  # fmt: skip
     assert moments.get(kind, set()) <= set(kept), "they are saved"
+
+
+@brief()
+def in_turns() -> tuple[Any, ...]:
+    """The strategies of the first plan's buckets and of the last's, as those of turn 0."""
+    model = small()
+    optimizer = optimizer_of("muon", model)
+    handle: Any = gradwire.attach(model, "auto", strategies=[TURNS], optimizer=optimizer)
+    began, number = str(handle.plan.main_strategy), 0
+    while not handle.tuner.is_settled and number < PATIENCE:
+        step(model, optimizer, number)
+        number += 1
+    alike = {Dynamics.of(s).feedback for s in handle.plan.strategies}
+    handle.detach()
+    return number < PATIENCE, began, sorted(alike), fingerprint(model.parameters())
+
+
+def test_matrices_in_turns_are_tuned_too(two: Ranks) -> None:
+    one, other = two.run(in_turns)
+    assert one == other
+    kept = 'muon(rest="qsgd | alltoall", turns=2)'
+    assert one[:2] == (True, f"none+{kept} | allreduce")
+    assert one[2] == [kept, "server_adam"]
 
 
 def resumed(kind: str) -> tuple[Any, ...]:
@@ -190,7 +224,6 @@ def test_what_one_rank_gets_wrong_all_hear_of(two: Ranks) -> None:
     [
         ([DGC, "topk(0.1)+ef | allgather"], "some leave the momentum to it and some keep"),
         (["sign+momentum | vote"], "sends directions, which no learning rate fits"),
-        (["lloyd(2)+muon | alltoall"], "treated alike"),
         ("topk(0.1)+dgc | allgather", "Put it into brackets"),
     ],
 )

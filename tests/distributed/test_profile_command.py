@@ -108,7 +108,6 @@ def test_a_job_without_attach_is_an_error_with_the_next_step(
     [
         ((), "there is no command"),
         (("--strategies", "topk(0.01) | nowhere"), "no collective"),
-        (("--strategies", "lloyd(2)+muon | alltoall"), "Attach it by name"),
         (("-o", "/nowhere/profile.json"), "Make the folder"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gradwire.cli.arguments import after_dashes, check_output
 from gradwire.errors import UsageError
+from gradwire.strategy import Strategy
 
 if TYPE_CHECKING:
     from gradwire.planner.profile import Profile, StrategyCost
@@ -29,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the job until it is measured; its exit code, if that is not 0."""
-    from gradwire.planner.choose import check_candidate
     from gradwire.planner.profile import Profile
     from gradwire.tuning.profile_only import asked
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
             "train.py, with all that starts it."
         )
     for text in arguments.strategies or ():
-        check_candidate(text)
+        Strategy.parse(text)
     output = arguments.output
     check_output("a profile", output)
     before = output.stat().st_mtime_ns if output.exists() else None

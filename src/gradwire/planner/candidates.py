@@ -12,12 +12,12 @@ from typing import Literal, TypeAlias
 from gradwire.buckets import Bucket, Parameter
 from gradwire.dynamics import PLAIN, Dynamics, has_vectors_apart
 from gradwire.errors import PlanError
-from gradwire.plan import Plan, takes_vectors
+from gradwire.plan import Plan, in_turns, takes_vectors
 from gradwire.planner.baselines import bytecomp, mergecomp
 from gradwire.planner.budget import solve_within
 from gradwire.planner.grouping import Grouping, Problem, solve
 from gradwire.planner.profile import Profile, Ready, TableCost
-from gradwire.planner.stages import Bucketed, Stages
+from gradwire.planner.stages import Bucketed, Stages, way
 from gradwire.planner.timeline import Job, Timeline, simulate
 from gradwire.strategy import Strategy
 
@@ -111,11 +111,9 @@ class Maker:
         fixed = [stages.job(_together(own), FP32, "vectors") for own in vectors]
         tables = (stages.table_job(b, str(s)) for b, s in tables_of(profile))
         fixed += [job for job in tables if job is not None]
-        borders = frozenset(
-            i
-            for i in range(1, len(members))
-            if members[i].parameter.dtype != members[i - 1].parameter.dtype
-        )
+        has_second = any(way(option, True) != option for option in options)
+        kinds = [(r.parameter.dtype, has_second and r.is_other) for r in members]
+        borders = frozenset(i for i in range(1, len(kinds)) if kinds[i] != kinds[i - 1])
         tensors = [Bucketed.alone(r) for r in members]
         # As given, but what does not compress in front: there published planners look for it.
         dense_first = sorted(options, key=lambda option: option != self.whole)
@@ -147,14 +145,17 @@ def error_of(profile: Profile, plan: Plan) -> float | None:
 
 
 def known_error(profile: Profile, option: str) -> float:
-    """PlanError if nobody measured it."""
-    error = _error(profile, Strategy.parse(option))
-    if error is None:
+    """Of matrices, or of others beside them if it is larger. PlanError if nobody measured it."""
+    errors = [
+        _error(profile, Strategy.parse(way(option, is_other))) for is_other in (False, True)
+    ]  # fmt: skip
+    known = [error for error in errors if error is not None]
+    if len(known) < len(errors):
         raise PlanError(
             "an error budget needs the error of every strategy that may be used; that of "
             f"'{option}' was not measured. Profile again, or leave it out."
         )
-    return error
+    return max(known)
 
 
 def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
@@ -194,12 +195,13 @@ def _plan(
     ]
     made += [(own, of_vectors or FP32) for own in vectors]
     made.sort(key=lambda bucket: _together(bucket[0]).ready_seconds)
-    rows = tables_of(profile)
-    return Plan(
-        (*(Bucket(tuple(r.parameter for r in own)) for own, _ in made), *(b for b, _ in rows)),
-        (*(Strategy.parse(text) for _, text in made), *(s for _, s in rows)),
-        problem.lanes,
-    )
+    own = [
+        (Bucket(tuple(r.parameter for r in ready)),
+         Strategy.parse(way(text, _together(ready).is_other)))
+        for ready, text in made
+    ]  # fmt: skip
+    pairs = [*in_turns(own), *tables_of(profile)]
+    return Plan(tuple(b for b, _ in pairs), tuple(s for _, s in pairs), problem.lanes)
 
 
 def tables_of(profile: Profile) -> list[tuple[Bucket, Strategy]]:

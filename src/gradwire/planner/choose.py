@@ -27,6 +27,7 @@ from gradwire.planner.candidates import (
     timeline_of,
 )
 from gradwire.planner.profile import Profile
+from gradwire.planner.stages import way
 from gradwire.strategy import Strategy
 
 WORTH = 0.03
@@ -151,24 +152,14 @@ def judge(
     )  # fmt: skip
 
 
-def check_candidate(text: str) -> None:
-    """PlanError for a strategy of which a profile does not say for which matrices it is."""
-    strategy = Strategy.parse(text)
-    if strategy.feedback is not None and strategy.feedback.rule == "orthogonal":
-        raise PlanError(
-            "a plan is found for matrices that are all treated alike; with "
-            f"'{text}' some go by the optimizer's other rule, and no profile says which. "
-            "Attach it by name."
-        )
-
-
 def _check(
     profile: Profile, options: Sequence[str], lanes: Sequence[int], budget: float | None,
     algorithm: str,
 ) -> None:  # fmt: skip
     for option in options:
         profile.cost(option)
-        check_candidate(option)
+        if any(r.is_other for r in profile.ready):
+            profile.cost(way(option, is_other=True))
     if not options or not any(not r.parameter.sparse for r in profile.ready) or not lanes:
         raise PlanError(
             "a plan needs parameters with dense gradients, strategies and lanes; got "

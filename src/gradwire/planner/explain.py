@@ -20,7 +20,7 @@ from gradwire.plan import Plan, takes_vectors
 from gradwire.planner.candidates import FP32, error_of, is_vector, jobs_of
 from gradwire.planner.choose import LEAST_GAIN, Choice
 from gradwire.planner.profile import Profile
-from gradwire.planner.stages import Stages
+from gradwire.planner.stages import Stages, way
 from gradwire.planner.story import PREDICTION, Explanation, Group, ms
 from gradwire.planner.timeline import Job, simulate, step_seconds
 from gradwire.planner.verdict import compresses, verdict
@@ -166,8 +166,10 @@ class _Teller:
         """The step by each other strategy that compresses, and may be used for such a group."""
         found = {}
         own = Dynamics.of(self.choice.best.plan.main_strategy)
+        is_other = self.stages.bucketed(bucket).is_other
         taken = (own.take(text) for text in self.choice.strategies)
-        for text in (text for text in taken if text and self.profile.measured(text)):
+        ways = (way(text, is_other) for text in taken if text)
+        for text in filter(self.profile.measured, ways):
             made = Strategy.parse(text)
             fits = takes_vectors(made) or not any(map(is_vector, bucket.parameters))
             if compresses(made) and fits and made != strategy:

@@ -21,7 +21,7 @@ from itertools import accumulate
 
 from gradwire.planner.curves import Curve
 from gradwire.planner.search import Alternatives, lower_bound, search
-from gradwire.planner.stages import Bucketed, Stages
+from gradwire.planner.stages import Bucketed, Stages, way
 from gradwire.planner.timeline import Executor, Job, Resource, Stage, step_seconds
 
 WORTH = 1e-4  # of a step: less is no improvement
@@ -105,7 +105,7 @@ class Problem:
         jobs = [
             Alternatives(
                 t.ready_seconds,
-                tuple(_least_stages(self, option, t.elements) for option in self.options),
+                tuple(_least_stages(self, way(o, t.is_other), t.elements) for o in self.options),
             )
             for t in self.tensors
         ]

@@ -10,14 +10,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gradwire import beside
 from gradwire.buckets import NEEDED, OPTIONAL, Parameter, parameter_of
 from gradwire.document import Document
 from gradwire.errors import PlanError, StrategyError
 from gradwire.planner.fit import FIT, Fit
-from gradwire.schema import List, Map, Maybe, Number, Table, Text, broken
+from gradwire.schema import Flag, List, Map, Maybe, Number, Table, Text, broken
 from gradwire.strategy import Strategy
 
 FORMAT = 1
@@ -26,12 +28,14 @@ FORMAT = 1
 class Ready(NamedTuple):
     """A parameter, and when its gradient is there: seconds from the start of backward.
 
-    density: the fraction of its gradient that is not zero; 1.0 if nobody looked.
+    density: the fraction of its gradient that is not zero; 1.0 if nobody looked. is_other: the
+    optimizer treats it by its other rule, as Muon does embeddings and vectors, if it has one.
     """
 
     parameter: Parameter
     seconds: float
     density: float = 1.0
+    is_other: bool = False
 
 
 def main_dtype(ready: Iterable[Ready]) -> str:
@@ -41,6 +45,17 @@ def main_dtype(ready: Iterable[Ready]) -> str:
         own = 0 if parameter.sparse else parameter.elements
         elements[parameter.dtype] = elements.get(parameter.dtype, 0) + own
     return max(elements, key=lambda dtype: elements[dtype])
+
+
+def main_width(ready: Iterable[Ready], usual: int = 256) -> int:
+    """The smaller side of the matrix in which half of all elements of dense matrices are reached,
+    from the narrowest on, as a power of two: by it the work goes that looks at whole matrices.
+    usual: where there are no matrices."""
+    dense = [r.parameter for r in ready if len(r.parameter.shape) == 2 and not r.parameter.sparse]
+    sides = sorted((min(p.shape), p.elements) for p in dense if p.elements)
+    upto = list(accumulate(elements for _, elements in sides))
+    half = next((side for (side, _), n in zip(sides, upto) if 2 * n >= upto[-1]), usual)
+    return 1 << (half.bit_length() - 1)
 
 
 @dataclass(frozen=True)
@@ -191,7 +206,8 @@ class Profile:
     def measured(self, text: str) -> str | None:
         """The text by which a strategy was measured, however it was typed; None: it was not.
 
-        What only acts on averages, when the step is over, is exchanged as without it.
+        What only acts on averages, when the step is over, is exchanged as without it; all turns
+        take what one does.
         """
         if text in self.strategies:
             return text
@@ -205,7 +221,7 @@ class Profile:
 
     def _found(self, text: str) -> str | None:
         try:
-            asked = Strategy.parse(text)
+            asked = beside.turns(Strategy.parse(text))[0]
         except StrategyError:
             return None
         found = next((own for own in self.strategies if Strategy.parse(own) == asked), None)
@@ -227,8 +243,13 @@ class Profile:
             "around_seconds": self.around_seconds,
             "contention": self.contention.to_json(),
             "parameters": [
-                {**parameter.to_json(), "ready_seconds": seconds, "density": density}
-                for parameter, seconds, density in self.ready
+                {
+                    **r.parameter.to_json(),
+                    "ready_seconds": r.seconds,
+                    "density": r.density,
+                    **({"is_other": True} if r.is_other else {}),
+                }
+                for r in self.ready
             ],
             "strategies": {name: _values(cost) for name, cost in self.strategies.items()},
             "compressors": {name: _values(cost) for name, cost in self.compressors.items()},
@@ -268,8 +289,10 @@ def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------
 
 
-def _ready(ready_seconds: float, density: float, **parameter: Any) -> Ready:
-    return Ready(parameter_of(**parameter), ready_seconds, density)
+def _ready(
+    ready_seconds: float, density: float, is_other: bool = False, **parameter: Any
+) -> Ready:
+    return Ready(parameter_of(**parameter), ready_seconds, density, is_other)
 
 
 def _contention(cores: float | None, **others: float) -> Contention:
@@ -293,7 +316,9 @@ def _profile(
 
 _NUMBER = Number(least=0)
 _READY = Table(
-    {**NEEDED, "ready_seconds": _NUMBER, "density": Number(0, 1)}, OPTIONAL, make=_ready
+    {**NEEDED, "ready_seconds": _NUMBER, "density": Number(0, 1)},
+    {**OPTIONAL, "is_other": Flag()},
+    make=_ready,
 )
 _COST = Table(
     dict.fromkeys(("encode", "wire", "decode", "bytes"), FIT),

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+from gradwire import beside
 from gradwire.buckets import Bucket
 from gradwire.planner.profile import Profile, Ready, TableCost
 from gradwire.planner.timeline import Executor, Job, Resource, Stage
+from gradwire.strategy import Strategy
 
 
 @dataclass(frozen=True)
 class Bucketed:
-    """What stages depend on: elements of all parameters, their number, when the last is ready."""
+    """What stages depend on: elements of all parameters, their number, when the last is ready, and
+    whether all of them are the optimizer's other rule's."""
 
     elements: int
     parameters: int
     ready_seconds: float
+    is_other: bool = False
 
     @staticmethod
     def alone(ready: Ready) -> Bucketed:
         """One parameter."""
-        return Bucketed(ready.parameter.elements, 1, ready.seconds)
+        return Bucketed(ready.parameter.elements, 1, ready.seconds, ready.is_other)
 
     @staticmethod
     def joined(parts: Sequence[Bucketed]) -> Bucketed:
         """All of them as one."""
         return Bucketed(
             sum(own.elements for own in parts), sum(own.parameters for own in parts),
-            max(own.ready_seconds for own in parts),
+            max(own.ready_seconds for own in parts), all(own.is_other for own in parts),
         )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def way(strategy: str, is_other: bool) -> str:
+    """How a bucket travels where matrices go by a strategy. is_other: the bucket is of what the
+    optimizer treats by its other rule."""
+    second = beside.second(Strategy.parse(strategy)) if is_other else None
+    return strategy if second is None else str(second)
 
 
 @dataclass(frozen=True)
@@ -57,8 +69,8 @@ class Stages:
         return Bucketed.joined([self._parameters[name] for name in bucket.names])
 
     def of(self, bucket: Bucketed, strategy: str) -> tuple[Stage, ...]:
-        """PlanError if the strategy was not measured."""
-        cost = self.profile.cost(strategy)
+        """PlanError if the strategy, or what others travel by beside it, was not measured."""
+        cost = self.profile.cost(way(strategy, bucket.is_other))
         more = (bucket.parameters - 1) * cost.per_parameter_seconds
         wire = cost.wire(bucket.elements)
         link = cost.link_seconds(bucket.elements)

@@ -16,7 +16,6 @@ from gradwire.errors import GradwireError, PlanError, UsageError
 from gradwire.pins import Pins
 from gradwire.plan import BUCKET_BYTES, Plan
 from gradwire.planner.candidates import FP32
-from gradwire.planner.choose import check_candidate
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle, attach_plan, same_everywhere
 from gradwire.training.attachable import check_carried
@@ -241,7 +240,6 @@ def _agreed(handle: Handle, strategies: Sequence[str]) -> tuple[str, ...]:
     def checked() -> tuple[str, ...]:
         _whole(strategies)
         for text in strategies:
-            check_candidate(text)
             _check_machines(text, session)
             own = [(None, Strategy.parse(text))]
             check_carried(own, session.performers[0].group, session.device)

@@ -244,7 +244,8 @@ def at_once(profile: Profile, strategy: Strategy) -> Plan:
     ordered = list(reversed(profile.parameters))  # as registered
     dense = [p.name for p in ordered if is_vector(p) and has_vectors_apart(strategy)]
     size = 1 + sum(p.bytes for p in ordered)
-    return Plan.make(ordered, strategy, bucket_bytes=size, lanes=1, dense=dense)
+    others = [r.parameter.name for r in profile.ready if r.is_other]
+    return Plan.make(ordered, strategy, bucket_bytes=size, lanes=1, dense=dense, others=others)
 
 
 def watched_steps(seconds: float) -> int:

@@ -45,7 +45,6 @@ PATIENCE_SECONDS = 0.4
 """Of a run: no larger bucket is tried."""
 _ROUNDS = 6  # over the sampled steps, of what has residuals
 _MANY, _SMALL = 32, 2048  # parameters of a bucket, and their elements
-_WIDTH = 256  # columns, of what is large enough to be a matrix
 _LEAST = 1e-9  # seconds: a clock that stood still
 
 
@@ -60,11 +59,13 @@ class Run(NamedTuple):
 
 @dataclass
 class Probe:
-    """Runs buckets by strategies. All methods are collective. dtype: of gradients."""
+    """Runs buckets by strategies. All methods are collective. dtype: of gradients. width: columns
+    of what is large enough to be a matrix."""
 
     performer: Performer
     machines: Machines | None = None
     dtype: str = "float32"
+    width: int = 256
 
     def costs(
         self, strategies: Sequence[str], largest: int,
@@ -114,11 +115,18 @@ class Probe:
         """The error of one step's average, with feedback: its distance from the exact one over
         that one's norm, the mean over steps. None if there is nothing to compare.
 
-        What keeps a momentum is compared with that of the exact average. samples: by name, this
-        rank's gradients step by step. They come again and again, until residuals are what they
-        are in a long run; the last time counts.
+        What keeps a momentum is compared with that of the exact average; orthogonal steps, of
+        matrices only, with those that are sent whole. samples: by name, this rank's gradients
+        step by step. They come again and again, until residuals are what they are in a long run;
+        the last time counts.
         """
-        same = Dynamics.of(Strategy.parse(strategy)).of_vectors.take(FP32)
+        made = Strategy.parse(strategy)
+        own = Dynamics.of(made)
+        if made.feedback is not None and made.feedback.rule == "orthogonal":
+            samples = {name: own for name, own in samples.items() if own[0].dim() == 2}
+        else:
+            own = own.of_vectors
+        same = own.take(FP32)
         if same is None:  # directions
             return None
         steps = len(next(iter(samples.values()), ()))
@@ -166,7 +174,9 @@ class Probe:
 
     def _prepared(self, text: str, sizes: Sequence[int]) -> Callable[[], Run]:
         """What runs a bucket of parameters of these sizes once more."""
-        named = (Parameter(f"probe{i}", _shape(n), self.dtype) for i, n in enumerate(sizes))
+        named = (
+            Parameter(f"probe{i}", _shape(n, self.width), self.dtype) for i, n in enumerate(sizes)
+        )
         bucket = Bucket(tuple(named))
         context = self._context(text, bucket)
         dice = torch.Generator().manual_seed(self.performer.rank)
@@ -252,9 +262,9 @@ def _ladder(sizes: Sequence[int], largest: int) -> list[int]:
     return below if below and largest < 1.2 * below[-1] else [*below, max(1, largest)]
 
 
-def _shape(n: int) -> tuple[int, ...]:
+def _shape(n: int, width: int) -> tuple[int, ...]:
     """A matrix, if it fills rows: vectors may be treated otherwise."""
-    return (n // _WIDTH, _WIDTH) if n >= _WIDTH and n % _WIDTH == 0 else (n, 1)
+    return (n // width, width) if n >= width and n % width == 0 else (n, 1)
 
 
 class _Clock:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gradwire.dynamics import Dynamics, all_dynamics
 from gradwire.planner.candidates import BF16, FP32
-from gradwire.planner.profile import Profile, Ready, TableCost, main_dtype
+from gradwire.planner.profile import Profile, Ready, TableCost, main_dtype, main_width
+from gradwire.planner.stages import way
 from gradwire.runtime.process_groups import exchange_text
 from gradwire.runtime.torch_dist import backend_of
 from gradwire.soundness import update_rule
@@ -46,17 +47,19 @@ _BUSY = 0.5
 
 def beside_moments(optimizer: object) -> tuple[str, ...]:
     """What is planned with beside an optimizer that leaves its moments to the plan, unless others
-    are asked for: what is known to be sound with it from the first step on; nothing beside any
-    other."""
+    are asked for: what is known to be sound with it from the first step on, of one dynamics;
+    nothing beside any other."""
     if not getattr(optimizer, "asks_the_plan", False):
         return ()
     rule = update_rule(optimizer)
     known = [
         str(with_moments_of(optimizer, strategy)) for strategy, _ in all_sound(optimizer)
         if works_beside(strategy, optimizer) and Dynamics.of(strategy).feedback
-        and strategy.feedback is not None and strategy.feedback.rule == rule == "adaptive"
+        and strategy.feedback is not None and strategy.feedback.rule == rule != "linear"
     ]  # fmt: skip
-    return (*known, *_EXACT_ENOUGH) if known else ()
+    first = [Dynamics.of(Strategy.parse(text)) for text in known[:1]]
+    alike = [text for text in known if Dynamics.of(Strategy.parse(text)) in first]
+    return (*alike, *_EXACT_ENOUGH) if alike else ()
 
 
 def usual_strategies(session: Session) -> tuple[str, ...]:
@@ -84,7 +87,7 @@ def measure(
     ready, backward, around = _timings(session, recorder)
     if session.clip is not None and session.clip.waits:  # for the last gradient
         ready = tuple(r._replace(seconds=backward) for r in ready)
-    probe = Probe(performer, session.machines, main_dtype(ready))
+    probe = Probe(performer, session.machines, main_dtype(ready), main_width(ready))
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     texts = asked(strategies)
     progress("how lanes and backward slow each other")
@@ -123,14 +126,21 @@ def _tables(
 
 
 def asked(strategies: Sequence[str]) -> list[str]:
-    """What is measured to plan with these: fp32 and bf16, too, as they are and with the dynamics
-    of these, where that takes other work on the way."""
-    own = all_dynamics(map(Strategy.parse, strategies))
-    whole = [text for d in own for base in (FP32, BF16) if (text := d.take(base))]
-    feedback = {text: Strategy.parse(text).feedback for text in whole}
-    known = [text for text, own in feedback.items() if own is None or own.sends_all]
-    more = [text for text in whole if text not in known]
-    return list(dict.fromkeys((FP32, BF16, *more, *(s for s in strategies if s not in known))))
+    """What is measured to plan with these: fp32 and bf16, too; each with the dynamics of all that
+    it may stand beside, where that takes other work on the way; and how others travel then."""
+    texts = FP32, BF16, *strategies
+    kinds = all_dynamics(map(Strategy.parse, strategies))
+    own = [taken for kind in kinds for text in texts if (taken := kind.take(text))]
+    wanted = [way(text, is_other) for text in own for is_other in (False, True)]
+    return list(dict.fromkeys((FP32, BF16, *map(_on_the_way, wanted))))
+
+
+def _on_the_way(text: str) -> str:
+    """What takes as long on the way: of a feedback that works on averages, none."""
+    made = Strategy.parse(text)
+    if made.feedback is None or not made.feedback.sends_all:
+        return text
+    return str(Strategy(made.compressor, made.collective))
 
 
 def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], float, float]:
@@ -148,7 +158,10 @@ def _timings(session: Session, recorder: Recorder) -> tuple[tuple[Ready, ...], f
     density = of_ranks(session.performers[0], thin).amax(0).tolist()
     described = {p.name: p for bucket in session.plan.buckets for p in bucket.parameters}
     *seconds, backward = ready.tolist()
-    found = [Ready(described[name], *facts) for name, *facts in zip(names, seconds, density)]
+    found = [
+        Ready(described[name], at, thinness, name in recorder.others)
+        for name, at, thinness in zip(names, seconds, density)
+    ]
     found.reverse()  # of equals the last registered comes first
     return tuple(sorted(found, key=lambda own: own.seconds)), backward, around
 

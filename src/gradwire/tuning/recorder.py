@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gradwire.training.copies import Hook
 from gradwire.training.session import Session
+from gradwire.training.trainable import others
 from gradwire.tuning.agree import now
 
 _LEAST = 1e-9  # seconds of a backward
@@ -37,6 +38,7 @@ class Recorder:
     keeps: of this rank's gradients, about so many elements of a step are kept in `samples`: of
     every matrix the first rows. `steps`: as many on every rank. `density`: of the first gradients,
     the fraction that is not zero. `tables`: of those whose gradients are rows, the first.
+    `others`: names of what the optimizer treats by its other rule, if it has one.
     """
 
     def __init__(self, module: nn.Module, session: Session, keeps: int = 0) -> None:
@@ -47,6 +49,7 @@ class Recorder:
         self._began = self._ended = self._used = self._used_before = 0.0
         self._ready: dict[str, float] = {}
         self.steps = list[Watched]()
+        self.others = frozenset(others(module, session.settings.optimizer))
         self.density: dict[str, float] = {}
         self.tables: dict[str, Tensor] = {}
         self._deferred, session.launches_at_end = session.launches_at_end, True

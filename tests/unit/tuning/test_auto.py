@@ -11,7 +11,7 @@ import torch
 
 import gradwire
 from gradwire.buckets import Bucket, Parameter
-from gradwire.dynamics import all_dynamics
+from gradwire.dynamics import Dynamics, all_dynamics
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Candidate
 from gradwire.planner.choose import Choice
@@ -62,21 +62,49 @@ def test_the_hedge_is_one_bucket_beside_rows_and_vectors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "rule"), [(gradwire.optim.AdamW, "adamw"), (gradwire.optim.SGD, "sgd")]
-)
+    ("optimizer", "rule"),
+    [
+        (gradwire.optim.AdamW, "adamw"), (gradwire.optim.SGD, "sgd"),
+        (gradwire.optim.Muon, "muon"),
+    ],
+)  # fmt: skip
 def test_all_that_is_planned_beside_an_optimizer_is_sound_with_it(
     optimizer: Any, rule: str
 ) -> None:
     """As it would be planned: with the momentum that all of a plan have."""
     own = optimizer([torch.nn.Parameter(torch.ones(4, 4))], lr=0.1)
     usual = beside_moments(own)
-    assert bool(usual) == (rule == "adamw")
+    assert bool(usual) == (rule != "sgd")
     texts = usual or [t for t in STRATEGIES if sound(t, rule).kind == "sound"]
     assert len(texts) > 1
     for dynamics in all_dynamics(map(Strategy.parse, texts)):
         planned = {taken for text in asked(texts) if (taken := dynamics.take(text))}
         assert planned
-        assert {sound(text, rule).kind for text in planned} == {"sound"}
+        of_matrices = [t for t in planned if Dynamics.of(Strategy.parse(t)) == dynamics]
+        assert {sound(text, rule).kind for text in of_matrices} == {"sound"}
+
+
+def test_what_may_stand_in_a_plan_is_measured_as_it_would_travel() -> None:
+    own = gradwire.optim.Muon([torch.nn.Parameter(torch.ones(4, 4))])
+    texts = asked(beside_moments(own))
+    for compressor in ("none", "bf16", "int8", "lloyd(2)"):
+        feedback = {s.feedback.name for text in texts for s in [Strategy.parse(text)]
+                    if text.startswith(compressor) and s.feedback}  # fmt: skip
+        assert feedback == {"muon", "adam"}, "of hidden matrices, and of others"
+    assert asked(["qsgd(4)+server_momentum | alltoall"])[-1] == "qsgd | alltoall", "as on the way"
+
+
+def test_the_hedge_has_others_apart() -> None:
+    parameters = (Parameter("head", (8, 8)), Parameter("w", (8, 8)))
+    ready = tuple(Ready(p, 0.1 * i, is_other=p.name == "head") for i, p in enumerate(parameters))
+    profile = Profile(ready, 1.0, 1.0, ("one", "two"))
+    plan = at_once(profile, Strategy.parse("lloyd(2)+muon | alltoall"))
+    found = {
+        bucket.names: s.feedback.name
+        for bucket, s in zip(plan.buckets, plan.strategies)
+        if s.feedback
+    }
+    assert found == {("head",): "adam", ("w",): "muon"}
 
 
 @pytest.mark.parametrize("warmup", [0, 100])

@@ -74,6 +74,6 @@ def test_no_bucket_is_larger_than_what_a_job_has_room_for(
 
 
 def test_what_fills_rows_is_a_matrix() -> None:
-    assert _shape(1024) == (4, 256)
-    assert _shape(1000) == (1000, 1)
-    assert _shape(1) == (1, 1)
+    assert _shape(1024, 256) == (4, 256)
+    assert _shape(1000, 256) == (1000, 1)
+    assert _shape(1, 256) == (1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 
@@ -141,11 +141,13 @@ class Member(ABC):
 
     evidence: runs from which follows with which optimizers it is sound.
     examples: as it is written in tables and benchmarks; (): by its name alone.
+    varies: parameters of which a plan may choose other values, tensor by tensor, and which.
     """
 
     name: ClassVar[str]
     evidence: ClassVar[tuple[Evidence, ...]] = ()
     examples: ClassVar[tuple[str, ...]] = ()
+    varies: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -13,6 +13,7 @@ import pytest
 
 from gradwire.cli.main import main
 from gradwire.planner.profile import Profile
+from gradwire.planner.variants import variants
 
 BEGINNING = """
 import torch, torch.distributed as dist, gradwire
@@ -69,14 +70,20 @@ def profile(path: Path, capfd: pytest.CaptureFixture[str]) -> Profiling:
 @pytest.mark.full
 def test_a_job_is_measured_and_ends(profile: Profiling, path: Path) -> None:
     text = "topk(0.01)+ef | allgather"
-    done = profile("--json", "--strategies", text, script=BEGINNING + TRAINING, launcher=TWO)
+    done = profile(
+        "--json", "--vary", "--strategies", text, script=BEGINNING + TRAINING, launcher=TWO
+    )
     assert done.code == 0, done.stderr
     assert "trained to the end" not in done.stderr
     document = json.loads(done.stdout)
     found = Profile.load(path)
     assert document["path"] == str(path)
     assert document["parameters"] == json.loads(found.to_json())["parameters"]
-    assert set(found.strategies) == {"none | allreduce", "bf16 | allreduce", text}
+    assert set(found.strategies) == {
+        "none | allreduce", "bf16 | allreduce", text, *variants(text)
+    }  # fmt: skip
+    assert {cost.like for cost in found.strategies.values()} == {None, text}
+    assert set(found.strategies[text].errors) == {"0.weight", "2.weight"}
     assert found.world == 2
     assert {p.name for p in found.parameters} == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert found.parameters[0].name.startswith("2."), "the last layer's come first"

@@ -23,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("-o", "--output", type=Path, default=Path("profile.json"), help="(%(default)s)")
     add("--strategies", nargs="+", metavar="TEXT", help="what to measure (six usual ones)")
+    add(
+        "--vary",
+        action="store_true",
+        help="and other densities, bits and ranks of these: what they cost follows from what is "
+        "measured, and what they lose is measured",
+    )
     add("--json", action="store_true", help="one JSON document on stdout")
     job = "the job, as you start it: each rank calls gradwire.attach"
     add("command_line", nargs=argparse.REMAINDER, metavar="-- CMD …", help=job)
@@ -44,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output
     check_output("a profile", output)
     before = output.stat().st_mtime_ns if output.exists() else None
-    environment = {**os.environ, **asked(output, arguments.strategies)}
+    environment = {**os.environ, **asked(output, arguments.strategies, vary=arguments.vary)}
     stdout = sys.stderr if arguments.json else None
     try:
         code = subprocess.run(command, env=environment, stdout=stdout, check=False).returncode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +37,7 @@ class PowerSGD(Collective):
 
     rank: int
     name: ClassVar[str] = "powersgd"
+    varies: ClassVar[Mapping[str, Sequence[float]]] = {"rank": (1, 2, 4, 8, 16)}
     sizes: ClassVar = "measured"
     needs: ClassVar[tuple[str, ...]] = ("lossless",)
     own_feedback: ClassVar[bool] = True

@@ -6,6 +6,9 @@ import math
 
 from gradwire.errors import StrategyError
 
+DENSITIES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Among which a plan may choose."""
+
 
 def check_density(owner: str, density: object) -> None:
     """StrategyError unless it is the fraction of elements sent."""

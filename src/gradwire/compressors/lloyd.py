@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,6 +36,7 @@ class Lloyd(Codec):
     turns: int = 1
     name: ClassVar[str] = "lloyd"
     goal: ClassVar[float] = 2.5  # means
+    varies: ClassVar[Mapping[str, Sequence[float]]] = {"bits": (1, 2)}
     examples: ClassVar[tuple[str, ...]] = ("lloyd(1)+ef", "lloyd(2)+ef")
 
     def __post_init__(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ class QSGD(Codec):
     bits: int = 4
     name: ClassVar[str] = "qsgd"
     goal: ClassVar[float] = 2.5  # dice
+    varies: ClassVar[Mapping[str, Sequence[float]]] = {"bits": (2, 4, 8)}
     examples: ClassVar[tuple[str, ...]] = ("qsgd(2)", "qsgd(4)", "qsgd(8)")
     evidence: ClassVar[tuple[Evidence, ...]] = (
         Evidence("qsgd(4) | allgather", "sgd", True, "glyphs", "qsgd"),

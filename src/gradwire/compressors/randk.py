@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.compressors._codec import noise_of
-from gradwire.compressors._density import check_density, count_of
+from gradwire.compressors._density import DENSITIES, check_density, count_of
 from gradwire.errors import StrategyError, UsageError
 from gradwire.strategy import Claims, Compressor, Key, Sections
 
@@ -32,6 +32,7 @@ class RandK(Compressor):
     scale: bool = False
     name: ClassVar[str] = "randk"
     examples: ClassVar[tuple[str, ...]] = ("randk(0.01)+ef",)
+    varies: ClassVar[Mapping[str, Sequence[float]]] = {"density": DENSITIES}
 
     def __post_init__(self) -> None:
         check_density(self.name, self.density)

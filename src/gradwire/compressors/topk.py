@@ -6,7 +6,7 @@ with error feedback or DGC's momentum correction (`kernels.update_topk`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradwire import kernels
 from gradwire.compressors._added_up import AddedUp
-from gradwire.compressors._density import check_density, count_of
+from gradwire.compressors._density import DENSITIES, check_density, count_of
 from gradwire.compressors._entries import Entries
 from gradwire.kernels.values import Hint
 from gradwire.local import Own
@@ -51,6 +51,7 @@ class TopK(AddedUp):
     index: str = "auto"
     name: ClassVar[str] = "topk"
     goal: ClassVar[float] = 1.5
+    varies: ClassVar[Mapping[str, Sequence[float]]] = {"density": DENSITIES}
     examples: ClassVar[tuple[str, ...]] = (
         "topk(0.001)", "topk(0.001)+ef", "topk(0.01)+ef", "dgc(0.001)",
         'dgc(0.001, values="bf16")',

@@ -4,8 +4,8 @@
                                              removed ──► sweeps: any change that fits and helps
     the best of options that fit alone ────► sweeps
 
-The shorter of the two. The error of a plan is the mean over elements of their options' errors:
-an allocation after Markov et al. 2024, "L-GreCo", on predicted seconds instead of bytes.
+The shorter of the two. What an option loses of each tensor adds up (`exactness`): an allocation
+after Markov et al. 2024, "L-GreCo", on predicted seconds instead of bytes.
 """
 
 from __future__ import annotations

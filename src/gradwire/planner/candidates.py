@@ -11,10 +11,10 @@ from typing import Literal, TypeAlias
 
 from gradwire.buckets import Bucket, Parameter
 from gradwire.dynamics import PLAIN, Dynamics, has_vectors_apart
-from gradwire.errors import PlanError
 from gradwire.plan import Plan, in_turns, takes_vectors
 from gradwire.planner.baselines import bytecomp, mergecomp
 from gradwire.planner.budget import solve_within
+from gradwire.planner.exactness import error_of, known_errors
 from gradwire.planner.grouping import Grouping, Problem, solve
 from gradwire.planner.profile import Profile, Ready, TableCost
 from gradwire.planner.stages import Bucketed, Stages, way
@@ -30,8 +30,8 @@ SOLVERS: Mapping[str, Solver] = {"joint": solve, "mergecomp": mergecomp, "byteco
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan and the step it would make. error: of a step's average, the mean over elements of
-    what the profile says of their strategies; None: it does not say it of all."""
+    """A plan and the step it would make. error: of a step's average (`exactness`); None: the
+    profile does not say it of all strategies."""
 
     plan: Plan
     timeline: Timeline
@@ -119,43 +119,14 @@ class Maker:
         dense_first = sorted(options, key=lambda option: option != self.whole)
         made = Problem(stages, tensors, dense_first, lanes, borders, fixed)
         if self.error_budget is not None:
-            made.errors = [known_error(profile, option) for option in made.options]
-            dense = sum(r.parameter.elements for r in profile.ready if not r.parameter.sparse)
-            made.most_error = self.error_budget * dense
+            lost = [known_errors(profile, option) for option in made.options]
+            made.errors = [[own[r.parameter.name] for r in members] for own in lost]
+            made.most_error = self.error_budget**2
         return made
 
     def lower_bound(self, options: Sequence[str]) -> float:
         """A bound on all plans: vectors may go with anything."""
         return self.problem(options, 1, apart=False).lower_bound()
-
-
-def error_of(profile: Profile, plan: Plan) -> float | None:
-    """The error of a step's average, the mean over its dense elements; None where one is not
-    known."""
-    total = elements = 0.0
-    for bucket, strategy in zip(plan.buckets, plan.strategies):
-        if bucket.has_rows:
-            continue
-        error = _error(profile, strategy)
-        if error is None:
-            return None
-        total += error * bucket.elements
-        elements += bucket.elements
-    return total / elements if elements else 0.0
-
-
-def known_error(profile: Profile, option: str) -> float:
-    """Of matrices, or of others beside them if it is larger. PlanError if nobody measured it."""
-    errors = [
-        _error(profile, Strategy.parse(way(option, is_other))) for is_other in (False, True)
-    ]  # fmt: skip
-    known = [error for error in errors if error is not None]
-    if len(known) < len(errors):
-        raise PlanError(
-            "an error budget needs the error of every strategy that may be used; that of "
-            f"'{option}' was not measured. Profile again, or leave it out."
-        )
-    return max(known)
 
 
 def jobs_of(profile: Profile, plan: Plan) -> list[Job | None]:
@@ -174,13 +145,6 @@ def timeline_of(profile: Profile, plan: Plan) -> Timeline:
     `jobs_of`."""
     jobs = [job for job in jobs_of(profile, plan) if job is not None]
     return simulate(jobs, Stages(profile).executor(plan.lanes))
-
-
-def _error(profile: Profile, strategy: Strategy) -> float | None:
-    text = profile.measured(str(strategy))
-    known = profile.strategies[text].error if text is not None else None
-    exact = strategy.compressor.claims(1 << 20).exact and not strategy.collective.own_feedback
-    return 0.0 if known is None and exact else known
 
 
 def _plan(

@@ -22,10 +22,9 @@ from gradwire.planner.candidates import (
     Algorithm,
     Candidate,
     Maker,
-    error_of,
-    known_error,
     timeline_of,
 )
+from gradwire.planner.exactness import error_of, known_errors
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import way
 from gradwire.strategy import Strategy
@@ -81,10 +80,10 @@ def choose(
     strategies: which may be used, of those that were measured; None: all of these; vectors may
     always travel as fp32. Baselines are compared with, whatever may be used. lanes: numbers
     of the conductor's lanes to try. error_budget: the largest relative error of a step's average,
-    as the profile says it of strategies, the mean over elements. algorithm: "joint", ours, or the
-    published "mergecomp" and "bytecomp", whose plan is then taken as it is. Tables with sparse
-    gradients travel as rows, by the fastest way that was measured of them. dynamics: of the plan;
-    None: those of any of the strategies. Deterministic.
+    as the profile says it of parameters (`exactness`). algorithm: "joint", ours, or the published
+    "mergecomp" and "bytecomp", whose plan is then taken as it is. Tables with sparse gradients
+    travel as rows, by the fastest way that was measured of them. dynamics: of the plan; None:
+    those of any of the strategies. Deterministic.
 
     Raises:
         PlanError: nothing to plan, a strategy that was not measured, a budget that no plan keeps,
@@ -178,7 +177,7 @@ def _check(
             f"{budget} for {algorithm}. Use for example 0.1."
         )
     for option in options:
-        known_error(profile, option)
+        known_errors(profile, option)
 
 
 def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -> PlanError:
@@ -187,7 +186,9 @@ def _too_tight(profile: Profile, options: Sequence[str], budget: float | None) -
             f"vectors travel as '{FP32}' where what may be used takes matrices only, as "
             f"{', '.join(map(repr, options))}; it was not measured. Profile again with it."
         )
-    errors = {known_error(profile, option): option for option in reversed(options)}
+    errors = {
+        sum(known_errors(profile, option).values()) ** 0.5: option for option in reversed(options)
+    }
     least = min(errors)
     return PlanError(
         "an error budget leaves room for one plan at least; of what may be used "

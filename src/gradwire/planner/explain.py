@@ -17,8 +17,9 @@ from gradwire.buckets import Bucket
 from gradwire.dynamics import Dynamics
 from gradwire.errors import PlanError
 from gradwire.plan import Plan, takes_vectors
-from gradwire.planner.candidates import FP32, error_of, is_vector, jobs_of
+from gradwire.planner.candidates import FP32, is_vector, jobs_of
 from gradwire.planner.choose import LEAST_GAIN, Choice
+from gradwire.planner.exactness import error_of
 from gradwire.planner.profile import Profile
 from gradwire.planner.stages import Stages, way
 from gradwire.planner.story import PREDICTION, Explanation, Group, ms

@@ -46,7 +46,7 @@ class Grouping:
 class Problem:
     """What is grouped. tensors: in the order of backward. borders: positions where a group must
     end, as dtypes change there. options: texts of strategies. fixed: other jobs of the step.
-    errors: of the options, if `most_error` limits their sum over all elements."""
+    errors: of each option what it adds of each tensor, if `most_error` limits the sum."""
 
     stages: Stages
     tensors: Sequence[Bucketed]
@@ -54,7 +54,7 @@ class Problem:
     lanes: int = 1
     borders: frozenset[int] = frozenset()
     fixed: Sequence[Job] = ()
-    errors: Sequence[float] = ()
+    errors: Sequence[Sequence[float]] = ()
     most_error: float = math.inf
     _jobs: dict[tuple[int, int, int], Job] = field(default_factory=dict)
 
@@ -84,11 +84,15 @@ class Problem:
         return step_seconds(self.jobs(grouping), self.executor)
 
     def error(self, grouping: Grouping) -> float:
-        """The sum over all elements of their option's error."""
+        """What all groups add by their options."""
         if not self.errors:
             return 0.0
         pairs = zip(grouping.ranges, grouping.chosen)
-        return sum(self.errors[o] * self.bucket(*r).elements for r, o in pairs if self.errors[o])
+        return sum(self._upto[o][end] - self._upto[o][first] for (first, end), o in pairs)
+
+    @cached_property
+    def _upto(self) -> list[list[float]]:
+        return [[0.0, *accumulate(own)] for own in self.errors]
 
     def fits(self, grouping: Grouping) -> bool:
         """Whether its error is within the limit."""

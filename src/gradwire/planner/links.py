@@ -24,7 +24,7 @@ from statistics import median
 from gradwire.errors import PlanError
 from gradwire.planner.priced import Priced, PricedMove
 from gradwire.planner.pricing import can_price, price
-from gradwire.planner.profile import Profile, StrategyCost
+from gradwire.planner.profile import Profile, StrategyCost, shape_of
 from gradwire.topology import Cluster
 
 EFFICIENCY = 1 / 1.1
@@ -36,7 +36,6 @@ DOUBT = 5.0
 """Times a strategy's start-ups: so many seconds of moving bytes outweigh what is usual."""
 _RINGS = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast")
 _LARGE = 3  # of the sizes that were measured: there bytes count
-_WIDTH = 256  # columns, of what is large enough to be a matrix
 
 
 def starts(name: str, ranks: int, backend: str) -> float:
@@ -117,7 +116,7 @@ def priced(
     """A strategy's price, for each size of one parameter with gradients as the profile's. It is a
     matrix, where it fills rows, as it was measured."""
     density, dtype = usual_density(profile), profile.dtype
-    shapes = [(n // _WIDTH, _WIDTH) if n >= _WIDTH and n % _WIDTH == 0 else (n, 1) for n in sizes]
+    shapes = [shape_of(n, profile.width) for n in sizes]
     return [
         price(text, [shape], world, per_node=per_host, density=density, dtype=dtype)
         for shape in shapes

@@ -19,10 +19,12 @@ from gradwire.buckets import NEEDED, OPTIONAL, Parameter, parameter_of
 from gradwire.document import Document
 from gradwire.errors import PlanError, StrategyError
 from gradwire.planner.fit import FIT, Fit
-from gradwire.schema import Flag, List, Map, Maybe, Number, Table, Text, broken
+from gradwire.schema import Flag, List, Map, Maybe, Number, Table, Text, Whole, broken
 from gradwire.strategy import Strategy
 
 FORMAT = 1
+WIDTH = 256
+"""Columns of a matrix of which nothing is known."""
 
 
 class Ready(NamedTuple):
@@ -47,15 +49,21 @@ def main_dtype(ready: Iterable[Ready]) -> str:
     return max(elements, key=lambda dtype: elements[dtype])
 
 
-def main_width(ready: Iterable[Ready], usual: int = 256) -> int:
+def main_width(ready: Iterable[Ready]) -> int:
     """The smaller side of the matrix in which half of all elements of dense matrices are reached,
     from the narrowest on, as a power of two: by it the work goes that looks at whole matrices.
-    usual: where there are no matrices."""
+    `WIDTH` where there are no matrices."""
     dense = [r.parameter for r in ready if len(r.parameter.shape) == 2 and not r.parameter.sparse]
     sides = sorted((min(p.shape), p.elements) for p in dense if p.elements)
     upto = list(accumulate(elements for _, elements in sides))
-    half = next((side for (side, _), n in zip(sides, upto) if 2 * n >= upto[-1]), usual)
+    half = next((side for (side, _), n in zip(sides, upto) if 2 * n >= upto[-1]), WIDTH)
     return 1 << (half.bit_length() - 1)
+
+
+def shape_of(elements: int, width: int) -> tuple[int, int]:
+    """The shape of a parameter that stands for a bucket: a matrix, if it fills rows."""
+    filled = elements >= width and elements % width == 0
+    return (elements // width, width) if filled else (elements, 1)
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,8 @@ class StrategyCost:
     is waiting, which lanes do not share; per_parameter_seconds: local work that each further
     parameter of the bucket adds. bytes: that a rank sends, against elements. error: of one step's
     average, with feedback, its distance from the exact one over the exact one's norm; None: nobody
-    measured it.
+    measured it. errors: the same of parameters alone, by name. like: the strategy that was
+    measured in its stead, of which what it costs was worked out; None: it was measured itself.
     """
 
     encode: Fit
@@ -77,6 +86,8 @@ class StrategyCost:
     latency_seconds: float = 0.0
     per_parameter_seconds: float = 0.0
     error: float | None = None
+    errors: Mapping[str, float] = field(default_factory=dict)
+    like: str | None = None
 
     def link_seconds(self, elements: float) -> float:
         """The part of `wire` that moves have the link for: all but the waiting, and no less than
@@ -148,7 +159,7 @@ class Profile:
     what communication adds: forward, optimizer, data. hosts: of each rank, its machine's name.
     strategies: by their text, as measured. compressors: by "text @ device". moves: by
     "all_reduce float32 world", seconds against bytes of one rank's data. tables: of several
-    strategies, bucket by bucket.
+    strategies, bucket by bucket. width: columns of the matrices that strategies were measured on.
     """
 
     ready: tuple[Ready, ...]
@@ -163,6 +174,7 @@ class Profile:
     moves: Mapping[str, Fit] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[TableCost, ...] = ()
+    width: int = WIDTH
 
     @property
     def world(self) -> int:
@@ -255,6 +267,7 @@ class Profile:
             "compressors": {name: _values(cost) for name, cost in self.compressors.items()},
             "moves": {name: fit.to_json() for name, fit in self.moves.items()},
             "tables": [cost._asdict() for cost in self.tables],
+            "width": self.width,
         }
         return json.dumps(document, indent=1)
 
@@ -282,7 +295,7 @@ def _values(cost: StrategyCost | LocalCost) -> dict[str, Any]:
     return {
         name: value.to_json() if isinstance(value, Fit) else value
         for name, value in vars(cost).items()
-        if value is not None
+        if value is not None and value != {}
     }
 
 
@@ -322,7 +335,11 @@ _READY = Table(
 )
 _COST = Table(
     dict.fromkeys(("encode", "wire", "decode", "bytes"), FIT),
-    dict.fromkeys(("latency_seconds", "per_parameter_seconds", "error"), _NUMBER),
+    {
+        **dict.fromkeys(("latency_seconds", "per_parameter_seconds", "error"), _NUMBER),
+        "errors": Map(_NUMBER),
+        "like": Text(),
+    },
     make=StrategyCost,
 )
 _TABLE = Table(
@@ -345,7 +362,7 @@ _DOCUMENT = Document(
             "contention": CONTENTION, "strategies": Map(_COST), "compressors": Map(_LOCAL),
             "moves": Map(FIT), "versions": Map(Text()),
         },
-        {"tables": List(_TABLE)},  # which older versions did not measure
+        {"tables": List(_TABLE), "width": Whole(1)},  # which older versions do not have
         make=_profile,
     ),
     PlanError, "Make one with `gradwire profile`", FORMAT,

@@ -120,7 +120,7 @@ class Again:
                 "fewer."
             )
         costs = {
-            text: self._cost(text, cost, cluster)
+            text: self._cost(cost, self._priced(text, self.cluster), text, cluster)
             for text, cost in self.profile.strategies.items()
             if text not in self.left_out
         }
@@ -138,9 +138,17 @@ class Again:
             return Contention(cores, demand, start_sharing=shared.start_sharing)
         return replace(shared, cores=cores or shared.cores, wire_demand=demand)
 
-    def _cost(self, text: str, cost: StrategyCost, cluster: Cluster) -> StrategyCost:
-        sizes = self._sizes
-        before, after = (self._priced(text, where) for where in (self.cluster, cluster))
+    def instead(self, measured: str, text: str) -> StrategyCost:
+        """What a strategy that can be priced costs on the profile's own cluster, as one that was
+        measured and is like it."""
+        cost = self.profile.cost(measured)
+        made = self._cost(cost, self._priced(measured, self.cluster), text, self.cluster)
+        return replace(made, error=None, errors={}, like=measured)
+
+    def _cost(
+        self, cost: StrategyCost, before: Sequence[Priced], text: str, cluster: Cluster
+    ) -> StrategyCost:
+        sizes, after = self._sizes, self._priced(text, cluster)
         wire = _Wire(self.links, cost, sizes, before, self.cluster)
         seconds = [wire.seconds(i, own, cluster) for i, own in enumerate(after)]
         more = [_touched(b.decode, a.decode) for b, a in zip(before, after)]
@@ -152,6 +160,7 @@ class Again:
             bytes=_fit(cost.bytes, sizes, [own.bytes_sent for own in after]),
             latency_seconds=min(wire.latency(after[0], cluster), seconds[0]),
             per_parameter_seconds=cost.per_parameter_seconds * calls, error=cost.error,
+            errors=cost.errors, like=cost.like,
         )  # fmt: skip
 
     def _priced(self, text: str, cluster: Cluster) -> list[Priced]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, pairwise, repeat
+from itertools import count, pairwise
 from statistics import mean, median
 from typing import NamedTuple
 
@@ -19,11 +19,9 @@ import torch
 from torch import Tensor
 
 from gradwire.buckets import Bucket, Parameter
-from gradwire.dynamics import Dynamics
 from gradwire.groups import Machines
-from gradwire.planner.candidates import FP32
 from gradwire.planner.fit import Fit, fit
-from gradwire.planner.profile import StrategyCost, TableCost
+from gradwire.planner.profile import WIDTH, StrategyCost, TableCost, shape_of
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.contexts import make_context
 from gradwire.runtime.torch_dist import Performer
@@ -43,7 +41,6 @@ SECONDS = 0.25
 """That runs of one size take, in all passes, if there are not too few or too many of them."""
 PATIENCE_SECONDS = 0.4
 """Of a run: no larger bucket is tried."""
-_ROUNDS = 6  # over the sampled steps, of what has residuals
 _MANY, _SMALL = 32, 2048  # parameters of a bucket, and their elements
 _LEAST = 1e-9  # seconds: a clock that stood still
 
@@ -65,7 +62,7 @@ class Probe:
     performer: Performer
     machines: Machines | None = None
     dtype: str = "float32"
-    width: int = 256
+    width: int = WIDTH
 
     def costs(
         self, strategies: Sequence[str], largest: int,
@@ -99,10 +96,10 @@ class Probe:
         self, strategy: str, parameters: Sequence[Parameter], given: Sequence[Tensor]
     ) -> TableCost:
         """What tables in one bucket take. given: this rank's gradients of them, rows (COO)."""
-        context, steps = self._context(strategy, Bucket(tuple(parameters))), count()
+        context, steps = self.context(strategy, Bucket(tuple(parameters))), count()
 
         def once() -> Run:
-            return self._run(context, [x.clone() for x in given], next(steps))
+            return self.run(context, [x.clone() for x in given], next(steps))
 
         runs = self._repeated(once, SECONDS)
         encode, wire, decode = (
@@ -110,48 +107,6 @@ class Probe:
             for part in ("encode", "wire", "decode")
         )
         return TableCost(tuple(p.name for p in parameters), strategy, encode, wire, decode)
-
-    def error(self, strategy: str, samples: Mapping[str, Sequence[Tensor]]) -> float | None:
-        """The error of one step's average, with feedback: its distance from the exact one over
-        that one's norm, the mean over steps. None if there is nothing to compare.
-
-        What keeps a momentum is compared with that of the exact average; orthogonal steps, of
-        matrices only, with those that are sent whole. samples: by name, this rank's gradients
-        step by step. They come again and again, until residuals are what they are in a long run;
-        the last time counts.
-        """
-        made = Strategy.parse(strategy)
-        own = Dynamics.of(made)
-        if made.feedback is not None and made.feedback.rule == "orthogonal":
-            samples = {name: own for name, own in samples.items() if own[0].dim() == 2}
-        else:
-            own = own.of_vectors
-        same = own.take(FP32)
-        if same is None:  # directions
-            return None
-        steps = len(next(iter(samples.values()), ()))
-        exact, found = (
-            self._averages(text, samples, _ROUNDS)[-steps:] for text in (same, strategy)
-        )
-        errors = [
-            float((own - right).norm() / right.norm()) for own, right in zip(found, exact)
-            if right.isfinite().all() and right.any()
-        ]  # fmt: skip
-        return mean(errors) if errors else None
-
-    def _averages(
-        self, text: str, samples: Mapping[str, Sequence[Tensor]], rounds: int
-    ) -> list[Tensor]:
-        """All of a step's in one tensor, step by step."""
-        if not samples:
-            return []
-        named = [Parameter(name, tuple(own[0].shape)) for name, own in samples.items()]
-        context, found = self._context(text, Bucket(tuple(named))), list[Tensor]()
-        for step, gradients in enumerate(chain(*repeat(list(zip(*samples.values())), rounds))):
-            rooms = [x.flatten().clone() for x in gradients]
-            self._run(context, rooms, step)
-            found.append(torch.cat(rooms))
-        return found
 
     def _per_parameter(self, strategy: str) -> float:
         """Local work of a bucket of many, less that of as large a one of one parameter."""
@@ -175,10 +130,11 @@ class Probe:
     def _prepared(self, text: str, sizes: Sequence[int]) -> Callable[[], Run]:
         """What runs a bucket of parameters of these sizes once more."""
         named = (
-            Parameter(f"probe{i}", _shape(n, self.width), self.dtype) for i, n in enumerate(sizes)
+            Parameter(f"probe{i}", shape_of(n, self.width), self.dtype)
+            for i, n in enumerate(sizes)
         )
         bucket = Bucket(tuple(named))
-        context = self._context(text, bucket)
+        context = self.context(text, bucket)
         dice = torch.Generator().manual_seed(self.performer.rank)
         kind = getattr(torch, self.dtype)
         given = [torch.randn(n, generator=dice).to(self.performer.device, kind) for n in sizes]
@@ -187,18 +143,20 @@ class Probe:
         def once() -> Run:
             for room, x in zip(rooms, given):  # as backward writes gradients
                 room.copy_(x)
-            return self._run(context, rooms, next(steps))
+            return self.run(context, rooms, next(steps))
 
         return once
 
-    def _context(self, text: str, bucket: Bucket) -> BucketContext:
+    def context(self, text: str, bucket: Bucket) -> BucketContext:
+        """What runs a bucket by a strategy."""
         lane = self.performer
         return make_context(
             Strategy.parse(text), bucket, lane.rank, lane.world, {}, self.machines,
             device=lane.device,
         )  # fmt: skip
 
-    def _run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
+    def run(self, context: BucketContext, gradients: list[Tensor], step: int) -> Run:
+        """Average these gradients in place, and what it took."""
         clock, device = _Clock(self.performer.device), context.device
         context.begin(gradients, gradients, StepInfo(step))
         rounds = context.rounds()
@@ -260,11 +218,6 @@ def _ladder(sizes: Sequence[int], largest: int) -> list[int]:
     """Sizes below the largest bucket, and that one; nothing far beyond."""
     below = [size for size in sizes if size < largest]
     return below if below and largest < 1.2 * below[-1] else [*below, max(1, largest)]
-
-
-def _shape(n: int, width: int) -> tuple[int, ...]:
-    """A matrix, if it fills rows: vectors may be treated otherwise."""
-    return (n // width, width) if n >= width and n % width == 0 else (n, 1)
 
 
 class _Clock:

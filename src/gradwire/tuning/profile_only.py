@@ -16,9 +16,11 @@ from torch import Tensor, nn
 
 from gradwire.errors import UsageError
 from gradwire.planner.profile import Profile
+from gradwire.planner.variants import worked_out
 from gradwire.strategy import Strategy
 from gradwire.training.attach import Handle
 from gradwire.training.session import Session
+from gradwire.tuning.exactness import Exactness
 from gradwire.tuning.probe import Probe
 from gradwire.tuning.profiling import measure, samples_of, usual_strategies
 from gradwire.tuning.recorder import Recorder
@@ -31,12 +33,17 @@ SAMPLED = 1 << 18
 """Elements of a step's gradients that errors are measured on."""
 
 
-def asked(path: str | Path, strategies: Sequence[str] | None = None) -> Mapping[str, str]:
+def asked(
+    path: str | Path, strategies: Sequence[str] | None = None, *, vary: bool = False
+) -> Mapping[str, str]:
     """The environment that asks a job for its profile, to be written on each machine.
 
-    strategies: what is measured; by default what is usual on the job's machines.
+    strategies: what is measured; by default what is usual on the job's machines. vary: and their
+    variants.
     """
-    wanted = {"path": str(Path(path).resolve()), "strategies": list(strategies or ())}
+    wanted = {
+        "path": str(Path(path).resolve()), "strategies": list(strategies or ()), "vary": vary
+    }  # fmt: skip
     return {VARIABLE: json.dumps(wanted)}
 
 
@@ -54,6 +61,7 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
     try:
         wanted = json.loads(os.environ[VARIABLE])
         path, strategies = Path(wanted["path"]), list(map(str, wanted["strategies"]))
+        vary = bool(wanted["vary"])
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f"{VARIABLE} is set by `gradwire profile`; {error!r}. Unset it to train."
@@ -67,7 +75,11 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
         recorder.close()
         say = _say if session.rank == 0 else lambda line: None
         profile = measure(session, recorder, strategies or usual_strategies(session), say)
-        profile = _thorough(profile, session, samples_of(session, recorder), say)
+        profile = _thorough(profile, session, say)
+        if vary:
+            costs = worked_out(profile)
+            profile = replace(profile, strategies={**profile.strategies, **costs})
+        profile = _with_errors(profile, session, samples_of(session, recorder), say)
         if session.rank == 0 or os.environ.get("LOCAL_RANK") == "0":  # each machine's first
             profile.save(path)
         if session.rank == 0:
@@ -79,25 +91,33 @@ def profile_and_exit(module: nn.Module, handle: Handle) -> None:
     OnSteps(session, life)
 
 
-def _thorough(
-    profile: Profile, session: Session, samples: Mapping[str, Sequence[Tensor]],
-    say: Callable[[str], None],
-) -> Profile:  # fmt: skip
-    """Add what single moves and compressors cost, which other clusters are planned from, and
-    with the errors that strategies make of this job's gradients."""
+def _thorough(profile: Profile, session: Session, say: Callable[[str], None]) -> Profile:
+    """Add what single moves and compressors cost, which other clusters are planned from."""
     largest = sum(p.elements for p in profile.parameters if not p.sparse)
     say("moves, one by one")
     moves = measure_moves(session.performers[0], session.machines, 4 * largest)
-    probe = Probe(session.performers[0], session.machines)
-    compressors, strategies = {}, {}
-    for text, cost in profile.strategies.items():
+    compressors = {}
+    for text in profile.strategies:
         left = text.partition(" |")[0]
         name = f"{left} @ {session.device.type}"
         if name not in compressors and Strategy.parse(text).compressor.claims(1 << 10).fixed:
             say(f"compressing with '{left}'")
             compressors[name] = measure_local(text, session.device, largest)
-        strategies[text] = replace(cost, error=probe.error(text, samples))
-    return replace(profile, moves=moves, compressors=compressors, strategies=strategies)
+    return replace(profile, moves=moves, compressors=compressors)
+
+
+def _with_errors(
+    profile: Profile, session: Session, samples: Mapping[str, Sequence[Tensor]],
+    say: Callable[[str], None],
+) -> Profile:  # fmt: skip
+    """Add the errors that strategies make of this job's gradients."""
+    exactness = Exactness(Probe(session.performers[0], session.machines), samples)
+    strategies = {}
+    for text, cost in profile.strategies.items():
+        say(f"what '{text}' loses")
+        errors = exactness.errors(text)
+        strategies[text] = replace(cost, error=errors.pop("", None), errors=errors)
+    return replace(profile, strategies=strategies)
 
 
 def _say(line: str) -> None:

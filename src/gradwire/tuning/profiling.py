@@ -87,7 +87,8 @@ def measure(
     ready, backward, around = _timings(session, recorder)
     if session.clip is not None and session.clip.waits:  # for the last gradient
         ready = tuple(r._replace(seconds=backward) for r in ready)
-    probe = Probe(performer, session.machines, main_dtype(ready), main_width(ready))
+    width = main_width(ready)
+    probe = Probe(performer, session.machines, main_dtype(ready), width)
     largest = sum(r.parameter.elements for r in ready if not r.parameter.sparse)
     texts = asked(strategies)
     progress("how lanes and backward slow each other")
@@ -99,7 +100,7 @@ def measure(
         ready=ready, backward_seconds=backward, around_seconds=around,
         hosts=tuple(exchange_text(socket.gethostname(), performer.group, device)),
         device=device.type, backend=backend_of(performer.group, device),
-        contention=contention, strategies=costs, tables=tables,
+        contention=contention, strategies=costs, tables=tables, width=width,
         versions={
             "gradwire": version("gradwire"), "torch": torch.__version__,
             "python": platform.python_version(),

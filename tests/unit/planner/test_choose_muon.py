@@ -174,4 +174,4 @@ def test_the_width_of_most_elements() -> None:
     assert main_width(ready) == 128
     assert main_width([Ready(Parameter("b", (8,)), 0.0)]) == 256
     assert main_width([Ready(Parameter("w", (900, 1100)), 0.0)]) == 512
-    assert main_width([Ready(Parameter("t", (9, 1), sparse=True), 0.0)], usual=64) == 64
+    assert main_width([Ready(Parameter("t", (9, 1), sparse=True), 0.0)]) == 256

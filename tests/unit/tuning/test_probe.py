@@ -7,8 +7,9 @@ from typing import cast
 
 import pytest
 
+from gradwire.planner.profile import shape_of
 from gradwire.runtime.torch_dist import Performer
-from gradwire.tuning.probe import LARGEST, Probe, Run, _ladder, _shape, blocks, combined
+from gradwire.tuning.probe import LARGEST, Probe, Run, _ladder, blocks, combined
 
 
 def run(encode: float, wire: float, decode: float, sent: float = 8.0) -> Run:
@@ -74,6 +75,6 @@ def test_no_bucket_is_larger_than_what_a_job_has_room_for(
 
 
 def test_what_fills_rows_is_a_matrix() -> None:
-    assert _shape(1024, 256) == (4, 256)
-    assert _shape(1000, 256) == (1000, 1)
-    assert _shape(1, 256) == (1, 1)
+    assert shape_of(1024, 256) == (4, 256)
+    assert shape_of(1000, 256) == (1000, 1)
+    assert shape_of(1, 256) == (1, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -51,14 +51,18 @@ class Move:
         return f"{self.name}{self._facts()}{f' in {self.group}' if self.group else ''}"
 
 
-def over(group: Group, rounds: Generator[Move, Any, None]) -> Generator[Move, Any, None]:
+_T = TypeVar("_T")
+
+
+def over(group: Group, rounds: Generator[Move, Any, _T]) -> Generator[Move, Any, _T]:
     """The same rounds, every move over this group."""
     arrived = None
     while True:
         try:
             move = rounds.send(arrived)
-        except StopIteration:
-            return
+        except StopIteration as end:
+            found: _T = end.value
+            return found
         arrived = yield replace(move, group=group)
 
 

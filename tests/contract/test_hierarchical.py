@@ -570,9 +570,3 @@ def test_an_outer_text_is_the_member_it_stands_for() -> None:
     assert one == other == Strategy.parse(str(one))
     assert str(one) == """topk(0.1) | hierarchical(outer='zen(variant="paper")')"""
     assert str(Strategy.parse("none | hierarchical(outer='allgather')")) == "none | hierarchical"
-
-
-def test_rows_are_taken_by_the_outer_member_alone() -> None:
-    rows = [x.view(10, 2).to_sparse(1) for x in integers(4, 20)]
-    with pytest.raises(UsageError, match=r"'nonzero \| hierarchical.*Use 'none \| columns'"):
-        lockstep(text_of("nonzero", "columns", 2), rows)

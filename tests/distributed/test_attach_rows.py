@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire import Plan
+from gradwire import Plan, Strategy
+from gradwire.beside import takes_rows
+from suites import first
 
 STRATEGIES = (
     "none | allreduce",
@@ -99,6 +101,29 @@ def equal_mean(strategy: str, ddp: bool) -> None:
 def test_rows_are_averaged_and_stay_rows(three: Ranks, strategy: str, ddp: bool) -> None:
     """Equal to the dense mean to the bit, whatever the strategy of the rest."""
     three.run(equal_mean, strategy, ddp)
+
+
+def near_mean(strategy: str) -> None:
+    """In another order of sums, the same on all ranks."""
+    model = words()
+    with attached(model, strategy):
+        for step in range(3):
+            model.zero_grad()
+            model(batch(step)).backward()
+            expected = wanted(step)
+            for name, g in tables(model).items():
+                assert g.is_coalesced(), name
+                every = from_all(g.to_dense())
+                assert all(torch.equal(x, every[0]) for x in every)
+                assert torch.allclose(every[0], expected[name], rtol=1e-5, atol=1e-6), name
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("outer", first(["zen", "columns", "sparcml"]))
+def test_machines_sum_rows_first(four: Ranks, outer: str) -> None:
+    text = f"nonzero | hierarchical(outer={outer!r}, per_node=2)"
+    assert takes_rows(Strategy.parse(text))
+    four.run(near_mean, text)
 
 
 def training(kind: str, ddp: bool) -> str:

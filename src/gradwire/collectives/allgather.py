@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gradwire.collectives._owners import gather_streams
 from gradwire.moves import AllGather
 from gradwire.strategy import Collective, Context, Rounds
+from gradwire.streams.owners import gather_streams
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from gradwire.collectives._owners import push
 from gradwire.moves import AllGather
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges
+from gradwire.streams.owners import push
 
 
 @dataclass(frozen=True)

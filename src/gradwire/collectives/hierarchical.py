@@ -28,6 +28,8 @@ class Hierarchical(Collective):
     Inside, each rank sends 2(L-1)/L of the gradient, in its dtype; across, what `outer` sends of
     n/L fp32 elements. A part is whole rows of a matrix that has enough, else whole 64s. Selection
     and scales are per part, and what is not sent waits with the owner of the part.
+    Tables of rows: each rank owns random rows of its machine's mean, as `zen`'s owners do, and
+    these cross, if `outer` takes rows.
     One division in the machine, one across: as exact as one where L is a power of 2.
     Memory: the bucket, 2/L of it, and what `outer` takes for n/L elements, with its feedback.
     Source: Mikami et al. 2018, "Massively Distributed SGD", 2D-Torus; Shi et al. 2021, "Towards
@@ -51,7 +53,7 @@ class Hierarchical(Collective):
                 f"hierarchical's outer is a collective that knows of no machines; got "
                 f'{self.outer!r}. Use hierarchical(outer="allgather"), or another.'
             )
-        take_claims(self, outer)
+        take_claims(self, outer, more=("takes_rows",))
         object.__setattr__(self, "across", outer)
 
     def check(self, parts: Parts) -> None:

@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.collectives._owners import pull, push, to_all
 from gradwire.local import THRESHOLD
 from gradwire.moves import Exchange
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Domains, Ranges, Stream, whole
+from gradwire.streams.owners import pull, push, to_all
 
 _BALANCED_FOR = 64  # steps
 _THRESHOLD_FOR = 32

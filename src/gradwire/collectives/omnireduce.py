@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 
 from gradwire import kernels
-from gradwire.collectives._owners import push_and_pull
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges, Stream
+from gradwire.streams.owners import push_and_pull
 from gradwire.streams.rows import BLOCK, Rows
 
 

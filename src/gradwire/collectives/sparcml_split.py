@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import torch
 
-from gradwire.collectives._owners import push
 from gradwire.moves import Exchange
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges, whole
+from gradwire.streams.owners import push
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gradwire.collectives._owners import push_and_pull
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges
+from gradwire.streams.owners import push_and_pull
 
 
 @dataclass(frozen=True)

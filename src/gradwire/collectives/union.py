@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gradwire import kernels
-from gradwire.collectives._owners import push_and_pull
 from gradwire.errors import PayloadError
 from gradwire.moves import AllReduce
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Ranges, Stream, whole
+from gradwire.streams.owners import push_and_pull
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from gradwire.collectives._owners import push_and_pull
 from gradwire.errors import StrategyError
 from gradwire.strategy import Collective, Context, Rounds
 from gradwire.streams import Chunks, Form, HashedElements, Ranges, Stream, chunks_or_ranges
+from gradwire.streams.owners import push_and_pull
 
 _VARIANTS = ("chunks", "paper")
 _SMALLEST: tuple[Form, Form] = ("smallest", "smallest")

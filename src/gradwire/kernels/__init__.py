@@ -18,7 +18,7 @@ from gradwire.kernels.codes import (
     encode_many_codes,
     update_codes,
 )
-from gradwire.kernels.coo import fill_nan, is_rows, no_rows, rows_of, write_rows
+from gradwire.kernels.coo import as_rows, fill_nan, is_rows, no_rows, rows_of, write_rows
 from gradwire.kernels.crowds import decode_shaped, encode_shaped, shape_of
 from gradwire.kernels.dealing import CHUNK, owners_of
 from gradwire.kernels.entries import write_entries

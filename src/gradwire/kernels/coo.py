@@ -4,6 +4,7 @@ size (1000, 4)   indices [[7, 2, 7]]   values 3 × 4: row 7 is named twice, thei
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ def is_rows(x: Tensor) -> bool:
 def no_rows(like: Tensor) -> Tensor:
     """Zero, as no rows at all. like: of any layout; its shape has two dimensions at least."""
     values = torch.empty(0, *like.shape[1:], dtype=like.dtype, device=like.device)
-    return _coo(torch.empty(0, dtype=torch.int64, device=like.device), values, like.shape)
+    return as_rows(torch.empty(0, dtype=torch.int64, device=like.device), values, like.shape)
 
 
 def rows_of(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -48,7 +49,7 @@ def write_rows(x: Tensor, ids: Tensor, rows: Tensor) -> None:
 
     x holds the memory of rows afterwards: a copy would take as long as the sum that made them.
     """
-    x.data = _coo(ids.long(), rows.view(ids.numel(), *x.shape[1:]), x.shape)
+    x.data = as_rows(ids.long(), rows.view(ids.numel(), *x.shape[1:]), x.shape)
 
 
 def fill_nan(x: Tensor) -> None:
@@ -61,8 +62,9 @@ def fill_nan(x: Tensor) -> None:
     write_rows(x, ids, torch.full((ids.numel(), width), math.nan, dtype=x.dtype, device=x.device))
 
 
-def _coo(ids: Tensor, values: Tensor, size: torch.Size) -> Tensor:
-    """Coalesced, and known to be."""
+def as_rows(ids: Tensor, values: Tensor, size: Sequence[int]) -> Tensor:
+    """COO of that size, coalesced and known to be. ids: (k,) int64, ascending, each once; values:
+    (k, …), whose memory it holds."""
     return torch.sparse_coo_tensor(
-        ids[None], values, size, is_coalesced=True, check_invariants=False
+        ids[None], values, tuple(size), is_coalesced=True, check_invariants=False
     )

@@ -13,6 +13,7 @@ from gradwire.runtime import host_copies
 from gradwire.runtime.codec import Memory
 from gradwire.runtime.context import BucketContext
 from gradwire.runtime.hierarchy import BucketMachineSums
+from gradwire.runtime.machine_rows import MachineRows
 from gradwire.runtime.offload import OffloadedContext
 from gradwire.runtime.stages import BucketStages
 from gradwire.strategy import Strategy
@@ -42,8 +43,8 @@ def make_context(
         plan = StageLayout(collective.tasks, bucket, world, strategy.compressor, machines)
         context.take(BucketStages(context.codec, plan))
     elif collective.across is not None and machines is not None and machines.per_node > 1:
-        sums = BucketMachineSums(context.codec, machines, collective.across, **options)
-        context.take(sums)
+        kind = MachineRows if bucket.has_rows else BucketMachineSums
+        context.take(kind(context.codec, machines, collective.across, **options))
     return context
 
 

@@ -22,20 +22,25 @@ from gradwire.local import Rounds
 from gradwire.runtime.codec import Codec
 from gradwire.runtime.streams import BucketStreams
 from gradwire.streams import Ranges, Stream
-from gradwire.streams.rows import CooRows, check_layouts, table_of
+from gradwire.streams.rows import CooRows, Rows, check_layouts, table_of
 
 
 class RowStreams(BucketStreams):
-    """The local work on one bucket of one rank, step after step."""
+    """The local work on one bucket of one rank, step after step. width: of the stream's rows."""
 
     def __init__(self, codec: Codec) -> None:
         super().__init__(codec)
         shapes = [p.shape for p in codec.bucket.parameters]
         self._widths = [math.prod(shape[1:]) for shape in shapes]
-        self._width = math.gcd(*self._widths) or 1
-        many = [width // self._width for width in self._widths]
+        self.width = math.gcd(*self._widths) or 1
+        many = [width // self.width for width in self._widths]
         self._first = [0, *accumulate(shape[0] * m for shape, m in zip(shapes, many))]
         self.size, self.parameters = self._first[-1], Ranges(self._first)
+
+    @property
+    def tables(self) -> Sequence[Rows | CooRows]:
+        """Of this step, since `entries`."""
+        return self._tables
 
     def begin(self) -> None:
         super().begin()
@@ -57,14 +62,14 @@ class RowStreams(BucketStreams):
         self._layouts = [int(isinstance(table, CooRows)) for table in tables]
         ids = [table.nonzero() for table in tables]
         values = torch.cat([
-            table.take(own).view(-1, self._width) for table, own in zip(tables, ids)
+            table.take(own).view(-1, self.width) for table, own in zip(tables, ids)
         ])  # fmt: skip
         places = torch.cat([
-            _parts(own, width // self._width) + first
+            _parts(own, width // self.width) + first
             for own, width, first in zip(ids, self._widths, self._first)
         ])  # fmt: skip
         self._finite = kernels.is_finite(values.view(-1))
-        self.counts = [own.numel() * width // self._width for own, width in zip(ids, self._widths)]
+        self.counts = [own.numel() * width // self.width for own, width in zip(ids, self._widths)]
         return Stream(places, values, self.size)
 
     def write(self, means: Sequence[Stream] | Tensor) -> None:
@@ -75,7 +80,7 @@ class RowStreams(BucketStreams):
             places, values = places[order], values[order]
         parts = Stream(places, values, self.size).split(self.parameters)
         for table, part, width in zip(self._tables, parts, self._widths):
-            many = width // self._width or 1  # whoever has a row has all of it
+            many = width // self.width or 1  # whoever has a row has all of it
             ids = part.places[::many] // many
             if many > 1 and not torch.equal(part.places, _parts(ids, many)):
                 raise PayloadError(

@@ -35,6 +35,8 @@ _EXACT_ENOUGH = ("int8 | alltoall",)
 """Formats beside fp32 and bf16 that need no feedback, whatever the momentum is."""
 OF_TABLES = "none | columns", "nonzero | zen", "nonzero | sparcml", "none | allgather"
 """What is measured of tables whose gradients are rows."""
+OF_TABLES_IN_MACHINES = ('nonzero | hierarchical(outer="zen")',)
+"""And this, where several machines have several ranks each."""
 OF_MACHINES = ('bf16 | hierarchical(outer="allreduce")', "topk(0.01)+ef | hierarchical")
 """And these, where several machines have several ranks each."""
 OF_DEVICES = ('int8+ef | offload(outer="alltoall")', "topk(0.01)+ef | offload")
@@ -62,17 +64,20 @@ def beside_moments(optimizer: object) -> tuple[str, ...]:
     return (*alike, *_EXACT_ENOUGH) if alike else ()
 
 
+def has_levels(session: Session) -> bool:
+    """Whether there are several machines of several ranks each."""
+    machines = session.machines
+    return machines is not None and 1 < machines.per_node < session.world
+
+
 def usual_strategies(session: Session) -> tuple[str, ...]:
     """What is measured unless others are asked for."""
     if own := beside_moments(session.settings.optimizer):
         return own
-    machines = session.machines
-    has_levels = machines is not None and 1 < machines.per_node < session.world
     carried = backend_of(session.performers[0].group, torch.device("cpu"))
     may_offload = session.device.type != "cpu" and carried
-    return (
-        *STRATEGIES, *(OF_MACHINES if has_levels else ()), *(OF_DEVICES if may_offload else ())
-    )  # fmt: skip
+    of_machines = OF_MACHINES if has_levels(session) else ()
+    return (*STRATEGIES, *of_machines, *(OF_DEVICES if may_offload else ()))
 
 
 def measure(
@@ -121,7 +126,7 @@ def _tables(
         here = [float(x is not None) for x in given]
         if not bool(of_ranks(session.performers[0], here).all()):
             continue
-        for text in OF_TABLES:
+        for text in (*OF_TABLES, *(OF_TABLES_IN_MACHINES if has_levels(session) else ())):
             progress(f"'{text}' of {', '.join(bucket.names[:3])}")
             yield probe.table(text, bucket.parameters, [x for x in given if x is not None])
 
